@@ -1,0 +1,60 @@
+# Everything a developer types. `make help` prints the lines below that begin with a target and end in "## …".
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := node_agent supervisor servicekit simulator sdk tests
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check lint types imports proto proto-check lock clean
+
+help: ## Print this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-12s %s\n", $$1, $$2 }'
+
+install: $(INSTALLED) ## Make .venv with all pinned and hash-locked packages
+
+$(INSTALLED): requirements/dev.txt pyproject.toml sdk/pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e . -e sdk
+	@touch $@
+
+demo: $(INSTALLED) ## Replay real reclaims against a real training job and judge the outcome (options: ARGS="--seed 2 --min 12")
+	@$(BIN)/python -m simulator demo $(ARGS)
+
+test: $(INSTALLED) ## Run all tests (options: ARGS="-k plan")
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint types imports proto-check ## Everything that is checked without running it
+
+lint: $(INSTALLED) ## Lint and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED) ## mypy --strict, tests included
+	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 -p kubeai.elastic
+
+imports: $(INSTALLED) ## Who may import whom
+	$(BIN)/lint-imports
+
+proto: $(INSTALLED) ## Generate the stubs of the agent stream
+	$(BIN)/python -m grpc_tools.protoc -Iproto \
+		--plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+		--python_out=$(or $(OUT),proto) --mypy_out=$(or $(OUT),proto) \
+		--grpc_python_out=$(or $(OUT),proto) --mypy_grpc_out=$(or $(OUT),proto) proto/reclaim/v1/reclaim.proto
+
+proto-check: $(INSTALLED) ## The checked-in stubs are what the contract generates
+	@out=$$(mktemp -d) && $(MAKE) --no-print-directory proto OUT=$$out >/dev/null 2>&1 && \
+		for file in $$out/reclaim/v1/*; do diff -u proto/reclaim/v1/$$(basename $$file) $$file || exit 1; done && rm -r $$out
+
+lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions and hashes only)
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+		--python-version 3.11 --all-extras $(ARGS) pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+		--python-version 3.11 --extra server -c requirements/dev.txt pyproject.toml -o requirements/server.txt
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+		--python-version 3.11 --extra agent -c requirements/dev.txt pyproject.toml -o requirements/agent.txt
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
