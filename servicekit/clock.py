@@ -1,0 +1,24 @@
+"""The one place that reads time."""
+
+import time
+
+
+class Clock:
+    """Wall time that never jumps within a process.
+
+    The wall clock is read once, at construction, and carried forward by the monotonic clock from then on: a step of the
+    system's clock (NTP, a resumed virtual machine) moves no deadline of a running process.
+    """
+
+    __slots__ = ("_offset",)
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return self._offset + time.monotonic()
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary point; only differences mean anything."""
+        return time.monotonic()

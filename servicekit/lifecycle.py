@@ -1,0 +1,79 @@
+"""Starting and ending a service: named root tasks, signals, the event loop."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import uvloop
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class RootTaskEnded(RuntimeError):  # noqa: N818 - it names what happened, as our other exceptions do
+    """A root task returned or raised while the service was meant to run: the process should end.
+
+    Attributes:
+        name: The name of the task. Where it raised, that exception is the cause.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"root task {name!r} ended while the service was running")
+        self.name = name
+
+
+async def run_tasks(tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]], stop: asyncio.Event) -> None:
+    """Run named tasks until `stop` is set, then cancel them and wait for each to end.
+
+    What a task still has to do at the end (a goodbye on its stream) it does in its own `finally`.
+
+    Raises:
+        RootTaskEnded: A task returned or raised before `stop` was set, or raised while it was being stopped. The
+            others have been cancelled and have ended.
+    """
+    running = [asyncio.create_task(start(), name=name) for name, start in tasks.items()]
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait([stopped, *running], return_when=asyncio.FIRST_COMPLETED)
+        # Looked at before anything is cancelled: from then on ending is what the tasks were told to do.
+        ended_early = [] if stop.is_set() else [task for task in running if task.done()]
+    finally:
+        await _end([stopped, *running])
+    for task in ended_early or running:
+        _raise_if_failed(task, ended_early=bool(ended_early))
+
+
+async def _end(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    # Also marks every exception as seen; the first one is raised by the caller.
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _raise_if_failed(task: asyncio.Task[Any], *, ended_early: bool) -> None:
+    cause = None if task.cancelled() else task.exception()
+    if cause is not None or ended_early:
+        raise RootTaskEnded(task.get_name()) from cause
+
+
+@contextmanager
+def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Set `stop` on SIGTERM and SIGINT for as long as the context lasts. Needs a running loop in the main thread."""
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run a service's main coroutine on uvloop and return its exit code.
+
+    uvloop, because a TLS stream costs 35 KB on it and 289 KB on the standard loop.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())

@@ -1,0 +1,113 @@
+"""Settings: the environment, parsed once into a frozen dataclass."""
+
+import dataclasses
+import math
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class SettingsError(ValueError):
+    """A setting is unknown, missing or bad: somebody has to correct the environment.
+
+    Attributes:
+        variable: The environment variable, or `PREFIX_*` where several contradict each other.
+    """
+
+    def __init__(self, variable: str, why: str) -> None:
+        super().__init__(f"{variable}: {why}")
+        self.variable = variable
+
+
+def load(cls: type[T], prefix: str, environ: Mapping[str, str]) -> T:
+    """Read a frozen dataclass from the variables `PREFIX_FIELD`.
+
+    A field's annotation may carry bounds, unit and reason:
+    `Annotated[float, msgspec.Meta(ge=0.1, le=1.0, description="…")]`. A field that is a tuple is written with commas
+    between; an empty value stands for None where None is allowed. Checks over several fields belong in
+    `__post_init__`, as a `ValueError`.
+
+    Args:
+        cls: The dataclass; a field without a default is required.
+        prefix: With or without the underscore at its end.
+        environ: Usually `os.environ`.
+
+    Raises:
+        SettingsError: A variable with the prefix is unknown, a required one is missing, or a value does not fit.
+    """
+    prefix = prefix.removesuffix("_") + "_"
+    given = {name: text for name, text in environ.items() if name.startswith(prefix)}
+    fields = {prefix + field.name.upper(): field for field in _fields(cls)}
+    for variable in sorted(given.keys() - fields.keys()):
+        raise SettingsError(variable, "no such setting")
+    for variable in sorted(_required(fields) - given.keys()):
+        raise SettingsError(variable, "must be set")
+    hints = typing.get_type_hints(cls, include_extras=True)
+    values = {fields[name].name: _value(name, text, hints[fields[name].name]) for name, text in given.items()}
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise SettingsError(prefix + "*", str(error)) from error
+
+
+def describe(cls: type[Any], prefix: str) -> str:
+    """Every variable with its default and description, for `--help`."""
+    prefix = prefix.removesuffix("_") + "_"
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return "\n".join(_described(prefix, field, hints[field.name]) for field in _fields(cls))
+
+
+def _described(prefix: str, field: dataclasses.Field[Any], hint: Any) -> str:
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    notes = [note.description for note in typing.get_args(hint)[1:] if isinstance(note, msgspec.Meta)]
+    text = " ".join(note for note in notes if note)
+    return f"  {prefix}{field.name.upper()} ({_written(default)})\n      {text}"
+
+
+def _written(default: Any) -> str:
+    """A default as it would be written in the environment."""
+    if default is dataclasses.MISSING:
+        return "must be set"
+    text = ",".join(str(part) for part in default) if isinstance(default, tuple) else str(default)
+    return "empty" if default is None or not text else text
+
+
+def _fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    return tuple(field for field in dataclasses.fields(cls) if field.init)
+
+
+def _required(fields: Mapping[str, dataclasses.Field[Any]]) -> set[str]:
+    missing = dataclasses.MISSING
+    return {name for name, field in fields.items() if field.default is missing and field.default_factory is missing}
+
+
+def _value(variable: str, text: str, hint: Any) -> Any:
+    kind = _bare(hint)
+    if not text and type(None) in typing.get_args(kind):
+        return None
+    raw = [part.strip() for part in text.split(",") if part.strip()] if typing.get_origin(kind) is tuple else text
+    try:
+        value = msgspec.convert(raw, hint, strict=False, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        raise SettingsError(variable, str(error)) from error
+    # NaN is a float that passes every bound.
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SettingsError(variable, "must be a finite number")
+    return value
+
+
+def _bare(hint: Any) -> Any:
+    """The annotation without its bounds and description."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+
+
+def _path(kind: type[Any], value: Any) -> Any:
+    """What msgspec does not know by itself."""
+    if kind is Path:
+        return Path(value)
+    raise NotImplementedError(f"a setting cannot be a {kind.__name__}")
