@@ -1,0 +1,50 @@
+"""What the probes say about this agent."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from node_agent.identity import ThisNode
+from node_agent.notices import SourceStatus
+from node_agent.outbox import Outbox
+from node_agent.poller import Poller
+from node_agent.uplink import Uplink
+from servicekit.clock import Clock
+from servicekit.probes import Health
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHealth:
+    """Live: its loops turn. Ready: the supervisor has acknowledged it on the present stream."""
+
+    pollers: Sequence[Poller]
+    uplink: Uplink
+    node: ThisNode
+    outbox: Outbox
+    clock: Clock
+
+    def live(self) -> Health:
+        """Nothing outside this process can make it fail."""
+        loops = {f"source {poller.source}": poller.pulse.alive for poller in self.pollers}
+        loops["uplink"] = self.uplink.pulse.alive
+        return Health(all(loops.values()), {"loops": loops})
+
+    def ready(self) -> Health:
+        """With the age of the last good poll of each source, in seconds."""
+        detail = {
+            "supervisor": self._supervisor(),
+            "unacknowledged": len(self.outbox.unacknowledged()),
+            "sources": {status.source: self._source(status) for status in self.outbox.statuses()},
+        }
+        return Health(self.uplink.welcomed, detail)
+
+    def _supervisor(self) -> str:
+        if self.uplink.welcomed:
+            return "acknowledged"
+        if self.node.subject is None:
+            return "waits for the node's uid"
+        return self.uplink.trouble or "connecting"
+
+    def _source(self, status: SourceStatus) -> Mapping[str, Any]:
+        age = None if status.last_good is None else round(self.clock.monotonic() - status.last_good, 3)
+        return {"state": status.state.name.lower(), "last_good_poll_age": age, "detail": status.detail}

@@ -1,0 +1,77 @@
+"""What the supervisor has to know: the latest word on every notice and of every source.
+
+Bounded, latest wins; what was acknowledged is not sent again on its own, but said again in every hello while it is so.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from node_agent.notices import Announcement, NoticeId, NoticeReport, SourceName, SourceStatus
+
+
+class OutboxFull(Exception):  # noqa: N818 - it names what is so
+    """There is no room for another notice: keep it and offer it again later."""
+
+
+class Outbox:
+    """The agent's side of what is durable and what is not yet.
+
+    Args:
+        limit: Most notices at a time, acknowledged ones that are still active included.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._reports: dict[NoticeId, NoticeReport] = {}
+        self._unacknowledged: set[NoticeId] = set()
+        self._statuses: dict[SourceName, SourceStatus] = {}
+        self._changed = asyncio.Event()
+
+    def put(self, report: NoticeReport) -> None:
+        """Take a report; it replaces an older one about the same notice.
+
+        Raises:
+            OutboxFull: The notice is new and there is no room.
+        """
+        if report.id not in self._reports and len(self._reports) >= self._limit:
+            raise OutboxFull(f"{self._limit} notices are waiting or active")
+        self._reports[report.id] = report
+        self._unacknowledged.add(report.id)
+        self._changed.set()
+
+    def note(self, status: SourceStatus) -> None:
+        """Take the present state of a source; that it was polled once more and said the same is no change."""
+        before = self._statuses.get(status.source)
+        self._statuses[status.source] = status
+        if before is None or (before.state, before.detail) != (status.state, status.detail):
+            self._changed.set()
+
+    def acknowledge(self, notice: NoticeId, revision: int) -> None:
+        """The supervisor has made this notice durable at this revision; an older one than ours settles nothing."""
+        report = self._reports.get(notice)
+        if report is None or revision < report.revision:
+            return
+        self._unacknowledged.discard(notice)
+        if report.announcement is Announcement.WITHDRAWN:
+            del self._reports[notice]
+
+    def unacknowledged(self) -> Sequence[NoticeReport]:
+        """What is not durable yet, oldest notice first."""
+        return [report for notice, report in self._reports.items() if notice in self._unacknowledged]
+
+    def everything(self) -> Sequence[NoticeReport]:
+        """Every active notice and every withdrawal that is not durable yet."""
+        return list(self._reports.values())
+
+    def statuses(self) -> Sequence[SourceStatus]:
+        """The present state of every source."""
+        return list(self._statuses.values())
+
+    def wake(self) -> None:
+        """Make whoever waits for a change look again."""
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Wait until something was put or noted since the last call. One caller at a time."""
+        await self._changed.wait()
+        self._changed.clear()

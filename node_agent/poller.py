@@ -1,0 +1,101 @@
+"""The loop that asks one source, once a second, and passes on what its answers amount to."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+from node_agent import tracking
+from node_agent.identity import ThisNode
+from node_agent.notices import NoticeReport, SourceName
+from node_agent.outbox import Outbox, OutboxFull
+from node_agent.pulse import Pulse
+from node_agent.sources import Answer, Source, SourceUnavailable
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+
+# Seconds that one poll may take in all: a source that hangs must not cost the polls after it.
+POLL_LIMIT = 1.0
+# The period varies downwards only, so that the promised wait for a poll holds.
+_JITTER = 0.1
+
+
+class Poller:
+    """Asks one source, never twice at once.
+
+    Args:
+        source: Whom to ask.
+        node: Whom the answers are about; the source is asked for that first.
+        outbox: Where reports and the state of the source go.
+        clock: Monotonic instants.
+        period: Seconds between the starts of two polls.
+    """
+
+    def __init__(self, source: Source, node: ThisNode, outbox: Outbox, clock: Clock, period: float) -> None:
+        self._source = source
+        self._node = node
+        self._outbox = outbox
+        self._clock = clock
+        self._period = period
+        self._identified = False
+        self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
+        self._fault = Fault(f"source {source.name}", clock)
+        self._overflow = Fault(f"outbox for source {source.name}", clock)
+        self.pulse = Pulse(clock)
+        self.tracked = tracking.start(source.name)
+        outbox.note(self.tracked.status)
+
+    @property
+    def source(self) -> SourceName:
+        """Whom it asks."""
+        return self._source.name
+
+    async def run(self) -> None:
+        """Poll for ever, the first time at once."""
+        while True:
+            started = self._clock.monotonic()
+            self.pulse.beat(POLL_LIMIT + self._period)
+            await self.turn()
+            period = self._period * self._random.uniform(1.0 - _JITTER, 1.0)
+            await asyncio.sleep(max(0.0, started + period - self._clock.monotonic()))
+
+    async def turn(self) -> None:
+        """One poll and what follows from it."""
+        try:
+            async with asyncio.timeout(POLL_LIMIT):
+                answer: Answer | tracking.Unknown = await self._ask()
+            self._fault.recovered()
+        except (SourceUnavailable, TimeoutError) as error:
+            answer = tracking.Unknown(str(error) or f"no answer within {POLL_LIMIT:g} s")
+            self._fault.failed(answer.reason)
+        self._take(answer)
+
+    async def _ask(self) -> Answer:
+        """Ask who the node is until that is known, then what is announced.
+
+        A service that cannot tell the machine's id is not the metadata service, whatever its 404 seems to say.
+        """
+        if not self._identified:
+            identity = await self._source.identify()
+            if identity is not None:
+                self._node.offer(identity)
+            self._identified = True
+        if self._node.subject is None:
+            raise SourceUnavailable("the node's uid is not known yet")
+        return await self._source.poll()
+
+    def _take(self, answer: Answer | tracking.Unknown) -> None:
+        before = self.tracked
+        self.tracked, report = tracking.step(before, answer, self._node.subject, self._clock.monotonic())
+        if report is not None and not self._put(report):
+            # As if nothing had been reported: the next poll makes the same report again.
+            self.tracked = replace(self.tracked, reported=before.reported)
+        self._outbox.note(self.tracked.status)
+
+    def _put(self, report: NoticeReport) -> bool:
+        try:
+            self._outbox.put(report)
+        except OutboxFull as full:
+            self._overflow.failed(str(full))
+            return False
+        self._overflow.recovered()
+        return True

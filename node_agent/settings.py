@@ -1,0 +1,113 @@
+"""What can be set, by variables `NODE_AGENT_…`."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from msgspec import Meta
+
+from node_agent.sources.aliyun import MetadataMode
+from servicekit import address, settings
+from servicekit.logs import LogFormat, LogLevel
+
+PREFIX = "NODE_AGENT"
+
+
+class SourceKind(enum.StrEnum):
+    """The sources there are."""
+
+    ALIYUN = "aliyun"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting, with its default, unit and reason."""
+
+    node_name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$",
+            description="The node's name, as the token and the launcher's host list have it.",
+        ),
+    ]
+    supervisor: Annotated[str, Meta(description="host:port of the supervisor's agent port.")]
+    token_file: Annotated[Path, Meta(description="The agent's token; read again at each connection.")]
+    ca_file: Annotated[
+        Path | None,
+        Meta(description="Who signed the supervisor's certificate. Empty: no TLS, which only loopback may have."),
+    ] = None
+    node_uid: Annotated[
+        str,
+        Meta(
+            max_length=128,
+            pattern=r"^[!-~]*$",
+            description="The machine's id. Empty: from the first source that knows it. Set it to the node's name where "
+            "none does, knowing that a new machine under an old name is then taken for the old one.",
+        ),
+    ] = ""
+    sources: Annotated[
+        tuple[SourceKind, ...], Meta(min_length=1, description="Who announces reclaims, with commas between.")
+    ] = (SourceKind.ALIYUN,)
+    metadata_url: Annotated[
+        str, Meta(description="Base address of the metadata service; the default is link-local to an ECS instance.")
+    ] = "http://100.100.100.200"
+    metadata_mode: Annotated[
+        MetadataMode,
+        Meta(description="plain, hardened (with session tokens), or auto: plain until it is refused."),
+    ] = MetadataMode.AUTO
+    file_path: Annotated[Path | None, Meta(description="The file that the source `file` reads.")] = None
+    poll_seconds: Annotated[
+        float,
+        Meta(ge=0.02, le=1.0, description="Seconds between polls: what is promised about latency rests on 1 at most."),
+    ] = 1.0
+    outbox_limit: Annotated[
+        int, Meta(ge=1, le=100_000, description="Most notices kept; a node has two, and a few hundred with its pods.")
+    ] = 1024
+    heartbeat_seconds: Annotated[
+        float,
+        Meta(
+            ge=0.05,
+            le=60.0,
+            description="Seconds between heartbeats until the supervisor names its own; three are silence.",
+        ),
+    ] = 5.0
+    probe_address: Annotated[
+        str, Meta(description="host:port of /livez and /readyz; port 0 takes a free one, empty turns them off.")
+    ] = ""
+    log_format: Annotated[LogFormat, Meta(description="console or json.")] = LogFormat.JSON
+    log_level: Annotated[LogLevel, Meta(description="The least important line that is written.")] = LogLevel.INFO
+
+    def __post_init__(self) -> None:
+        supervisor = address.parse(self.supervisor)
+        if self.ca_file is None and not supervisor.is_loopback:
+            raise ValueError(
+                "SUPERVISOR is not on loopback, so CA_FILE must be set: the token would travel in the open"
+            )
+        if self.probe_address:
+            address.parse(self.probe_address)
+        _check_sources(self)
+
+
+def _check_sources(chosen: Settings) -> None:
+    if len(set(chosen.sources)) != len(chosen.sources):
+        raise ValueError("SOURCES names one twice")
+    if SourceKind.FILE in chosen.sources and chosen.file_path is None:
+        raise ValueError("FILE_PATH must be set for the source `file`")
+    if set(chosen.sources) == {SourceKind.FILE} and not chosen.node_uid:
+        raise ValueError("NODE_UID must be set: no source knows the machine's id")
+    url = urlsplit(chosen.metadata_url)
+    if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
+        raise ValueError("METADATA_URL must be http://host or http://host/path")
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """Read the settings.
+
+    Raises:
+        SettingsError: Something is unknown, missing or bad.
+    """
+    return settings.load(Settings, PREFIX, environ)

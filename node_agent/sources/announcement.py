@@ -1,0 +1,29 @@
+"""The text that announces a release: nothing, or one UTC timestamp. Anything else is malformed."""
+
+import re
+from datetime import UTC, datetime
+
+from node_agent.sources import SourceUnavailable
+
+# More than this is no timestamp, whatever it is: 20 bytes are one.
+MOST_BYTES = 4096
+
+# strptime alone takes "2015-1-5T1:2:3Z" too.
+_TIMESTAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+def read(body: bytes) -> datetime | None:
+    """The announced instant, or None where nothing is announced.
+
+    Raises:
+        SourceUnavailable: The text is neither empty nor a timestamp such as `2015-01-05T18:02:00Z`.
+    """
+    text = body.strip()
+    if not text:
+        return None
+    if not _TIMESTAMP.fullmatch(text):
+        raise SourceUnavailable("malformed announcement")
+    try:
+        return datetime.strptime(text.decode("ascii"), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError as error:
+        raise SourceUnavailable("malformed announcement") from error

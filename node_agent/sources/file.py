@@ -1,0 +1,72 @@
+"""Source `file`: a file that somebody else writes, for drills, tests and clouds with an announcer of their own.
+
+Absent or empty: nothing is announced. A UTC timestamp: the node is gone then.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from node_agent.notices import SourceName
+from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, SourceUnavailable
+from node_agent.sources.announcement import MOST_BYTES, read
+from servicekit.clock import Clock
+
+NAME = SourceName("file")
+
+
+class FileSource:
+    """Reads the file at each poll, on the loop: it is small and on a local disk."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+
+    @property
+    def name(self) -> SourceName:
+        """Part of every notice's id."""
+        return NAME
+
+    async def identify(self) -> NodeIdentity | None:
+        """A file does not know the machine."""
+        return None
+
+    async def poll(self) -> Answer:
+        """Read the file once.
+
+        Raises:
+            SourceUnavailable: It cannot be read, or holds something else.
+        """
+        deadline = read(_content(self._path))
+        if deadline is None:
+            return Clear()
+        return Noticed(deadline, deadline.timestamp() - self._clock.now(), "announced in a file")
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _content(path: Path) -> bytes:
+    try:
+        # Without O_NONBLOCK a pipe in the file's place would stop the whole agent until somebody writes to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise SourceUnavailable(f"unreadable file: {error.strerror}") from error
+    try:
+        return _regular_content(descriptor)
+    except OSError as error:
+        raise SourceUnavailable(f"unreadable file: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _regular_content(descriptor: int) -> bytes:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise SourceUnavailable("not a regular file")
+    content = os.read(descriptor, MOST_BYTES + 1)
+    # Cut short, a file of blanks would read as clear, and a timestamp before anything else as a notice.
+    if len(content) > MOST_BYTES:
+        raise SourceUnavailable(f"file larger than {MOST_BYTES} bytes")
+    return content

@@ -1,0 +1,108 @@
+"""Keeps a stream to the supervisor, for ever."""
+
+import asyncio
+
+import structlog
+from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
+
+from node_agent.channel import Endpoint, NotConfigured
+from node_agent.conversation import Conversation, SessionSuperseded, StreamLost
+from node_agent.identity import ThisNode
+from node_agent.notices import Subject
+from node_agent.outbox import Outbox
+from node_agent.pulse import Pulse
+from node_agent.wire import Speaker
+from servicekit.backoff import Backoff
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+
+_FIRST_DELAY = 0.1
+_MOST_DELAY = 5.0
+_IDENTITY_SECONDS = 1.0
+
+
+class AgentReplaced(Exception):  # noqa: N818 - it names what happened
+    """A newer agent speaks for this node: this one ends."""
+
+
+class Uplink:
+    """Connects, says what there is to say, and connects again when the stream is lost.
+
+    Args:
+        endpoint: Where the supervisor is.
+        node: Whom this agent speaks for; nothing is said before its uid is known.
+        outbox: What there is to say.
+        clock: Wall time for the session, monotonic instants for the rest.
+        heartbeat: Seconds between heartbeats until the supervisor names its own.
+        version: The agent's version.
+    """
+
+    def __init__(  # noqa: PLR0913 - the wiring list passes them by name
+        self, *, endpoint: Endpoint, node: ThisNode, outbox: Outbox, clock: Clock, heartbeat: float, version: str
+    ) -> None:
+        self._endpoint = endpoint
+        self._node = node
+        self._outbox = outbox
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._version = version
+        self._session = int(clock.now() * 1000)
+        self._ever_welcomed = False
+        self._backoff = Backoff(_FIRST_DELAY, _MOST_DELAY)
+        self._fault = Fault("supervisor", clock)
+        self.pulse = Pulse(clock)
+        self.welcomed = False
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no stream, for people; None while there is one, or none was tried."""
+        return self._fault.reason
+
+    async def run(self) -> None:
+        """Keep a stream until cancelled, which says goodbye.
+
+        Raises:
+            AgentReplaced: A newer agent has taken over.
+        """
+        node = await self._identity()
+        while True:
+            started = self._clock.monotonic()
+            await self._one_stream(node)
+            # A supervisor that welcomes and drops at once is met ever more slowly too.
+            if self._clock.monotonic() - started > _MOST_DELAY:
+                self._backoff.reset()
+            self.pulse.beat(_MOST_DELAY)
+            await asyncio.sleep(self._backoff.next())
+
+    async def _identity(self) -> Subject:
+        while True:
+            self.pulse.beat(_IDENTITY_SECONDS)
+            node = await self._node.known(within=_IDENTITY_SECONDS)
+            if node is not None:
+                return node
+
+    async def _one_stream(self, node: Subject) -> None:
+        """Everything between two delays."""
+        try:
+            await self._converse(node)
+        except (StreamLost, NotConfigured) as error:
+            self._fault.failed(str(error))
+        except SessionSuperseded as superseded:
+            if self._ever_welcomed:
+                raise AgentReplaced(str(superseded)) from superseded
+            # Never welcomed: the clock went back since an earlier life of this very agent.
+            self._session = superseded.session + 1
+            structlog.get_logger().warning("session.raised", session=self._session, reason=str(superseded))
+        finally:
+            self.welcomed = False
+
+    async def _converse(self, node: Subject) -> None:
+        async with self._endpoint.channel() as channel:
+            call = ReclaimServiceStub(channel).Connect(None, metadata=self._endpoint.metadata())
+            conversation = Conversation(call, self._outbox, self._clock, self._heartbeat, self.pulse)
+            await conversation.hold(Speaker(node, self._session, self._version), self._on_welcome)
+
+    def _on_welcome(self) -> None:
+        self.welcomed = self._ever_welcomed = True
+        self._fault.recovered()
+        structlog.get_logger().info("supervisor.welcomed", session=self._session)

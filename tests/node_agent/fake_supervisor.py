@@ -1,0 +1,144 @@
+"""A supervisor on loopback that records what agents say and does what a test tells it to."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+from reclaim.v1 import reclaim_pb2 as pb
+from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceServicer, add_ReclaimServiceServicer_to_server
+
+
+async def until(condition: Callable[[], Any], within: float = 5.0) -> None:
+    """Wait for a condition; it is looked at every few milliseconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        await asyncio.sleep(0.005)
+
+
+class Stream:
+    """One recorded stream."""
+
+    def __init__(self, authorization: str) -> None:
+        self.authorization = authorization
+        self.messages: list[pb.AgentMessage] = []
+        self.over = False
+        self.outgoing: asyncio.Queue[pb.SupervisorMessage | grpc.StatusCode | None] = asyncio.Queue()
+
+    @property
+    def hello(self) -> pb.Hello:
+        """The first message, which must be a hello."""
+        assert self.messages[0].WhichOneof("message") == "hello"
+        return self.messages[0].hello
+
+    @property
+    def notices(self) -> list[pb.NoticeReport]:
+        """The reports that followed the hello."""
+        return [message.notice for message in self.messages if message.WhichOneof("message") == "notice"]
+
+    @property
+    def kinds(self) -> list[str | None]:
+        """What was said, in order."""
+        return [message.WhichOneof("message") for message in self.messages]
+
+    def say(self, message: pb.SupervisorMessage | grpc.StatusCode | None) -> None:
+        """Send a message, end with a status, or end well."""
+        self.outgoing.put_nowait(message)
+
+
+class FakeSupervisor(ReclaimServiceServicer):
+    """Welcomes, acknowledges and answers heartbeats unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.streams: list[Stream] = []
+        self.heartbeat = 0.05
+        self.welcomes = True
+        self.acknowledges = True
+        self.answers_heartbeats = True
+        self.least_session = 0
+        self.refusal: grpc.StatusCode | None = None
+        self.port = 0
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, credentials: grpc.ServerCredentials | None = None) -> None:
+        """Listen, on the same port as before if there was one."""
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        add_ReclaimServiceServicer_to_server(self, server)
+        address = f"127.0.0.1:{self.port}"
+        self.port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """End all streams without a word and stop listening."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def Connect(  # noqa: N802, D102 - the contract's name and text
+        self, request_iterator: Any, context: Any
+    ) -> AsyncIterator[pb.SupervisorMessage]:
+        authorization = dict(context.invocation_metadata()).get("authorization", "")
+        stream = Stream(authorization)
+        self.streams.append(stream)
+        if self.refusal is not None:
+            await context.abort(self.refusal, "refused by the test")
+        reader = asyncio.create_task(self._read(stream, request_iterator))
+        try:
+            while (outgoing := await stream.outgoing.get()) is not None:
+                if isinstance(outgoing, grpc.StatusCode):
+                    await context.abort(outgoing, "ended by the test")
+                else:
+                    yield outgoing
+        finally:
+            stream.over = True
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _read(self, stream: Stream, requests: AsyncIterator[pb.AgentMessage]) -> None:
+        async for message in requests:
+            stream.messages.append(message)
+            self._react(stream, message)
+        stream.say(None)
+
+    def _react(self, stream: Stream, message: pb.AgentMessage) -> None:
+        match message.WhichOneof("message"):
+            case "hello" if message.hello.session < self.least_session:
+                stream.say(pb.SupervisorMessage(superseded=pb.Superseded(session=self.least_session)))
+                stream.say(None)
+            case "hello":
+                if self.welcomes:
+                    stream.say(pb.SupervisorMessage(welcome=pb.Welcome(heartbeat_seconds=self.heartbeat)))
+                self._acknowledge(stream, *message.hello.notices)
+            case "notice":
+                self._acknowledge(stream, message.notice)
+            case "heartbeat" if self.answers_heartbeats:
+                stream.say(pb.SupervisorMessage(heartbeat=pb.Heartbeat()))
+
+    def _acknowledge(self, stream: Stream, *reports: pb.NoticeReport) -> None:
+        if self.acknowledges and reports:
+            stream.say(acknowledgement(*reports))
+
+
+def acknowledgement(*reports: pb.NoticeReport) -> pb.SupervisorMessage:
+    """That these reports are durable."""
+    entries = [
+        pb.Acknowledgement.Entry(notice_id=f"{report.source}/{report.subject.uid}", revision=report.revision)
+        for report in reports
+    ]
+    return pb.SupervisorMessage(acknowledgement=pb.Acknowledgement(entries=entries))
+
+
+@asynccontextmanager
+async def fake_supervisor() -> AsyncIterator[FakeSupervisor]:
+    """Serve for as long as the context lasts."""
+    fake = FakeSupervisor()
+    await fake.start()
+    try:
+        yield fake
+    finally:
+        await fake.stop()

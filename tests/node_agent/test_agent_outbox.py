@@ -1,0 +1,97 @@
+"""What waits for acknowledgement."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from node_agent.notices import (
+    Announcement,
+    NoticeId,
+    NoticeReport,
+    SourceName,
+    SourceState,
+    SourceStatus,
+    Subject,
+    SubjectKind,
+)
+from node_agent.outbox import Outbox, OutboxFull
+
+S = SourceName("s")
+
+
+def report(uid: str = "u", revision: int = 1, announcement: Announcement = Announcement.ACTIVE) -> NoticeReport:
+    """A report about some node."""
+    return NoticeReport(S, Subject(SubjectKind.NODE, "n", uid), revision, announcement)
+
+
+def test_latest_wins_per_notice() -> None:
+    """A newer report replaces the older one that still waits."""
+    outbox = Outbox(10)
+    outbox.put(report(revision=1))
+    outbox.put(report("other"))
+    outbox.put(report(revision=2))
+    assert list(outbox.unacknowledged()) == [report(revision=2), report("other")]
+
+
+@pytest.mark.parametrize(("acknowledged", "waits"), [(1, True), (2, False), (3, False)])
+def test_only_its_own_revision_or_a_higher_one_settles_a_report(acknowledged: int, waits: bool) -> None:  # noqa: FBT001 - a table's column
+    """An acknowledgement that was on its way while the notice changed settles nothing."""
+    outbox = Outbox(10)
+    outbox.put(report(revision=2))
+    outbox.acknowledge(NoticeId("s/u"), acknowledged)
+    assert bool(outbox.unacknowledged()) is waits
+
+
+def test_a_hello_repeats_active_notices_and_forgets_settled_withdrawals() -> None:
+    """Everything that is so is said again after a reconnection, acknowledged or not."""
+    outbox = Outbox(10)
+    outbox.put(report("active"))
+    outbox.put(report("withdrawn", announcement=Announcement.WITHDRAWN))
+    outbox.put(report("waiting", announcement=Announcement.WITHDRAWN))
+    outbox.acknowledge(NoticeId("s/active"), 1)
+    outbox.acknowledge(NoticeId("s/withdrawn"), 1)
+    outbox.acknowledge(NoticeId("s/never heard of"), 1)
+    assert [known.subject.uid for known in outbox.everything()] == ["active", "waiting"]
+    assert [known.subject.uid for known in outbox.unacknowledged()] == ["waiting"]
+
+
+def test_it_is_bounded() -> None:
+    """A notice too many is refused, one that is known is always updated, and settled ones make room."""
+    outbox = Outbox(2)
+    outbox.put(report("a"))
+    outbox.put(report("b"))
+    with pytest.raises(OutboxFull):
+        outbox.put(report("c"))
+    outbox.put(report("a", 2, Announcement.WITHDRAWN))
+    outbox.acknowledge(NoticeId("s/a"), 2)
+    outbox.put(report("c"))
+    assert [known.subject.uid for known in outbox.everything()] == ["b", "c"]
+
+
+async def test_changes_wake_whoever_waits() -> None:
+    """A report or another state of a source wakes; one more poll with the same answer does not."""
+    outbox = Outbox(10)
+    status = SourceStatus(S, SourceState.CLEAR, last_good=1.0)
+
+    async def woken() -> bool:
+        """Whether there was a change since the last call."""
+        waiter = asyncio.create_task(outbox.changed())
+        await asyncio.sleep(0)
+        done = waiter.done()
+        waiter.cancel()
+        return done
+
+    assert not await woken()
+    outbox.put(report())
+    assert await woken()
+    assert not await woken()
+    outbox.note(status)
+    assert await woken()
+    outbox.note(replace(status, last_good=2.0))
+    assert not await woken()
+    assert [known.last_good for known in outbox.statuses()] == [2.0]
+    outbox.note(replace(status, state=SourceState.UNKNOWN, detail="HTTP 500"))
+    assert await woken()
+    outbox.note(replace(status, state=SourceState.UNKNOWN, detail="HTTP 503"))
+    assert await woken()

@@ -1,0 +1,187 @@
+"""The loop that asks a source."""
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from node_agent.identity import ThisNode
+from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, Subject, SubjectKind
+from node_agent.outbox import Outbox
+from node_agent.poller import Poller
+from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, SourceUnavailable
+from servicekit.clock import Clock
+from tests.node_agent.fake_supervisor import until
+
+NOTICE = Noticed(None, 100.0, "m")
+
+During = Callable[[], Awaitable[object]]
+
+
+class Script:
+    """A source that says what the test has set."""
+
+    name = SourceName("script")
+
+    def __init__(self, *answers: Answer | Exception) -> None:
+        self.answers = list(answers)
+        self.identity: NodeIdentity | Exception | None = None
+        self.polls = 0
+        self.at_once = 0
+        self.most_at_once = 0
+        self.during: During | None = None
+
+    async def identify(self) -> NodeIdentity | None:
+        """Say who the node is."""
+        if isinstance(self.identity, Exception):
+            raise self.identity
+        return self.identity
+
+    async def poll(self) -> Answer:
+        """The next answer; the last one is repeated."""
+        self.polls += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            if self.during:
+                await self.during()
+        finally:
+            self.at_once -= 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def poller(source: Script, outbox: Outbox, uid: str = "uid-1", period: float = 1.0) -> Poller:
+    """A poller of a node whose uid is known, unless it is empty."""
+    return Poller(source, ThisNode("n1", uid), outbox, Clock(), period)
+
+
+async def test_a_notice_is_in_the_outbox_after_its_poll() -> None:
+    """One turn is enough, with the source's state beside it."""
+    outbox = Outbox(10)
+    await poller(Script(NOTICE), outbox).turn()
+    assert [report.id for report in outbox.unacknowledged()] == ["script/uid-1"]
+    assert [status.state for status in outbox.statuses()] == [SourceState.NOTICED]
+
+
+async def test_a_source_is_unknown_before_its_first_poll() -> None:
+    """A hello that comes first says so."""
+    outbox = Outbox(10)
+    poller(Script(Clear()), outbox)
+    assert [status.state for status in outbox.statuses()] == [SourceState.UNKNOWN]
+
+
+async def test_failures_are_unknown_and_logged_once() -> None:
+    """A failing source leaves the notice as it is; it is logged when it starts failing and when it recovers."""
+    outbox = Outbox(10)
+    with capture_logs() as lines:
+        subject = poller(Script(NOTICE, SourceUnavailable("HTTP 500"), SourceUnavailable("HTTP 500"), Clear()), outbox)
+        await subject.turn()
+        await subject.turn()
+        await subject.turn()
+        assert [(status.state, status.detail) for status in outbox.statuses()] == [(SourceState.UNKNOWN, "HTTP 500")]
+        await subject.turn()
+    assert [line["event"] for line in lines] == ["dependency.failing", "dependency.recovered"]
+    assert [report.announcement for report in outbox.everything()] == [Announcement.ACTIVE]
+
+
+async def test_a_poll_that_hangs_is_given_up() -> None:
+    """No poll takes longer than a second."""
+    source, outbox = Script(Clear()), Outbox(10)
+    source.during = asyncio.Event().wait
+    before = time.monotonic()
+    await poller(source, outbox).turn()
+    assert time.monotonic() - before == pytest.approx(1.0, abs=0.3)
+    assert "within 1 s" in outbox.statuses()[0].detail
+
+
+async def test_an_unexpected_failure_is_not_hidden() -> None:
+    """A defect ends the loop, and with it the process, instead of being polled over."""
+    with pytest.raises(ZeroDivisionError):
+        await poller(Script(ZeroDivisionError()), Outbox(10)).turn()
+
+
+async def test_polls_never_overlap_and_keep_their_period() -> None:
+    """The first comes at once; slow answers make later polls, never two at a time."""
+    source = Script(Clear())
+    source.during = lambda: asyncio.sleep(0.06)
+    task = asyncio.create_task(poller(source, Outbox(10), period=0.03).run())
+    started = time.monotonic()
+    await asyncio.sleep(0)
+    assert source.polls == 1
+    await until(lambda: source.polls >= 4)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert source.most_at_once == 1
+    assert time.monotonic() - started >= 3 * 0.06
+
+
+async def test_the_period_is_at_most_what_was_set_and_varies() -> None:
+    """Jitter shortens the wait for a poll, it never lengthens it, and takes a tenth at most."""
+    source, at = Script(Clear()), list[float]()
+
+    async def note() -> None:
+        at.append(time.monotonic())
+
+    source.during = note
+    task = asyncio.create_task(poller(source, Outbox(10), period=0.1).run())
+    await until(lambda: len(at) >= 13)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    gaps = [after - before for before, after in itertools.pairwise(at)]
+    # Without jitter no gap is below the period; with it, twelve in a row above this are one run in a million.
+    assert 0.085 <= min(gaps) < 0.0985
+    assert statistics.median(gaps) < 0.12
+
+
+async def test_the_node_is_identified_before_its_first_poll() -> None:
+    """A source that cannot tell the machine yet says nothing about it, not even that all is clear."""
+    source, outbox = Script(NOTICE), Outbox(10)
+    source.identity = SourceUnavailable("no usable instance-id")
+    subject = poller(source, outbox, uid="")
+    await subject.turn()
+    assert (source.polls, outbox.statuses()[0].detail) == (0, "no usable instance-id")
+    source.identity = NodeIdentity("i-7")
+    await subject.turn()
+    assert [report.id for report in outbox.unacknowledged()] == ["script/i-7"]
+
+
+async def test_a_source_that_knows_no_machine_waits_for_one_that_does() -> None:
+    """Its polls begin when another source or the settings have told the uid."""
+    outbox, node, source = Outbox(10), ThisNode("n1", ""), Script(NOTICE)
+    subject = Poller(source, node, outbox, Clock(), 1.0)
+    await subject.turn()
+    assert (source.polls, outbox.statuses()[0].state) == (0, SourceState.UNKNOWN)
+    node.offer(NodeIdentity("i-7"))
+    await subject.turn()
+    assert [report.id for report in outbox.unacknowledged()] == ["script/i-7"]
+
+
+async def test_the_settings_uid_wins() -> None:
+    """A uid that was set is not replaced by what a source says."""
+    source, outbox = Script(NOTICE), Outbox(10)
+    source.identity = NodeIdentity("i-7")
+    await poller(source, outbox, uid="set").turn()
+    assert outbox.everything()[0].subject == Subject(SubjectKind.NODE, "n1", "set")
+
+
+async def test_a_full_outbox_delays_a_report_and_loses_none() -> None:
+    """What found no room is offered again at the next poll."""
+    outbox = Outbox(1)
+    other = NoticeReport(SourceName("other"), Subject(SubjectKind.POD, "a/b", "p"), 1, Announcement.WITHDRAWN)
+    outbox.put(other)
+    subject = poller(Script(NOTICE), outbox)
+    await subject.turn()
+    assert list(outbox.everything()) == [other]
+    outbox.acknowledge(other.id, 1)
+    await subject.turn()
+    assert [(report.id, report.revision) for report in outbox.everything()] == [("script/uid-1", 1)]

@@ -1,0 +1,199 @@
+"""The agent as a process of its own."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from reclaim.v1 import reclaim_pb2 as pb
+
+from node_agent.app import ExitCode
+from tests.node_agent.fake_metadata import TERMINATION, FakeMetadata, Reply, metadata
+from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor, until
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass
+class Process:
+    """A running agent and the lines that it has logged."""
+
+    process: asyncio.subprocess.Process
+    lines: list[dict[str, Any]]
+    raw: list[str]
+
+    def event(self, name: str) -> dict[str, Any] | None:
+        """The first line of that name."""
+        return next((line for line in self.lines if line["event"] == name), None)
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
+        """Signal it, and return the seconds it took to end."""
+        before = time.monotonic()
+        self.process.send_signal(number)
+        async with asyncio.timeout(10):
+            await self.process.wait()
+        return time.monotonic() - before
+
+    @property
+    def resident(self) -> int:
+        """Resident memory, bytes."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@asynccontextmanager
+async def agent(environ: Mapping[str, str]) -> AsyncIterator[Process]:
+    """Run an agent for as long as the context lasts."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("NODE_AGENT_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "node_agent", env={**inherited, **environ}, stderr=asyncio.subprocess.PIPE
+    )
+    running = Process(process, [], [])
+    reader = asyncio.create_task(_read(running))
+    try:
+        yield running
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await reader
+
+
+async def _read(running: Process) -> None:
+    assert running.process.stderr is not None
+    async for line in running.process.stderr:
+        running.raw.append(line.decode())
+        if line.startswith(b"{"):
+            running.lines.append(json.loads(line))
+
+
+@pytest_asyncio.fixture
+async def supervisor() -> AsyncIterator[FakeSupervisor]:
+    """A supervisor."""
+    async with fake_supervisor() as fake:
+        yield fake
+
+
+@pytest_asyncio.fixture
+async def cloud() -> AsyncIterator[FakeMetadata]:
+    """A metadata service."""
+    async with metadata() as fake:
+        yield fake
+
+
+@pytest.fixture
+def environ(supervisor: FakeSupervisor, cloud: FakeMetadata, tmp_path: Path) -> dict[str, str]:
+    """Settings of an agent that has both."""
+    token_file = tmp_path / "token"
+    token_file.write_text("secret")
+    return {
+        "NODE_AGENT_NODE_NAME": "n1",
+        "NODE_AGENT_SUPERVISOR": f"127.0.0.1:{supervisor.port}",
+        "NODE_AGENT_TOKEN_FILE": str(token_file),
+        "NODE_AGENT_METADATA_URL": cloud.url,
+        "NODE_AGENT_PROBE_ADDRESS": "127.0.0.1:0",
+        "NODE_AGENT_POLL_SECONDS": "0.1",
+    }
+
+
+async def probe(running: Process, path: str) -> tuple[int, Any]:
+    """The status and body of a probe."""
+    await until(lambda: running.event("probes.listening"), within=15.0)
+    line = running.event("probes.listening")
+    assert line is not None
+    async with aiohttp.ClientSession() as http, http.get(f"http://{line['address']}{path}") as answer:
+        return answer.status, await answer.json()
+
+
+async def test_from_the_metadata_to_the_supervisor_and_back(
+    supervisor: FakeSupervisor, cloud: FakeMetadata, environ: dict[str, str]
+) -> None:
+    """A notice arrives and is withdrawn, the probes follow, SIGTERM says goodbye fast, memory stays small."""
+    async with agent(environ) as running:
+        await until(lambda: supervisor.streams and supervisor.streams[0].messages, within=15.0)
+        stream = supervisor.streams[0]
+        assert stream.hello.node_uid == "i-1"
+        # The hello was heard; the welcome may still be on its way.
+        await until(lambda: running.event("supervisor.welcomed"))
+        status, body = await probe(running, "/readyz")
+        assert (status, body["detail"]["supervisor"]) == (200, "acknowledged")
+        assert (await probe(running, "/livez"))[0] == 200
+
+        deadline = datetime.now(UTC) + timedelta(minutes=5)
+        cloud.replies[TERMINATION] = Reply(200, deadline.strftime("%Y-%m-%dT%H:%M:%SZ").encode())
+        await until(lambda: any(notice.announcement == pb.ANNOUNCEMENT_ACTIVE for notice in stream.notices))
+        assert stream.notices[-1].seconds_left == pytest.approx(299.5, abs=2.5)
+        _, body = await probe(running, "/readyz")
+        assert body["detail"]["sources"]["aliyun"]["state"] == "noticed"
+        assert body["detail"]["sources"]["aliyun"]["last_good_poll_age"] < 2.0
+
+        cloud.replies[TERMINATION] = Reply(404)
+        await until(lambda: stream.notices[-1].announcement == pb.ANNOUNCEMENT_WITHDRAWN)
+        assert running.resident <= 96 * MEBIBYTE
+        assert await running.stop() < 1.5
+        assert running.process.returncode == ExitCode.STOPPED
+        await until(lambda: stream.over)
+        assert stream.kinds[-1] == "goodbye"
+        assert len(supervisor.streams) == 1
+    assert running.event("agent.stopped")
+    assert len(running.raw) == len(running.lines), "something but the log writes to stderr"
+
+
+async def test_not_ready_without_a_supervisor_and_live_all_the_same(
+    supervisor: FakeSupervisor, environ: dict[str, str]
+) -> None:
+    """Nobody at the other end is a reason to be unready, not to be restarted; SIGINT ends it too."""
+    await supervisor.stop()
+    async with agent(environ) as running:
+        status, body = await probe(running, "/readyz")
+        assert (status, body["ok"]) == (503, False)
+        assert (await probe(running, "/livez"))[0] == 200
+        assert await running.stop(signal.SIGINT) < 1.5
+        assert running.process.returncode == ExitCode.STOPPED
+    assert not any("Traceback" in line for line in running.raw)
+
+
+async def test_not_ready_without_an_identity(
+    supervisor: FakeSupervisor, cloud: FakeMetadata, environ: dict[str, str]
+) -> None:
+    """Where no source tells the machine's id, the agent says so, says nothing else, and goes on asking."""
+    cloud.replies["/latest/meta-data/instance-id"] = Reply(500)
+    async with agent(environ) as running:
+        await until(lambda: running.event("dependency.failing"), within=15.0)
+        status, body = await probe(running, "/readyz")
+        assert (status, body["detail"]["supervisor"]) == (503, "waits for the node's uid")
+        assert "instance-id" in body["detail"]["sources"]["aliyun"]["detail"]
+        assert not supervisor.streams
+        cloud.replies["/latest/meta-data/instance-id"] = Reply(200, b"i-9")
+        await until(lambda: supervisor.streams and supervisor.streams[0].messages)
+        assert supervisor.streams[0].hello.node_uid == "i-9"
+
+
+async def test_a_replaced_agent_ends_with_its_own_code(supervisor: FakeSupervisor, environ: dict[str, str]) -> None:
+    """A newer agent for the node ends the older one."""
+    async with agent(environ) as running:
+        await until(lambda: supervisor.streams and supervisor.streams[0].messages, within=15.0)
+        supervisor.streams[0].say(pb.SupervisorMessage(superseded=pb.Superseded(session=2**60)))
+        async with asyncio.timeout(5):
+            assert await running.process.wait() == ExitCode.REPLACED
+    assert running.event("agent.replaced")
+
+
+async def test_bad_settings_end_it_at_once(environ: dict[str, str]) -> None:
+    """One line says which variable is wrong."""
+    async with agent(environ | {"NODE_AGENT_POLL_SECONDS": "5"}) as running:
+        async with asyncio.timeout(15):
+            assert await running.process.wait() == ExitCode.MISCONFIGURED
+    assert len(running.raw) == 1
+    assert "NODE_AGENT_POLL_SECONDS" in running.raw[0]

@@ -1,0 +1,93 @@
+"""What can be set, and what is refused."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from node_agent.settings import PREFIX, Settings, SourceKind, load
+from node_agent.sources.aliyun import MetadataMode
+from servicekit.logs import LogFormat, LogLevel
+from servicekit.settings import SettingsError, describe
+
+LEAST = {
+    "NODE_AGENT_NODE_NAME": "n1",
+    "NODE_AGENT_SUPERVISOR": "127.0.0.1:7000",
+    "NODE_AGENT_TOKEN_FILE": "token",
+}
+
+
+def test_the_promised_defaults() -> None:
+    """What is not set is as the documentation says."""
+    assert load(LEAST) == Settings(
+        node_name="n1",
+        supervisor="127.0.0.1:7000",
+        token_file=Path("token"),
+        ca_file=None,
+        node_uid="",
+        sources=(SourceKind.ALIYUN,),
+        metadata_url="http://100.100.100.200",
+        metadata_mode=MetadataMode.AUTO,
+        file_path=None,
+        poll_seconds=1.0,
+        outbox_limit=1024,
+        heartbeat_seconds=5.0,
+        probe_address="",
+        log_format=LogFormat.JSON,
+        log_level=LogLevel.INFO,
+    )
+
+
+@pytest.mark.parametrize("variable", sorted(LEAST))
+def test_what_must_be_set(variable: str) -> None:
+    """A missing name, address or token file is named."""
+    with pytest.raises(SettingsError, match=variable):
+        load({name: value for name, value in LEAST.items() if name != variable})
+
+
+@pytest.mark.parametrize(
+    ("extra", "why"),
+    [
+        ({"NODE_AGENT_NODE_NAME": ""}, "NODE_NAME"),
+        ({"NODE_AGENT_NODE_NAME": "two words"}, "NODE_NAME"),
+        ({"NODE_AGENT_NODE_UID": "two words"}, "NODE_UID"),
+        ({"NODE_AGENT_POLL_SECONDS": "1.5"}, "POLL_SECONDS"),
+        ({"NODE_AGENT_POLL_SECONDS": "0"}, "POLL_SECONDS"),
+        ({"NODE_AGENT_SOURCES": ""}, "SOURCES"),
+        ({"NODE_AGENT_SOURCES": "aws"}, "SOURCES"),
+        ({"NODE_AGENT_SOURCES": "aliyun,aliyun"}, "twice"),
+        ({"NODE_AGENT_SOURCES": "file", "NODE_AGENT_NODE_UID": "n1"}, "FILE_PATH"),
+        ({"NODE_AGENT_SOURCES": "file", "NODE_AGENT_FILE_PATH": "f"}, "NODE_UID"),
+        ({"NODE_AGENT_METADATA_URL": "ftp://100.100.100.200"}, "METADATA_URL"),
+        ({"NODE_AGENT_METADATA_URL": "100.100.100.200"}, "METADATA_URL"),
+        ({"NODE_AGENT_METADATA_URL": "http://100.100.100.200/?a=b"}, "METADATA_URL"),
+        ({"NODE_AGENT_METADATA_MODE": "secure"}, "METADATA_MODE"),
+        ({"NODE_AGENT_SUPERVISOR": "supervisor"}, "host:port"),
+        ({"NODE_AGENT_SUPERVISOR": "10.0.0.1:7000"}, "CA_FILE"),
+        ({"NODE_AGENT_SUPERVISOR": "supervisor.kube-system:7000"}, "CA_FILE"),
+        ({"NODE_AGENT_PROBE_ADDRESS": "8080"}, "host:port"),
+        ({"NODE_AGENT_POLLS": "1"}, "NODE_AGENT_POLLS"),
+    ],
+)
+def test_what_is_refused(extra: dict[str, str], why: str) -> None:
+    """A setting that cannot work stops the agent at its start, saying which."""
+    with pytest.raises(SettingsError, match=why):
+        load(LEAST | extra)
+
+
+def test_another_machine_needs_a_ca() -> None:
+    """With somebody to trust, any address will do."""
+    extra = {"NODE_AGENT_SUPERVISOR": "supervisor.kube-system:7000", "NODE_AGENT_CA_FILE": "ca.crt"}
+    assert load(LEAST | extra).ca_file == Path("ca.crt")
+
+
+def test_every_setting_is_described() -> None:
+    """The help names every variable, its default and what it is for."""
+    lines = describe(Settings, PREFIX).splitlines()
+    assert [line.split()[0] for line in lines[::2]] == [
+        f"NODE_AGENT_{field.name.upper()}" for field in fields(Settings)
+    ]
+    assert all(len(line.strip()) > 15 for line in lines[1::2])
+    assert "  NODE_AGENT_SOURCES (aliyun)" in lines
+    assert "  NODE_AGENT_CA_FILE (empty)" in lines
+    assert "  NODE_AGENT_NODE_NAME (must be set)" in lines

@@ -1,0 +1,142 @@
+"""What a source's answers amount to."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, Subject, SubjectKind
+from node_agent.sources import Answer, Clear, Noticed
+from node_agent.tracking import Tracked, Unknown, start, step
+
+NODE = Subject(SubjectKind.NODE, "n1", "uid-1")
+DEADLINE = datetime(2026, 1, 5, 18, 2, tzinfo=UTC)
+CLEAR, UNKNOWN = Clear(), Unknown("timed out")
+ACTIVE, WITHDRAWN = Announcement.ACTIVE, Announcement.WITHDRAWN
+
+
+def noticed(seconds_left: float | None = 100.0, shift: float = 0.0, message: str = "m") -> Noticed:
+    """A notice whose deadline is `shift` seconds off."""
+    return Noticed(DEADLINE + timedelta(seconds=shift), seconds_left, message)
+
+
+def after(answers: Sequence[Answer | Unknown], now: float = 0.0) -> tuple[Tracked, list[NoticeReport]]:
+    """The state and all reports after a sequence of answers at one instant."""
+    state, reports = start(SourceName("s")), []
+    for answer in answers:
+        state, report = step(state, answer, NODE, now)
+        if report:
+            reports.append(report)
+    return state, reports
+
+
+NOTICE = noticed()
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([], []),
+        ([NOTICE], [(1, ACTIVE)]),
+        ([NOTICE, NOTICE, NOTICE], [(1, ACTIVE)]),
+        ([CLEAR, CLEAR], []),
+        ([CLEAR, CLEAR, CLEAR], [(1, WITHDRAWN)]),
+        ([CLEAR] * 9, [(1, WITHDRAWN)]),
+        ([NOTICE, CLEAR, CLEAR], [(1, ACTIVE)]),
+        ([NOTICE, CLEAR, CLEAR, CLEAR], [(1, ACTIVE), (2, WITHDRAWN)]),
+        ([NOTICE, CLEAR, CLEAR, NOTICE, CLEAR, CLEAR], [(1, ACTIVE)]),
+        ([NOTICE, CLEAR, CLEAR, UNKNOWN, CLEAR, CLEAR], [(1, ACTIVE)]),
+        ([NOTICE, CLEAR, CLEAR, UNKNOWN, CLEAR, CLEAR, CLEAR], [(1, ACTIVE), (2, WITHDRAWN)]),
+        ([NOTICE] + [UNKNOWN] * 9, [(1, ACTIVE)]),
+        ([NOTICE, UNKNOWN, NOTICE], [(1, ACTIVE)]),
+        ([UNKNOWN] * 9, []),
+        ([CLEAR, CLEAR, CLEAR, NOTICE], [(1, WITHDRAWN), (2, ACTIVE)]),
+        (
+            [NOTICE, CLEAR, CLEAR, CLEAR, NOTICE, CLEAR, CLEAR, CLEAR],
+            [(1, ACTIVE), (2, WITHDRAWN), (3, ACTIVE), (4, WITHDRAWN)],
+        ),
+    ],
+)
+def test_reports(answers: list[Answer | Unknown], expected: list[tuple[int, Announcement]]) -> None:
+    """Announced at once; withdrawn by three clear answers in a row, also by an agent that announced nothing."""
+    assert [(report.revision, report.announcement) for report in after(answers)[1]] == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "changes"),
+    [
+        (noticed(shift=1.0, seconds_left=101.0), False),
+        (noticed(shift=2.0, seconds_left=102.0), True),
+        (noticed(shift=-2.0, seconds_left=98.0), True),
+        # The same deadline, estimated within the whole seconds of a Date.
+        (noticed(seconds_left=101.9), False),
+        (noticed(seconds_left=98.1), False),
+        # The same deadline, but the clock that was used before was wrong.
+        (noticed(seconds_left=160.0), True),
+        (noticed(seconds_left=None), True),
+        (Noticed(None, 100.0, "m"), True),
+        (noticed(message="other"), True),
+    ],
+)
+def test_what_is_news(answer: Noticed, changes: bool) -> None:  # noqa: FBT001 - a table's column
+    """A notice that changed materially is reported again, at the next revision."""
+    _, reports = after([NOTICE, answer])
+    assert [report.revision for report in reports] == ([1, 2] if changes else [1])
+
+
+def test_a_slow_drift_adds_up() -> None:
+    """Each answer is compared with what was last reported, not with the answer before."""
+    _, reports = after([noticed(100.0 + shift, shift=shift) for shift in (0.0, 0.6, 1.2, 1.8, 2.4)])
+    assert [report.deadline for report in reports] == [DEADLINE + timedelta(seconds=shift) for shift in (0.0, 1.2, 2.4)]
+
+
+def test_a_notice_keeps_its_instant_between_polls() -> None:
+    """Seconds left count down with the clock, which is no change."""
+    state, first = step(start(SourceName("s")), noticed(seconds_left=100.0), NODE, 1000.0)
+    _, second = step(state, noticed(seconds_left=70.0), NODE, 1030.0)
+    assert first is not None
+    assert first.gone_at == 1100.0
+    assert second is None
+
+
+def test_the_status_follows_the_last_answer() -> None:
+    """Unknown keeps the instant of the last good poll and says why it is unknown."""
+    fresh = after([])[0].status
+    assert (fresh.state, fresh.last_good, fresh.detail) == (SourceState.UNKNOWN, None, "not polled yet")
+    assert after([CLEAR], now=5.0)[0].status.state is SourceState.CLEAR
+    state = after([NOTICE], now=5.0)[0]
+    assert state.status.state is SourceState.NOTICED
+    status = step(state, UNKNOWN, NODE, 9.0)[0].status
+    assert (status.state, status.last_good, status.detail) == (SourceState.UNKNOWN, 5.0, "timed out")
+    assert step(state, CLEAR, NODE, 9.0)[0].status.detail == ""
+
+
+def test_nothing_is_reported_about_an_unknown_node() -> None:
+    """Without the node's uid there is no notice to speak of, but nothing is forgotten either."""
+    state, report = step(start(SourceName("s")), NOTICE, None, 0.0)
+    assert report is None
+    _, report = step(state, NOTICE, NODE, 1.0)
+    assert report is not None
+    assert report.id == "s/uid-1"
+
+
+@given(st.lists(st.sampled_from([CLEAR, UNKNOWN, NOTICE, noticed(50.0, shift=-50.0)]), max_size=30))
+def test_reports_are_true(answers: list[Answer | Unknown]) -> None:
+    """Whatever the answers: revisions count up, actives follow notices, withdrawals follow exactly three clears."""
+    state, revision = start(SourceName("s")), 0
+    for index, answer in enumerate(answers):
+        state, report = step(state, answer, NODE, 0.0)
+        if report is None:
+            continue
+        assert report.revision == revision + 1
+        revision = report.revision
+        if report.announcement is ACTIVE:
+            assert isinstance(answer, Noticed)
+        else:
+            assert answers[max(0, index - 2) : index + 1] == [CLEAR] * 3
+    announced = state.reported is not None and state.reported.announcement is ACTIVE
+    last_good = [answer for answer in answers if answer is not UNKNOWN][-1:]
+    if last_good and isinstance(last_good[0], Noticed):
+        assert announced

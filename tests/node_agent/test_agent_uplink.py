@@ -1,0 +1,402 @@
+"""The stream to the supervisor, against a real gRPC server."""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc
+import pytest
+import pytest_asyncio
+from reclaim.v1 import reclaim_pb2 as pb
+
+from node_agent.channel import Endpoint
+from node_agent.identity import ThisNode
+from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, SourceStatus, Subject, SubjectKind
+from node_agent.outbox import Outbox
+from node_agent.sources import NodeIdentity
+from node_agent.uplink import AgentReplaced, Uplink
+from servicekit.address import Address
+from servicekit.clock import Clock
+from tests.node_agent.fake_supervisor import FakeSupervisor, acknowledgement, fake_supervisor, until
+
+S = SourceName("s")
+NODE = Subject(SubjectKind.NODE, "n1", "uid-1")
+
+
+class Agent:
+    """An uplink with all that it needs, run by the test."""
+
+    def __init__(
+        self,
+        address: Address,
+        token_file: Path,
+        uid: str = NODE.uid,
+        ca_file: Path | None = None,
+        heartbeat: float = 5.0,
+    ) -> None:
+        self.clock = Clock()
+        self.node = ThisNode(NODE.name, uid)
+        self.outbox = Outbox(10)
+        self.token_file = token_file
+        self.uplink = Uplink(
+            endpoint=Endpoint(address, token_file, ca_file),
+            node=self.node,
+            outbox=self.outbox,
+            clock=self.clock,
+            heartbeat=heartbeat,
+            version="1.2.3",
+        )
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self) -> "asyncio.Task[None]":
+        """Run the uplink."""
+        self.task = asyncio.create_task(self.uplink.run())
+        return self.task
+
+    async def stop(self) -> None:
+        """Cancel it, as the service does at its end."""
+        if self.task is not None:
+            self.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, AgentReplaced):
+                await self.task
+
+    def report(self, revision: int = 1, seconds_left: float = 100.0) -> NoticeReport:
+        """An active notice about the node."""
+        gone_at = self.clock.monotonic() + seconds_left
+        return NoticeReport(
+            S, NODE, revision, Announcement.ACTIVE, gone_at, datetime(2026, 1, 5, tzinfo=UTC), "m" * 600
+        )
+
+
+@pytest_asyncio.fixture
+async def fake() -> AsyncIterator[FakeSupervisor]:
+    """A supervisor."""
+    async with fake_supervisor() as supervisor:
+        yield supervisor
+
+
+@pytest_asyncio.fixture
+async def agent(fake: FakeSupervisor, tmp_path: Path) -> AsyncIterator[Agent]:
+    """An agent of it, not started yet."""
+    token_file = tmp_path / "token"
+    token_file.write_text("secret\n")
+    subject = Agent(Address("127.0.0.1", fake.port), token_file)
+    yield subject
+    await subject.stop()
+
+
+async def test_the_hello_says_everything(fake: FakeSupervisor, agent: Agent) -> None:
+    """Node, session, token, sources and notices, with durations counted when it is said."""
+    before = time.time()
+    agent.outbox.note(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic() - 2.0))
+    agent.outbox.note(SourceStatus(SourceName("t"), SourceState.UNKNOWN, None, "d" * 600))
+    agent.outbox.put(replace(agent.report(), gone_at=agent.clock.monotonic() + 100.0))
+    agent.outbox.put(NoticeReport(SourceName("t"), NODE, 3, Announcement.WITHDRAWN))
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    stream = fake.streams[0]
+    hello = stream.hello
+    assert stream.authorization == "Bearer secret"
+    assert (hello.node, hello.node_uid, hello.agent_version) == ("n1", "uid-1", "1.2.3")
+    assert (before - 5) * 1000 < hello.session <= time.time() * 1000
+    noticed, unknown = hello.sources
+    assert (noticed.source, noticed.state) == ("s", pb.SOURCE_STATE_NOTICED)
+    assert noticed.last_good_poll_age == pytest.approx(2.0, abs=1.0)
+    assert (unknown.state, unknown.detail) == (pb.SOURCE_STATE_UNKNOWN, "d" * 512)
+    assert not unknown.HasField("last_good_poll_age")
+    active, withdrawn = hello.notices
+    assert active.subject == pb.Subject(kind=pb.SUBJECT_KIND_NODE, name="n1", uid="uid-1")
+    assert (active.source, active.revision, active.announcement) == ("s", 1, pb.ANNOUNCEMENT_ACTIVE)
+    assert active.seconds_left == pytest.approx(100.0, abs=1.0)
+    assert active.deadline.ToDatetime(UTC) == datetime(2026, 1, 5, tzinfo=UTC)
+    assert active.message == "m" * 512
+    assert (withdrawn.revision, withdrawn.announcement) == (3, pb.ANNOUNCEMENT_WITHDRAWN)
+    assert not withdrawn.HasField("seconds_left")
+
+
+async def test_changes_follow_at_once(fake: FakeSupervisor, agent: Agent) -> None:
+    """A notice and a changed source are sent when they appear, each once."""
+    fake.heartbeat = 30.0
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    stream = fake.streams[0]
+    before = time.monotonic()
+    agent.outbox.put(agent.report())
+    await until(lambda: stream.notices)
+    assert time.monotonic() - before < 0.5
+    agent.outbox.note(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic()))
+    await until(lambda: "source" in stream.kinds)
+    agent.outbox.put(agent.report(revision=2))
+    await until(lambda: not agent.outbox.unacknowledged())
+    assert stream.kinds == ["hello", "notice", "source", "notice"]
+    assert [notice.revision for notice in stream.notices] == [1, 2]
+
+
+async def test_an_acknowledged_notice_is_settled_and_still_told_to_the_next_stream(
+    fake: FakeSupervisor, agent: Agent
+) -> None:
+    """A hello repeats active notices, with the seconds that are left by then."""
+    agent.outbox.put(agent.report(seconds_left=100.0))
+    agent.start()
+    await until(lambda: not agent.outbox.unacknowledged())
+    fake.streams[0].say(grpc.StatusCode.UNAVAILABLE)
+    await until(lambda: len(fake.streams) == 2 and fake.streams[1].messages)
+    first, second = (stream.hello.notices[0] for stream in fake.streams)
+    assert (second.revision, second.announcement) == (1, pb.ANNOUNCEMENT_ACTIVE)
+    assert second.seconds_left < first.seconds_left
+
+
+async def test_what_was_not_acknowledged_is_repeated(fake: FakeSupervisor, agent: Agent) -> None:
+    """A withdrawal leaves the outbox only when the supervisor has made it durable at its revision."""
+    fake.acknowledges = False
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    withdrawal = NoticeReport(S, NODE, 2, Announcement.WITHDRAWN)
+    agent.outbox.put(withdrawal)
+    await until(lambda: fake.streams[0].notices)
+    fake.streams[0].say(acknowledgement(pb.NoticeReport(source="s", subject=pb.Subject(uid="uid-1"), revision=1)))
+    fake.streams[0].say(grpc.StatusCode.UNAVAILABLE)
+    await until(lambda: len(fake.streams) == 2 and fake.streams[1].messages)
+    assert fake.streams[1].hello.notices[0].revision == 2
+    fake.streams[1].say(acknowledgement(*fake.streams[1].hello.notices))
+    await until(lambda: not agent.outbox.unacknowledged())
+    fake.streams[1].say(None)
+    await until(lambda: len(fake.streams) == 3 and fake.streams[2].messages)
+    assert not fake.streams[2].hello.notices
+
+
+async def test_a_supervisor_that_is_away_is_found_when_it_is_back(
+    fake: FakeSupervisor, agent: Agent, tmp_path: Path
+) -> None:
+    """Connecting goes on for ever, and the token is read again each time."""
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    await fake.stop()
+    await until(lambda: agent.uplink.trouble)
+    assert not agent.uplink.welcomed
+    (tmp_path / "token").write_text("another")
+    agent.outbox.put(agent.report())
+    await fake.start()
+    await until(lambda: agent.uplink.welcomed, within=10.0)
+    assert fake.streams[-1].authorization == "Bearer another"
+    await until(lambda: not agent.outbox.unacknowledged())
+    assert agent.uplink.trouble is None
+
+
+async def test_heartbeats_keep_an_idle_stream(fake: FakeSupervisor, agent: Agent) -> None:
+    """The supervisor's interval is followed at once, not after the agent's own has passed."""
+    agent.start()
+    await until(lambda: fake.streams and fake.streams[0].kinds.count("heartbeat") >= 5, within=2.0)
+    assert len(fake.streams) == 1
+
+
+async def test_a_silent_supervisor_is_left(fake: FakeSupervisor, agent: Agent) -> None:
+    """Nothing heard for three heartbeats: connect again."""
+    fake.answers_heartbeats = False
+    agent.start()
+    await until(lambda: len(fake.streams) >= 2)
+    assert agent.uplink.trouble is None or "nothing heard" in agent.uplink.trouble
+    await until(lambda: fake.streams[0].over)
+
+
+@pytest.mark.parametrize("heartbeat", [0.0, -1.0, 1e9, float("inf"), float("nan")])
+async def test_an_impossible_heartbeat_is_not_followed(fake: FakeSupervisor, agent: Agent, heartbeat: float) -> None:
+    """The agent keeps its own interval, and neither floods nor falls silent."""
+    fake.heartbeat = heartbeat
+    own = Agent(Address("127.0.0.1", fake.port), agent.token_file, heartbeat=0.1)
+    own.start()
+    try:
+        await until(lambda: own.uplink.welcomed)
+        before = time.monotonic()
+        await until(lambda: fake.streams[0].kinds.count("heartbeat") >= 3)
+        assert time.monotonic() - before >= 0.2
+    finally:
+        await own.stop()
+
+
+async def test_what_waits_for_acknowledgement_is_said_once_a_stream(fake: FakeSupervisor, agent: Agent) -> None:
+    """Other changes do not repeat a notice that was sent and is not acknowledged yet."""
+    fake.heartbeat, fake.acknowledges = 30.0, False
+    agent.outbox.put(agent.report())
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    stream = fake.streams[0]
+    agent.outbox.put(replace(agent.report(), source=SourceName("t")))
+    await until(lambda: len(stream.messages) >= 2)
+    agent.outbox.note(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic()))
+    await agent.stop()
+    await until(lambda: stream.over)
+    assert stream.kinds == ["hello", "notice", "source", "goodbye"]
+    assert [notice.source for notice in stream.notices] == ["t"]
+
+
+async def test_a_supervisor_that_never_welcomes_leaves_the_agent_unready(fake: FakeSupervisor, agent: Agent) -> None:
+    """A stream is not enough: ready means acknowledged."""
+    fake.welcomes = False
+    agent.start()
+    await until(lambda: fake.streams and fake.streams[0].messages)
+    assert not agent.uplink.welcomed
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.CANCELLED,
+    ],
+)
+async def test_refusals_are_reported_and_tried_again(fake: FakeSupervisor, agent: Agent, code: grpc.StatusCode) -> None:
+    """Whatever the status, the agent says why it is unready and goes on."""
+    fake.refusal = code
+    agent.start()
+    # Not the first reason for certain: gRPC itself says INTERNAL where a write meets the refusal, 2 times in 600.
+    await until(lambda: code.name in str(agent.uplink.trouble))
+    await until(lambda: len(fake.streams) >= 2)
+    fake.refusal = None
+    await until(lambda: agent.uplink.welcomed)
+
+
+async def test_a_goodbye_of_the_supervisor_is_followed_by_a_new_stream(fake: FakeSupervisor, agent: Agent) -> None:
+    """A supervisor that stops on purpose is met again when it is back."""
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    fake.streams[0].say(pb.SupervisorMessage(goodbye=pb.Goodbye(reason="upgrade")))
+    await until(lambda: len(fake.streams) == 2)
+
+
+async def test_an_agent_that_was_replaced_ends(fake: FakeSupervisor, agent: Agent) -> None:
+    """Superseded after a welcome means that a newer agent speaks for this node."""
+    task = agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    fake.streams[0].say(pb.SupervisorMessage(superseded=pb.Superseded(session=2**60)))
+    async with asyncio.timeout(5):
+        with pytest.raises(AgentReplaced):
+            await task
+    await until(lambda: fake.streams[0].over)
+    assert len(fake.streams) == 1
+
+
+async def test_an_agent_that_was_replaced_while_away_ends(fake: FakeSupervisor, agent: Agent) -> None:
+    """Superseded at a reconnection after an earlier welcome means the same."""
+    task = agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    fake.least_session = 2**60
+    fake.streams[0].say(grpc.StatusCode.UNAVAILABLE)
+    async with asyncio.timeout(5):
+        with pytest.raises(AgentReplaced):
+            await task
+
+
+async def test_a_clock_that_went_back_raises_the_session(fake: FakeSupervisor, agent: Agent) -> None:
+    """Superseded before any welcome: hello again, one above the session that is known."""
+    fake.least_session = 2**60
+    agent.start()
+    await until(lambda: fake.streams and fake.streams[0].over)
+    await until(lambda: agent.uplink.welcomed)
+    assert [stream.hello.session for stream in fake.streams[1:]] == [2**60 + 1]
+
+
+async def test_stopping_says_what_is_left_and_goodbye(fake: FakeSupervisor, agent: Agent) -> None:
+    """A notice that came last goes out before the goodbye, and the stream ends cleanly and fast."""
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    agent.outbox.put(agent.report())
+    before = time.monotonic()
+    await agent.stop()
+    assert time.monotonic() - before < 0.4
+    await until(lambda: fake.streams[0].over)
+    assert fake.streams[0].kinds[-2:] == ["notice", "goodbye"]
+
+
+async def test_stopping_does_not_wait_for_a_server_that_hangs(tmp_path: Path) -> None:
+    """Something that accepts and never answers delays the end by the bound of a goodbye at most."""
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        token_file = tmp_path / "token"
+        token_file.write_text("secret")
+        agent = Agent(Address("127.0.0.1", hung.getsockname()[1]), token_file)
+        agent.start()
+        await asyncio.sleep(0.1)
+        before = time.monotonic()
+        await agent.stop()
+        assert time.monotonic() - before < 1.0
+
+
+async def test_nothing_is_said_before_the_node_is_known(fake: FakeSupervisor, agent: Agent) -> None:
+    """The hello waits for the machine's id and goes out as soon as it is there."""
+    anonymous = Agent(Address("127.0.0.1", fake.port), agent.token_file, uid="")
+    anonymous.start()
+    try:
+        # Another agent's whole welcome passes meanwhile.
+        agent.start()
+        await until(lambda: agent.uplink.welcomed)
+        assert len(fake.streams) == 1
+        anonymous.node.offer(NodeIdentity("i-7"))
+        await until(lambda: anonymous.uplink.welcomed)
+        assert fake.streams[1].hello.node_uid == "i-7"
+    finally:
+        await anonymous.stop()
+
+
+@pytest.mark.parametrize("content", [None, "", "two words", "n\xfcll", "a\x00b"])
+async def test_a_missing_or_bad_token_is_waited_for(fake: FakeSupervisor, agent: Agent, content: str | None) -> None:
+    """A token that is not there yet is read again at the next attempt; what is none is never sent."""
+    agent.token_file.unlink()
+    if content is not None:
+        agent.token_file.write_text(content)
+    agent.start()
+    await until(lambda: agent.uplink.trouble)
+    assert str(agent.token_file) in str(agent.uplink.trouble)
+    assert not fake.streams
+    agent.token_file.write_text("secret")
+    await until(lambda: agent.uplink.welcomed)
+
+
+async def test_a_proxy_of_the_environment_is_not_used(
+    fake: FakeSupervisor, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token does not travel through a proxy that is meant for downloads."""
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    assert len(fake.streams) == 1
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+async def test_tls_trusts_the_ca_file_alone(fake: FakeSupervisor, agent: Agent, tmp_path: Path) -> None:
+    """A stranger's certificate gets no token; the file is read again, so a new CA needs no restart."""
+    key, certificate = _certificate(tmp_path, "own")
+    _, stranger = _certificate(tmp_path, "stranger")
+    await fake.stop()
+    await fake.start(grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())]))
+    ca_file = tmp_path / "ca.crt"
+    ca_file.write_bytes(stranger.read_bytes())
+    secured = Agent(Address("localhost", fake.port), agent.token_file, ca_file=ca_file)
+    secured.start()
+    try:
+        await until(lambda: secured.uplink.trouble)
+        assert not fake.streams
+        ca_file.write_bytes(certificate.read_bytes())
+        await until(lambda: secured.uplink.welcomed)
+        assert fake.streams[0].authorization == "Bearer secret"
+    finally:
+        await secured.stop()
+
+
+def _certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """A key and a self-signed certificate for localhost."""
+    key, certificate = directory / f"{name}.key", directory / f"{name}.crt"
+    what = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "1", "-nodes"]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", "req", "-x509", *kind, *what, *files], check=True, capture_output=True)  # noqa: S607 - whichever openssl there is
+    return key, certificate
