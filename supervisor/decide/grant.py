@@ -1,0 +1,64 @@
+"""Which hosts each job may take: one function over all jobs, so that two never each take half of the same hosts."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Phase, SupervisedJob
+
+_WAITS = (Phase.WAITING, Phase.SUSPENDED)
+
+
+def grants(
+    jobs: Iterable[SupervisedJob], available: frozenset[Host], noticed: Collection[Host] = ()
+) -> Mapping[JobName, frozenset[Host]]:
+    """The hosts each job may start on, or grow by; a job that gets none is left out.
+
+    `available` are hosts whose agent is connected and whose every source answers "no notice". Jobs that wait come
+    first, the longest waiting before all, each with all it needs or nothing. What a job that still waits could use is
+    not given to one that runs: growing is worth less than starting. `noticed` are the hosts that must not be used: a
+    job whose launcher is on one of them cannot start, so nothing is kept for it.
+    """
+    ordered = sorted(jobs, key=_turn)
+    free = available.difference(*(held(job) for job in ordered))
+    granted: dict[JobName, frozenset[Host]] = {}
+    unmet: frozenset[Host] = frozenset()
+    for job in ordered:
+        if waits(job) and job.spec.launcher_host in noticed:
+            continue
+        usable = free & job.observed.hosts
+        if waits(job):
+            share = _first(usable, job.spec.requested_workers) if len(usable) >= job.spec.min_workers else frozenset()
+            unmet |= frozenset() if share else job.observed.hosts
+        else:
+            share = _first(usable - unmet, _room(job))
+        if share:
+            granted[job.name] = share
+            free -= share
+    return granted
+
+
+def held(job: SupervisedJob) -> frozenset[Host]:
+    """The hosts that no other job may take; a job that is over holds them until its command has ended."""
+    if job.over and not job.observed.running:
+        return frozenset()
+    return job.decision.hosts
+
+
+def waits(job: SupervisedJob) -> bool:
+    """Whether the job could start now: it waits and nothing of it is running."""
+    return job.decision.phase in _WAITS and not job.observed.running and not job.over
+
+
+def _turn(job: SupervisedJob) -> tuple[bool, float, str]:
+    return (not waits(job), job.decision.waiting_since or 0.0, job.name)
+
+
+def _room(job: SupervisedJob) -> int:
+    """How many hosts a running job may still take; excluded ones are on their way out and leave room."""
+    if job.decision.phase is not Phase.RUNNING or job.over:
+        return 0
+    return max(0, job.spec.max_workers - len(job.decision.hosts - job.decision.exclusions))
+
+
+def _first(hosts: frozenset[Host], count: int) -> frozenset[Host]:
+    return frozenset(sorted(hosts)[:count])

@@ -1,0 +1,117 @@
+"""How a report changes what is known, and how time does."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from supervisor.decide.policy import Policy
+from supervisor.domain.ids import Host
+from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, SubjectKind
+
+
+def accept(known: ReclaimNotice | None, report: Report, now: float, policy: Policy) -> ReclaimNotice | None:
+    """What is known after `report`: the notice to store, or `known` itself where the report changes nothing.
+
+    Late, repeated and reordered reports lose by session and revision.
+    """
+    if known is not None and (report.session, report.revision) <= (known.session, known.revision):
+        return known
+    if report.announcement is Announcement.WITHDRAWN:
+        return _withdrawn(known, report, now)
+    if known is None:
+        return _episode(report, 1, now, policy)
+    if known.state is NoticeState.ACTIVE:
+        return _updated(known, report, now)
+    if known.state is NoticeState.EXPIRED and _passed(report, policy):
+        return _updated(known, report, now)  # The same old announcement, told by the next session.
+    return _episode(report, known.episode + 1, now, policy)
+
+
+def settle(notice: ReclaimNotice, *, agent_connected: bool, now: float, policy: Policy) -> ReclaimNotice:
+    """What time and the agent's presence make of an active notice whose deadline has passed."""
+    if notice.state is not NoticeState.ACTIVE:
+        return notice
+    if now < settles_at(notice, agent_connected=agent_connected, policy=policy):
+        return notice
+    return replace(notice, state=NoticeState.EXPIRED if agent_connected else NoticeState.GONE, ended_at=now)
+
+
+def settles_at(notice: ReclaimNotice, *, agent_connected: bool, policy: Policy) -> float:
+    """The instant at which `settle` will change an active notice, if nothing else does before."""
+    grace = policy.expire_seconds if agent_connected else policy.gone_grace_seconds
+    return deadline_of(notice, policy) + grace
+
+
+def replaced(notice: ReclaimNotice, uid: str, now: float) -> ReclaimNotice:
+    """A machine with another uid speaks under this name: the noticed one is gone."""
+    if notice.state is NoticeState.ACTIVE and notice.subject.uid != uid:
+        return replace(notice, state=NoticeState.GONE, ended_at=now)
+    return notice
+
+
+def deadline_of(notice: ReclaimNotice, policy: Policy) -> float:
+    """When the subject is gone: announced, or assumed where the source names no time."""
+    return notice.deadline if notice.deadline is not None else notice.first_seen + policy.default_lead_seconds
+
+
+def noticed_hosts(
+    notices: Iterable[ReclaimNotice], uids: Mapping[Host, str], policy: Policy
+) -> dict[Host, ReclaimNotice]:
+    """The hosts that must not be used, each with its most urgent notice.
+
+    `uids` are the machines whose agents are connected: a notice on an earlier machine of the same name does not bind
+    the present one.
+    """
+    hosts: dict[Host, ReclaimNotice] = {}
+    for notice in notices:
+        host = Host(notice.subject.name)
+        if not notice.holds or notice.subject.kind is not SubjectKind.NODE:
+            continue
+        if uids.get(host, notice.subject.uid) != notice.subject.uid:
+            continue
+        if host not in hosts or deadline_of(notice, policy) < deadline_of(hosts[host], policy):
+            hosts[host] = notice
+    return hosts
+
+
+def _withdrawn(known: ReclaimNotice | None, report: Report, now: float) -> ReclaimNotice | None:
+    """A withdrawal of what has ended already still makes later all reports that are older than it."""
+    if known is None:
+        return None
+    known = replace(known, session=report.session, revision=report.revision)
+    return replace(known, state=NoticeState.WITHDRAWN, ended_at=now) if known.holds else known
+
+
+def _updated(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotice:
+    return replace(
+        known,
+        deadline=_deadline(report, now),
+        announced=report.announced,
+        message=report.message,
+        session=report.session,
+        revision=report.revision,
+    )
+
+
+def _episode(report: Report, episode: int, now: float, policy: Policy) -> ReclaimNotice:
+    expired = _passed(report, policy)
+    return ReclaimNotice(
+        source=report.source,
+        subject=report.subject,
+        episode=episode,
+        state=NoticeState.EXPIRED if expired else NoticeState.ACTIVE,
+        first_seen=now,
+        deadline=_deadline(report, now),
+        announced=report.announced,
+        message=report.message,
+        session=report.session,
+        revision=report.revision,
+        ended_at=now if expired else None,
+    )
+
+
+def _deadline(report: Report, now: float) -> float | None:
+    return None if report.seconds_left is None else now + report.seconds_left
+
+
+def _passed(report: Report, policy: Policy) -> bool:
+    return report.seconds_left is not None and report.seconds_left <= -policy.expire_seconds

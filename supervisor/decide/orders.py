@@ -1,0 +1,26 @@
+"""What a decision means for the launcher."""
+
+from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.order import Order, OrderKind
+
+_KINDS = {
+    Phase.WAITING: OrderKind.WAIT,
+    Phase.SUSPENDED: OrderKind.WAIT,
+    Phase.TIMED_OUT: OrderKind.END,
+    Phase.FINISHED: OrderKind.END,
+}
+
+
+def order_for(job: SupervisedJob) -> Order:
+    """The present order, whole: it follows from the decision alone, so that repeating it changes nothing."""
+    decision = job.decision
+    return Order(
+        kind=_KINDS.get(decision.phase, OrderKind.RUN),
+        generation=decision.generation,
+        phase=decision.phase,
+        reason=decision.reason,
+        run=decision.run,
+        stopping=decision.phase is Phase.STOPPING,
+        hosts=tuple(sorted(decision.hosts)),
+        exclusions=tuple(sorted(decision.exclusions)),
+    )

@@ -1,0 +1,115 @@
+"""The sentences that explain decisions to people; the same words in status, logs and orders.
+
+No sentence holds a number that changes with the time alone, so that a decision changes only when something happens.
+"""
+
+from collections.abc import Collection, Mapping
+
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Observed, Result, Spec
+from supervisor.domain.notice import ReclaimNotice
+
+_MOST_NAMES = 5
+
+
+def waiting(spec: Spec) -> str:
+    """A job that has just been registered."""
+    return f"Waiting for {spec.min_workers} to {spec.requested_workers} hosts without a notice."
+
+
+def started(run: int, workers: int, spec: Spec, *, first: bool) -> str:
+    """A run that is ordered."""
+    verb = "Starting" if first else "Resuming from the checkpoint"
+    return f"{verb} as run {run} on {workers} of {spec.requested_workers} requested hosts."
+
+
+def running(run: int, workers: int) -> str:
+    """Nothing to do."""
+    return f"Run {run} is running on {workers} hosts."
+
+
+def joined(hosts: Collection[Host], workers: int) -> str:
+    """Hosts were added to the list."""
+    return f"{_names(hosts)} joined; {workers} hosts."
+
+
+def withdrawn(hosts: Collection[Host], workers: int) -> str:
+    """Notices were taken back."""
+    return f"{_names(hosts)} will not be reclaimed after all; {workers} hosts."
+
+
+def collecting(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> str:
+    """A group of notices is still coming in."""
+    return f"{_noticed(hosts, notices)}; waiting a moment for others of the same group."
+
+
+def shrinking(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice], left: int, spec: Spec) -> str:
+    """A group is taken off the list."""
+    return f"{_noticed(hosts, notices)}; going on with {left} hosts, at least {spec.min_workers} are needed."
+
+
+def below_minimum(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice], left: int, spec: Spec) -> str:
+    """Too few would be left."""
+    return f"{_noticed(hosts, notices)}; {left} hosts would be left and {spec.min_workers} are needed: stopping."
+
+
+def launcher_noticed(host: Host, notice: ReclaimNotice) -> str:
+    """The launcher's own host goes."""
+    return f"The launcher's host {host} will be reclaimed, says {notice.source}: stopping."
+
+
+def lost_hosts(live: int, spec: Spec) -> str:
+    """Hosts went without a notice."""
+    return f"{live} hosts are left without any notice and {spec.min_workers} are needed."
+
+
+def acknowledged(reason: str, acknowledgement: Acknowledgement | None) -> str:
+    """Rank 0 has answered a STOP."""
+    if acknowledgement is None or acknowledgement.kind is AcknowledgementKind.LEFT:
+        return f"{reason} Rank 0 has left."
+    step = "" if acknowledgement.step is None else f" of step {acknowledgement.step}"
+    return f"{reason} Rank 0 has saved a checkpoint{step}."
+
+
+def run_ended(reason: str, observed: Observed) -> str:
+    """The command ended while a STOP was under way, or before it was started."""
+    if observed.exit_code is None:
+        return f"{reason} The run had not started."
+    return f"{reason} The run ended with code {observed.exit_code}."
+
+
+def stop_unanswered(reason: str) -> str:
+    """A STOP ran out of time."""
+    return f"{reason} Rank 0 did not answer in time."
+
+
+def resume_failed(run: int) -> str:
+    """A resume took too long."""
+    return f"Run {run} did not start in time; waiting before the next try."
+
+
+def retrying(observed: Observed) -> str:
+    """A run failed by itself."""
+    return f"Run {observed.run} failed with code {observed.exit_code}; its launcher starts it again or gives up."
+
+
+def timed_out(spec: Spec) -> str:
+    """The job waited longer than it may."""
+    return f"No capacity for {spec.min_workers} hosts within the maximum waiting time of {spec.max_wait_seconds:g} s."
+
+
+def finished(result: Result) -> str:
+    """The launcher has ended the job."""
+    return f"The job has ended: {result.value.replace('_', ' ')}."
+
+
+def _noticed(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> str:
+    sources = sorted({notices[host].source for host in hosts if host in notices})
+    return f"{_names(hosts)} will be reclaimed, {'say' if len(sources) > 1 else 'says'} {' and '.join(sources)}"
+
+
+def _names(hosts: Collection[Host]) -> str:
+    names = sorted(hosts)
+    if len(names) > _MOST_NAMES:
+        return f"{len(names)} hosts ({', '.join(names[:_MOST_NAMES])}, …)"
+    return ", ".join(names)

@@ -1,0 +1,155 @@
+"""How a launcher's word changes what is stored about its job."""
+
+from dataclasses import dataclass, replace
+
+from supervisor.decide.plan import first_decision
+from supervisor.domain.directive import Worker
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import (
+    Acknowledgement,
+    AcknowledgementKind,
+    Observed,
+    Result,
+    Spec,
+    SupervisedJob,
+)
+
+
+class NameIsLiveError(Exception):
+    """Another launcher is running a job of this name: choose another name."""
+
+
+class ForeignJobError(Exception):
+    """The job belongs to another launcher: nothing may be said about it."""
+
+
+class UnknownJobError(Exception):
+    """There is no such job (any more): register it."""
+
+
+class OlderRevisionError(Exception):
+    """A newer report is known: send the present state."""
+
+
+class RunIsOverError(Exception):
+    """The process belongs to a run that has ended: stop trying."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherReport:
+    """What a launcher says is so; see `Observed` for the fields."""
+
+    revision: int
+    hosts: frozenset[Host]
+    run: int
+    running: bool
+    exit_code: int | None = None
+    restarts: int = 0
+    applied: int = 0
+    result: Result | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """A launcher's hello: who it is, what the job asks for, and what is so. `uid` is used if the job is new."""
+
+    name: JobName
+    uid: str
+    launcher: str
+    instance: str
+    spec: Spec
+    report: LauncherReport
+
+
+def register(known: SupervisedJob | None, registration: Registration, *, live: bool, now: float) -> SupervisedJob:
+    """The job after a hello; `live` says whether its present launcher is connected, or was a moment ago.
+
+    Raises:
+        NameIsLiveError: Another launcher process runs a job of this name.
+    """
+    if known is not None and _same(known, registration.launcher, registration.instance):
+        job = replace(known, spec=registration.spec)
+        fresh = registration.report.revision >= known.observed.revision
+        return replace(job, observed=_observed(job.observed, registration.report)) if fresh else job
+    if known is not None and live and not known.over:
+        raise NameIsLiveError(f"a job named {registration.name} is running")
+    blank = Observed(launcher=registration.launcher, instance=registration.instance, registered_at=now)
+    observed = _observed(blank, registration.report)
+    return SupervisedJob(
+        name=registration.name,
+        uid=registration.uid,
+        spec=registration.spec,
+        observed=observed,
+        decision=first_decision(registration.spec, observed, now),
+    )
+
+
+def observe(known: SupervisedJob | None, launcher: str, instance: str, report: LauncherReport) -> SupervisedJob:
+    """The job after a report of its launcher.
+
+    Raises:
+        UnknownJobError: It has to be registered first.
+        ForeignJobError: It is another launcher's, or another process of the same launcher has taken over.
+        OlderRevisionError: The report is late.
+    """
+    if known is None:
+        raise UnknownJobError("no such job: register it")
+    if not _same(known, launcher, instance):
+        raise ForeignJobError(f"{known.name} is another launcher's job")
+    if report.revision < known.observed.revision:
+        raise OlderRevisionError(f"revision {known.observed.revision} is known")
+    if report.revision == known.observed.revision:
+        return known
+    return replace(known, observed=_observed(known.observed, report))
+
+
+def admit(known: SupervisedJob | None, uid: str, run: int) -> SupervisedJob:
+    """The job of a process of `run`.
+
+    Raises:
+        UnknownJobError: There is none, or another of the same name.
+        RunIsOverError: A later run has begun, or the job is over.
+    """
+    if known is None or known.uid != uid:
+        raise UnknownJobError("no such job")
+    if run < known.observed.run or known.over:
+        raise RunIsOverError(f"run {run} of {known.name} is over")
+    return known
+
+
+def acknowledge(known: SupervisedJob | None, worker: Worker, acknowledgement: Acknowledgement) -> SupervisedJob | None:
+    """The job after a process has answered a directive; only rank 0's answer to a STOP changes anything."""
+    stop = None if known is None else known.decision.stop
+    if known is None or stop is None or worker.rank != 0 or worker.run != stop.run:
+        return known
+    if acknowledgement.generation < stop.generation:
+        return known
+    before = known.observed.acknowledgement
+    repeated = before is not None and before.generation >= acknowledgement.generation and before.run == worker.run
+    if repeated and not _better(before, acknowledgement):
+        return known
+    return replace(known, observed=replace(known.observed, acknowledgement=acknowledgement))
+
+
+def _better(before: Acknowledgement | None, later: Acknowledgement) -> bool:
+    """A checkpoint that is known to be saved says more than a process that left."""
+    saved = AcknowledgementKind.SAVED
+    return before is not None and before.kind is not saved and later.kind is saved
+
+
+def _same(job: SupervisedJob, launcher: str, instance: str) -> bool:
+    return job.observed.launcher == launcher and job.observed.instance == instance
+
+
+def _observed(before: Observed, report: LauncherReport) -> Observed:
+    return replace(
+        before,
+        revision=report.revision,
+        hosts=report.hosts,
+        run=report.run,
+        running=report.running,
+        exit_code=report.exit_code,
+        restarts=report.restarts,
+        applied=report.applied,
+        result=report.result,
+    )

@@ -1,0 +1,1 @@
+"""The vocabulary: frozen values that every other part speaks in. No I/O, no clock, no loop."""

@@ -1,0 +1,141 @@
+"""SupervisedJob: what a job asked for, what is so, and what was decided. Each part has one writing module."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor.domain.ids import Host, JobName
+
+
+class Framework(StrEnum):
+    """How a launcher takes a shorter host list: survivors go on (horovod) or restart from a checkpoint (torchrun)."""
+
+    HOROVOD = "horovod"
+    TORCHRUN = "torchrun"
+
+
+class Phase(StrEnum):
+    """Where a job stands.
+
+    `Waiting → Running → Shrinking → Running`; `Running|Shrinking|Resuming → Stopping → Suspended → Resuming → Running`;
+    `Waiting|Suspended → TimedOut`; any → `Finished`.
+    """
+
+    WAITING = "Waiting"
+    RUNNING = "Running"
+    SHRINKING = "Shrinking"
+    STOPPING = "Stopping"
+    SUSPENDED = "Suspended"
+    RESUMING = "Resuming"
+    TIMED_OUT = "TimedOut"
+    FINISHED = "Finished"
+
+
+class Result(StrEnum):
+    """How a job ended, as its launcher said."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TERMINATED = "terminated"
+    TIMED_OUT = "timed_out"
+
+
+class AcknowledgementKind(StrEnum):
+    """A checkpoint is on disk, or rank 0 is in its exit hook."""
+
+    SAVED = "saved"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What the job asked for. Workers are hosts, not slots; `max_wait_seconds` 0 means for ever."""
+
+    framework: Framework
+    min_workers: int
+    max_workers: int
+    requested_workers: int
+    max_wait_seconds: float = 0.0
+    launcher_host: Host | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgement:
+    """Rank 0's answer to the directive of `generation`; `at` is Unix seconds of the supervisor's clock."""
+
+    run: int
+    generation: int
+    kind: AcknowledgementKind
+    step: int | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What is so, as the launcher and rank 0 last said. Written by ingest only.
+
+    `hosts` is the operator's list before any exclusion; `applied` the generation of the last order that is in place.
+    """
+
+    launcher: str
+    instance: str
+    registered_at: float
+    revision: int = 0
+    hosts: frozenset[Host] = frozenset()
+    run: int = 0
+    running: bool = False
+    exit_code: int | None = None
+    restarts: int = 0
+    applied: int = 0
+    result: Result | None = None
+    acknowledgement: Acknowledgement | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A STOP that was decided; never taken back. `everyone`: no longer for rank 0 alone."""
+
+    run: int
+    generation: int
+    since: float
+    everyone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What control decided. Written by control only; `generation` grows with every change.
+
+    `hosts` are the job's to use, `exclusions` those of them that are left out because they will be reclaimed, since
+    generation `excluded_at`. Instants are Unix seconds; each `…_since` and `…_until` is None while it does not apply.
+    """
+
+    generation: int
+    phase: Phase
+    reason: str
+    run: int = 0
+    hosts: frozenset[Host] = frozenset()
+    exclusions: frozenset[Host] = frozenset()
+    excluded_at: int = 0
+    window_until: float | None = None
+    below_min_since: float | None = None
+    waiting_since: float | None = None
+    capacity_since: float | None = None
+    resume_until: float | None = None
+    failed_resumes: int = 0
+    not_before: float | None = None
+    stop: Stop | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisedJob:
+    """One job: three parts with one writer each. `uid` tells a job from an earlier one of the same name."""
+
+    name: JobName
+    uid: str
+    spec: Spec
+    observed: Observed
+    decision: Decision
+
+    @property
+    def over(self) -> bool:
+        """Nothing will ever be done to this job again."""
+        return self.observed.result is not None

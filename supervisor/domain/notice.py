@@ -1,0 +1,97 @@
+"""ReclaimNotice, the fact: "subject S will be gone at T, says source X"."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor.domain.ids import NoticeId, Source
+
+
+class SubjectKind(StrEnum):
+    """What can be reclaimed."""
+
+    NODE = "node"
+    POD = "pod"
+
+
+class NoticeState(StrEnum):
+    """Where a notice is in its life; all but ACTIVE are ends."""
+
+    ACTIVE = "active"
+    WITHDRAWN = "withdrawn"
+    GONE = "gone"
+    EXPIRED = "expired"
+
+
+class Announcement(StrEnum):
+    """A source's present word on one subject."""
+
+    ACTIVE = "active"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a notice is about; `uid` tells a new machine under an old name from the old one."""
+
+    kind: SubjectKind
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What an agent says about one subject, before it is weighed against what is known.
+
+    `seconds_left` counts from the receipt; None where the source names no time. `session` and `revision` order the
+    reports of one node's agents.
+    """
+
+    source: Source
+    subject: Subject
+    session: int
+    revision: int
+    announcement: Announcement
+    seconds_left: float | None = None
+    announced: str = ""
+    message: str = ""
+
+    @property
+    def id(self) -> NoticeId:
+        """The notice that this report belongs to."""
+        return notice_id(self.source, self.subject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimNotice:
+    """One announcement of one source about one subject, as stored. Written by ingest only.
+
+    Instants are Unix seconds of the supervisor's clock: `deadline` is the receipt plus the seconds that were left then,
+    so that no other machine's clock decides. `announced` is the instant in the source's own words, for people.
+    """
+
+    source: Source
+    subject: Subject
+    episode: int
+    state: NoticeState
+    first_seen: float
+    deadline: float | None
+    announced: str
+    message: str
+    session: int
+    revision: int
+    ended_at: float | None = None
+
+    @property
+    def id(self) -> NoticeId:
+        """Stable over polls, restarts and drifting deadlines."""
+        return notice_id(self.source, self.subject)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the subject must not be used: announced, or gone and not back."""
+        return self.state in (NoticeState.ACTIVE, NoticeState.GONE)
+
+
+def notice_id(source: Source, subject: Subject) -> NoticeId:
+    """The id under which all reports of `source` about `subject` meet."""
+    return NoticeId(f"{source}/{subject.uid}")

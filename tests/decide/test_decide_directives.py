@@ -1,0 +1,164 @@
+"""What each training process is told."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from supervisor.decide.directives import directive_for
+from supervisor.domain.directive import Directive, DirectiveKind, Worker
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Framework, Phase, Result, SupervisedJob
+from supervisor.domain.notice import NoticeState, ReclaimNotice
+from tests.decide.decide_builders import (
+    POLICY,
+    T0,
+    answered,
+    decide,
+    first,
+    hosts,
+    notice,
+    noticed,
+    obeyed,
+    observing,
+    running_job,
+    seeing,
+    spec,
+    suspended_job,
+)
+
+GROUP = noticed(notice(5, left=120), notice(6, left=100))
+
+
+def _told(
+    job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], number: int, *, rank: int | None = 1, run: int = 1
+) -> Directive:
+    return directive_for(job, Worker(f"p{number}", job.name, run, Host(f"n{number}"), rank), notices, POLICY)
+
+
+def _shrunk(framework: Framework) -> SupervisedJob:
+    return decide(running_job(replace(spec(), framework=framework)), seeing(GROUP), 2).job
+
+
+def _stopping() -> SupervisedJob:
+    return decide(running_job(spec(5, 6)), seeing(GROUP)).job
+
+
+def test_without_a_notice_everybody_goes_on() -> None:
+    """RUN, at once, nothing to show."""
+    told = _told(running_job(), {}, 1)
+    assert (told.kind, told.act_at, told.notice, told.release) == (DirectiveKind.RUN, None, None, False)
+
+
+def test_a_notice_is_shown_before_anything_is_decided() -> None:
+    """A process sees the notice on its own host, the others the job's most urgent one, and all go on."""
+    told = {number: _told(running_job(), GROUP, number) for number in (1, 5, 6)}
+    assert {each.kind for each in told.values()} == {DirectiveKind.RUN}
+    assert {number: each.notice for number, each in told.items()} == {
+        1: GROUP[Host("n6")],
+        5: GROUP[Host("n5")],
+        6: GROUP[Host("n6")],
+    }
+
+
+def test_only_announced_notices_of_the_job_are_shown() -> None:
+    """Neither what is gone already nor what happens to hosts of others is news for a process."""
+    gone = noticed(notice(5, state=NoticeState.GONE), notice(9))
+    assert _told(running_job(), gone, 1).notice is None
+
+
+def test_a_process_sees_its_own_hosts_notice_wherever_it_is() -> None:
+    """Also when the operator has taken the host off its list already."""
+    assert _told(running_job(), noticed(notice(9)), 9).notice == notice(9)
+
+
+def test_the_launchers_host_concerns_everybody() -> None:
+    """A notice on the launcher's host is the job's."""
+    job = running_job(replace(spec(), launcher_host=Host("n9")))
+    assert _told(job, noticed(notice(9)), 1).notice == notice(9)
+
+
+def test_horovod_workers_leave_shortly_before_their_deadline() -> None:
+    """The host list does the work; who is still there a margin before the end is told to go. The others go on."""
+    job = _shrunk(Framework.HOROVOD)
+    leave = _told(job, GROUP, 5)
+    assert (leave.kind, leave.act_at) == (DirectiveKind.LEAVE, T0 + 120 - POLICY.leave_margin_seconds)
+    assert _told(job, GROUP, 6).act_at == T0 + 100 - POLICY.leave_margin_seconds
+    assert _told(job, GROUP, 1).kind is DirectiveKind.RUN
+
+
+def test_torchrun_workers_save_and_the_doomed_leave() -> None:
+    """Survivors restart from the last checkpoint, so there has to be one."""
+    job = _shrunk(Framework.TORCHRUN)
+    assert _told(job, GROUP, 5).kind is DirectiveKind.LEAVE
+    told = _told(job, GROUP, 1)
+    assert (told.kind, told.act_at) == (DirectiveKind.CHECKPOINT, None)
+
+
+def test_one_group_is_one_checkpoint() -> None:
+    """Later decisions about the same group do not ask for another; the next group does."""
+    job = _shrunk(Framework.TORCHRUN)
+    generation = _told(job, GROUP, 1).generation
+    job = decide(obeyed(job), seeing(GROUP), 3).job
+    assert _told(job, GROUP, 1).generation == generation < job.decision.generation
+    more = GROUP | noticed(notice(4, seen=T0 + 10))
+    assert _told(decide(job, seeing(more), 12).job, more, 1).generation > generation
+
+
+def test_a_withdrawn_notice_takes_its_leave_back() -> None:
+    """Before it takes effect a LEAVE is replaced by RUN."""
+    job = decide(_shrunk(Framework.HOROVOD), seeing(noticed(notice(5, left=120))), 3).job
+    assert _told(job, noticed(notice(5, left=120)), 6).kind is DirectiveKind.RUN
+
+
+def test_a_stop_goes_to_rank_zero_alone() -> None:
+    """Wherever rank 0 is; the doomed ranks and those whose rank is unknown go on meanwhile."""
+    job = _stopping()
+    stop = _told(job, GROUP, 1, rank=0)
+    assert (stop.kind, stop.act_at, stop.generation) == (DirectiveKind.STOP, None, job.decision.generation)
+    assert _told(job, GROUP, 6, rank=0).kind is DirectiveKind.STOP
+    assert _told(job, GROUP, 6, rank=3).kind is DirectiveKind.RUN
+    assert _told(job, GROUP, 2, rank=None).kind is DirectiveKind.RUN
+
+
+def test_then_it_goes_to_everybody() -> None:
+    """Near the deadline all are told, in the same generation."""
+    job = decide(_stopping(), seeing(GROUP), 95).job
+    kinds = {_told(job, GROUP, number, rank=number - 1).kind for number in range(1, 7)}
+    assert kinds == {DirectiveKind.STOP}
+    assert _told(job, GROUP, 2).generation == _told(_stopping(), GROUP, 1, rank=0).generation
+
+
+def test_a_suspension_tells_and_releases_everybody() -> None:
+    """All stop, and whoever is held in its exit hook may go; not before."""
+    job = _stopping()
+    assert not _told(job, GROUP, 1, rank=0).release
+    job = decide(answered(job), seeing(GROUP), 1).job
+    told = [_told(job, GROUP, number, rank=number - 1) for number in range(1, 7)]
+    assert {(each.kind, each.release) for each in told} == {(DirectiveKind.STOP, True)}
+
+
+def test_processes_of_an_earlier_run_are_released() -> None:
+    """A process that is still held when its job resumes has nothing to wait for."""
+    job = decide(suspended_job(), seeing({}, first(6))).job
+    assert (job.decision.phase, job.decision.run) == (Phase.RESUMING, 2)
+    assert _told(job, {}, 1, run=1).release
+    assert not _told(obeyed(job), {}, 1, run=2).release
+
+
+def test_the_new_run_of_a_resumed_job_goes_on() -> None:
+    """A STOP was for the run before."""
+    job = obeyed(decide(suspended_job(), seeing({}, first(6))).job)
+    assert _told(job, {}, 1, rank=0, run=2).kind is DirectiveKind.RUN
+
+
+def test_a_job_that_is_over_releases() -> None:
+    """Nobody is held for a job that has ended, and nobody is stopped by it."""
+    job = decide(observing(running_job(), running=False, exit_code=0, result=Result.SUCCEEDED), seeing()).job
+    told = _told(job, {}, 1, rank=0)
+    assert (told.kind, told.release) == (DirectiveKind.RUN, True)
+
+
+def test_excluded_hosts_without_a_notice_are_told_nothing() -> None:
+    """A LEAVE needs a notice that still holds, even before control has looked again."""
+    job = _shrunk(Framework.HOROVOD)
+    assert job.decision.exclusions == hosts(5, 6)
+    assert _told(job, {}, 5).kind is DirectiveKind.RUN

@@ -1,0 +1,166 @@
+"""What reports and time make of notices."""
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.decide.notices import accept, deadline_of, noticed_hosts, replaced, settle, settles_at
+from supervisor.domain.ids import Host, Source
+from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, Subject, SubjectKind
+from tests.decide.decide_builders import POLICY, T0, notice, noticed, report
+
+WITHDRAWN = Announcement.WITHDRAWN
+
+
+def _after(*reports: Report) -> ReclaimNotice:
+    """What is known after these reports, which come a second apart."""
+    known: ReclaimNotice | None = None
+    for seconds, each in enumerate(reports):
+        known = accept(known, each, T0 + seconds, POLICY)
+    assert known is not None
+    return known
+
+
+def _settled(known: ReclaimNotice, at: float, *, agent_connected: bool) -> NoticeState:
+    return settle(known, agent_connected=agent_connected, now=T0 + at, policy=POLICY).state
+
+
+def test_a_first_report_is_the_first_episode() -> None:
+    """The deadline is the receipt plus the seconds that were left: no other clock decides."""
+    known = _after(report(left=120))
+    assert (known.id, known.episode, known.state) == ("metadata/uid-1", 1, NoticeState.ACTIVE)
+    assert (known.first_seen, known.deadline, known.session, known.revision) == (T0, T0 + 120, 1, 1)
+
+
+def test_a_drifting_deadline_updates_the_notice() -> None:
+    """A later word on the deadline replaces the earlier one; it stays the same notice, first seen when it was."""
+    known = _after(report(left=120), report(revision=2, left=90))
+    assert (known.episode, known.first_seen, known.deadline, known.revision) == (1, T0, T0 + 91, 2)
+
+
+@pytest.mark.parametrize(("session", "revision"), [(2, 3), (2, 2), (1, 9)])
+def test_repeated_and_late_reports_change_nothing(session: int, revision: int) -> None:
+    """Session first, then revision: an equal or lower one is no news."""
+    known = _after(report(session=2, revision=3))
+    for announcement in Announcement:
+        late = report(session=session, revision=revision, announcement=announcement, left=5)
+        assert accept(known, late, T0 + 9, POLICY) is known
+
+
+def test_a_new_session_outranks_every_revision() -> None:
+    """A restarted agent counts its revisions from one again."""
+    known = _after(report(session=1, revision=50, left=100), report(session=2, revision=1, left=50))
+    assert (known.deadline, known.session, known.revision) == (T0 + 51, 2, 1)
+
+
+def test_a_new_session_can_withdraw() -> None:
+    """An agent that never announced the notice takes back what its predecessor did."""
+    known = _after(report(session=1, revision=7), report(session=2, revision=1, announcement=WITHDRAWN))
+    assert (known.state, known.ended_at, known.session, known.revision) == (NoticeState.WITHDRAWN, T0 + 1, 2, 1)
+
+
+def test_withdrawing_what_is_unknown_is_nothing() -> None:
+    """A healthy agent's first words leave no record."""
+    assert accept(None, report(announcement=WITHDRAWN), T0, POLICY) is None
+
+
+def test_an_announcement_after_the_end_is_a_new_episode() -> None:
+    """What was withdrawn and is announced again begins anew."""
+    known = _after(report(), report(revision=2, announcement=WITHDRAWN), report(revision=3, left=60))
+    assert (known.episode, known.state, known.first_seen) == (2, NoticeState.ACTIVE, T0 + 2)
+    assert (known.deadline, known.ended_at) == (T0 + 62, None)
+
+
+def test_an_announcement_that_a_withdrawal_overtook_is_late() -> None:
+    """A second withdrawal is no new end, but it makes what is older than it late."""
+    ended = _after(report(), report(revision=2, announcement=WITHDRAWN), report(revision=4, announcement=WITHDRAWN))
+    assert (ended.state, ended.ended_at, ended.revision) == (NoticeState.WITHDRAWN, T0 + 1, 4)
+    assert accept(ended, report(revision=3), T0 + 5, POLICY) is ended
+
+
+def test_an_old_announcement_is_expired_on_arrival() -> None:
+    """An announcement whose time has long passed stops nobody."""
+    known = _after(report(left=-POLICY.expire_seconds))
+    assert (known.state, known.ended_at, known.holds) == (NoticeState.EXPIRED, T0, False)
+    assert _after(report(left=-POLICY.expire_seconds + 1)).state is NoticeState.ACTIVE
+
+
+def test_an_old_announcement_told_again_stays_expired() -> None:
+    """The next session's word on the same passed deadline is not a new episode; a new deadline is."""
+    known = _after(report(left=-400), report(session=2, left=-401))
+    assert (known.state, known.episode, known.session) == (NoticeState.EXPIRED, 1, 2)
+    again = _after(report(left=-400), report(session=2, left=100))
+    assert (again.state, again.episode) == (NoticeState.ACTIVE, 2)
+
+
+def test_a_silent_agent_after_the_deadline_means_gone() -> None:
+    """Silence before the deadline means nothing; a grace after it the node is gone."""
+    known = notice(1, left=100)
+    assert _settled(known, 104.9, agent_connected=False) is NoticeState.ACTIVE
+    assert _settled(known, 105, agent_connected=False) is NoticeState.GONE
+    assert _settled(known, 105, agent_connected=True) is NoticeState.ACTIVE
+
+
+def test_a_node_that_lives_on_was_not_reclaimed() -> None:
+    """A connected agent long after the deadline lets the notice expire."""
+    known = notice(1, left=100)
+    assert _settled(known, 399.9, agent_connected=True) is NoticeState.ACTIVE
+    assert _settled(known, 400, agent_connected=True) is NoticeState.EXPIRED
+
+
+@pytest.mark.parametrize("agent_connected", [False, True])
+@pytest.mark.parametrize("left", [100.0, 0.1, 77.7, None])
+def test_settling_is_due_exactly_when_announced(left: float | None, agent_connected: bool) -> None:  # noqa: FBT001  # pytest names it.
+    """Who waits until `settles_at` and settles then finds the notice ended, whatever the rounding."""
+    known = notice(1, left=left, seen=T0 + 0.3)
+    due = settles_at(known, agent_connected=agent_connected, policy=POLICY)
+    assert settle(known, agent_connected=agent_connected, now=due, policy=POLICY).ended_at == due
+
+
+def test_ended_notices_do_not_age() -> None:
+    """An end is an end."""
+    for state in (NoticeState.WITHDRAWN, NoticeState.GONE, NoticeState.EXPIRED):
+        known = notice(1, state=state)
+        assert settle(known, agent_connected=True, now=T0 + 1e6, policy=POLICY) is known
+
+
+def test_a_source_without_a_time_has_the_usual_lead() -> None:
+    """Five minutes from the first sight where nothing is announced."""
+    assert deadline_of(notice(1, left=None), POLICY) == T0 + POLICY.default_lead_seconds
+
+
+def test_a_new_machine_under_an_old_name_ends_the_notice() -> None:
+    """The noticed machine is gone when another one speaks; the same one speaking changes nothing."""
+    known = notice(1)
+    assert replaced(known, "uid-1", T0 + 9) is known
+    assert replaced(known, "another", T0 + 9) == replace(known, state=NoticeState.GONE, ended_at=T0 + 9)
+
+
+def test_only_what_holds_keeps_a_host_from_use() -> None:
+    """Announced and gone hosts must not be used; withdrawn and expired notices bind nobody."""
+    states = [notice(number, state=state) for number, state in enumerate(NoticeState, start=1)]
+    assert noticed_hosts(states, {}, POLICY) == noticed(
+        *(each for each in states if each.state in (NoticeState.ACTIVE, NoticeState.GONE))
+    )
+
+
+def test_a_notice_binds_its_own_machine_only() -> None:
+    """A connected machine with another uid is free; a host nobody speaks for is bound."""
+    known = notice(1)
+    assert noticed_hosts([known], {Host("n1"): "another"}, POLICY) == {}
+    assert noticed_hosts([known], {Host("n1"): "uid-1"}, POLICY) == noticed(known)
+    assert noticed_hosts([known], {}, POLICY) == noticed(known)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_most_urgent_source_speaks_for_a_host(backwards: bool) -> None:  # noqa: FBT001  # pytest names it.
+    """Of two notices on one host the earlier deadline counts."""
+    urgent = replace(notice(1, left=50), source=Source("events"))
+    notices = [notice(1, left=100), urgent]
+    assert noticed_hosts(reversed(notices) if backwards else notices, {}, POLICY) == {Host("n1"): urgent}
+
+
+def test_a_pods_notice_is_no_hosts() -> None:
+    """A pod's name is not a host's."""
+    pod = replace(notice(1), subject=Subject(SubjectKind.POD, "n1", "uid-1"))
+    assert noticed_hosts([pod], {}, POLICY) == {}
