@@ -1,0 +1,82 @@
+"""`elastic-job-supervisor serve` and `elastic-job-supervisor token …`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from servicekit.lifecycle import run
+from servicekit.logs import configure
+from servicekit.settings import SettingsError, load
+from supervisor.identity.tokens import SecretError, Tokens
+from supervisor.settings import PREFIX, Settings
+from supervisor.store.interface import StoreError
+
+_USAGE = 64
+_FAILED = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code: 64 for wrong usage or settings, 1 for what cannot be served."""
+    given = _parser().parse_args(arguments)
+    try:
+        settings = load(Settings, PREFIX, os.environ)
+    except SettingsError as error:
+        return _complain(str(error), _USAGE)
+    try:
+        return _serve(settings) if given.command == "serve" else _token(settings, given)
+    except (StoreError, SecretError, OSError) as error:
+        return _complain(str(error), _FAILED)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage has the exit code of wrong settings."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(_USAGE, f"{self.prog}: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="elastic-job-supervisor", description=f"Settings are read from the environment: {PREFIX}<FIELD>."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("serve", help="serve agents, launchers and training processes")
+    kinds = commands.add_parser("token", help="print a token").add_subparsers(dest="kind", required=True)
+    kinds.add_parser("agent", help="for one node's agent").add_argument("--node", required=True)
+    kinds.add_parser("launcher", help="for one launcher").add_argument("--name", required=True)
+    kinds.add_parser("viewer", help="for somebody who only looks")
+    return parser
+
+
+def _serve(settings: Settings) -> int:
+    # Imported here: printing a token needs neither servers nor a loop.
+    from supervisor.app import serve  # noqa: PLC0415
+
+    configure(settings.log_format, settings.log_level)
+    return run(lambda: serve(settings))
+
+
+def _token(settings: Settings, given: argparse.Namespace) -> int:
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    tokens = Tokens.load(settings.data_dir)
+    match given.kind:
+        case "agent":
+            token = tokens.agent(given.node)
+        case "launcher":
+            token = tokens.launcher(given.name)
+        case _:
+            token = tokens.viewer()
+    sys.stdout.write(token + "\n")
+    return 0
+
+
+def _complain(message: str, code: int) -> int:
+    sys.stderr.write(f"elastic-job-supervisor: {message}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The loop that decides: facts in, a durable decision, then its actions."""

@@ -1,0 +1,157 @@
+"""The control loop: level-triggered, all jobs planned from one snapshot, decisions durable before they are acted on."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.wakeup import Wakeup
+from supervisor.control.facts import Facts
+from supervisor.decide.grant import grants
+from supervisor.decide.plan import Plan, View, plan
+from supervisor.decide.policy import Policy
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Decision, SupervisedJob
+from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.order import Action
+from supervisor.fanout.processes import Processes
+from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
+
+_RETRY_SECONDS = 0.2
+
+_log = structlog.get_logger()
+
+
+class Adapter(Protocol):
+    """Carries actions out for one kind of job; every action may be repeated."""
+
+    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> None:
+        """Does what is still to be done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What the loop works with."""
+
+    store: Store
+    facts: Facts
+    processes: Processes
+    adapter: Adapter
+    policy: Policy
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """All of a job that its processes can see."""
+
+    decision: Decision
+    run: int
+    notices: Mapping[Host, ReclaimNotice]
+
+
+def _look(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> _Look:
+    hosts = job.decision.hosts | {job.spec.launcher_host}
+    notices = {host: notice for host, notice in noticed.items() if host in hosts}
+    return _Look(job.decision, job.observed.run, notices)
+
+
+class Control:
+    """Decides. `poke` whenever something changed that is not in the store."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._wakeup = Wakeup()
+        self._store_fault = Fault("store", ports.clock)
+        self._looks: dict[JobName, _Look] = {}
+
+    def poke(self) -> None:
+        """Looks again soon."""
+        self._wakeup.set()
+
+    async def watch(self) -> None:
+        """Root task: looks again whenever the store has changed."""
+        version = 0
+        while True:
+            version = (await self._ports.store.changed(version)).version
+            self.poke()
+
+    async def run(self) -> None:
+        """Root task: decides, again and again."""
+        while True:
+            wait = await self.once()
+            await self._wakeup.wait(wait)
+
+    async def once(self) -> float | None:
+        """One pass over all jobs; returns the seconds until time alone calls for another (None = never)."""
+        snapshot, now = self._ports.store.snapshot(), self._ports.clock.now()
+        # Processes hear of a notice before anything is decided about it.
+        self._ports.processes.refresh(self._news(snapshot))
+        plans = self._plan(snapshot, now)
+        if not await self._settled(snapshot, plans):
+            return _RETRY_SECONDS
+        wakes = [each.wake_at for each in plans.values() if each.wake_at is not None]
+        return max(0.0, min(wakes) - self._ports.clock.now()) if wakes else None
+
+    def _news(self, snapshot: Snapshot) -> list[JobName]:
+        """The jobs that look different to their processes since the last pass."""
+        noticed = self._ports.facts.noticed()
+        looks = {name: _look(job, noticed) for name, job in snapshot.jobs.items()}
+        news = [name for name, look in looks.items() if self._looks.get(name) != look]
+        self._looks = looks
+        return news
+
+    def _plan(self, snapshot: Snapshot, now: float) -> dict[JobName, Plan]:
+        noticed = self._ports.facts.noticed()
+        granted = grants(snapshot.jobs.values(), self._ports.facts.available(), noticed)
+        plans: dict[JobName, Plan] = {}
+        for name, job in snapshot.jobs.items():
+            missing = self._ports.processes.rank_zero_missing_since(name, job.observed.run)
+            hosts: frozenset[Host] = granted.get(name, frozenset())
+            view = View(notices=noticed, granted=hosts, rank_zero_missing_since=missing)
+            plans[name] = plan(job, view, now, self._ports.policy)
+        return plans
+
+    async def _settled(self, snapshot: Snapshot, plans: dict[JobName, Plan]) -> bool:
+        """All decisions of a pass share a commit; each job's actions follow its own decision alone."""
+        due = [
+            job for name, job in snapshot.jobs.items() if plans[name].actions or plans[name].decision != job.decision
+        ]
+        durable = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                for job in due:
+                    group.create_task(self._carry_out(job, plans[job.name]))
+        except* StoreUnavailableError as errors:
+            self._store_fault.failed(str(errors.exceptions[0]))
+            durable = False
+        if durable:
+            self._store_fault.recovered()
+        return durable
+
+    async def _carry_out(self, job: SupervisedJob, planned: Plan) -> None:
+        decided = replace(job, decision=planned.decision)
+        if planned.decision != job.decision:
+            if not await self._ports.store.decide(job, planned.decision):
+                return  # Something changed meanwhile, so another pass is due already.
+            _record(decided)
+            self._ports.processes.refresh([job.name])
+        await self._ports.adapter.carry_out(decided, planned.actions)
+
+
+def _record(job: SupervisedJob) -> None:
+    decision = job.decision
+    _log.info(
+        "job.decided",
+        job=job.name,
+        phase=decision.phase,
+        generation=decision.generation,
+        run=decision.run,
+        hosts=len(decision.hosts),
+        excluded=len(decision.exclusions),
+        reason=decision.reason,
+    )

@@ -1,0 +1,1 @@
+"""Decisions out: streams to launchers and training processes, each line the whole present state."""

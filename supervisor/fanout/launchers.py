@@ -1,0 +1,88 @@
+"""The launchers that are connected, and the order each was last sent."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.domain.ids import JobName
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.order import Order
+from supervisor.fanout.lines import HEARTBEAT, LineStream, line
+
+
+@dataclass(slots=True)
+class _Connection:
+    instance: str
+    stream: LineStream
+    sent: Order | None = None
+
+
+class Launchers:
+    """Streams to launchers, one a job.
+
+    Args:
+        token: Makes the job token of (job, uid, run) that travels with an order.
+        now: Unix seconds.
+    """
+
+    def __init__(self, token: Callable[[str, str, int], str], now: Callable[[], float]) -> None:
+        self._token = token
+        self._now = now
+        self._started = now()
+        self._connections: dict[JobName, _Connection] = {}
+        self._seen: dict[JobName, float] = {}
+
+    def attach(self, job: SupervisedJob, order: Order, stream: LineStream) -> None:
+        """Takes a launcher in and sends it the present order; a second stream of one launcher replaces the first."""
+        replaced = self._connections.get(job.name)
+        if replaced is not None:
+            replaced.stream.finish("replaced by a newer stream")
+        self._connections[job.name] = _Connection(job.observed.instance, stream)
+        self.publish(job, order)
+
+    def detach(self, name: JobName, stream: LineStream) -> None:
+        """The stream has ended."""
+        connection = self._connections.get(name)
+        if connection is not None and connection.stream is stream:
+            del self._connections[name]
+            self._seen[name] = self._now()
+
+    def last_seen(self, name: JobName) -> float:
+        """When the job's launcher was last connected; never before this process began to serve."""
+        return self._now() if name in self._connections else self._seen.get(name, self._started)
+
+    def publish(self, job: SupervisedJob, order: Order) -> None:
+        """Sends an order if it is not the one last sent; one for an earlier job of the name reaches nobody."""
+        connection = self._connections.get(job.name)
+        if connection is None or connection.instance != job.observed.instance or connection.sent == order:
+            return
+        connection.sent = order
+        connection.stream.push(line(message(order, self._token(job.name, job.uid, order.run))))
+
+    def heartbeat(self) -> None:
+        """Tells every stream that this side lives."""
+        for connection in self._connections.values():
+            connection.stream.push(HEARTBEAT)
+
+    def finish(self, reason: str) -> None:
+        """Says goodbye on every stream."""
+        for connection in self._connections.values():
+            connection.stream.finish(reason)
+        self._connections.clear()
+
+
+def message(order: Order, token: str) -> Mapping[str, Any]:
+    """An order on the wire."""
+    return {
+        "type": "order",
+        "generation": order.generation,
+        "phase": order.phase,
+        "reason": order.reason,
+        "order": order.kind,
+        "run": order.run,
+        "stopping": order.stopping,
+        "workers": order.workers,
+        "hosts": order.hosts,
+        "exclusions": order.exclusions,
+        "token": token,
+    }

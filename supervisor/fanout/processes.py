@@ -1,0 +1,175 @@
+"""The training processes that are connected, and the directive each was last sent."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from supervisor.domain.directive import Directive, DirectiveKind, Worker
+from supervisor.domain.ids import JobName
+from supervisor.domain.notice import ReclaimNotice
+from supervisor.fanout.lines import HEARTBEAT, LineStream, line
+
+COALESCE_SECONDS = 0.05
+"""What is not urgent waits this long for more: every notice of a group to 2,000 streams one by one took 755 ms p99 with
+TLS, coalesced over 50 ms 137 ms."""
+
+Render = Callable[[Worker], Directive | None]
+"""The present directive for a worker; None where its job is unknown."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Connection:
+    worker: Worker
+    stream: LineStream
+    sent: Directive | None = None
+
+
+@dataclass(slots=True)
+class _Job:
+    connections: dict[str, _Connection] = field(default_factory=dict)
+    flush: asyncio.TimerHandle | None = None
+
+
+class Processes:
+    """Streams to training processes, latest wins per stream.
+
+    Args:
+        render: Asked at sending time, so that what waited for its turn is not stale.
+        now: Unix seconds.
+        rank_zero_changed: Called with the job when a rank 0 appears or goes.
+    """
+
+    def __init__(self, render: Render, now: Callable[[], float], rank_zero_changed: Callable[[JobName], None]) -> None:
+        self._render = render
+        self._now = now
+        self._rank_zero_changed = rank_zero_changed
+        self._jobs: dict[JobName, _Job] = {}
+        self._missing: dict[JobName, float] = {}
+        self._started = now()
+
+    def attach(self, worker: Worker, stream: LineStream) -> None:
+        """Takes a process in and sends it the present state; a second stream of one process replaces the first."""
+        job = self._jobs.setdefault(worker.job, _Job())
+        replaced = job.connections.get(worker.process)
+        if replaced is not None:
+            replaced.stream.finish("replaced by a newer stream")
+        job.connections[worker.process] = connection = _Connection(worker, stream)
+        self._ranks_changed(worker.job)
+        self._send(connection)
+
+    def detach(self, worker: Worker, stream: LineStream) -> None:
+        """The stream has ended."""
+        job = self._jobs.get(worker.job)
+        connection = job.connections.get(worker.process) if job else None
+        if job is None or connection is None or connection.stream is not stream:
+            return
+        del job.connections[worker.process]
+        if not job.connections:
+            self._forget(worker.job)
+        self._ranks_changed(worker.job)
+
+    def rank(self, job: JobName, process: str, rank: int | None) -> None:
+        """A process says that its rank is another one."""
+        connection = self._jobs.get(job, _Job()).connections.get(process)
+        if connection is None or connection.worker.rank == rank:
+            return
+        connection.worker = replace(connection.worker, rank=rank)
+        self._ranks_changed(job)
+        self._send(connection)
+
+    def rank_zero_missing_since(self, job: JobName, run: int) -> float | None:
+        """Since when no connected process of `run` is rank 0; never before this process began to serve."""
+        if any(worker.rank == 0 and worker.run == run for worker in self.workers(job)):
+            self._missing.pop(job, None)
+            return None
+        return self._missing.setdefault(job, self._now() if job in self._jobs else self._started)
+
+    def workers(self, job: JobName) -> list[Worker]:
+        """The connected processes of a job."""
+        return [connection.worker for connection in self._jobs.get(job, _Job()).connections.values()]
+
+    def refresh(self, names: Iterable[JobName]) -> None:
+        """Sends what has changed: a STOP or LEAVE at once, anything else with what comes in the next 50 ms."""
+        for name in names:
+            job = self._jobs.get(name)
+            if job is None:
+                continue
+            if any(self._urgent(connection) for connection in job.connections.values()):
+                self._flush(name)
+            elif job.flush is None:
+                job.flush = asyncio.get_running_loop().call_later(COALESCE_SECONDS, self._flush, name)
+
+    def heartbeat(self) -> None:
+        """Tells every stream that this side lives."""
+        for job in self._jobs.values():
+            for connection in job.connections.values():
+                connection.stream.push(HEARTBEAT)
+
+    def finish(self, reason: str) -> None:
+        """Says goodbye on every stream."""
+        for name in list(self._jobs):
+            for connection in self._jobs[name].connections.values():
+                connection.stream.finish(reason)
+            self._forget(name)
+
+    def _forget(self, name: JobName) -> None:
+        job = self._jobs.pop(name)
+        if job.flush is not None:
+            job.flush.cancel()
+
+    def _ranks_changed(self, job: JobName) -> None:
+        if not any(worker.rank == 0 for worker in self.workers(job)):
+            self._missing.setdefault(job, self._now())
+        self._rank_zero_changed(job)
+
+    def _urgent(self, connection: _Connection) -> bool:
+        directive = self._render(connection.worker)
+        return directive is not None and directive.kind is not DirectiveKind.RUN and directive != connection.sent
+
+    def _flush(self, name: JobName) -> None:
+        job = self._jobs.get(name)
+        if job is None:
+            return
+        if job.flush is not None:
+            job.flush.cancel()
+            job.flush = None
+        for connection in job.connections.values():
+            self._send(connection)
+
+    def _send(self, connection: _Connection) -> None:
+        directive = self._render(connection.worker)
+        if directive is None or directive == connection.sent:
+            return
+        connection.sent = directive
+        connection.stream.push(line(message(directive, connection.worker, self._now())))
+
+
+def message(directive: Directive, worker: Worker, now: float) -> Mapping[str, Any]:
+    """A directive on the wire: instants become seconds from now."""
+    notice = None if directive.notice is None else _notice(directive.notice, now)
+    return {
+        "type": "directive",
+        "directive": directive.kind,
+        "act_in": 0.0 if directive.act_at is None else max(0.0, directive.act_at - now),
+        "seconds_left": None if notice is None else notice["seconds_left"],
+        "job": worker.job,
+        "run": directive.run,
+        "generation": directive.generation,
+        "reason": directive.reason,
+        "notice": notice,
+        "release": directive.release,
+    }
+
+
+def _notice(notice: ReclaimNotice, now: float) -> Mapping[str, Any]:
+    return {
+        "id": f"{notice.id}#{notice.episode}",
+        "source": notice.source,
+        "host": notice.subject.name,
+        "seconds_left": None if notice.deadline is None else max(0.0, notice.deadline - now),
+    }

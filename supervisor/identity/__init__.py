@@ -1,0 +1,1 @@
+"""Who speaks: tokens and what they are good for."""

@@ -1,0 +1,144 @@
+"""Stand-alone tokens: signed with a secret in a file that only its owner may read.
+
+Each names one agent and its node, one launcher, one job and run, or one onlooker; nothing else can be done with it.
+"""
+
+import os
+import secrets
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import jwt
+
+from supervisor.domain.ids import Host, JobName
+
+SECRET_FILE = "token-secret"  # noqa: S105 - the file's name, not a secret
+_ALGORITHM = "HS256"
+_AUDIENCE = "elastic-job-supervisor"
+_SECRET_BYTES = 32
+
+
+class BadTokenError(Exception):
+    """The token is missing, forged, expired or of another kind: the caller must get a good one."""
+
+
+class SecretError(Exception):
+    """The secret's file cannot be trusted; the operator has to act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """May report for one node."""
+
+    node: Host
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """May register jobs, and speak for those that it registered."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """May speak for a process of one run of one job."""
+
+    job: JobName
+    uid: str
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """May look."""
+
+
+Principal = Agent | Launcher | Process | Viewer
+
+
+class Tokens:
+    """Makes tokens and says who bears one."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Reads the secret of a data directory, or makes it at the first start (mode 0600).
+
+        Raises:
+            SecretError: The file is readable by others, or no secret.
+        """
+        path = directory / SECRET_FILE
+        if not path.exists():
+            _create(path)
+        if path.stat().st_mode & 0o077:
+            raise SecretError(f"{path} must be readable by its owner alone (chmod 600)")
+        secret = path.read_bytes()
+        if len(secret) < _SECRET_BYTES:
+            raise SecretError(f"{path} is too short to be a secret")
+        return cls(secret)
+
+    def agent(self, node: str) -> str:
+        """A token for the agent of one node."""
+        return self._sign({"kind": "agent", "node": node})
+
+    def launcher(self, name: str) -> str:
+        """A token for one launcher."""
+        return self._sign({"kind": "launcher", "name": name})
+
+    def process(self, job: str, uid: str, run: int) -> str:
+        """A token for the processes of one run of one job; `uid` keeps it from a later job of the same name."""
+        return self._sign({"kind": "process", "job": job, "uid": uid, "run": run})
+
+    def viewer(self) -> str:
+        """A token for onlookers."""
+        return self._sign({"kind": "viewer"})
+
+    def bearer(self, authorization: str | None) -> Principal:
+        """Who sent this Authorization header.
+
+        Raises:
+            BadTokenError: Nobody that is known.
+        """
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise BadTokenError("no bearer token")
+        try:
+            claims = jwt.decode(token, self._secret, algorithms=[_ALGORITHM], audience=_AUDIENCE)
+            return _principal(claims)
+        except (jwt.InvalidTokenError, LookupError, ValueError) as error:  # ValueError: bytes that are no text.
+            raise BadTokenError("the token is not one of ours, or has expired") from error
+
+    def _sign(self, claims: dict[str, Any]) -> str:
+        return jwt.encode({**claims, "aud": _AUDIENCE}, self._secret, algorithm=_ALGORITHM)
+
+
+def _principal(claims: dict[str, Any]) -> Principal:
+    match claims["kind"]:
+        case "agent":
+            return Agent(Host(claims["node"]))
+        case "launcher":
+            return Launcher(claims["name"])
+        case "process":
+            return Process(JobName(claims["job"]), claims["uid"], int(claims["run"]))
+        case "viewer":
+            return Viewer()
+        case kind:
+            raise BadTokenError(f"unknown kind of token: {kind}")
+
+
+def _create(path: Path) -> None:
+    """Links a finished file into place, so that two processes at a first start agree on one secret."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".secret-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_hex(_SECRET_BYTES).encode())
+        os.link(name, path)
+    except FileExistsError:
+        pass  # Another process was first: its secret counts.
+    finally:
+        Path(name).unlink()

@@ -1,0 +1,1 @@
+"""Facts in: from agents, launchers and training processes, each acknowledged when it is durable."""

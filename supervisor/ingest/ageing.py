@@ -1,0 +1,85 @@
+"""What time alone does to notices: gone, or expired."""
+
+import structlog
+
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.wakeup import Wakeup
+from supervisor.decide.notices import settle, settles_at
+from supervisor.decide.policy import Policy
+from supervisor.domain.ids import Host
+from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.presence import Agents
+from supervisor.store.interface import Store, StoreUnavailableError
+
+_RETRY_SECONDS = 1.0
+
+_log = structlog.get_logger()
+
+
+class Ageing:
+    """Ends the notices whose time has come. `poke` when an agent comes or goes."""
+
+    def __init__(self, store: Store, agents: Agents, policy: Policy, clock: Clock) -> None:
+        self._store = store
+        self._agents = agents
+        self._policy = policy
+        self._clock = clock
+        self._wakeup = Wakeup()
+        self._fault = Fault("store", clock)
+
+    def poke(self) -> None:
+        """Looks again soon."""
+        self._wakeup.set()
+
+    async def watch(self) -> None:
+        """Root task: looks again whenever the store has changed."""
+        version = 0
+        while True:
+            version = (await self._store.changed(version)).version
+            self.poke()
+
+    async def run(self) -> None:
+        """Root task: ends what is due, again and again."""
+        while True:
+            wait = await self.once()
+            await self._wakeup.wait(wait)
+
+    async def once(self) -> float | None:
+        """One look at all active notices; returns the seconds until the next one is due (None = none is)."""
+        now = self._clock.now()
+        active = [each for each in self._store.snapshot().notices.values() if each.state is NoticeState.ACTIVE]
+        later = []
+        for notice in active:
+            at = self._due(notice)
+            if at > now:
+                later.append(at)
+            elif not await self._settle(notice):
+                return _RETRY_SECONDS
+        return min(later) - now if later else None
+
+    async def _settle(self, notice: ReclaimNotice) -> bool:
+        def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
+            now = self._clock.now()
+            if known is None or self._due(known) > now:
+                return known
+            return settle(known, agent_connected=self._silent_since(known) is None, now=now, policy=self._policy)
+
+        try:
+            settled = await self._store.put_notice(notice.id, change)
+        except StoreUnavailableError as error:
+            self._fault.failed(str(error))
+            return False
+        self._fault.recovered()
+        if settled is not None and settled.state is not notice.state:
+            _log.info("notice.ended", notice=settled.id, subject=settled.subject.name, state=settled.state)
+        return True
+
+    def _due(self, notice: ReclaimNotice) -> float:
+        """When time ends an active notice. An agent that lost its stream a moment ago is not silent yet."""
+        silent = self._silent_since(notice)
+        at = settles_at(notice, agent_connected=silent is None, policy=self._policy)
+        return at if silent is None else max(at, silent + self._policy.gone_grace_seconds)
+
+    def _silent_since(self, notice: ReclaimNotice) -> float | None:
+        return self._agents.silent_since(Host(notice.subject.name))

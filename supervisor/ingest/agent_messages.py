@@ -1,0 +1,103 @@
+"""From the agent's wire to the domain: every field checked, every refusal says which."""
+
+import math
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from reclaim.v1 import reclaim_pb2 as wire
+
+from supervisor.domain.ids import Host, Source
+from supervisor.domain.notice import Announcement, Report, Subject, SubjectKind
+from supervisor.presence import AgentView, SourceState
+
+_MOST_NAME = 253
+_MOST_TEXT = 512
+_MOST_SECONDS_LEFT = 366 * 86400.0
+_MOST_SOURCES = 16
+_MOST_NOTICES = 1024
+
+_ANNOUNCEMENTS = {
+    wire.ANNOUNCEMENT_ACTIVE: Announcement.ACTIVE,
+    wire.ANNOUNCEMENT_WITHDRAWN: Announcement.WITHDRAWN,
+}
+_STATES = {
+    wire.SOURCE_STATE_CLEAR: SourceState.CLEAR,
+    wire.SOURCE_STATE_NOTICED: SourceState.NOTICED,
+}
+
+
+class MalformedError(Exception):
+    """A message that is wrong and will stay wrong."""
+
+
+def hello_view(hello: wire.Hello) -> AgentView:
+    """The agent that a hello describes.
+
+    Raises:
+        MalformedError: A field is missing or too long.
+    """
+    if len(hello.sources) > _MOST_SOURCES or len(hello.notices) > _MOST_NOTICES:
+        raise MalformedError("too many sources or notices")
+    if hello.session == 0:
+        raise MalformedError("session must be set")
+    return AgentView(
+        node=Host(_name("node", hello.node)),
+        uid=_name("node_uid", hello.node_uid),
+        session=hello.session,
+        connected=True,
+        sources=dict(source_state(each) for each in hello.sources),
+    )
+
+
+def source_state(message: wire.SourceReport) -> tuple[Source, SourceState]:
+    """A source's name and state; any state that is not known is unknown.
+
+    Raises:
+        MalformedError: The name is missing or too long.
+    """
+    return Source(_name("source", message.source)), _STATES.get(message.state, SourceState.UNKNOWN)
+
+
+def report(message: wire.NoticeReport, speaker: AgentView) -> Report:
+    """A report of an agent about its own node.
+
+    Raises:
+        MalformedError: A field is missing or wrong, or the report is about something else.
+    """
+    subject = message.subject
+    if subject.kind != wire.SUBJECT_KIND_NODE or subject.name != speaker.node or subject.uid != speaker.uid:
+        raise MalformedError(f"the agent of {speaker.node} reports its own node only")
+    if message.announcement not in _ANNOUNCEMENTS:
+        raise MalformedError("announcement must be active or withdrawn")
+    if message.revision == 0:
+        raise MalformedError("revision must be set")
+    return Report(
+        source=Source(_name("source", message.source)),
+        subject=Subject(SubjectKind.NODE, subject.name, subject.uid),
+        session=speaker.session,
+        revision=message.revision,
+        announcement=_ANNOUNCEMENTS[message.announcement],
+        seconds_left=_seconds_left(message),
+        announced=_instant(message.deadline) if message.HasField("deadline") else "",
+        message=message.message[:_MOST_TEXT],
+    )
+
+
+def _name(field: str, text: str) -> str:
+    if not 0 < len(text) <= _MOST_NAME or not text.isprintable():
+        raise MalformedError(f"{field} must have 1 to {_MOST_NAME} printable characters")
+    return text
+
+
+def _seconds_left(message: wire.NoticeReport) -> float | None:
+    if not message.HasField("seconds_left"):
+        return None
+    if not math.isfinite(message.seconds_left):
+        raise MalformedError("seconds_left must be a finite number")
+    return max(-_MOST_SECONDS_LEFT, min(_MOST_SECONDS_LEFT, message.seconds_left))
+
+
+def _instant(deadline: Timestamp) -> str:
+    try:
+        return deadline.ToJsonString()
+    except ValueError as error:
+        raise MalformedError("deadline is no instant") from error

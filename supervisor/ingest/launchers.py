@@ -1,0 +1,165 @@
+"""What launchers say: their hello, which registers a job, and their reports."""
+
+import uuid
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import structlog
+from aiohttp import web
+from msgspec import Meta
+
+from servicekit.clock import Clock
+from supervisor.decide.orders import order_for
+from supervisor.decide.registration import LauncherReport, Registration, observe, register
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Framework, Result, Spec, SupervisedJob
+from supervisor.fanout.launchers import Launchers
+from supervisor.fanout.lines import LineStream
+from supervisor.identity.tokens import Launcher
+from supervisor.ingest.http import Bearer, bearer_as, body, done
+from supervisor.store.interface import Store
+
+_MOST_BYTES = 1024 * 1024
+_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z"  # `$` would let a newline at the end pass.
+
+Count = Annotated[int, Meta(ge=0, le=2**31)]
+Workers = Annotated[int, Meta(ge=1, le=100_000)]
+Name = Annotated[str, Meta(pattern=_NAME)]
+HostName = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\s:]+\Z")]
+ExitCode = Annotated[int, Meta(ge=-(2**31), le=2**31)]
+Instance = Annotated[str, Meta(min_length=8, max_length=64)]
+
+_log = structlog.get_logger()
+
+
+class ReportBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The launcher report of the wire, without who sends it."""
+
+    revision: Count
+    hosts: list[HostName]
+    run: Count
+    running: bool
+    exit_code: ExitCode | None = None
+    restarts: Count = 0
+    applied: Count = 0
+    result: Result | None = None
+
+    def value(self) -> LauncherReport:
+        """As the domain says it."""
+        return LauncherReport(
+            revision=self.revision,
+            hosts=frozenset(Host(name) for name in self.hosts),
+            run=self.run,
+            running=self.running,
+            exit_code=self.exit_code,
+            restarts=self.restarts,
+            applied=self.applied,
+            result=self.result,
+        )
+
+
+class SentReport(ReportBody, frozen=True, kw_only=True):
+    """A report that is sent by itself."""
+
+    job: Name
+    instance: Instance
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """The first and only message of a launcher's stream."""
+
+    job: Name
+    instance: Instance
+    framework: Framework
+    min_workers: Workers
+    max_workers: Workers
+    requested_workers: Workers
+    max_wait_seconds: Annotated[float, Meta(ge=0, le=10 * 365 * 86400)] = 0.0
+    launcher_host: HostName | None = None
+    report: ReportBody
+
+    def __post_init__(self) -> None:
+        if not self.min_workers <= self.requested_workers <= self.max_workers:
+            raise ValueError("min_workers <= requested_workers <= max_workers must hold")
+
+    def spec(self) -> Spec:
+        """What the job asks for."""
+        return Spec(
+            framework=self.framework,
+            min_workers=self.min_workers,
+            max_workers=self.max_workers,
+            requested_workers=self.requested_workers,
+            max_wait_seconds=self.max_wait_seconds,
+            launcher_host=None if self.launcher_host is None else Host(self.launcher_host),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherEndpoints:
+    """`/v1/launchers/…`. A launcher that was connected within `live_seconds` still owns its job's name."""
+
+    store: Store
+    launchers: Launchers
+    bearer: Bearer
+    clock: Clock
+    live_seconds: float
+
+    def routes(self) -> list[web.RouteDef]:
+        """What is served here."""
+        return [web.post("/v1/launchers/stream", self.stream), web.post("/v1/launchers/report", self.report)]
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Registers the job and sends orders until either side ends."""
+        launcher = bearer_as(Launcher, request, self.bearer)
+        hello = await body(request, Hello, _MOST_BYTES)
+        job = await self._register(launcher.name, hello)
+        lines = LineStream(request)
+        await lines.prepare()
+        # What was decided while the answer's head was sent is newer than what registering returned.
+        job = self.store.snapshot().jobs.get(job.name, job)
+        self.launchers.attach(job, order_for(job), lines)
+        _log.info("launcher.connected", job=job.name, launcher=launcher.name)
+        try:
+            return await lines.serve()
+        finally:
+            self.launchers.detach(job.name, lines)
+            _log.info("launcher.disconnected", job=job.name)
+
+    async def report(self, request: web.Request) -> web.Response:
+        """Stores what is so."""
+        launcher = bearer_as(Launcher, request, self.bearer)
+        sent = await body(request, SentReport, _MOST_BYTES)
+
+        def change(known: SupervisedJob | None) -> SupervisedJob:
+            return observe(known, launcher.name, sent.instance, sent.value())
+
+        await self.store.put_job(JobName(sent.job), change)
+        return done()
+
+    async def _register(self, launcher: str, hello: Hello) -> SupervisedJob:
+        name = JobName(hello.job)
+        registration = Registration(
+            name=name,
+            uid=str(uuid.uuid4()),
+            launcher=launcher,
+            instance=hello.instance,
+            spec=hello.spec(),
+            report=hello.report.value(),
+        )
+        now = self.clock.now()
+
+        def change(known: SupervisedJob | None) -> SupervisedJob:
+            return register(known, registration, live=self._live(known), now=now)
+
+        job = await self.store.put_job(name, change)
+        if job is None:
+            raise AssertionError("registering always returns a job")
+        return job
+
+    def _live(self, known: SupervisedJob | None) -> bool:
+        """Whether the job's launcher is connected, or was a moment ago, or is about to be."""
+        if known is None:
+            return False
+        seen = max(self.launchers.last_seen(known.name), known.observed.registered_at)
+        return self.clock.now() - seen < self.live_seconds

@@ -1,0 +1,117 @@
+"""What training processes say: their hello, changed ranks, and acknowledgements."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+import structlog
+from aiohttp import web
+from msgspec import Meta
+
+from servicekit.clock import Clock
+from supervisor.decide.registration import acknowledge, admit
+from supervisor.domain.directive import Worker
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
+from supervisor.fanout.lines import LineStream
+from supervisor.fanout.processes import Processes
+from supervisor.identity.tokens import Process
+from supervisor.ingest.http import Bearer, ForeignTokenError, bearer_as, body, done
+from supervisor.store.interface import Store
+
+_MOST_BYTES = 16 * 1024
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Text = Annotated[str, Meta(min_length=1, max_length=253)]
+
+_log = structlog.get_logger()
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """The first and only message of a process's stream."""
+
+    process: Text
+    host: Text
+    rank: Count | None
+    pid: Count
+    step: Count | None = None
+    sdk: str = ""
+
+
+class ReportKind(StrEnum):
+    """What a process may report."""
+
+    RANK = "rank"
+    SAVED = "saved"
+    LEFT = "left"
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """One report of a process; `generation` is that of the directive it answers."""
+
+    process: Text
+    host: Text
+    rank: Count | None
+    step: Count | None = None
+    run: Count
+    generation: Count
+    kind: ReportKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEndpoints:
+    """`/v1/processes/…`."""
+
+    store: Store
+    processes: Processes
+    bearer: Bearer
+    clock: Clock
+
+    def routes(self) -> list[web.RouteDef]:
+        """What is served here."""
+        return [web.post("/v1/processes/stream", self.stream), web.post("/v1/processes/report", self.report)]
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Sends directives until either side ends."""
+        speaker = bearer_as(Process, request, self.bearer)
+        hello = await body(request, Hello, _MOST_BYTES)
+        admit(self.store.snapshot().jobs.get(speaker.job), speaker.uid, speaker.run)
+        worker = Worker(hello.process, speaker.job, speaker.run, Host(hello.host), hello.rank)
+        lines = LineStream(request)
+        await lines.prepare()
+        self.processes.attach(worker, lines)
+        try:
+            return await lines.serve()
+        finally:
+            self.processes.detach(worker, lines)
+
+    async def report(self, request: web.Request) -> web.Response:
+        """Takes a changed rank, or stores an acknowledgement."""
+        speaker = bearer_as(Process, request, self.bearer)
+        sent = await body(request, Report, _MOST_BYTES)
+        if sent.run != speaker.run:
+            raise ForeignTokenError(f"the token speaks for run {speaker.run}")
+        admit(self.store.snapshot().jobs.get(speaker.job), speaker.uid, speaker.run)
+        self.processes.rank(speaker.job, sent.process, sent.rank)
+        if sent.kind is not ReportKind.RANK:
+            await self._acknowledge(speaker, sent)
+        return done()
+
+    async def _acknowledge(self, speaker: Process, sent: Report) -> None:
+        worker = Worker(sent.process, speaker.job, speaker.run, Host(sent.host), sent.rank)
+        acknowledgement = Acknowledgement(
+            run=speaker.run,
+            generation=sent.generation,
+            kind=AcknowledgementKind(sent.kind),
+            step=sent.step,
+            at=self.clock.now(),
+        )
+
+        def change(known: SupervisedJob | None) -> SupervisedJob | None:
+            return acknowledge(admit(known, speaker.uid, speaker.run), worker, acknowledgement)
+
+        await self.store.put_job(speaker.job, change)
+        _log.info(
+            "directive.acknowledged", job=speaker.job, kind=sent.kind, rank=sent.rank, host=sent.host, step=sent.step
+        )

@@ -1,0 +1,32 @@
+"""Jobs whose launcher is our own `kubeai-run`: every action is said by one order, repeated in every later one."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+
+from supervisor.decide.orders import order_for
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.order import Action, Order
+
+_log = structlog.get_logger()
+
+
+class Channel(Protocol):
+    """Where orders go."""
+
+    def publish(self, job: SupervisedJob, order: Order) -> None:
+        """Sends an order unless it was the last one sent."""
+
+
+class StandaloneJobs:
+    """The adapter."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> None:
+        """Sends the order that leads to `actions`; the launcher reports what became of them."""
+        for action in actions:
+            _log.debug("job.action", job=job.name, action=type(action).__name__, generation=job.decision.generation)
+        self._channel.publish(job, order_for(job))

@@ -1,0 +1,112 @@
+"""Which agents are connected and what their sources say: known from the streams alone, said again in every hello."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from supervisor.domain.ids import Host, Source
+
+
+class SourceState(StrEnum):
+    """A source's last answer; UNKNOWN is neither "no notice" nor "reclaimed"."""
+
+    UNKNOWN = "unknown"
+    CLEAR = "clear"
+    NOTICED = "noticed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentView:
+    """One node's agent. `uid` is the machine's own id; a disconnected agent's sources are all unknown."""
+
+    node: Host
+    uid: str
+    session: int
+    connected: bool
+    sources: Mapping[Source, SourceState] = field(default_factory=dict)
+
+    @property
+    def clear(self) -> bool:
+        """Every source has just answered that there is no notice."""
+        return self.connected and bool(self.sources) and set(self.sources.values()) == {SourceState.CLEAR}
+
+
+class Agents:
+    """The agents by node.
+
+    A stream is any object that stands for itself: an agent that reconnects has a new one, and the end of the old one,
+    which may be noticed much later, must not count against it.
+
+    Args:
+        changed: Called after every change, with the node.
+        now: Unix seconds.
+
+    Attributes:
+        version: Grows with every change.
+    """
+
+    def __init__(self, changed: Callable[[Host], None], now: Callable[[], float]) -> None:
+        self._agents: dict[Host, AgentView] = {}
+        self._streams: dict[Host, object] = {}
+        self._silent: dict[Host, float] = {}
+        self._changed = changed
+        self._now = now
+        self._started = now()
+        self.version = 0
+
+    def connect(self, view: AgentView, stream: object) -> int | None:
+        """Takes an agent in, or returns the higher session that is already known for its node."""
+        known = self._agents.get(view.node)
+        if known is not None and known.session > view.session:
+            return known.session
+        self._streams[view.node] = stream
+        self._put(view)
+        return None
+
+    def source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
+        """One source's new state, unless another stream speaks for the node by now."""
+        if self.speaks(node, stream):
+            known = self._agents[node]
+            self._put(replace(known, sources={**known.sources, source: state}))
+
+    def disconnect(self, node: Host, stream: object) -> None:
+        """The stream has ended: from here on the node is unknown, unless another stream speaks for it by now."""
+        if self.speaks(node, stream):
+            del self._streams[node]
+            self._silent[node] = self._now()
+            known = self._agents[node]
+            unknown = dict.fromkeys(known.sources, SourceState.UNKNOWN)
+            self._put(replace(known, connected=False, sources=unknown))
+
+    def speaks(self, node: Host, stream: object) -> bool:
+        """Whether this is the node's present stream."""
+        return self._streams.get(node) is stream
+
+    def session(self, node: Host) -> int:
+        """The highest session that is known of the node's agent; 0 where none is."""
+        return self._agents[node].session if node in self._agents else 0
+
+    def silent_since(self, node: Host) -> float | None:
+        """Since when the node's agent has no stream, never before this process began to serve; None while it has."""
+        return None if self.connected(node) else self._silent.get(node, self._started)
+
+    def all(self) -> Mapping[Host, AgentView]:
+        """Every agent that has ever spoken to this process."""
+        return self._agents
+
+    def connected(self, node: Host) -> bool:
+        """Whether the node's agent has a stream."""
+        return node in self._agents and self._agents[node].connected
+
+    def uids(self) -> dict[Host, str]:
+        """The machines whose agents are connected."""
+        return {node: agent.uid for node, agent in self._agents.items() if agent.connected}
+
+    def available(self) -> frozenset[Host]:
+        """The nodes that are known to have no notice."""
+        return frozenset(node for node, agent in self._agents.items() if agent.clear)
+
+    def _put(self, view: AgentView) -> None:
+        self._agents[view.node] = view
+        self.version += 1
+        self._changed(view.node)

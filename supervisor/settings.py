@@ -1,0 +1,51 @@
+"""Every setting of the supervisor: `JOB_SUPERVISOR_<FIELD>` in the environment, parsed once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from servicekit.address import Address, parse
+from servicekit.logs import LogFormat, LogLevel
+from supervisor.decide.policy import Policy
+
+PREFIX = "JOB_SUPERVISOR_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(Policy):
+    """The policy of `supervisor.decide.policy`, and where and how to serve."""
+
+    data_dir: Annotated[Path, Meta(description="Holds the store, the token secret and endpoints.json.")] = Path(
+        "./job-supervisor-data"
+    )
+    grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 takes a free one.")] = "127.0.0.1:8470"
+    http_address: Annotated[str, Meta(description="host:port for launchers and training processes.")] = "127.0.0.1:8471"
+    heartbeat_seconds: Annotated[
+        float, Meta(ge=0.05, le=60, description="On every stream; three missed ones mean that the peer is gone.")
+    ] = 5.0
+    launcher_live_seconds: Annotated[
+        float, Meta(ge=0, description="A launcher owns its job's name for this long after its stream ended.")
+    ] = 15.0
+    retention_hours: Annotated[
+        float, Meta(gt=0, description="Ended notices and jobs are forgotten after this long.")
+    ] = 24.0
+    log_format: Annotated[LogFormat, Meta(description="console or json.")] = LogFormat.CONSOLE
+    log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error.")] = LogLevel.INFO
+
+    def __post_init__(self) -> None:
+        for address in (self.grpc, self.http):
+            if not address.is_loopback:
+                # Tokens would cross the network in the clear.
+                raise ValueError(f"{address} is not loopback, and there is no certificate to serve it with")
+
+    @property
+    def grpc(self) -> Address:
+        """Where agents connect."""
+        return parse(self.grpc_address)
+
+    @property
+    def http(self) -> Address:
+        """Where launchers and training processes connect."""
+        return parse(self.http_address)

@@ -1,0 +1,1 @@
+"""Where facts and decisions are kept: one interface, SQLite stand-alone."""

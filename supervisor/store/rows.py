@@ -1,0 +1,98 @@
+"""The tables, and how the domain's values become rows and come back.
+
+The values are stored whole, as JSON after their dataclasses: the same fields that a custom resource would hold.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from supervisor.domain.ids import JobName, NoticeId
+from supervisor.domain.job import Decision, Observed, Spec, SupervisedJob
+from supervisor.domain.notice import ReclaimNotice
+
+_VERSION = 1
+_TABLES = (
+    """CREATE TABLE notices (
+        id TEXT NOT NULL, episode INTEGER NOT NULL, ended_at REAL, body BLOB NOT NULL,
+        PRIMARY KEY (id, episode)) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE jobs (
+        name TEXT NOT NULL PRIMARY KEY, uid TEXT NOT NULL,
+        spec BLOB NOT NULL, observed BLOB NOT NULL, decision BLOB NOT NULL) STRICT, WITHOUT ROWID""",
+)
+
+Write = tuple[str, Sequence[object]]
+"""A statement and its values."""
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class UnreadableError(Exception):
+    """The file holds something that this version cannot read."""
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Makes the tables in a new file and checks an old one's version.
+
+    Raises:
+        UnreadableError: A newer version wrote the file.
+        sqlite3.Error: It is damaged, or another process has it open.
+    """
+    # One owner: a second supervisor on the same file fails here and not halfway through a reclaim.
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN EXCLUSIVE")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        for table in _TABLES:
+            connection.execute(table)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+    connection.execute("COMMIT")
+    if version > _VERSION:
+        raise UnreadableError(f"it was written by a newer version (schema {version}, this one knows {_VERSION})")
+
+
+def read(connection: sqlite3.Connection) -> tuple[dict[NoticeId, ReclaimNotice], dict[JobName, SupervisedJob]]:
+    """The newest episode of every notice, and every job.
+
+    Raises:
+        UnreadableError: A row does not decode.
+    """
+    try:
+        bodies = connection.execute("SELECT body FROM notices ORDER BY id, episode")
+        notices = [msgspec.json.decode(body, type=ReclaimNotice) for (body,) in bodies]
+        jobs = [_job(*row) for row in connection.execute("SELECT name, uid, spec, observed, decision FROM jobs")]
+    except msgspec.MsgspecError as error:
+        raise UnreadableError(f"a row does not decode: {error}") from error
+    return {notice.id: notice for notice in notices}, {job.name: job for job in jobs}
+
+
+def notice(value: ReclaimNotice) -> Write:
+    """Stores one episode of a notice."""
+    statement = "INSERT OR REPLACE INTO notices (id, episode, ended_at, body) VALUES (?, ?, ?, ?)"
+    return statement, (value.id, value.episode, value.ended_at, _encoder.encode(value))
+
+
+def job(value: SupervisedJob) -> Write:
+    """Stores a job, all three parts."""
+    parts = [_encoder.encode(part) for part in (value.spec, value.observed, value.decision)]
+    statement = "INSERT OR REPLACE INTO jobs (name, uid, spec, observed, decision) VALUES (?, ?, ?, ?, ?)"
+    return statement, (value.name, value.uid, *parts)
+
+
+def forget(before: float, jobs: Iterable[JobName]) -> list[Write]:
+    """Deletes the episodes that ended before that instant, and the named jobs."""
+    writes: list[Write] = [("DELETE FROM notices WHERE ended_at < ?", (before,))]
+    return writes + [("DELETE FROM jobs WHERE name = ?", (name,)) for name in jobs]
+
+
+def _job(name: str, uid: str, spec: bytes, observed: bytes, decision: bytes) -> SupervisedJob:
+    return SupervisedJob(
+        name=JobName(name),
+        uid=uid,
+        spec=msgspec.json.decode(spec, type=Spec),
+        observed=msgspec.json.decode(observed, type=Observed),
+        decision=msgspec.json.decode(decision, type=Decision),
+    )

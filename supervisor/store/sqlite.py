@@ -1,0 +1,240 @@
+"""The stand-alone store: one SQLite file, written by one thread, many changes to a commit.
+
+Changes that arrive while a commit is under way share the next one (group commit), so that 2,500 notices at once cost
+about as many milliseconds as a few commits and not 2,500. Reads come from memory and show durable state only.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self, TypeVar, TypeVarTuple, cast
+
+from supervisor.domain.ids import JobName, NoticeId
+from supervisor.domain.job import Decision, SupervisedJob
+from supervisor.domain.notice import ReclaimNotice
+from supervisor.store import rows
+from supervisor.store.interface import (
+    JobChange,
+    NoticeChange,
+    Snapshot,
+    StoreError,
+    StoreUnavailableError,
+)
+
+_MOST_PER_COMMIT = 1000
+
+R = TypeVar("R")
+P = TypeVarTuple("P")
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The next snapshot in the making, and what of it is new."""
+
+    notices: dict[NoticeId, ReclaimNotice]
+    jobs: dict[JobName, SupervisedJob]
+    writes: list[rows.Write]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """One change that waits for its commit; `apply` works on the draft and returns what the caller gets."""
+
+    apply: Callable[[_Draft], object]
+    done: asyncio.Future[object]
+
+
+class SqliteStore:
+    """See `supervisor.store.interface.Store`. Open with `open`, let `run` run, end with `close`."""
+
+    def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor, snapshot: Snapshot) -> None:
+        self._connection = connection
+        self._thread = thread
+        self._snapshot = snapshot
+        self._queue: asyncio.Queue[_Pending] = asyncio.Queue()
+        self._news = asyncio.Condition()
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: Path) -> Self:
+        """Opens or makes the file.
+
+        Raises:
+            StoreError: It is damaged, newer than this version, or in use by another supervisor.
+        """
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        try:
+            connection, snapshot = await asyncio.get_running_loop().run_in_executor(thread, _open, path)
+        except BaseException:
+            thread.shutdown()
+            raise
+        return cls(connection, thread, snapshot)
+
+    async def close(self) -> None:
+        """Closes the file; changes still waiting are refused."""
+        self._refuse_all()
+        await self._in_thread(self._connection.close)
+        self._thread.shutdown()
+
+    async def run(self) -> None:
+        """Root task: commits what is waiting, again and again; once it has ended, every change is refused."""
+        try:
+            while True:
+                await self.commit_once()
+        finally:
+            self._refuse_all()
+
+    async def commit_once(self) -> None:
+        """Waits for a change and commits it with all that have arrived by then."""
+        batch = [await self._queue.get()]
+        while not self._queue.empty() and len(batch) < _MOST_PER_COMMIT:
+            batch.append(self._queue.get_nowait())
+        try:
+            await self._commit(batch)
+        except asyncio.CancelledError:
+            for pending in batch:
+                _refuse(pending, "the store is closing")
+            raise
+
+    async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:  # noqa: D102 - interface
+        def apply(draft: _Draft) -> ReclaimNotice | None:
+            known = draft.notices.get(key)
+            notice = change(known)
+            if notice is not None and notice != known:
+                draft.writes.append(rows.notice(notice))
+                draft.notices[key] = notice
+            return notice
+
+        return cast("ReclaimNotice | None", await self._submit(apply))
+
+    async def put_job(self, name: JobName, change: JobChange) -> SupervisedJob | None:  # noqa: D102 - interface
+        def apply(draft: _Draft) -> SupervisedJob | None:
+            known = draft.jobs.get(name)
+            job = change(known)
+            if job is not None and job != known:
+                draft.writes.append(rows.job(job))
+                draft.jobs[name] = job
+            return job
+
+        return cast("SupervisedJob | None", await self._submit(apply))
+
+    async def decide(self, read: SupervisedJob, decision: Decision) -> bool:  # noqa: D102 - interface
+        def change(job: SupervisedJob | None) -> SupervisedJob | None:
+            # A later job of the same name begins with the same small generations: its uid tells it apart.
+            if job is None or (job.uid, job.decision.generation) != (read.uid, read.decision.generation):
+                return job
+            return replace(job, decision=decision)
+
+        job = await self.put_job(read.name, change)
+        return job is not None and job.uid == read.uid and job.decision == decision
+
+    def snapshot(self) -> Snapshot:  # noqa: D102 - interface
+        return self._snapshot
+
+    async def changed(self, since: int) -> Snapshot:  # noqa: D102 - interface
+        async with self._news:
+            await self._news.wait_for(lambda: self._snapshot.version > since)
+        return self._snapshot
+
+    async def prune(self, before: float) -> int:  # noqa: D102 - interface
+        def apply(draft: _Draft) -> int:
+            notices = [key for key, notice in draft.notices.items() if (notice.ended_at or before) < before]
+            jobs = [name for name, job in draft.jobs.items() if job.over and job.observed.registered_at < before]
+            for key in notices:
+                del draft.notices[key]
+            for name in jobs:
+                del draft.jobs[name]
+            draft.writes.extend(rows.forget(before, jobs))
+            return len(notices) + len(jobs)
+
+        return cast("int", await self._submit(apply))
+
+    def _refuse_all(self) -> None:
+        self._closed = True
+        while not self._queue.empty():
+            _refuse(self._queue.get_nowait(), "the store is closing")
+
+    async def _submit(self, apply: Callable[[_Draft], object]) -> object:
+        if self._closed:
+            raise StoreUnavailableError("the store is closing")
+        done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(_Pending(apply, done))
+        return await done
+
+    async def _commit(self, batch: list[_Pending]) -> None:
+        draft = _Draft(dict(self._snapshot.notices), dict(self._snapshot.jobs), [])
+        outcomes = [(pending, *_try(pending, draft)) for pending in batch]
+        if draft.writes:
+            try:
+                await self._in_thread(_write, self._connection, draft.writes)
+            except sqlite3.Error as error:
+                for pending in batch:
+                    _refuse(pending, f"cannot write: {error}", error)
+                return
+            await self._publish(Snapshot(self._snapshot.version + 1, draft.notices, draft.jobs))
+        for pending, result, refusal in outcomes:
+            _settle(pending, result, refusal)
+
+    async def _publish(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        async with self._news:
+            self._news.notify_all()
+
+    def _in_thread(self, function: Callable[[*P], R], *arguments: *P) -> Awaitable[R]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+
+def _try(pending: _Pending, draft: _Draft) -> tuple[object, Exception | None]:
+    try:
+        return pending.apply(draft), None
+    except Exception as refusal:  # noqa: BLE001 - a change that refuses itself concerns its caller alone
+        return None, refusal
+
+
+def _settle(pending: _Pending, result: object, refusal: Exception | None) -> None:
+    if pending.done.done():
+        return
+    if refusal is None:
+        pending.done.set_result(result)
+    else:
+        pending.done.set_exception(refusal)
+
+
+def _refuse(pending: _Pending, reason: str, cause: Exception | None = None) -> None:
+    error = StoreUnavailableError(reason)
+    error.__cause__ = cause
+    _settle(pending, None, error)
+
+
+def _open(path: Path) -> tuple[sqlite3.Connection, Snapshot]:
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
+        return connection, _read(connection)
+    except (sqlite3.Error, rows.UnreadableError) as error:
+        raise StoreError(f"cannot open the store {path.name}: {error}") from error
+
+
+def _read(connection: sqlite3.Connection) -> Snapshot:
+    try:
+        rows.prepare(connection)
+        notices, jobs = rows.read(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return Snapshot(1, notices, jobs)
+
+
+def _write(connection: sqlite3.Connection, writes: list[rows.Write]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement, values in writes:
+            connection.execute(statement, values)
+        connection.execute("COMMIT")
+    except BaseException:
+        # A full disk has rolled the transaction back already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

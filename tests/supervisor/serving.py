@@ -1,0 +1,385 @@
+"""A whole supervisor on loopback, and the peers that talk to it: agents, launchers, training processes."""
+
+import asyncio
+import contextlib
+import io
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import grpc
+from reclaim.v1 import reclaim_pb2 as wire
+from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
+
+from servicekit.clock import Clock
+from supervisor.app import ENDPOINTS_FILE, STORE_FILE, Supervisor
+from supervisor.domain.ids import JobName
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import ReclaimNotice
+from supervisor.identity.tokens import Tokens
+from supervisor.settings import Settings
+from supervisor.store.sqlite import SqliteStore
+
+HEARTBEAT = 0.2
+PATIENCE = 5.0
+"""Seconds after which something that should have happened counts as not having happened."""
+
+FAST: Mapping[str, Any] = {
+    "grpc_address": "127.0.0.1:0",
+    "http_address": "127.0.0.1:0",
+    "heartbeat_seconds": HEARTBEAT,
+    "launcher_live_seconds": 0.3,
+    "window_seconds": 0.1,
+    "margin_seconds": 0.5,
+    "leave_margin_seconds": 0.5,
+    "lost_grace_seconds": 0.5,
+    "rank_zero_grace_seconds": 0.5,
+    "resume_delay_seconds": 0.1,
+    "resume_backoff_seconds": 0.1,
+    "gone_grace_seconds": 0.1,
+}
+
+
+async def until(condition: Callable[[], Any], within: float = PATIENCE) -> None:
+    """Waits for a condition."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        await asyncio.sleep(0.005)
+
+
+class Lines:
+    """The lines of one stream, as its peer reads them."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def any(self) -> dict[str, Any]:
+        """The next line, of whatever type; `{}` at the end of the stream."""
+        async with asyncio.timeout(PATIENCE):
+            data = await self._response.content.readline()
+        value: dict[str, Any] = json.loads(data) if data else {}
+        return value
+
+    async def next(self) -> dict[str, Any]:
+        """The next line that is no heartbeat."""
+        while (line := await self.any()).get("type") == "heartbeat":
+            pass
+        return line
+
+    async def matching(self, **expected: Any) -> dict[str, Any]:
+        """The next line with these fields; lines before it are passed over."""
+        line = await self.next()
+        while not expected.items() <= line.items():
+            assert line, f"the stream ended before a line with {expected}"
+            line = await self.next()
+        return line
+
+    async def before_heartbeat(self) -> list[dict[str, Any]]:
+        """All lines up to the next heartbeat."""
+        lines: list[dict[str, Any]] = []
+        while (line := await self.any()).get("type") != "heartbeat":
+            assert line, "the stream ended"
+            lines.append(line)
+        return lines
+
+    def close(self) -> None:
+        """Goes away without a word."""
+        self._response.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A refusal, or its absence: status 200 and no code."""
+
+    status: int
+    code: str | None
+
+
+class AgentPeer:
+    """One agent's stream."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self._writing = asyncio.Lock()
+
+    async def say(self, **message: Any) -> None:
+        """Sends a message: `notice=…`, `source=…`, `hello=…`."""
+        async with self._writing:
+            await self.call.write(wire.AgentMessage(**message))
+
+    async def live(self) -> None:
+        """Sends heartbeats until the stream ends."""
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await asyncio.sleep(HEARTBEAT)
+                await self.say(heartbeat=wire.Heartbeat())
+
+    async def notices(self, node: str, **changes: Any) -> None:
+        """Reports a notice on its node and waits until it is durable."""
+        report = noticed(node, **changes)
+        await self.say(notice=report)
+        await self.acknowledged(report.revision)
+
+    async def read(self, kind: str) -> Any:
+        """The next message of that kind; others before it are passed over."""
+        async with asyncio.timeout(PATIENCE):
+            while isinstance(message := await self.call.read(), wire.SupervisorMessage):
+                if message.WhichOneof("message") == kind:
+                    return getattr(message, kind)
+        raise AssertionError(f"the stream ended before a {kind}")
+
+    async def acknowledged(self, revision: int) -> str:
+        """Waits for that revision's acknowledgement; returns the notice's id."""
+        while True:
+            for entry in (await self.read("acknowledgement")).entries:
+                if entry.revision == revision:
+                    return str(entry.notice_id)
+
+    async def ended(self) -> grpc.StatusCode:
+        """The status with which the stream ended; it comes after all that is still to be read."""
+        async with asyncio.timeout(PATIENCE):
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                while isinstance(await self.call.read(), wire.SupervisorMessage):
+                    pass
+            code: grpc.StatusCode = await self.call.code()
+        return code
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Makes peers of one supervisor; everything that was opened is closed at the end."""
+
+    tokens: Tokens
+    http: str
+    grpc: str
+    _stack: AsyncExitStack
+    session: aiohttp.ClientSession
+    _stub: Any
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, tokens: Tokens, endpoints: Mapping[str, str]) -> AsyncIterator[Self]:
+        """Peers of the supervisor that serves there."""
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(endpoints["grpc"]))
+            yield cls(tokens, endpoints["http"], endpoints["grpc"], stack, session, ReclaimServiceStub(channel))
+
+    def stranger(self, token: str | None) -> AgentPeer:
+        """An agent's stream on which nothing has been said yet."""
+        call = self._stub.Connect(metadata=(("authorization", f"Bearer {token}"),) if token else ())
+        self._stack.callback(call.cancel)
+        return AgentPeer(call)
+
+    async def agent(self, node: str, *, silent: bool = False, **changes: Any) -> AgentPeer:
+        """A connected agent of a node; `changes` are fields of the hello."""
+        agent = self.stranger(self.tokens.agent(node))
+        await agent.say(hello=hello(node, **changes))
+        await agent.read("welcome")
+        if not silent:
+            self._stack.callback(asyncio.create_task(agent.live()).cancel)
+        return agent
+
+    async def agents(self, nodes: list[str]) -> dict[str, AgentPeer]:
+        """Connected agents by node."""
+        return {node: await self.agent(node) for node in nodes}
+
+    async def post(self, path: str, token: str | None, body: Any) -> Refusal:
+        """A short POST, or a stream that should be refused."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        async with self.session.post(self.http + path, headers=headers, data=data) as response:
+            answer = json.loads(await response.read())
+            return Refusal(response.status, answer.get("error"))
+
+    async def refused_or_open(self, path: str, token: str, body: Any) -> Refusal:
+        """As `post`, for a stream that may be accepted: it is closed at once."""
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self.session.post(self.http + path, headers=headers, json=body) as response:
+            return Refusal(response.status, None if response.status == 200 else (await response.json())["error"])
+
+    async def lines(self, path: str, token: str, body: Any) -> Lines:
+        """An accepted stream."""
+        headers = {"Authorization": f"Bearer {token}"}
+        response = await self.session.post(self.http + path, headers=headers, data=json.dumps(body).encode())
+        self._stack.callback(response.close)
+        assert response.status == 200, await response.text()
+        return Lines(response)
+
+    async def launcher(self, job: str, hosts: list[str], **changes: Any) -> "LauncherPeer":
+        """A launcher that has registered a job; `changes` are fields of the hello."""
+        sent = launcher_hello(job, hosts, **changes)
+        token = self.tokens.launcher("launcher")
+        lines = await self.lines("/v1/launchers/stream", token, sent)
+        return LauncherPeer(self, lines, token, {"job": job, "instance": sent["instance"], **sent["report"]})
+
+    async def running(self, job: str, hosts: list[str], **changes: Any) -> tuple["LauncherPeer", dict[str, Any]]:
+        """A launcher whose first run goes on, and the order that it is about."""
+        launcher = await self.launcher(job, hosts, **changes)
+        order = await launcher.lines.matching(type="order", order="run")
+        await launcher.reports(run=order["run"], running=True, applied=order["generation"])
+        return launcher, order
+
+    async def process(self, token: str, host: str, rank: int | None) -> "ProcessPeer":
+        """A connected training process."""
+        peer = ProcessPeer(self, token, {"process": f"process-on-{host}", "host": host, "rank": rank})
+        await peer.connect()
+        return peer
+
+
+@dataclass(slots=True)
+class LauncherPeer:
+    """A registered launcher; `report` is what it last said."""
+
+    peers: Peers
+    lines: Lines
+    token: str
+    report: dict[str, Any]
+
+    async def says(self, **changes: Any) -> Refusal:
+        """Reports what has changed."""
+        self.report = {**self.report, "revision": self.report["revision"] + 1, **changes}
+        return await self.peers.post("/v1/launchers/report", self.token, self.report)
+
+    async def reports(self, **changes: Any) -> None:
+        """As `says`, and is believed."""
+        assert await self.says(**changes) == Refusal(200, None)
+
+
+@dataclass(slots=True)
+class ProcessPeer:
+    """A training process."""
+
+    peers: Peers
+    token: str
+    who: dict[str, Any]
+    _lines: list[Lines] = field(default_factory=list)
+
+    @property
+    def lines(self) -> Lines:
+        """The newest stream."""
+        return self._lines[-1]
+
+    async def connect(self) -> Lines:
+        """Says hello."""
+        hello = {**self.who, "pid": 1, "step": None, "sdk": "0"}
+        self._lines.append(await self.peers.lines("/v1/processes/stream", self.token, hello))
+        return self.lines
+
+    async def reports(self, kind: str, directive: Mapping[str, Any], **changes: Any) -> Refusal:
+        """Answers a directive."""
+        answer = {"kind": kind, "step": 7, "run": directive["run"], "generation": directive["generation"]}
+        return await self.peers.post("/v1/processes/report", self.token, {**self.who, **answer, **changes})
+
+
+def hello(node: str, *, state: int = wire.SOURCE_STATE_CLEAR, **changes: Any) -> wire.Hello:
+    """An agent's hello."""
+    fields = {"node": node, "node_uid": f"uid-{node}", "session": 10, "agent_version": "0", **changes}
+    sources = [wire.SourceReport(source="metadata", state=state)]  # type: ignore[arg-type]  # An enum's number.
+    return wire.Hello(sources=sources, **fields)
+
+
+def noticed(
+    node: str, revision: int = 1, *, withdrawn: bool = False, uid: str | None = None, left: float | None = 60.0
+) -> wire.NoticeReport:
+    """The metadata source's word on a node."""
+    return wire.NoticeReport(
+        source="metadata",
+        subject=wire.Subject(kind=wire.SUBJECT_KIND_NODE, name=node, uid=uid or f"uid-{node}"),
+        revision=revision,
+        announcement=wire.ANNOUNCEMENT_WITHDRAWN if withdrawn else wire.ANNOUNCEMENT_ACTIVE,
+        seconds_left=left,
+    )
+
+
+def launcher_hello(job: str, hosts: list[str], **changes: Any) -> dict[str, Any]:
+    """A launcher's hello for a job that runs on all its hosts and on no fewer."""
+    count = max(1, len(hosts))
+    report = {"revision": 1, "hosts": hosts, "run": 0, "running": False, "exit_code": None, "restarts": 0, "applied": 0}
+    return {
+        "job": job,
+        "instance": "instance-1",
+        "framework": "horovod",
+        "min_workers": count,
+        "max_workers": count,
+        "requested_workers": count,
+        "max_wait_seconds": 0,
+        "launcher_host": None,
+        "report": {**report, "result": None},
+        **changes,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A supervisor that is serving."""
+
+    store: SqliteStore
+    peers: Peers
+    _stop: asyncio.Event
+    _task: asyncio.Task[None]
+    _since: float = field(default_factory=time.monotonic)
+
+    def age(self) -> float:
+        """Seconds since it began to serve."""
+        return time.monotonic() - self._since
+
+    async def stop(self) -> None:
+        """Stops it in the orderly way, while its peers are still there."""
+        self._stop.set()
+        await self._task
+
+    def job(self, name: str) -> SupervisedJob:
+        """What is durable about a job."""
+        return self.store.snapshot().jobs[JobName(name)]
+
+    def notices(self) -> dict[str, ReclaimNotice]:
+        """The durable notices by subject."""
+        return {notice.subject.name: notice for notice in self.store.snapshot().notices.values()}
+
+    async def status(self) -> dict[str, Any]:
+        """What a viewer sees."""
+        headers = {"Authorization": f"Bearer {self.peers.tokens.viewer()}"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(self.peers.http + "/v1/status", headers=headers) as response,
+        ):
+            value: dict[str, Any] = await response.json()
+        return value
+
+    async def agent_is(self, node: str, *, connected: bool) -> dict[str, Any]:
+        """Waits until the node's agent is connected or not; returns what is known of it."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            agents = {agent["node"]: agent for agent in (await self.status())["agents"]}
+            if node in agents and agents[node]["connected"] is connected:
+                found: dict[str, Any] = agents[node]
+                return found
+            assert time.monotonic() < deadline, f"connected never became {connected}"
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def serving(directory: Path, **changes: Any) -> AsyncIterator[Served]:
+    """Runs a supervisor on that data directory; fast, unless `changes` say otherwise."""
+    settings = Settings(**{**FAST, "data_dir": directory, **changes})
+    tokens = Tokens.load(directory)
+    endpoints = directory / ENDPOINTS_FILE
+    endpoints.unlink(missing_ok=True)
+    store = await SqliteStore.open(directory / STORE_FILE)
+    stop = asyncio.Event()
+    task = asyncio.create_task(Supervisor(settings, store, tokens, Clock()).serve(stop))
+    try:
+        await until(lambda: endpoints.exists() or task.done())
+        async with Peers.of(tokens, json.loads(endpoints.read_bytes())) as peers:
+            yield Served(store, peers, stop, task)
+    finally:
+        stop.set()
+        await task
+        await store.close()

@@ -1,0 +1,152 @@
+"""The supervisor as the process that it is in service."""
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from supervisor.app import ENDPOINTS_FILE
+from supervisor.identity.tokens import Tokens
+from supervisor.settings import PREFIX
+from tests.supervisor.serving import FAST, Peers, Refusal, noticed, until
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A supervisor process, and peers of it."""
+
+    process: subprocess.Popen[bytes]
+    peers: Peers
+
+    async def ended(self, within: float) -> int:
+        """Its exit code."""
+        await until(lambda: self.process.poll() is not None, within)
+        return self.process.returncode
+
+    async def status(self) -> dict[str, Any]:
+        """What a viewer sees."""
+        headers = {"Authorization": f"Bearer {self.peers.tokens.viewer()}"}
+        async with self.peers.session.get(self.peers.http + "/v1/status", headers=headers) as response:
+            value: dict[str, Any] = await response.json()
+        return value
+
+
+def spawn(environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    """The process; a pipe and no file for its log, because a full disk has to hit the store."""
+    return subprocess.Popen([sys.executable, "-m", "supervisor", "serve"], env=environment, stderr=subprocess.PIPE)
+
+
+@asynccontextmanager
+async def started(directory: Path, **changes: Any) -> AsyncIterator[Running]:
+    """Starts a supervisor on that data directory; it is killed at the end where it still runs."""
+    endpoints = directory / ENDPOINTS_FILE
+    endpoints.unlink(missing_ok=True)
+    settings = {**FAST, "data_dir": directory, "log_format": "json", **changes}
+    environment = {**os.environ, **{PREFIX + name.upper(): str(value) for name, value in settings.items()}}
+    with spawn(environment) as process:
+        try:
+            await until(lambda: endpoints.exists() or process.poll() is not None, within=15.0)
+            async with Peers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
+                yield Running(process, peers)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def no_more_room(pid: int) -> Iterator[None]:
+    """No file that the process writes can grow, as on a full disk."""
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_in_time_with_a_goodbye_on_every_stream(tmp_path: Path, number: signal.Signals) -> None:
+    """Under two seconds, with agents, a launcher and processes connected, and a peer that does not read."""
+    async with started(tmp_path) as running:
+        agents = await running.peers.agents(["n1", "n2"])
+        launcher, order = await running.peers.running("job", ["n1", "n2"])
+        processes = [await running.peers.process(order["token"], node, None) for node in ("n1", "n2")]
+        await running.peers.process(order["token"], "does-not-read", None)
+        begun = time.monotonic()
+        running.process.send_signal(number)
+        said = await asyncio.gather(
+            launcher.lines.matching(type="goodbye"), *(each.lines.matching(type="goodbye") for each in processes)
+        )
+        assert {each["reason"] for each in said} == {"the supervisor is stopping"}
+        for agent in agents.values():
+            assert (await agent.read("goodbye")).reason == "the supervisor is stopping"
+        assert await running.ended(within=5.0) == 0
+        assert time.monotonic() - begun < 2.0
+        assert running.process.stderr is not None
+        assert b"Traceback" not in running.process.stderr.read()
+
+
+async def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
+    """Notices, jobs and decisions; everything goes on where it was, once everybody has said hello again."""
+    async with started(tmp_path) as running:
+        agents = await running.peers.agents(["n1", "n2", "n3"])
+        launcher, _ = await running.peers.running("job", ["n1", "n2", "n3"], min_workers=1)
+        await agents["n3"].notices("n3")
+        changed = await launcher.lines.matching(exclusions=["n3"])
+        await launcher.reports(applied=changed["generation"])
+        settled = await launcher.lines.matching(phase="Running", exclusions=["n3"])
+        before = await running.status()
+        running.process.kill()
+        await running.ended(within=5.0)
+    async with started(tmp_path) as running:
+        after = await running.status()
+        assert after["jobs"] == before["jobs"]
+        assert [each["id"] for each in after["notices"]] == ["metadata/uid-n3"]
+        assert after["notices"][0]["episode"] == 1
+        report = {name: value for name, value in launcher.report.items() if name not in ("job", "instance")}
+        again = await running.peers.launcher("job", ["n1", "n2", "n3"], min_workers=1, report=report)
+        line = await again.lines.any()
+        assert {**line, "token": ""} == {**settled, "token": ""}
+        agent = await running.peers.agent("n3", notices=[noticed("n3")])
+        await agent.acknowledged(1)
+        assert len((await running.status())["notices"]) == 1
+
+
+async def test_a_second_supervisor_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    """It ends with a sentence, and the first one serves on."""
+    async with started(tmp_path) as running:
+        environment = {**os.environ, PREFIX + "DATA_DIR": str(tmp_path)}
+        second = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "supervisor", "serve", env=environment, stderr=asyncio.subprocess.PIPE
+        )
+        _, errors = await second.communicate()
+        assert second.returncode == 1
+        assert b"cannot open the store" in errors
+        await running.peers.agent("n1")
+
+
+async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
+    """No file can grow for a while: peers are asked to try again, the process lives, and then all is well."""
+    async with started(tmp_path) as running:
+        agent = await running.peers.agent("n1")
+        launcher = await running.peers.launcher("job", ["n1"])
+        with no_more_room(running.process.pid):
+            await agent.say(notice=noticed("n1"))
+            assert await agent.ended() is grpc.StatusCode.UNAVAILABLE
+            assert await launcher.says(restarts=1) == Refusal(503, "not_serving")
+            assert (await running.status())["notices"] == []
+        await launcher.reports(restarts=1)
+        agent = await running.peers.agent("n1", notices=[noticed("n1")])
+        await agent.acknowledged(1)
+        assert running.process.poll() is None

@@ -1,0 +1,142 @@
+"""The supervisor's settings and the commands' exit codes."""
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servicekit.settings import SettingsError, load
+from supervisor.__main__ import main
+from supervisor.domain.ids import Host
+from supervisor.identity.tokens import Agent, Launcher, Tokens, Viewer
+from supervisor.settings import PREFIX, Settings
+
+
+def test_the_promised_defaults() -> None:
+    """Changing one of them changes what users rely on."""
+    assert asdict(Settings()) == {
+        "data_dir": Path("job-supervisor-data"),
+        "grpc_address": "127.0.0.1:8470",
+        "http_address": "127.0.0.1:8471",
+        "heartbeat_seconds": 5.0,
+        "launcher_live_seconds": 15.0,
+        "retention_hours": 24.0,
+        "log_format": "console",
+        "log_level": "info",
+        "window_seconds": 1.25,
+        "margin_seconds": 5.0,
+        "leave_margin_seconds": 2.0,
+        "lost_grace_seconds": 30.0,
+        "rank_zero_grace_seconds": 5.0,
+        "stop_timeout_seconds": 300.0,
+        "resume_delay_seconds": 2.0,
+        "resume_timeout_seconds": 120.0,
+        "resume_backoff_seconds": 5.0,
+        "default_lead_seconds": 300.0,
+        "gone_grace_seconds": 5.0,
+        "expire_seconds": 300.0,
+    }
+
+
+@pytest.mark.parametrize("field", ["GRPC_ADDRESS", "HTTP_ADDRESS"])
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "supervisor:1"])
+def test_an_address_that_others_can_reach_is_refused(field: str, address: str) -> None:
+    """There is no certificate: tokens would cross the network in the clear."""
+    with pytest.raises(SettingsError, match="loopback"):
+        load(Settings, PREFIX, {PREFIX + field: address})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "127.1.2.3:80", "[::1]:9000", "localhost:1"])
+def test_a_loopback_address_is_accepted(address: str) -> None:
+    """In each of its forms."""
+    settings = load(Settings, PREFIX, {PREFIX + "GRPC_ADDRESS": address, PREFIX + "HTTP_ADDRESS": address})
+    assert str(settings.grpc) == str(settings.http) == address
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"WINDOWS_SECONDS": "1"},
+        {"WINDOW_SECONDS": "-1"},
+        {"WINDOW_SECONDS": "nan"},
+        {"HEARTBEAT_SECONDS": "0"},
+        {"GRPC_ADDRESS": "127.0.0.1"},
+        {"HTTP_ADDRESS": "0.0.0.0:8471"},
+        {"LOG_FORMAT": "xml"},
+    ],
+)
+def test_bad_settings_end_with_64(
+    variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unknown or out of bounds: the message names the variable, and nothing is made."""
+    monkeypatch.setenv(PREFIX + "DATA_DIR", str(tmp_path / "data"))
+    for name, value in variables.items():
+        monkeypatch.setenv(PREFIX + name, value)
+    assert main(["serve"]) == 64
+    assert PREFIX in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_variable_ends_the_real_command_with_64(tmp_path: Path) -> None:
+    """A sentence, no traceback."""
+    outcome = command(tmp_path, "serve", WINDOWS_SECONDS="1")
+    assert outcome.returncode == 64
+    assert outcome.stderr == f"elastic-job-supervisor: {PREFIX}WINDOWS_SECONDS: no such setting\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["serve", "--fast"], ["token"], ["token", "agent"], ["token", "god"]])
+def test_wrong_usage_ends_with_64(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """As documented, and not with the 2 of the library."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 64
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "principal"),
+    [
+        (["agent", "--node", "n1"], Agent(Host("n1"))),
+        (["launcher", "--name", "me"], Launcher("me")),
+        (["viewer"], Viewer()),
+    ],
+)
+def test_the_token_command_prints_a_token(
+    arguments: list[str],
+    principal: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is good for the supervisor of that data directory, also before its first start."""
+    monkeypatch.setenv(PREFIX + "DATA_DIR", str(tmp_path / "data"))
+    assert main(["token", *arguments]) == 0
+    token = capsys.readouterr().out.strip()
+    assert Tokens.load(tmp_path / "data").bearer(f"Bearer {token}") == principal
+
+
+def test_a_data_directory_that_cannot_be_used_ends_with_1(tmp_path: Path) -> None:
+    """A sentence, no traceback."""
+    (tmp_path / "supervisor.sqlite").write_bytes(b"something else" * 100)
+    outcome = command(tmp_path, "serve", DATA_DIR=str(tmp_path))
+    assert outcome.returncode == 1
+    assert "cannot open the store" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+def command(directory: Path, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
+    """The real command, in that directory."""
+    environment = {**os.environ, **{PREFIX + name: value for name, value in variables.items()}}
+    return subprocess.run(
+        [sys.executable, "-m", "supervisor", *arguments],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )

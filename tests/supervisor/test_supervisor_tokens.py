@@ -1,0 +1,144 @@
+"""Tokens: each is good for one thing, and only the supervisor can make one."""
+
+import base64
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+
+from supervisor.domain.ids import Host, JobName
+from supervisor.identity.tokens import SECRET_FILE, Agent, BadTokenError, Launcher, Process, SecretError, Tokens, Viewer
+from tests.supervisor.serving import Refusal, Served, launcher_hello
+
+SECRET = b"s" * 64
+TOKENS = Tokens(SECRET)
+CLAIMS = {"kind": "agent", "node": "n1", "aud": "elastic-job-supervisor"}
+
+
+def signed(claims: dict[str, Any], *, secret: bytes = SECRET, algorithm: str = "HS256") -> str:
+    """A token as somebody makes it who knows how."""
+    return jwt.encode(claims, secret, algorithm=algorithm)
+
+
+def unsigned() -> str:
+    """A token that says that it needs no signature."""
+    parts = [{"alg": "none", "typ": "JWT"}, CLAIMS]
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts) + "."
+
+
+@pytest.mark.parametrize(
+    ("token", "principal"),
+    [
+        (TOKENS.agent("n1"), Agent(Host("n1"))),
+        (TOKENS.launcher("me"), Launcher("me")),
+        (TOKENS.process("job", "uid", 3), Process(JobName("job"), "uid", 3)),
+        (TOKENS.viewer(), Viewer()),
+    ],
+)
+def test_a_token_names_its_bearer(token: str, principal: object) -> None:
+    """Whatever it was made for is what it is read as."""
+    assert TOKENS.bearer(f"Bearer {token}") == principal
+    assert TOKENS.bearer(f"bearer {token}") == principal
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Basic {TOKENS.agent('n1')}",
+        TOKENS.agent("n1"),
+        "Bearer garbage",
+        "Bearer a.b.c",
+        "Bearer \udcff\udcfe",
+        f"Bearer {TOKENS.agent('n1')[:-2]}",
+        f"Bearer {Tokens(b'o' * 64).agent('n1')}",
+        f"Bearer {unsigned()}",
+        f"Bearer {signed(CLAIMS, algorithm='HS512')}",
+        f"Bearer {signed({**CLAIMS, 'aud': 'somebody-else'})}",
+        f"Bearer {signed({'kind': 'agent', 'node': 'n1'})}",
+        f"Bearer {signed({**CLAIMS, 'exp': int(time.time()) - 60})}",
+        f"Bearer {signed({**CLAIMS, 'kind': 'god'})}",
+        f"Bearer {signed({'aud': CLAIMS['aud'], 'kind': 'agent'})}",
+        f"Bearer {signed({'aud': CLAIMS['aud']})}",
+        f"Bearer {signed({'aud': CLAIMS['aud'], 'kind': 'process', 'job': 'j', 'uid': 'u', 'run': 'x'})}",
+    ],
+)
+def test_a_bad_token_is_refused(header: str | None) -> None:
+    """Missing, forged, cut, of another algorithm, expired, for others, or incomplete."""
+    with pytest.raises(BadTokenError):
+        TOKENS.bearer(header)
+
+
+def test_the_good_token_that_the_bad_ones_are_made_from_is_accepted() -> None:
+    """So each of them is refused for what is wrong with it."""
+    assert TOKENS.bearer(f"Bearer {signed(CLAIMS)}") == Agent(Host("n1"))
+    assert TOKENS.bearer(f"Bearer {signed({**CLAIMS, 'exp': int(time.time()) + 60})}") == Agent(Host("n1"))
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        ("/v1/launchers/stream", "launcher"),
+        ("/v1/launchers/report", "launcher"),
+        ("/v1/processes/stream", "process"),
+        ("/v1/processes/report", "process"),
+    ],
+)
+async def test_a_token_is_good_for_its_own_calls_only(served: Served, path: str, own: str) -> None:
+    """Every other kind is foreign, and none at all is bad."""
+    tokens = served.peers.tokens
+    kinds: dict[str, str] = {
+        "agent": tokens.agent("n1"),
+        "launcher": tokens.launcher("me"),
+        "process": tokens.process("job", "uid", 1),
+        "viewer": tokens.viewer(),
+    }
+    body = launcher_hello("job", ["n1"])
+    for kind, token in kinds.items():
+        if kind != own:
+            assert await served.peers.post(path, token, body) == Refusal(403, "foreign_token")
+    assert await served.peers.post(path, None, body) == Refusal(401, "bad_token")
+    assert await served.peers.post(path, "forged", body) == Refusal(401, "bad_token")
+
+
+def test_the_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """It is made with mode 0600, kept, and refused once others can read it."""
+    token = Tokens.load(tmp_path).agent("n1")
+    path = tmp_path / SECRET_FILE
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert Tokens.load(tmp_path).bearer(f"Bearer {token}") == Agent(Host("n1"))
+    for mode in (0o640, 0o604, 0o660):
+        path.chmod(mode)
+        with pytest.raises(SecretError, match="owner alone"):
+            Tokens.load(tmp_path)
+
+
+def test_a_secret_that_is_too_short_is_refused(tmp_path: Path) -> None:
+    """An empty file is no secret."""
+    path = tmp_path / SECRET_FILE
+    path.touch(mode=0o600)
+    with pytest.raises(SecretError, match="too short"):
+        Tokens.load(tmp_path)
+
+
+def test_first_starts_at_the_same_moment_agree_on_one_secret(tmp_path: Path) -> None:
+    """Every token that any of them made is good for all, and nothing else is left behind."""
+    together = threading.Barrier(8)
+
+    def start() -> Tokens:
+        together.wait()
+        return Tokens.load(tmp_path)
+
+    with ThreadPoolExecutor(8) as pool:
+        tokens = [each.result() for each in [pool.submit(start) for _ in range(8)]]
+    token = tokens[0].agent("n1")
+    assert {each.bearer(f"Bearer {token}") for each in tokens} == {Agent(Host("n1"))}
+    assert [path.name for path in tmp_path.iterdir()] == [SECRET_FILE]
