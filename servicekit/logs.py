@@ -1,6 +1,8 @@
 """Logging: an event name and its fields, one line each, on stderr."""
 
+import contextlib
 import enum
+import io
 import logging
 import sys
 
@@ -24,6 +26,21 @@ class LogLevel(enum.StrEnum):
     ERROR = "error"
 
 
+class _Stderr(io.TextIOBase):
+    """Standard error, where a line that cannot be written is lost and nothing else is: a full disk ends no service."""
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what can be flushed."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
 def configure(format: LogFormat, level: str) -> None:  # noqa: A002 - what the setting is called everywhere
     """Set up structlog for the whole process.
 
@@ -43,7 +60,7 @@ def configure(format: LogFormat, level: str) -> None:  # noqa: A002 - what the s
             *_renderers(format),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=_Stderr()),
         # Caching would keep the loggers of an earlier configuration, and a closed stream with them.
         cache_logger_on_first_use=False,
     )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from servicekit.lifecycle import run
+from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure
 from servicekit.settings import SettingsError, load
 from supervisor.identity.tokens import SecretError, Tokens
@@ -28,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _serve(settings) if given.command == "serve" else _token(settings, given)
     except (StoreError, SecretError, OSError) as error:
         return _complain(str(error), _FAILED)
+    except RootTaskEnded as ended:
+        if not isinstance(ended.__cause__, OSError):
+            raise  # A bug of ours: its traceback is what helps.
+        return _complain(str(ended.__cause__), _FAILED)
 
 
 class _Parser(argparse.ArgumentParser):

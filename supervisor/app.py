@@ -146,7 +146,10 @@ class Supervisor:
         )
         add_ReclaimServiceServicer_to_server(self._reclaim, server)
         address = self._settings.grpc
-        port = server.add_insecure_port(str(address))
+        try:
+            port = server.add_insecure_port(str(address))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address} for agents") from error
         await server.start()
         return server, Address(address.host, port)
 

@@ -21,8 +21,8 @@ class Policy:
         float,
         Meta(
             ge=0,
-            description="Before its deadline, a worker that the launcher has not let go yet is told to leave. Small: one "
-            "that leaves before the launcher has acted on the shorter list breaks the others' collectives.",
+            description="Before its deadline, a worker that the launcher has not let go yet is told to leave. Small: "
+            "leaving before the launcher has acted on the shorter list breaks the others' collectives.",
         ),
     ] = 2.0
     lost_grace_seconds: Annotated[

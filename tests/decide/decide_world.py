@@ -87,7 +87,7 @@ class Launcher:
                 self.start(run)
             case SuspendRun():
                 self.end(-15)
-                self.hosts, self.exclusions, self.applied = frozenset(), frozenset(), generation
+                self.applied = generation
             case EndJob():
                 self.end(-15)
                 self.result = Result.TIMED_OUT
@@ -184,9 +184,10 @@ class World:
             self._say(machine)
 
     def repeat_late(self, host: Host, lead: float) -> None:
-        """An old report turns up again."""
+        """An old report about what is known turns up again."""
         machine = self.machines[host]
-        self._report(machine, Announcement.ACTIVE, lead, max(0, machine.revision - 1))
+        if any(notice.subject.uid == machine.uid for notice in self.notices.values()):
+            self._report(machine, Announcement.ACTIVE, lead, machine.revision - 1)
 
     def kill(self, host: Host) -> None:
         """The machine is gone, announced or not. Nothing says so but its silence."""

@@ -1,5 +1,6 @@
 """Logs, fault reports and probes."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -105,3 +106,14 @@ async def test_a_port_that_is_taken_is_an_error() -> None:
         await second.start()
     await second.stop()
     await first.stop()
+
+
+def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk under the log must not reach whoever logs."""
+    configure(LogFormat.JSON, "info")
+    with open("/dev/full", "w", encoding="utf-8", buffering=1) as full:  # noqa: PTH123 - a device, not a path of ours
+        monkeypatch.setattr("sys.stderr", full)
+        structlog.get_logger().info("notice.received")
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()

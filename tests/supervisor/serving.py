@@ -68,16 +68,19 @@ class Lines:
 
     async def next(self) -> dict[str, Any]:
         """The next line that is no heartbeat."""
-        while (line := await self.any()).get("type") == "heartbeat":
-            pass
+        async with asyncio.timeout(PATIENCE):
+            while (line := await self.any()).get("type") == "heartbeat":
+                pass
         return line
 
     async def matching(self, **expected: Any) -> dict[str, Any]:
         """The next line with these fields; lines before it are passed over."""
-        line = await self.next()
-        while not expected.items() <= line.items():
-            assert line, f"the stream ended before a line with {expected}"
+        # Heartbeats must not keep this waiting for what only a deadline far away would bring.
+        async with asyncio.timeout(PATIENCE):
             line = await self.next()
+            while not expected.items() <= line.items():
+                assert line, f"the stream ended before a line with {expected}"
+                line = await self.next()
         return line
 
     async def before_heartbeat(self) -> list[dict[str, Any]]:

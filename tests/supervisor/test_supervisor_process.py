@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -134,6 +135,27 @@ async def test_a_second_supervisor_on_the_same_data_is_refused(tmp_path: Path) -
         assert second.returncode == 1
         assert b"cannot open the store" in errors
         await running.peers.agent("n1")
+
+
+@pytest.mark.parametrize("service", ["GRPC", "HTTP"])
+async def test_a_port_in_use_is_said_in_a_sentence(tmp_path: Path, service: str) -> None:
+    """No traceback: the operator has to choose another one."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = {"DATA_DIR": str(tmp_path), "GRPC_ADDRESS": "127.0.0.1:0", "HTTP_ADDRESS": "127.0.0.1:0"}
+        environment = {**os.environ, **{PREFIX + name: text for name, text in settings.items()}}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "supervisor",
+            "serve",
+            env={**environment, f"{PREFIX}{service}_ADDRESS": address},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert address.rpartition(":")[2] in errors.decode()
+    assert b"Traceback" not in errors
 
 
 async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
