@@ -1,0 +1,150 @@
+"""What the supervisor's lines mean for this process: pure, from the state so far, a line and the time.
+
+Times are seconds of one monotonic clock, of which nothing here asks the present value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .values import Directive, DirectiveKind, Notice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NOTHING_HEARD = Directive(DirectiveKind.RUN, job="", run=0, generation=0, reason="nothing heard from a supervisor")
+
+
+class MalformedLine(ValueError):  # noqa: N818 - named for what the line is
+    """A line of type directive without what such a line must have. It changes nothing."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of type `directive`, checked; durations in seconds from its receipt."""
+
+    directive: Directive
+    act_in: float
+    seconds_left: float | None
+    notice: Notice | None
+    release: bool
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A directive that takes effect at `due`, unless a later line comes first."""
+
+    directive: Directive
+    due: float
+
+
+@dataclass(frozen=True)
+class HeldNotice:
+    """A notice and the moment its host is gone."""
+
+    notice: Notice
+    gone_at: float | None
+
+    def at(self, now: float) -> Notice:
+        """The notice as it is now."""
+        return replace(self.notice, seconds_left=_until(self.gone_at, now))
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that was heard, as far as it still matters."""
+
+    directive: Directive = NOTHING_HEARD
+    pending: Pending | None = None
+    gone_at: float | None = None
+    notice: HeldNotice | None = None
+    release: bool = False
+    saved_for: int | None = None
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether the directive asks for a checkpoint that nobody has said is saved."""
+        return self.directive.kind is not DirectiveKind.RUN and self.saved_for != self.directive.generation
+
+    def seconds_left(self, now: float) -> float | None:
+        """Seconds until the first of the noticed hosts is gone, never below 0; None when that is unknown."""
+        if self.gone_at is None and self.notice is not None:
+            return _until(self.notice.gone_at, now)
+        return _until(self.gone_at, now)
+
+
+def parse(message: Mapping[str, Any]) -> Line:
+    """Check a message of type `directive`; fields that are not known are ignored. Raises MalformedLine."""
+    try:
+        directive = Directive(
+            kind=DirectiveKind(message["directive"]),
+            job=_checked(message["job"], str),
+            run=_checked(message["run"], int),
+            generation=_checked(message["generation"], int),
+            reason=_checked(message["reason"], str),
+        )
+        return Line(
+            directive,
+            act_in=_number(message["act_in"]),
+            seconds_left=_optional_number(message.get("seconds_left")),
+            notice=_notice(message.get("notice")),
+            release=_checked(message.get("release", False), bool),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedLine(f"{type(error).__name__}: {error}") from error
+
+
+def apply(state: State, line: Line, now: float) -> State:
+    """The state after `line` was received at `now`: the latest line wins, except over a STOP or LEAVE in effect."""
+    heard = replace(state, notice=_held(line.notice, now), release=line.release)
+    if state.directive.is_final:
+        return heard
+    gone_at = None if line.seconds_left is None else now + line.seconds_left
+    return advance(replace(heard, pending=Pending(line.directive, now + line.act_in), gone_at=gone_at), now)
+
+
+def advance(state: State, now: float) -> State:
+    """The state at `now`: what was pending and is due has taken effect."""
+    if state.pending is None or now < state.pending.due:
+        return state
+    return replace(state, directive=state.pending.directive, pending=None)
+
+
+def _held(notice: Notice | None, now: float) -> HeldNotice | None:
+    if notice is None:
+        return None
+    return HeldNotice(notice, None if notice.seconds_left is None else now + notice.seconds_left)
+
+
+def _until(instant: float | None, now: float) -> float | None:
+    return None if instant is None else max(0.0, instant - now)
+
+
+def _notice(value: Any) -> Notice | None:
+    if value is None:
+        return None
+    return Notice(
+        id=_checked(value["id"], str),
+        source=_checked(value["source"], str),
+        host=_checked(value["host"], str),
+        seconds_left=_optional_number(value.get("seconds_left")),
+    )
+
+
+def _optional_number(value: Any) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _number(value: Any) -> float:
+    """A finite number of seconds; below 0 counts as 0: what should have happened happens now."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise TypeError(f"{value!r} is no number of seconds")
+    return max(0.0, float(value))
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value

@@ -1,0 +1,255 @@
+"""A FAKE supervisor for tests: it speaks the contract on loopback and decides nothing.
+
+`FakeSupervisor` records what callers say and sends them what the test tells it to. It keeps no job alive, knows no
+notices, checks no revision, and its tokens are worth nothing: passing against it says that a script or a command
+speaks the contract, not that a real supervisor would decide the same.
+
+    with FakeSupervisor() as supervisor:
+        supervisor.write_identity(directory)          # KUBEAI_DIR of the process under test
+        ...start the training process...
+        supervisor.wait_for(lambda: supervisor.hellos)
+        supervisor.direct(0, directive="STOP")        # to rank 0; else a process id, or ALL
+        supervisor.wait_for(lambda: supervisor.reports_of("left"))
+        supervisor.direct(ALL, directive="STOP", release=True)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import identity
+from ._fake_server import FakeServer, OpenStream, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ._fake_server import Call, Line, Reply
+
+T = TypeVar("T")
+
+ALL = None
+"""Every process, or every job's launcher."""
+
+PROCESSES = "/v1/processes/"
+LAUNCHERS = "/v1/launchers/"
+
+
+@dataclass(frozen=True)
+class Message:
+    """What somebody said, as it came: the hello of a stream or a report. Refused ones are not recorded."""
+
+    path: str
+    token: str
+    body: Line
+
+
+class FakeSupervisor:
+    """A fake, see the module. A context manager; afterwards no thread of it is left.
+
+    Heartbeats come every `heartbeat` seconds. What `direct` and `order` said last is also the first line of every
+    stream opened later; until then processes hear RUN, and launchers that run 1 should be running.
+    """
+
+    launcher_token = "fake-launcher"  # noqa: S105 - made up
+
+    def __init__(self, heartbeat: float = 1.0) -> None:
+        self.hellos: list[Message] = []
+        self.reports: list[Message] = []
+        self._heartbeat = heartbeat
+        self._changed = threading.Condition()
+        self._server: FakeServer | None = None
+        self._port = 0
+        self._streams: list[OpenStream] = []
+        self._refusals: dict[str, Refusal] = {}
+        self._directives: dict[str | int | None, Line] = {}
+        self._orders: dict[str | None, Line] = {}
+        self._generation = 0
+
+    def __enter__(self) -> FakeSupervisor:  # noqa: PYI034 - typing.Self is younger than Python 3.8
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> str:
+        """Its `http://HOST:PORT`, the same one after `stop` and `start`."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def open_streams(self) -> list[Line]:
+        """The hellos of the streams that are open; one that its caller has left stays until the next heartbeat."""
+        with self._changed:
+            return [stream.hello for stream in self._streams]
+
+    def start(self) -> None:
+        """Listen: on a free port the first time, on the same one afterwards."""
+        self._server = FakeServer(self._port, self._answer, self._forget, self._heartbeat)
+        self._port = self._server.port
+
+    def stop(self, *, goodbye: bool = False) -> None:
+        """Break all streams, or end them in order with a goodbye; stop listening. Waits for the threads."""
+        with self._changed:
+            server, self._server = self._server, None
+            self._refusals[""] = Refusal(503, "not_serving", "the fake supervisor stops")
+            for stream in self._streams:
+                _part(stream, goodbye=goodbye)
+        if server is not None:
+            server.stop()
+        with self._changed:
+            del self._refusals[""]
+
+    @staticmethod
+    def job_token(job: str, run: int) -> str:
+        """The token of one job's run."""
+        return f"fake-job:{job}:{run}"
+
+    def write_identity(self, directory: Path, job: str = "job", run: int = 1) -> None:
+        """Make `directory` the identity directory of a process of that job's run."""
+        identity.write(identity.Identity(directory, self.address, self.job_token(job, run), job, run, None))
+
+    def direct(self, process: str | int | None = ALL, *, directive: str = "RUN", **fields: Any) -> None:
+        """Say this to one process (its id, or its rank as an int) or to ALL, in place of what it was told before.
+
+        `fields` are those of a line of type `directive`. What is left out is neutral; the generation grows.
+        """
+        with self._changed:
+            self._generation += 1
+            if process is ALL:
+                self._directives.clear()
+            self._directives[process] = {"generation": self._generation, "directive": directive, **fields}
+            for stream in self._streams:
+                if "process" in stream.hello and process in _names(stream):
+                    stream.say(self._directive(stream))
+
+    def order(self, job: str | None = ALL, *, order: str = "run", **fields: Any) -> None:
+        """Say this to one job's launcher or to ALL, as `direct` does; `fields` are those of a line of type `order`."""
+        with self._changed:
+            self._generation += 1
+            if job is ALL:
+                self._orders.clear()
+            self._orders[job] = {"generation": self._generation, "order": order, **fields}
+            for stream in self._streams:
+                if "instance" in stream.hello and job in (stream.hello["job"], ALL):
+                    stream.say(self._order(stream))
+
+    def refuse(self, status: int, code: str, message: str = "refused by a test", *, path: str = "/") -> None:
+        """Refuse every later call whose path begins with `path`, until `accept`."""
+        with self._changed:
+            self._refusals[path] = Refusal(status, code, message)
+
+    def accept(self) -> None:
+        """Refuse no longer."""
+        with self._changed:
+            self._refusals.clear()
+
+    def drop(self) -> None:
+        """Break all open streams, without a last line."""
+        with self._changed:
+            for stream in self._streams:
+                stream.drop()
+
+    def send_raw(self, data: bytes) -> None:
+        """Send these bytes on every open stream, whatever they are."""
+        with self._changed:
+            for stream in self._streams:
+                stream.send(data)
+
+    def reports_of(self, kind: str) -> list[Line]:
+        """The processes' reports of one kind so far."""
+        with self._changed:
+            return [report.body for report in self.reports if report.body.get("kind") == kind]
+
+    def wait_for(self, what: Callable[[], T], seconds: float = 10.0) -> T:
+        """The first true value of `what()`, which is asked again whenever something came. Raises TimeoutError."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while True:
+                value = what()
+                if value:
+                    return value
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"not within {seconds:g} s; heard {self.hellos} and {self.reports}")
+                self._changed.wait(0.02)  # bounded: what it waits for may change without a message
+
+    def _answer(self, call: Call) -> Reply:
+        with self._changed:
+            reply = self._refusal(call) or self._granted(call)
+            self._changed.notify_all()
+            return reply
+
+    def _refusal(self, call: Call) -> Refusal | None:
+        kind = "fake-launcher" if call.path.startswith(LAUNCHERS) else "fake-job:"
+        if not call.token.startswith(kind):
+            return Refusal(401, "bad_token", "that is no token of this fake")
+        if call.path == LAUNCHERS + "stream" and self._is_live_elsewhere(call.body):
+            return Refusal(409, "name_is_live", f"{call.body['job']} is live")
+        return next((refusal for path, refusal in self._refusals.items() if call.path.startswith(path)), None)
+
+    def _is_live_elsewhere(self, hello: Line) -> bool:
+        live = [stream.hello for stream in self._streams if stream.hello.get("job") == hello["job"]]
+        return any(other["instance"] != hello["instance"] for other in live)
+
+    def _granted(self, call: Call) -> Reply:
+        message = Message(call.path, call.token, call.body)
+        if call.path in (PROCESSES + "report", LAUNCHERS + "report"):
+            self.reports.append(message)
+            self._take_over(call.body)
+            return {}
+        if call.path not in (PROCESSES + "stream", LAUNCHERS + "stream"):
+            return Refusal(404, "unknown_path", call.path)
+        self.hellos.append(message)
+        stream = OpenStream(dict(call.body), call.token)
+        stream.say(self._directive(stream) if "process" in call.body else self._order(stream))
+        self._streams.append(stream)
+        return stream
+
+    def _take_over(self, report: Line) -> None:
+        """Keep what the next line depends on: a process's rank, a launcher's hosts."""
+        for stream in self._streams:
+            if "process" in report and stream.hello.get("process") == report["process"]:
+                stream.hello["rank"] = report["rank"]
+            if "instance" in report and stream.hello.get("instance") == report["instance"]:
+                stream.hello["report"] = report
+
+    def _forget(self, stream: OpenStream) -> None:
+        with self._changed:
+            self._streams.remove(stream)
+            self._changed.notify_all()
+
+    def _directive(self, stream: OpenStream) -> Line:
+        _, job, run = stream.token.split(":")
+        said = next((self._directives[name] for name in _names(stream) if name in self._directives), {})
+        neutral: Line = {"directive": "RUN", "act_in": 0, "seconds_left": None, "generation": 0, "release": False}
+        about: Line = {"job": job, "run": int(run), "reason": "said by a test", "notice": None}
+        return {"type": "directive", **neutral, **about, **said}
+
+    def _order(self, stream: OpenStream) -> Line:
+        job = stream.hello["job"]
+        said = self._orders.get(job) or self._orders.get(ALL) or {}
+        run = said.get("run", 1)
+        hosts = said.get("hosts", stream.hello.get("report", {}).get("hosts", []))
+        exclusions = said.get("exclusions", [])
+        neutral: Line = {"order": "run", "run": run, "stopping": False, "token": self.job_token(job, run)}
+        about: Line = {"generation": 0, "phase": "Running", "reason": "said by a test"}
+        granted: Line = {"hosts": hosts, "exclusions": exclusions, "workers": len(set(hosts) - set(exclusions))}
+        return {"type": "order", **neutral, **about, **granted, **said}
+
+
+def _names(stream: OpenStream) -> tuple[str | int | None, ...]:
+    """What `direct` may call a process, the most particular first."""
+    rank = stream.hello.get("rank")
+    return (stream.hello["process"], ALL) if rank is None else (stream.hello["process"], rank, ALL)
+
+
+def _part(stream: OpenStream, *, goodbye: bool) -> None:
+    if not goodbye:
+        stream.drop()
+        return
+    stream.say({"type": "goodbye", "reason": "the fake supervisor stops"})
+    stream.end()

@@ -1,0 +1,301 @@
+"""The HTTP contract with the supervisor, from the caller's side: short posts and line streams.
+
+http.client is used directly: nothing here follows a redirect or asks the environment for a proxy, so a token goes to
+the configured address and nowhere else.
+
+    Refused       the supervisor answered, and said no: `code` says what to do next
+    Unreachable   no usable answer: try again later
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import socket
+import ssl
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from .framing import MAX_LINE, ChunkDecoder, LineSplitter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_CONNECT_SECONDS = 5.0
+_RECEIVE_BYTES = 65536
+_FAULTS = (OSError, http.client.HTTPException, ValueError)
+
+# All open connections. Module-wide because a forked child has to find them without any object of the parent's
+# threads, whose locks may have been held at the moment of the fork. A closed socket in it is harmless.
+_open_sockets: set[socket.socket] = set()
+
+
+class Refused(Exception):  # noqa: N818 - named for what happened to the call
+    """The supervisor refused the call. `code` is the contract's word, or "" when the answer had none."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(f"refused with {status} {code}: {message}")
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+class Unreachable(Exception):  # noqa: N818 - as above
+    """There was no usable answer: nobody listens, the connection broke, or what came is not of the contract."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where to call and as whom: `http://HOST:PORT` or `https://HOST:PORT`, a bearer token, a PEM file to trust."""
+
+    address: str
+    token: str = field(repr=False)
+    ca: Path | None = None
+
+
+class Backoff:
+    """Waits between attempts, in seconds: full jitter under a ceiling that doubles from `first` to `most`."""
+
+    def __init__(self, first: float = 0.1, most: float = 5.0) -> None:
+        self._first = first
+        self._most = most
+        self._ceiling = first
+        # Not the shared generator: drawing from it would change the training's own random numbers.
+        self._random = random.SystemRandom()
+
+    def next(self) -> float:
+        """The next wait."""
+        wait = self._random.uniform(0, self._ceiling)
+        self._ceiling = min(self._most, self._ceiling * 2)
+        return wait
+
+    def reset(self) -> None:
+        """Begin again with short waits."""
+        self._ceiling = self._first
+
+
+class Stream:
+    """The lines of one open stream. Iterating yields each as a dict; heartbeats count as life and are left out.
+
+    The iteration ends when the supervisor has ended the stream in order, or after `close`. It raises Unreachable when
+    the connection breaks, is silent for too long, or carries anything that is no JSON object on a line of its own.
+    """
+
+    def __init__(self, sock: socket.socket, response: http.client.HTTPResponse, first: bytes, silence: float) -> None:
+        self._sock = sock
+        self._response = response
+        self._first = first
+        self._silence = silence
+        self._reading = threading.RLock()
+        self._closed = False
+        self._chunks = ChunkDecoder()
+        self._lines = LineSplitter()
+
+    def __enter__(self) -> Stream:  # noqa: PYI034 - typing.Self is younger than Python 3.8
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield from self._messages(self._first)
+        while not self._chunks.ended:
+            data = self._receive()
+            if not data:
+                return
+            yield from self._messages(data)
+
+    def close(self) -> None:
+        """End the stream, from any thread: a reader that waits wakes up and its iteration ends."""
+        self._closed = True
+        _shut(self._sock)
+        # The shutdown woke the reader, which lets go of the lock; closing under its feet would free the descriptor's
+        # number while it still reads from it.
+        with self._reading:
+            self._response.close()
+            _release(self._sock)
+
+    def _messages(self, data: bytes) -> Iterator[dict[str, Any]]:
+        try:
+            for line in self._lines.feed(self._chunks.feed(data)):
+                message = _object(line)
+                if message.get("type") != "heartbeat":
+                    yield message
+        except ValueError as error:
+            raise Unreachable(f"malformed stream: {error}") from error
+
+    def _receive(self) -> bytes:
+        try:
+            with self._reading:
+                data = self._sock.recv(_RECEIVE_BYTES)
+        except socket.timeout as error:
+            raise Unreachable(f"nothing heard for {self._silence:g} s") from error
+        except _FAULTS as error:
+            if self._closed:
+                return b""
+            raise Unreachable(f"the stream broke: {error}") from error
+        if not data and not self._closed:
+            raise Unreachable("the stream ended in the middle")
+        return data
+
+
+def post(endpoint: Endpoint, path: str, body: Mapping[str, Any], timeout: float = 5.0) -> dict[str, Any]:
+    """Post one JSON object and return the answer's. Raises Refused or Unreachable; `timeout` is for each step."""
+    with _translated(endpoint), contextlib.ExitStack() as stack:
+        sock = _connect(endpoint, timeout)
+        stack.callback(_release, sock)
+        response = _exchange(sock, endpoint, path, body)
+        stack.callback(response.close)
+        return _object(_content(response))
+
+
+def open_stream(endpoint: Endpoint, path: str, hello: Mapping[str, Any], silence: float = 15.0) -> Stream:
+    """Say hello and return the stream that answers it. Raises Refused or Unreachable.
+
+    `silence` is how many seconds the supervisor may say nothing, before its first byte and later between two.
+    """
+    with _translated(endpoint), contextlib.ExitStack() as stack:
+        sock = _connect(endpoint, min(_CONNECT_SECONDS, silence))
+        stack.callback(_release, sock)
+        sock.settimeout(silence)
+        response = _exchange(sock, endpoint, path, hello)
+        stack.callback(response.close)
+        if not response.chunked:
+            raise Unreachable(f"{endpoint.address} answered with something that is no stream")
+        stream = Stream(sock, response, _buffered(sock, response, silence), silence)
+        stack.pop_all()
+        return stream
+
+
+def abandon_in_child() -> None:
+    """In a forked child: let go of the parent's connections without a word on them.
+
+    The child's copies of the descriptors would keep a dead parent's streams open. They cannot be closed in order here
+    (locks may be held by threads that do not exist in the child), so /dev/null takes their place.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for sock in _open_sockets:
+        if sock.fileno() >= 0:
+            os.dup2(null, sock.fileno(), inheritable=False)
+    os.close(null)
+    _open_sockets.clear()
+
+
+@contextlib.contextmanager
+def _translated(endpoint: Endpoint) -> Iterator[None]:
+    try:
+        yield
+    except _FAULTS as error:
+        raise Unreachable(f"{endpoint.address}: {error or type(error).__name__}") from error
+
+
+def _connect(endpoint: Endpoint, timeout: float) -> socket.socket:
+    parts = urlsplit(endpoint.address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("not an http:// or https:// address")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    sock = _connect_any(parts.hostname, port, timeout)
+    return sock if parts.scheme == "http" else _secured(sock, endpoint, parts.hostname)
+
+
+def _connect_any(host: str, port: int, timeout: float) -> socket.socket:
+    failure: OSError = OSError("the name has no address")
+    # As bytes: a str would be encoded by the idna codec, whose first use imports modules in this thread.
+    for family, kind, protocol, _, where in socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        _open_sockets.add(sock)  # before it connects: a fork may happen while it does
+        try:
+            sock.settimeout(timeout)
+            sock.connect(where)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            failure = error
+            _release(sock)
+        else:
+            return sock
+    raise failure
+
+
+def _secured(sock: socket.socket, endpoint: Endpoint, host: str) -> socket.socket:
+    try:
+        context = ssl.create_default_context(cafile=None if endpoint.ca is None else str(endpoint.ca))
+        secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    except _FAULTS:
+        _release(sock)
+        raise
+    _open_sockets.discard(sock)
+    _open_sockets.add(secure)
+    try:
+        secure.do_handshake()
+    except _FAULTS:
+        _release(secure)
+        raise
+    return secure
+
+
+def _exchange(sock: socket.socket, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> http.client.HTTPResponse:
+    parts = urlsplit(endpoint.address)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
+    connection.sock = sock
+    headers = {"Authorization": f"Bearer {endpoint.token}", "Content-Type": "application/json"}
+    connection.request("POST", path, json.dumps(body, allow_nan=False).encode(), headers)
+    response = connection.getresponse()
+    if response.status != http.client.OK:
+        with contextlib.closing(response):
+            raise _refusal(response)
+    return response
+
+
+def _refusal(response: http.client.HTTPResponse) -> Refused:
+    try:
+        said = _object(_content(response))
+    except _FAULTS:
+        said = {}
+    return Refused(response.status, str(said.get("error", "")), str(said.get("message", response.reason)))
+
+
+def _content(response: http.client.HTTPResponse) -> bytes:
+    content = response.read(MAX_LINE + 1)
+    if len(content) > MAX_LINE:
+        raise ValueError("the answer is too long")
+    return content
+
+
+def _buffered(sock: socket.socket, response: http.client.HTTPResponse, silence: float) -> bytes:
+    """What http.client has read beyond the answer's head, or what happens to be there: never waits."""
+    sock.settimeout(0)
+    try:
+        return response.fp.peek()
+    except ssl.SSLWantReadError:
+        return b""
+    finally:
+        sock.settimeout(silence)
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(message, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - a fault of the peer's, not of a caller's type
+    return message
+
+
+def _shut(sock: socket.socket) -> None:
+    # The plain socket's shutdown also for TLS: SSLSocket's would pull the session from under a thread that reads.
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _release(sock: socket.socket) -> None:
+    # Shut down first, so that the peer hears the end even where a forked child still has a copy of the descriptor.
+    _shut(sock)
+    sock.close()
+    _open_sockets.discard(sock)

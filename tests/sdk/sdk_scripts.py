@@ -1,0 +1,56 @@
+"""Training scripts as real processes."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+SDK = Path(__file__).parents[2] / "sdk"
+
+# The shape of a user's script: asked before every batch, saves, exits with -1.
+TRAINING = """
+    import sys, time
+    import kubeai.elastic as kubeai
+
+    kubeai.init()
+    print("training")
+    while True:
+        if kubeai.check_alive() == False:
+            print("saved")
+            sys.exit(-1)
+        time.sleep(0.005)
+"""
+HOLDING = "kubeai.elastic: the job stops: said by a test. This process waits until it may go, at most {} s\n"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A running script with its output in files."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+
+    def wait_for_line(self, text: str, seconds: float = 10.0) -> None:
+        """Wait until the script has printed a line that contains `text`."""
+        wait_until(lambda: text in self.out.read_text(), seconds, f"{text!r} of {self.output()}")
+
+    def end(self, seconds: float = 10.0) -> int:
+        """Wait for the end; the exit code."""
+        return self.process.wait(seconds)
+
+    def output(self) -> str:
+        """Everything it has said."""
+        return self.out.read_text() + self.err.read_text()
+
+
+Start = Callable[..., Script]
+
+
+def wait_until(what: Callable[[], object], seconds: float = 10.0, wanted: str = "the condition") -> None:
+    """Wait until `what()` is true."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {wanted}"
+        time.sleep(0.005)

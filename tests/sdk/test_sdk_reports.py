@@ -1,0 +1,122 @@
+"""What a process is told and what it reports: ranks, checkpoints, notices."""
+
+from pathlib import Path
+
+from kubeai.elastic.testing import FakeSupervisor
+
+from tests.sdk.sdk_scripts import TRAINING, Start, wait_until
+
+
+def test_a_changed_rank_is_reported(supervisor: FakeSupervisor, start: Start, tmp_path: Path) -> None:
+    """Until it is confirmed, and said in the next hello."""
+    script = start(
+        """
+        import os, pathlib, time
+        import kubeai.elastic as kubeai
+        rank = pathlib.Path(os.environ["KUBEAI_DIR"], "rank")
+        kubeai.init(rank=lambda: int(rank.read_text()) if rank.exists() else None)
+        while kubeai.check_alive():
+            time.sleep(0.005)
+        """,
+        KUBEAI_EXIT_HOLD="0",
+    )
+    assert supervisor.wait_for(lambda: supervisor.hellos)[0].body["rank"] is None
+    supervisor.refuse(503, "not_serving", path="/v1/processes/report")
+    (tmp_path / "rank").write_text("2")
+    supervisor.accept()
+    report = supervisor.wait_for(lambda: supervisor.reports_of("rank"))[0]
+    assert (report["rank"], report["run"], report["generation"]) == (2, 1, 0)
+    supervisor.drop()
+    assert supervisor.wait_for(lambda: supervisor.hellos[1:])[0].body["rank"] == 2
+    (tmp_path / "rank").write_text("0")
+    supervisor.wait_for(lambda: len(supervisor.reports_of("rank")) == 2)
+    supervisor.direct(0, directive="STOP")
+    assert script.end() == 0
+    assert [report["rank"] for report in supervisor.reports_of("rank")] == [2, 0]
+
+
+def test_a_rank_function_that_hangs_does_not_hold_up_the_flag(supervisor: FakeSupervisor, start: Start) -> None:
+    """A framework may lock it for the whole of a rendezvous."""
+    script = start(
+        TRAINING.replace("kubeai.init()", "kubeai.init(rank=lambda: time.sleep(60))"),
+        KUBEAI_EXIT_HOLD="0.5",
+    )
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(directive="STOP", act_in=0.1)
+    supervisor.wait_for(lambda: supervisor.reports_of("left"))
+    assert script.end(3) == 255
+
+
+def test_a_saved_checkpoint_is_reported_until_it_is_confirmed(supervisor: FakeSupervisor, start: Start) -> None:
+    """Asked for once; the training does not wait for the report."""
+    script = start(
+        """
+        import time
+        import kubeai.elastic as kubeai
+        kubeai.init(rank=lambda: 0)
+        step, saved, slowest = 0, [], 0
+        while kubeai.check_alive():
+            step += 1
+            if kubeai.should_checkpoint():
+                began = time.perf_counter()
+                kubeai.checkpoint_saved(step=step)
+                slowest = max(slowest, time.perf_counter() - began)
+                saved.append(kubeai.directive().generation)
+                print("saved for", saved[-1])
+            time.sleep(0.005)
+        print(saved, slowest < 0.1)
+        """,
+        KUBEAI_EXIT_HOLD="0.5",
+    )
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.refuse(503, "not_serving", path="/v1/processes/report")
+    supervisor.direct(directive="CHECKPOINT", generation=3)
+    script.wait_for_line("saved for 3")
+    supervisor.accept()
+    report = supervisor.wait_for(lambda: supervisor.reports_of("saved"))[0]
+    assert (report["generation"], report["rank"]) == (3, 0)
+    assert report["step"] > 0
+    supervisor.direct(directive="RUN", generation=4)
+    supervisor.direct(directive="CHECKPOINT", generation=5)
+    supervisor.wait_for(lambda: len(supervisor.reports_of("saved")) == 2)
+    supervisor.direct(directive="LEAVE", generation=6)
+    assert script.end() == 0
+    assert "[3, 5] True" in script.output()
+    assert supervisor.reports_of("left")[0]["step"] == supervisor.reports_of("saved")[1]["step"]
+
+
+def test_notices_are_shown_at_once_and_called_about_once(supervisor: FakeSupervisor, start: Start) -> None:
+    """A new id, or one that comes back after it was withdrawn; a function that raises is one line."""
+    script = start(
+        """
+        import time
+        import kubeai.elastic as kubeai
+
+        def say(notice):
+            print("notice", notice.id, notice.source, notice.host, 8 < notice.seconds_left <= 9)
+
+        kubeai.on_notice(lambda notice: 1 // 0)
+        kubeai.on_notice(say)
+        kubeai.init()
+        while (kubeai.seconds_left() or 9) > 5:
+            assert kubeai.check_alive()
+            time.sleep(0.005)
+        print("left", 4 < kubeai.seconds_left() <= 5, kubeai.notice().host)
+        while kubeai.check_alive():
+            time.sleep(0.005)
+        """,
+        KUBEAI_EXIT_HOLD="0",
+    )
+    supervisor.wait_for(lambda: supervisor.hellos)
+    first = {"id": "a/1", "source": "a", "host": "node-1", "seconds_left": 9}
+    for notice in (first, first, {**first, "id": "a/2"}, first, None, first):
+        supervisor.direct(notice=notice)
+    wait_until(lambda: script.output().count("notice") >= 3)
+    supervisor.direct(notice=first, seconds_left=5)
+    script.wait_for_line("left")
+    supervisor.direct(directive="STOP")
+    assert script.end() == 0
+    calls = [line for line in script.out.read_text().splitlines() if line.startswith("notice")]
+    assert calls == [f"notice a/{number} a node-1 True" for number in (1, 2, 1)]
+    assert "left True node-1" in script.output()
+    assert script.err.read_text().count("the function for notices failed") == 1

@@ -1,0 +1,200 @@
+"""Stopping and leaving: real training processes and what they do at their end."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kubeai.elastic.testing import FakeSupervisor
+
+from tests.sdk.sdk_scripts import HOLDING, TRAINING, Start, wait_until
+
+# Interpreters to try besides this one: named here, separated as in PATH, or found there.
+PYTHONS = os.environ.get("KUBEAI_TEST_PYTHONS") or os.pathsep.join(f"python3.{minor}" for minor in range(8, 16))
+
+
+def test_a_stopped_script_saves_says_so_is_held_and_exits_255(
+    supervisor: FakeSupervisor, start: Start, tmp_path: Path
+) -> None:
+    """The script shape, with its exit held until it is released."""
+    script = start(TRAINING, RANK="0", KUBEAI_HOST="node-7")
+    hello = supervisor.wait_for(lambda: supervisor.hellos)[0].body
+    assert (hello["host"], hello["rank"], hello["pid"], hello["step"]) == ("node-7", 0, script.process.pid, None)
+    supervisor.direct(0, directive="STOP", generation=4)
+    left = supervisor.wait_for(lambda: supervisor.reports_of("left"))[0]
+    assert left == {
+        "process": hello["process"],
+        "host": "node-7",
+        "rank": 0,
+        "step": None,
+        "run": 1,
+        "generation": 4,
+        "kind": "left",
+    }
+    assert (tmp_path / "stopped").read_text() == "1 4\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        script.end(0.3)
+    supervisor.direct(directive="STOP", generation=4, release=True)
+    assert script.end(2) == 255
+    assert script.output() == "training\nsaved\n" + HOLDING.format(20)
+
+
+def test_the_hold_is_bounded(supervisor: FakeSupervisor, start: Start) -> None:
+    """Nobody releases it; it goes all the same."""
+    script = start(TRAINING, KUBEAI_EXIT_HOLD="0.5")
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(directive="STOP")
+    supervisor.wait_for(lambda: supervisor.reports_of("left"))
+    began = time.monotonic()
+    assert script.end(3) == 255
+    assert time.monotonic() - began > 0.3
+
+
+def test_the_hold_is_bounded_while_the_supervisor_is_away(supervisor: FakeSupervisor, start: Start) -> None:
+    """The report cannot be delivered, and the exit is not held up by it."""
+    script = start(TRAINING, KUBEAI_EXIT_HOLD="0.5")
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.refuse(503, "not_serving", path="/v1/processes/report")
+    supervisor.direct(directive="STOP")
+    script.wait_for_line("saved")
+    supervisor.stop()
+    assert script.end(3) == 255
+
+
+def test_left_is_repeated_until_it_is_confirmed(supervisor: FakeSupervisor, start: Start) -> None:
+    """The supervisor restarts while the process is in its exit hook."""
+    script = start(TRAINING)
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.refuse(503, "not_serving", path="/v1/processes/report")
+    supervisor.direct(directive="STOP")
+    script.wait_for_line("saved")
+    supervisor.stop()
+    supervisor.accept()
+    supervisor.start()
+    supervisor.wait_for(lambda: supervisor.reports_of("left"))
+    supervisor.direct(directive="STOP", release=True)
+    assert script.end(8) == 255
+
+
+def test_a_run_that_is_over_releases_a_held_process(supervisor: FakeSupervisor, start: Start) -> None:
+    """There is nobody left to wait for."""
+    script = start(TRAINING)
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(directive="STOP")
+    supervisor.wait_for(lambda: supervisor.reports_of("left"))
+    supervisor.refuse(409, "run_is_over")
+    supervisor.drop()
+    assert script.end(3) == 255
+
+
+def test_sigterm_ends_a_held_process_at_once(supervisor: FakeSupervisor, start: Start) -> None:
+    """The launcher is not kept waiting."""
+    script = start(TRAINING)
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(directive="STOP")
+    supervisor.wait_for(lambda: supervisor.reports_of("left"))
+    script.process.terminate()
+    assert script.end(1) == -signal.SIGTERM
+
+
+def test_a_leaving_process_is_not_held(supervisor: FakeSupervisor, start: Start, tmp_path: Path) -> None:
+    """It says that it left, and goes; the job is not stopping."""
+    script = start(TRAINING, RANK="3")
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(3, directive="LEAVE", generation=2)
+    assert script.end(3) == 255
+    assert supervisor.reports_of("left")[0]["generation"] == 2
+    assert not (tmp_path / "stopped").exists()
+    assert script.output() == "training\nsaved\n"
+
+
+def test_a_process_whose_flag_never_fell_exits_at_once(supervisor: FakeSupervisor, start: Start) -> None:
+    """Without a report, with its stream ended; a STOP that is yet to come is none."""
+    script = start(
+        """
+        import time
+        import kubeai.elastic as kubeai
+        kubeai.init()
+        while not kubeai.directive().generation:
+            time.sleep(0.005)
+        print(kubeai.directive().kind.value, kubeai.check_alive())
+        """
+    )
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(directive="STOP", generation=1, act_in=60)
+    supervisor.direct(directive="CHECKPOINT", generation=2)
+    supervisor.direct(directive="STOP", generation=3, act_in=60)
+    assert script.end(3) == 0
+    assert script.output() == "CHECKPOINT True\n"
+    assert not supervisor.reports
+    supervisor.wait_for(lambda: not supervisor.open_streams, 2)
+    assert len(supervisor.hellos) == 1
+
+
+def test_a_directive_takes_effect_after_its_act_in_while_the_supervisor_is_away(
+    supervisor: FakeSupervisor, start: Start
+) -> None:
+    """The process counts by itself."""
+    script = start(TRAINING, KUBEAI_EXIT_HOLD="0")
+    supervisor.wait_for(lambda: supervisor.hellos)
+    began = time.monotonic()
+    supervisor.direct(directive="STOP", act_in=0.6)
+    wait_until((script.out.parent / "stopped").exists)  # noted at its receipt
+    supervisor.stop()
+    assert script.end(3) == 255
+    assert time.monotonic() - began > 0.6
+
+
+def test_nothing_after_a_stop_makes_a_process_alive_again(supervisor: FakeSupervisor, start: Start) -> None:
+    """Neither later lines nor another stream."""
+    script = start(
+        """
+        import time
+        import kubeai.elastic as kubeai
+        kubeai.init()
+        while kubeai.check_alive():
+            time.sleep(0.005)
+        print("fallen")
+        while kubeai.notice() is None:
+            assert not kubeai.check_alive()
+            time.sleep(0.005)
+        print(kubeai.check_alive(), kubeai.directive().kind.value, kubeai.directive().generation)
+        """,
+        KUBEAI_EXIT_HOLD="0",
+    )
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(directive="STOP", generation=5)
+    script.wait_for_line("fallen")
+    supervisor.direct(directive="RUN", generation=6)
+    supervisor.drop()
+    supervisor.wait_for(lambda: len(supervisor.hellos) == 2)
+    notice = {"id": "a/1", "source": "a", "host": "h", "seconds_left": 1}
+    supervisor.direct(directive="RUN", generation=7, notice=notice)
+    assert script.end() == 0
+    assert script.output() == "fallen\nFalse STOP 5\n" + HOLDING.format(0)
+
+
+def test_every_python_that_is_here_can_run_it(supervisor: FakeSupervisor, start: Start) -> None:
+    """The library supports 3.8 and later."""
+    for python in filter(is_usable, (sys.executable, *PYTHONS.split(os.pathsep))):
+        supervisor.direct(directive="RUN")
+        supervisor.hellos.clear()
+        supervisor.reports.clear()
+        script = start(TRAINING, python=python, RANK="0", KUBEAI_EXIT_HOLD="5")
+        supervisor.wait_for(lambda: supervisor.hellos)
+        supervisor.direct(0, directive="STOP")
+        supervisor.wait_for(lambda: supervisor.reports_of("left"))
+        supervisor.direct(0, directive="STOP", release=True)
+        assert script.end(3) == 255, python
+        assert script.output() == "training\nsaved\n" + HOLDING.format(5), python
+
+
+def is_usable(python: str) -> bool:
+    """Whether an interpreter is there and whole."""
+    if shutil.which(python) is None:
+        return False
+    return subprocess.run([python, "-c", "import ssl"], capture_output=True, check=False).returncode == 0
