@@ -5,6 +5,7 @@ import enum
 import io
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import Processor
@@ -60,7 +61,7 @@ def configure(format: LogFormat, level: str) -> None:  # noqa: A002 - what the s
             *_renderers(format),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=_Stderr()),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Stderr())),
         # Caching would keep the loggers of an earlier configuration, and a closed stream with them.
         cache_logger_on_first_use=False,
     )

@@ -12,8 +12,9 @@ from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
 from supervisor.control.facts import Facts
 from supervisor.decide.grant import grants
-from supervisor.decide.plan import Plan, View, plan
+from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
+from supervisor.decide.situation import View
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice

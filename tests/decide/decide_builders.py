@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from supervisor.decide.orders import order_for
-from supervisor.decide.plan import Plan, View, plan
+from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import acknowledge
+from supervisor.decide.situation import View
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import (

@@ -5,7 +5,8 @@ from dataclasses import replace
 from supervisor.decide.directives import directive_for
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.orders import order_for
-from supervisor.decide.plan import Plan, View, plan
+from supervisor.decide.plan import Plan, plan
+from supervisor.decide.situation import View
 from supervisor.domain.directive import DirectiveKind, Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase, Stop, SupervisedJob

@@ -12,9 +12,10 @@ from supervisor.decide.directives import directive_for
 from supervisor.decide.grant import grants
 from supervisor.decide.notices import accept, noticed_hosts, replaced, settle, settles_at
 from supervisor.decide.orders import order_for
-from supervisor.decide.plan import Plan, View, actions, plan
+from supervisor.decide.plan import Plan, actions, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import LauncherReport, Registration, acknowledge, observe, register
+from supervisor.decide.situation import View
 from supervisor.domain.directive import DirectiveKind, Worker
 from supervisor.domain.ids import Host, JobName, NoticeId
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Result, Spec, SupervisedJob

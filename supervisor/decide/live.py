@@ -1,0 +1,162 @@
+"""Running, Shrinking and Resuming: the job has hosts and goes on with them, with fewer, with more, or must stop."""
+
+from dataclasses import replace
+
+from supervisor.decide.reasons import (
+    below_minimum,
+    collecting,
+    joined,
+    launcher_noticed,
+    lost_hosts,
+    resume_failed,
+    retrying,
+    running,
+    shrinking,
+    withdrawn,
+)
+from supervisor.decide.situation import Situation
+from supervisor.decide.stopping import stop
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Decision, Phase
+
+_MOST_BACKOFF_DOUBLINGS = 5
+
+
+def live(s: Situation) -> Decision:
+    """The next step of a job that has hosts: it goes on, or must stop."""
+    before, spec = s.previous, s.job.spec
+    launcher = spec.launcher_host
+    if launcher is not None and launcher in s.view.notices:
+        return stop(s, launcher_noticed(launcher, s.view.notices[launcher]))
+    left = s.present - s.doomed
+    if s.doomed and len(left) < spec.min_workers:
+        return stop(s, below_minimum(s.doomed, s.view.notices, len(left), spec))
+    before = _cleared(s, before)
+    if len(left) < spec.min_workers:
+        return _lost(s, before, len(left))
+    if before.below_min_since is not None:
+        before = replace(before, below_min_since=None, reason=_running(before))
+    if before.phase is Phase.RESUMING:
+        return _resuming(s, before)
+    return _sized(s, _restarted(s, before))
+
+
+def _cleared(s: Situation, before: Decision) -> Decision:
+    """Hosts that left the operator's list leave the job; a withdrawn notice takes its exclusion back.
+
+    Where others have joined instead, a host above the maximum is not taken back but let go.
+    """
+    back = (before.exclusions & s.present) - s.doomed
+    room = max(0, s.job.spec.max_workers - len(s.present - s.doomed - back))
+    hosts = s.present - frozenset(sorted(back)[room:])
+    reason = withdrawn(back, len(hosts - s.doomed)) if back else before.reason
+    return replace(before, hosts=hosts, exclusions=before.exclusions & s.doomed, reason=reason)
+
+
+def _lost(s: Situation, before: Decision, live: int) -> Decision:
+    """Workers went without a notice: the rest only burn GPUs once that has lasted; until then others may join."""
+    since = before.below_min_since if before.below_min_since is not None else s.now
+    reason = lost_hosts(live, s.job.spec)
+    if s.now >= since + s.policy.lost_grace_seconds:
+        return stop(s, reason)
+    before = replace(before, below_min_since=since, window_until=None, reason=reason)
+    return _grown(s, before) if before.phase is Phase.RUNNING else before
+
+
+def _resuming(s: Situation, before: Decision) -> Decision:
+    observed = s.job.observed
+    if observed.running and observed.run >= before.run:
+        return replace(
+            before,
+            phase=Phase.RUNNING,
+            reason=running(observed.run, len(before.hosts - before.exclusions)),
+            run=observed.run,
+            resume_until=None,
+            failed_resumes=0,
+        )
+    if before.resume_until is not None and s.now >= before.resume_until:
+        return _resume_failed(s, before)
+    return before
+
+
+def _resume_failed(s: Situation, before: Decision) -> Decision:
+    """The hosts stay the job's until the launcher has confirmed that it waits (`waiting.wait` lets go of them)."""
+    doublings = min(before.failed_resumes, _MOST_BACKOFF_DOUBLINGS)
+    return replace(
+        before,
+        phase=Phase.SUSPENDED,
+        reason=resume_failed(before.run),
+        resume_until=None,
+        waiting_since=s.now,
+        failed_resumes=before.failed_resumes + 1,
+        not_before=s.now + s.policy.resume_backoff_seconds * 2**doublings,
+    )
+
+
+def _restarted(s: Situation, before: Decision) -> Decision:
+    """A run that failed by itself stays ordered: its launcher starts it again as the next number, which is taken over.
+
+    A new number of ours would bypass the launcher's back-off and its limit.
+    """
+    observed = s.job.observed
+    if observed.run > before.run:
+        return replace(before, run=observed.run, reason=running(observed.run, len(before.hosts - before.exclusions)))
+    failed = observed.run == before.run and not observed.running and observed.exit_code not in (None, 0)
+    if failed:
+        return replace(before, reason=retrying(observed))
+    return before
+
+
+def _sized(s: Situation, before: Decision) -> Decision:
+    """Running and Shrinking: collect a group, take it off the list at once, then grow again."""
+    pending = s.doomed - before.exclusions
+    if pending:
+        return _collected(s, before, pending)
+    if before.window_until is not None:
+        before = replace(before, window_until=None, reason=_running(before))
+    if before.phase is Phase.SHRINKING:
+        return replace(before, phase=Phase.RUNNING, reason=_running(before)) if _is_in_place(s, before) else before
+    return _grown(s, before)
+
+
+def _is_in_place(s: Situation, before: Decision) -> bool:
+    """Whether the launcher leaves out what is to be left out: it has confirmed an order that said just that."""
+    return s.stored.exclusions == before.exclusions and s.job.observed.applied >= s.stored.generation
+
+
+def _running(decision: Decision) -> str:
+    return running(decision.run, len(decision.hosts - decision.exclusions))
+
+
+def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Decision:
+    until = _window_end(s, pending)
+    if s.now < until:
+        return replace(before, window_until=until, reason=collecting(pending, s.view.notices))
+    left = before.hosts - s.doomed
+    return replace(
+        before,
+        phase=Phase.SHRINKING,
+        exclusions=s.doomed,
+        window_until=None,
+        reason=shrinking(pending, s.view.notices, len(left), s.job.spec),
+    )
+
+
+def _window_end(s: Situation, pending: frozenset[Host]) -> float:
+    """The group is complete a window after its first notice, or when the first deadline needs it to be."""
+    first_seen = min(s.view.notices[host].first_seen for host in pending)
+    deadline = s.deadline(pending)
+    until = first_seen + s.policy.window_seconds
+    return until if deadline is None else min(until, deadline - s.policy.margin_seconds)
+
+
+def _grown(s: Situation, before: Decision) -> Decision:
+    """Hosts that came together join together: every change of the list costs a re-rendezvous."""
+    joining = s.view.granted - before.hosts
+    if not joining:
+        return replace(before, capacity_since=None)
+    since = before.capacity_since if before.capacity_since is not None else s.now
+    if s.now < since + s.policy.resume_delay_seconds:
+        return replace(before, capacity_since=since)
+    hosts = before.hosts | joining
+    return replace(before, hosts=hosts, capacity_since=None, reason=joined(joining, len(hosts - before.exclusions)))

@@ -1,0 +1,59 @@
+"""What a decision about one job may look at."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from supervisor.decide.notices import deadline_of
+from supervisor.decide.policy import Policy
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Decision, SupervisedJob
+from supervisor.domain.notice import ReclaimNotice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What a decision about one job may look at, besides the job itself.
+
+    `notices` are the hosts that must not be used; `granted` what the job may start on or grow by;
+    `rank_zero_missing_since` the instant since which no process of the present run says that it is rank 0 (None = one
+    does). It is never earlier than the start of the supervisor that says it.
+    """
+
+    notices: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
+    granted: frozenset[Host] = frozenset()
+    rank_zero_missing_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The arguments of `plan`, with the sets that every handler asks for.
+
+    `job.decision` is where the present call of `plan` has come to, `stored` where it began.
+    """
+
+    job: SupervisedJob
+    stored: Decision
+    view: View
+    now: float
+    policy: Policy
+
+    @property
+    def previous(self) -> Decision:
+        """Where the present call of `plan` has come to."""
+        return self.job.decision
+
+    @property
+    def present(self) -> frozenset[Host]:
+        """The job's hosts that the operator still lists."""
+        return self.previous.hosts & self.job.observed.hosts
+
+    @property
+    def doomed(self) -> frozenset[Host]:
+        """The job's hosts that must not be used any more."""
+        return self.present.intersection(self.view.notices)
+
+    def deadline(self, hosts: frozenset[Host]) -> float | None:
+        """When the first of `hosts` is gone; None where none has a notice."""
+        return min(
+            (deadline_of(self.view.notices[h], self.policy) for h in hosts & self.view.notices.keys()), default=None
+        )

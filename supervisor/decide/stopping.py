@@ -1,0 +1,83 @@
+"""Stopping: until rank 0 has acknowledged, the run has ended, or there is no more time."""
+
+from dataclasses import replace
+
+from supervisor.decide.reasons import acknowledged, run_ended, stop_unanswered
+from supervisor.decide.situation import Situation
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Acknowledgement, Decision, Phase, Stop
+
+
+def stop(s: Situation, reason: str) -> Decision:
+    """Begins a STOP.
+
+    The host list stays as it is from here on: a change would move ranks while rank 0 saves.
+    """
+    return replace(
+        s.previous,
+        phase=Phase.STOPPING,
+        reason=reason,
+        stop=Stop(run=s.previous.run, generation=s.previous.generation, since=s.now),
+        window_until=None,
+        below_min_since=None,
+        capacity_since=None,
+        resume_until=None,
+    )
+
+
+def stopping(s: Situation) -> Decision:
+    """Until rank 0 has acknowledged, the run has ended, or there is no more time."""
+    before, observed, stop = s.previous, s.job.observed, s.previous.stop
+    if stop is None:  # Never written so; a job must not hang on it.
+        return _suspended(s, before.reason)
+    if observed.run > stop.run:
+        # The launcher restarted by itself before it heard of the STOP: the STOP is for the new run.
+        stop = replace(stop, run=observed.run)
+    if not observed.running:
+        return _suspended(s, run_ended(before.reason, observed))
+    if _answers(observed.acknowledgement, stop):
+        return _suspended(s, acknowledged(before.reason, observed.acknowledgement))
+    if s.now >= stop_deadline(s, stop):
+        return _suspended(s, stop_unanswered(before.reason))
+    everyone = stop.everyone or s.now >= everyone_at(s, stop)
+    return replace(before, run=max(before.run, stop.run), stop=replace(stop, everyone=everyone))
+
+
+def _answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
+    return (
+        acknowledgement is not None
+        and acknowledgement.run == stop.run
+        and acknowledgement.generation >= stop.generation
+    )
+
+
+def stop_deadline(s: Situation, stop: Stop) -> float:
+    """When waiting for rank 0 ends: the first doomed host dies and breaks the run.
+
+    Rank 0 has the margin even where that instant has passed: it may be well, and in the middle of its checkpoint.
+    """
+    deadline = s.deadline(_stop_hosts(s))
+    if deadline is None:
+        return stop.since + s.policy.stop_timeout_seconds
+    return max(deadline, stop.since + s.policy.margin_seconds)
+
+
+def everyone_at(s: Situation, stop: Stop) -> float:
+    """When the others are told as well: near the deadline, or when nobody is rank 0."""
+    at = stop_deadline(s, stop) - s.policy.margin_seconds
+    missing = s.view.rank_zero_missing_since
+    if missing is None:
+        return at
+    return min(at, max(missing, stop.since) + s.policy.rank_zero_grace_seconds)
+
+
+def _stop_hosts(s: Situation) -> frozenset[Host]:
+    """The hosts whose end breaks the run; one that was taken off the list before the STOP can go without harm."""
+    before, launcher = s.previous, s.job.spec.launcher_host
+    in_use = before.hosts - before.exclusions if s.job.observed.applied >= before.excluded_at else before.hosts
+    return in_use if launcher is None else in_use | {launcher}
+
+
+def _suspended(s: Situation, reason: str) -> Decision:
+    """The hosts stay the job's until its command has ended and can not begin again (`waiting.wait` lets go of them)."""
+    return replace(s.previous, phase=Phase.SUSPENDED, reason=reason, waiting_since=s.now, stop=None)

@@ -1,0 +1,59 @@
+"""Waiting and Suspended: for the last run to end, for capacity, or for the end of max-wait-time."""
+
+from dataclasses import replace
+
+from supervisor.decide.reasons import started, timed_out
+from supervisor.decide.situation import Situation
+from supervisor.domain.job import Decision, Observed, Phase
+
+WAITS = (Phase.WAITING, Phase.SUSPENDED)
+
+
+def run_is_possible(decision: Decision, told: Decision, observed: Observed) -> bool:
+    """Whether a job that is to wait has a run, or may still get one on its hosts; `told` is what its launcher hears.
+
+    A run that was ordered, or that the launcher starts again by itself, may be starting right now and not be reported:
+    only an order to wait that is confirmed rules that out.
+    """
+    confirmed = told.phase in WAITS and observed.applied >= told.generation
+    return observed.running or (bool(decision.hosts) and not confirmed)
+
+
+def wait(s: Situation) -> Decision:
+    """Waiting and Suspended: for the last run to end, for capacity, or for the end of max-wait-time."""
+    before, spec = s.previous, s.job.spec
+    if run_is_possible(before, s.stored, s.job.observed):
+        return before
+    since = before.waiting_since if before.waiting_since is not None else s.now
+    before = replace(before, waiting_since=since, hosts=frozenset(), exclusions=frozenset(), stop=None)
+    if spec.max_wait_seconds and s.now >= since + spec.max_wait_seconds:
+        return replace(before, phase=Phase.TIMED_OUT, reason=timed_out(spec), capacity_since=None)
+    if not s.view.granted or spec.launcher_host in s.view.notices:
+        return replace(before, capacity_since=None)
+    capacity_since = before.capacity_since if before.capacity_since is not None else s.now
+    before = replace(before, capacity_since=capacity_since)
+    if s.now < start_at(s, before):
+        return before
+    return _started(s, before)
+
+
+def start_at(s: Situation, decision: Decision) -> float:
+    """When a start on the granted hosts is due: at once at full size, else when more had its chance to arrive."""
+    delay = 0.0 if len(s.view.granted) >= s.job.spec.requested_workers else s.policy.resume_delay_seconds
+    return max((decision.capacity_since or s.now) + delay, decision.not_before or s.now)
+
+
+def _started(s: Situation, before: Decision) -> Decision:
+    first = before.phase is Phase.WAITING
+    run = max(s.job.observed.run, before.run) + 1
+    return replace(
+        before,
+        phase=Phase.RUNNING if first else Phase.RESUMING,
+        reason=started(run, len(s.view.granted), s.job.spec, first=first),
+        run=run,
+        hosts=s.view.granted,
+        waiting_since=None,
+        capacity_since=None,
+        not_before=None,
+        resume_until=None if first else s.now + s.policy.resume_timeout_seconds,
+    )
