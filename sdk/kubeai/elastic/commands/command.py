@@ -1,0 +1,107 @@
+"""The user's command as a process group of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Callable, Mapping, Sequence
+
+_WRAPPER = Path(__file__).with_name("die_with_parent.py")
+_POLL_SECONDS = 0.02
+# After SIGKILL: what is still there then hangs in the kernel, and no patience of ours ends it.
+_GIVE_UP_SECONDS = 2.0
+
+
+class Command:
+    """A started command. Start it from the main thread only (see ``die_with_parent``).
+
+    Args:
+        arguments: program and arguments.
+        environment: the whole environment of the command.
+        grace: seconds that what is left of the group gets between SIGTERM and SIGKILL once the command itself is gone.
+        ended: called once, in a thread of ours, with the exit code (minus the signal) when the whole group is gone.
+
+    Raises:
+        OSError: no process could be started.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        grace: float,
+        ended: Callable[[int], None],
+    ) -> None:
+        self._grace = grace
+        self._ended = ended
+        wrapper = [sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid())]
+        self._process = subprocess.Popen(  # noqa: S603 - the user's own command.
+            [*wrapper, *arguments], env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        self._waiter = threading.Thread(target=self._wait, name="command", daemon=True)
+        self._waiter.start()
+
+    def terminate(self) -> None:
+        """Ask the whole group to end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the whole group at once."""
+        self._signal(signal.SIGKILL)
+
+    def join(self) -> None:
+        """Wait until the group is gone and ``ended`` was called."""
+        self._waiter.join()
+
+    def _wait(self) -> None:
+        code = self._process.wait()
+        self._clear_group()
+        self._ended(code)
+
+    def _clear_group(self) -> None:
+        """End what the command left behind: its next run must not meet it."""
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + self._grace
+        while self._is_anybody_left() and time.monotonic() < deadline + _GIVE_UP_SECONDS:
+            if time.monotonic() >= deadline:
+                self.kill()
+            time.sleep(_POLL_SECONDS)
+
+    def _is_anybody_left(self) -> bool:
+        # As process 1 of a container we inherit the command's orphans, and they count until somebody reaps them.
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
+                pass
+        try:
+            os.killpg(self._process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return has_live_member(self._process.pid)
+
+    def _signal(self, number: int) -> None:
+        # The group keeps its number, and the kernel reserves it, for as long as one member lives.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+def has_live_member(group: int) -> bool:
+    """Whether a process group has more than zombies: outside a cluster nobody may be there to reap orphans."""
+    processes = Path("/proc")
+    if not processes.exists():
+        return True
+    return any(_is_live_member(process / "stat", group) for process in processes.iterdir() if process.name.isdigit())
+
+
+def _is_live_member(stat: Path, group: int) -> bool:
+    try:
+        # After the name, which stands in brackets and may hold anything: state, parent, group.
+        state, _, member_of = stat.read_bytes().rpartition(b")")[2].split()[:3]
+    except (OSError, ValueError):
+        return False
+    return int(member_of) == group and state not in (b"Z", b"X")

@@ -1,0 +1,189 @@
+"""kubeai-discover-hosts: the operator's present hosts that are this job's to use, minus the excluded ones.
+
+Made for Horovod's ``--host-discovery-script``, which calls it every second and kills the whole job when it exits
+non-zero, or when a listed host cannot be reached for 30 s. So it never exits non-zero, and a host that was not in the
+last good list is admitted only once its port answers. It does not talk to the supervisor: kubeai-run keeps
+``hosts`` (the granted ones) and ``exclusions`` up to date, and an exclusion wins whatever else is known.
+"""
+
+from __future__ import annotations
+
+# pathlib would add a third to the start of a command that is called every second.
+# ruff: noqa: PTH105, PTH118, PTH123
+import argparse
+import contextlib
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from . import hosts
+
+if TYPE_CHECKING:
+    from typing import Callable, Iterable, NoReturn, Sequence
+
+_DEFAULT_DIRECTORY = "/var/run/kubeai"
+_EXCLUSIONS = "exclusions"
+_GRANTED = "hosts"
+_LAST = "hosts.last"
+# All new hosts together: Horovod asks again after 1 s.
+_PORT_SECONDS = 0.5
+_STDOUT, _STDERR = 1, 2
+
+
+class _UsageError(Exception):
+    pass
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises where argparse would exit with code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _UsageError(message)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the hosts; always 0. What went wrong is one line on stderr."""
+    problems: list[str] = []
+    lines = _answer(sys.argv[1:] if argv is None else argv, problems)
+    try:
+        _write(_STDOUT, _text(lines))
+    except OSError as error:
+        problems.append(f"nobody reads the answer: {error.strerror}")
+    if problems:
+        with contextlib.suppress(OSError):
+            _write(_STDERR, " ".join(f"kubeai-discover-hosts: {'; '.join(problems)}".split()) + "\n")
+    return 0
+
+
+def _answer(argv: Sequence[str], problems: list[str]) -> list[str]:
+    directory = os.environ.get("KUBEAI_DIR") or _DEFAULT_DIRECTORY
+    usable = _usable(directory, problems)
+    last = _last_good(directory)
+    try:
+        admitted = _present(argv, last, usable)
+    except (Exception, KeyboardInterrupt) as problem:  # noqa: BLE001 - whatever it is, an exit code would kill the job.
+        problems.append(f"{problem or type(problem).__name__}: going on with the last good list")
+        return _chosen(last, usable)
+    if admitted != last:
+        _keep(directory, admitted, problems)
+    return _chosen(admitted, usable)
+
+
+def _present(argv: Sequence[str], last: dict[str, str], usable: Callable[[str], bool]) -> dict[str, str]:
+    options = _options(argv)
+    listed = hosts.source(options.hosts_file, options.hosts_script, os.environ).read()
+    return _admitted(listed, last, usable, options.port)
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(prog="kubeai-discover-hosts", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--hosts-file", metavar="PATH", help=f"the operator's list [{hosts.FILE_VARIABLE}, {hosts.DEFAULT_FILE}]"
+    )
+    parser.add_argument(
+        "--hosts-script", metavar="COMMAND", help=f"print the list instead of the file [{hosts.SCRIPT_VARIABLE}]"
+    )
+    parser.add_argument(
+        "--port",
+        help=f"must answer before a new host is listed, 0 = do not ask [{hosts.PORT_VARIABLE}, {hosts.DEFAULT_PORT}]",
+    )
+    options = parser.parse_args(argv)
+    options.port = _port(options.port or os.environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT))
+    return options
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > hosts.HIGHEST_PORT:
+        raise _UsageError(f"port {text!r} is no number from 0 to {hosts.HIGHEST_PORT}")
+    return int(text)
+
+
+def _last_good(directory: str) -> dict[str, str]:
+    try:
+        return hosts.parse(hosts.read_text(os.path.join(directory, _LAST)))
+    except OSError:
+        # None yet, or none that can be read: then every host is a new one.
+        return {}
+
+
+def _usable(directory: str, problems: list[str]) -> Callable[[str], bool]:
+    """Say which hosts may be used: those that kubeai-run was granted, where it keeps such a list, and not excluded."""
+    # Exclusions before and after: a host may join, or leave, both lists in the moment between two readings.
+    excluded = _names(directory, _EXCLUSIONS, problems) or set()
+    granted = _names(directory, _GRANTED, problems)
+    excluded |= _names(directory, _EXCLUSIONS, []) or set()
+    return lambda name: name not in excluded and (granted is None or name in granted)
+
+
+def _names(directory: str, file: str, problems: list[str]) -> set[str] | None:
+    try:
+        return set(hosts.read_text(os.path.join(directory, file)).split())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        problems.append(f"{file}: {error.strerror}")
+        return None
+
+
+def _admitted(listed: dict[str, str], last: dict[str, str], usable: Callable[[str], bool], port: int) -> dict[str, str]:
+    """Keep what was admitted before and add what answers.
+
+    Excluded hosts stay admitted, so that a withdrawn exclusion needs no new answer; a new one is not asked while it may
+    not be used. A host that left the operator's list is forgotten: when it comes back it is asked again.
+    """
+    new = [name for name in listed if name not in last and usable(name)]
+    answering = set(new) if port == 0 else _answering(new, port)
+    return {name: line for name, line in listed.items() if name in last or name in answering}
+
+
+def _answering(names: Sequence[str], port: int) -> set[str]:
+    """Ask all at once, a daemon thread each: the resolver cannot be interrupted, and must not hold us."""
+    if not names:
+        return set()
+    import socket  # noqa: PLC0415 - with nothing new, which is nearly always, there is nobody to ask.
+    import threading  # noqa: PLC0415
+
+    answered: list[str] = []
+
+    def ask(name: str) -> None:
+        try:
+            socket.create_connection((name, port), timeout=_PORT_SECONDS).close()
+            answered.append(name)
+        except (OSError, ValueError):
+            # Not reachable, or no name that could be: not admitted, and asked again at the next call.
+            pass
+
+    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + _PORT_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return set(answered)
+
+
+def _keep(directory: str, admitted: dict[str, str], problems: list[str]) -> None:
+    path = os.path.join(directory, _LAST)
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(_text(admitted.values()))
+        os.replace(temporary, path)
+    except OSError as error:
+        problems.append(f"the last good list cannot be kept: {error.strerror}")
+
+
+def _chosen(admitted: dict[str, str], usable: Callable[[str], bool]) -> list[str]:
+    return [line for name, line in admitted.items() if usable(name)]
+
+
+def _text(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _write(descriptor: int, text: str) -> None:
+    """Write past Python's own buffers: what a broken pipe leaves in those fails at exit, with code 120."""
+    data = text.encode("utf-8", "surrogateescape")
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -1,0 +1,186 @@
+"""The two threads that talk with the supervisor: one follows the orders, one delivers the reports.
+
+They decide nothing. What they learn goes onto the main thread's queue; what they are to say comes from the outbox.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from kubeai.elastic import wire
+
+from .events import Confirmed, Event, Lost, Ordered, Rejected, Remarked
+from .exit_codes import ExitCode
+from .orders import Job, MalformedOrder, Report, order_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .outbox import Outbox
+
+_STREAM, _REPORT = "/v1/launchers/stream", "/v1/launchers/report"
+# A refusal that repeating the same registration cannot change: malformed, foreign token, oversized.
+_FINAL_REFUSALS = (400, 403, 413)
+_OVERTAKE_SECONDS = 0.1
+_NAME_IS_LIVE, _OLDER_REVISION, _UNKNOWN_JOB = "name_is_live", "older_revision", "unknown_job"
+
+
+@dataclass(frozen=True)
+class Supervisor:
+    """Where the supervisor is and how it knows us; the token is read again at each call, as it may be replaced."""
+
+    address: str
+    token_file: Path
+    ca: Path | None
+
+    def endpoint(self) -> wire.Endpoint:
+        """Read the token.
+
+        Raises:
+            wire.Unreachable: it cannot be read now.
+        """
+        try:
+            return wire.Endpoint(self.address, self.token_file.read_text(encoding="utf-8").strip(), self.ca)
+        except (OSError, ValueError) as error:
+            raise wire.Unreachable(f"token: {error}") from error
+
+
+class Link:
+    """The connection to the supervisor.
+
+    Args:
+        supervisor: whom to call.
+        job: what the job asks for.
+        outbox: what to report.
+        put: takes every event; called from both threads.
+    """
+
+    def __init__(self, supervisor: Supervisor, job: Job, outbox: Outbox, put: Callable[[Event], None]) -> None:
+        self._supervisor = supervisor
+        self._job = job
+        self._outbox = outbox
+        self._put = put
+        self._instance = uuid.uuid4().hex
+        self._stopped = threading.Event()
+        self._guard = threading.Lock()
+        self._stream: wire.Stream | None = None
+        self._is_registered = False
+        self._threads = [
+            threading.Thread(target=self._follow_for_ever, name="orders", daemon=True),
+            threading.Thread(target=self._report_for_ever, name="reports", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Start both threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """End both threads; one that is inside a call may take until that call times out, and is not waited for."""
+        self._stopped.set()
+        self._outbox.close()
+        self._hang_up()
+        for thread in self._threads:
+            thread.join(timeout)
+
+    def _follow_for_ever(self) -> None:
+        backoff = wire.Backoff()
+        while not self._stopped.is_set():
+            try:
+                self._follow(backoff)
+                self._put(Lost("the supervisor ended the stream"))
+            except wire.Refused as refusal:
+                self._put(self._meaning_of(refusal))
+            except wire.Unreachable as fault:
+                self._put(Lost(str(fault)))
+            finally:
+                self._outbox.set_open(False)
+            self._stopped.wait(backoff.next())
+
+    def _meaning_of(self, refusal: wire.Refused) -> Event:
+        if refusal.code == _NAME_IS_LIVE:
+            return Rejected(ExitCode.NAME_IS_LIVE, refusal.message)
+        # Once registered, no refusal ends a job: whatever is wrong over there may be put right again.
+        if refusal.status in _FINAL_REFUSALS and not self._is_registered:
+            return Rejected(ExitCode.UNREACHED, str(refusal))
+        return Lost(str(refusal))
+
+    def _follow(self, backoff: wire.Backoff) -> None:
+        said = self._outbox.latest()
+        is_welcome = False
+        hello = self._job.hello(self._instance, said)
+        with wire.open_stream(self._supervisor.endpoint(), _STREAM, hello) as stream:
+            self._hold(stream)
+            for line in stream:
+                if line.get("type") != "order":
+                    continue
+                if not is_welcome:
+                    is_welcome = True
+                    backoff.reset()
+                    self._welcome(said)
+                self._take(line)
+
+    def _hold(self, stream: wire.Stream) -> None:
+        with self._guard:
+            self._stream = stream
+        if self._stopped.is_set():
+            stream.close()
+
+    def _hang_up(self) -> None:
+        with self._guard:
+            stream = self._stream
+        if stream is not None:
+            stream.close()
+
+    def _welcome(self, said: Report) -> None:
+        self._is_registered = True
+        self._outbox.confirm(said)
+        self._put(Confirmed(said))
+        self._outbox.set_open(True)
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        try:
+            self._put(Ordered(order_of(line)))
+        except MalformedOrder as fault:
+            self._put(Remarked(str(fault)))
+
+    def _report_for_ever(self) -> None:
+        backoff = wire.Backoff()
+        remarked = ""
+        for report in iter(self._outbox.wait, None):
+            trouble = self._deliver(report)
+            if not trouble:
+                backoff.reset()
+            elif trouble != remarked:
+                self._put(Remarked(f"report: {trouble}"))
+            remarked = trouble
+            if trouble:
+                self._stopped.wait(backoff.next())
+
+    def _deliver(self, report: Report) -> str:
+        """Post one report; returns what went wrong, or nothing."""
+        body = {"job": self._job.name, "instance": self._instance, **report.fields()}
+        try:
+            wire.post(self._supervisor.endpoint(), _REPORT, body)
+        except wire.Refused as refusal:
+            return self._react(report, refusal)
+        except wire.Unreachable as fault:
+            return str(fault)
+        self._outbox.confirm(report)
+        self._put(Confirmed(report))
+        return ""
+
+    def _react(self, report: Report, refusal: wire.Refused) -> str:
+        if refusal.code == _OLDER_REVISION:
+            # A hello was faster. If there is nothing newer to say by now, say this again under a higher number.
+            self._outbox.overtake(report)
+            self._stopped.wait(_OVERTAKE_SECONDS)
+            return ""
+        if refusal.code == _NAME_IS_LIVE:
+            self._put(Rejected(ExitCode.NAME_IS_LIVE, refusal.message))
+        if refusal.code == _UNKNOWN_JOB:
+            self._hang_up()
+        return str(refusal)

@@ -1,0 +1,282 @@
+"""What kubeai-run was asked to do: the command line and the environment, checked once."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import math
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping, NoReturn, Sequence
+from urllib.parse import urlsplit
+
+from . import hosts
+from .exit_codes import ExitCode
+from .link import Supervisor
+from .orders import Job
+from .reconcile import Limits
+
+TOKEN_FILE_VARIABLE = "KUBEAI_LAUNCHER_TOKEN_FILE"  # noqa: S105 - the name of a variable.
+_SUPERVISOR, _DIRECTORY = "KUBEAI_SUPERVISOR", "KUBEAI_DIR"
+_JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_MOST_BACK_OFF_SECONDS = 60.0
+
+_DESCRIPTION = """\
+Registers a job with the supervisor, runs its launcher command, and keeps it through reclaims: hosts that will be taken
+away are left out, a stop is told from a failure, and after a suspension the command is run again as a new run.
+
+In the command's arguments {workers} stands for the number of hosts that the run was granted. Its environment has
+KUBEAI_DIR, KUBEAI_JOB, KUBEAI_RUN, KUBEAI_WORKERS and KUBEAI_HOSTS_*, which kubeai-discover-hosts reads.
+"""
+
+
+class UsageError(Exception):
+    """The command line, or a file named in it, is wrong: say so and end."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that was asked for.
+
+    Attributes:
+        job: what the job asks the supervisor for.
+        supervisor: whom to call.
+        ca: PEM text of the CA file, for the training processes.
+        source: the operator's list.
+        port: must answer before a new host is listed; 0 = do not ask.
+        limits: bounds in time and number.
+        back_off: seconds before the first restart.
+        directory: the run's KUBEAI_DIR; None = a temporary one.
+        command: the launcher's command, with {workers} still in it.
+    """
+
+    job: Job
+    supervisor: Supervisor
+    ca: str | None
+    source: hosts.Source
+    port: int
+    limits: Limits
+    back_off: float
+    directory: Path | None
+    command: tuple[str, ...]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Read the command line.
+
+    Raises:
+        UsageError: something in it is wrong.
+    """
+    before, command = _split(argv)
+    given = _parser(environ).parse_args(before)
+    return Options(
+        job=_job(given),
+        supervisor=_supervisor(given),
+        ca=_ca(given),
+        source=hosts.source(given.hosts_file, given.hosts_script, environ),
+        port=given.port,
+        limits=Limits(
+            restarts=given.back_off_limit,
+            register=given.register_timeout,
+            stop=given.stop_grace,
+            offline=given.offline_grace,
+        ),
+        back_off=given.back_off,
+        directory=Path(given.directory).absolute() if given.directory else None,
+        command=_command(command),
+    )
+
+
+def back_off(first: float, restarts: int, draw: float) -> float:
+    """Seconds before the next restart: from ``first`` doubling to 60, with jitter; ``draw`` is from 0 to 1."""
+    # More doublings than this reach the bound whatever the first is, and would overflow a float some day.
+    ceiling = min(_MOST_BACK_OFF_SECONDS, 2.0 * first * 2.0 ** min(restarts, 32))
+    return ceiling * (1 + draw) / 2
+
+
+def _split(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    arguments = list(argv)
+    if "--" not in arguments:
+        return arguments, ()
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _command(arguments: Sequence[str]) -> tuple[str, ...]:
+    if not arguments:
+        raise UsageError("no command: give it after --")
+    if shutil.which(arguments[0]) is None:
+        raise UsageError(f"command {arguments[0]!r} cannot be found or executed")
+    return tuple(arguments)
+
+
+def _job(given: argparse.Namespace) -> Job:
+    if not _JOB_NAME.fullmatch(given.job):
+        raise UsageError("--job: 1 to 253 of a-z 0-9 - . that start and end with a letter or digit")
+    requested = given.max_workers if given.workers is None else given.workers
+    if not given.min_workers <= requested <= given.max_workers:
+        raise UsageError("--min-workers must not be above --workers, nor --workers above --max-workers")
+    return Job(
+        name=given.job,
+        framework=given.framework,
+        min_workers=given.min_workers,
+        max_workers=given.max_workers,
+        requested_workers=requested,
+        max_wait_seconds=given.max_wait_time,
+        launcher_host=given.launcher_host,
+    )
+
+
+def _supervisor(given: argparse.Namespace) -> Supervisor:
+    token_file = Path(given.token_file).absolute() if given.token_file else None
+    if not given.supervisor or token_file is None:
+        raise UsageError(f"--supervisor [{_SUPERVISOR}] and --token-file [{TOKEN_FILE_VARIABLE}] are needed")
+    _check_address(given.supervisor)
+    _text(token_file)
+    return Supervisor(given.supervisor, token_file, Path(given.ca_file).absolute() if given.ca_file else None)
+
+
+def _check_address(address: str) -> None:
+    try:
+        parts = urlsplit(address)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UsageError("--supervisor: http://HOST:PORT or https://HOST:PORT")
+    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+        raise UsageError("--supervisor: beyond this machine only https, as the token travels with every call")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _ca(given: argparse.Namespace) -> str | None:
+    return _text(Path(given.ca_file)) if given.ca_file else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="kubeai-run",
+        usage="kubeai-run --job NAME --max-workers N [options] -- COMMAND [ARGUMENT ...]",
+        description=_DESCRIPTION,
+        epilog="exit codes:\n" + "".join(f"  {code.value:>3}  {code.meaning}\n" for code in ExitCode),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_job(parser)
+    _add_supervisor(parser, environ)
+    _add_hosts(parser, environ)
+    _add_limits(parser)
+    return parser
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the job")
+    group.add_argument("--job", required=True, metavar="NAME", help="its name; only one of a name may be live")
+    group.add_argument("--max-workers", required=True, type=_workers, metavar="N", help="hosts, not slots")
+    group.add_argument("--min-workers", default=1, type=_workers, metavar="N", help="suspend below these [1]")
+    group.add_argument("--workers", type=_workers, metavar="N", help="hosts to ask for [--max-workers]")
+    group.add_argument("--framework", default="horovod", choices=("horovod", "torchrun"), help="[horovod]")
+    group.add_argument("--launcher-host", metavar="HOST", help="this host, where it may itself be reclaimed")
+    group.add_argument(
+        "--max-wait-time", default=0.0, type=_seconds, metavar="SECONDS", help="for resources; 0 = for ever [0]"
+    )
+
+
+def _add_supervisor(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    group = parser.add_argument_group("the supervisor")
+    group.add_argument(
+        "--supervisor", default=environ.get(_SUPERVISOR), metavar="ADDRESS", help=f"http(s)://HOST:PORT [{_SUPERVISOR}]"
+    )
+    group.add_argument(
+        "--token-file",
+        default=environ.get(TOKEN_FILE_VARIABLE),
+        metavar="PATH",
+        help=f"a launcher's token [{TOKEN_FILE_VARIABLE}]",
+    )
+    group.add_argument("--ca-file", metavar="PATH", help="certificates to trust, PEM")
+    group.add_argument(
+        "--directory",
+        metavar="PATH",
+        help=f"{_DIRECTORY} of the job's processes; made 0700 [a temporary one, removed at the end]",
+    )
+
+
+def _add_hosts(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    group = parser.add_argument_group("the operator's list of hosts")
+    group.add_argument("--hosts-file", metavar="PATH", help=f"[{hosts.FILE_VARIABLE}, {hosts.DEFAULT_FILE}]")
+    group.add_argument("--hosts-script", metavar="COMMAND", help=f"instead of the file [{hosts.SCRIPT_VARIABLE}]")
+    group.add_argument(
+        "--port",
+        default=environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT),
+        type=_port,
+        help=f"must answer before a new host is listed; 0 = do not ask [{hosts.PORT_VARIABLE}, {hosts.DEFAULT_PORT}]",
+    )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("limits")
+    group.add_argument("--back-off-limit", default=6, type=_count, metavar="N", help="restarts after failures [6]")
+    group.add_argument(
+        "--back-off", default=1.0, type=_seconds, metavar="SECONDS", help="before the first; doubles up to 60 [1]"
+    )
+    group.add_argument(
+        "--register-timeout", default=60.0, type=_seconds, metavar="SECONDS", help="to reach the supervisor once [60]"
+    )
+    group.add_argument(
+        "--stop-grace", default=10.0, type=_seconds, metavar="SECONDS", help="from SIGTERM to SIGKILL [10]"
+    )
+    group.add_argument(
+        "--offline-grace",
+        default=30.0,
+        type=_seconds,
+        metavar="SECONDS",
+        help="for an absent supervisor to say that a command's end was a stop and no failure [30]",
+    )
+
+
+def _workers(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= hosts.HIGHEST_PORT:
+        raise ValueError(text)
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError(text)
+    return number

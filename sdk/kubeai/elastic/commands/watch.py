@@ -1,0 +1,59 @@
+"""Watches the operator's list of hosts, so that the supervisor knows it whether or not a command is running."""
+
+from __future__ import annotations
+
+import threading
+from typing import Callable
+
+from . import hosts
+from .events import Event, HostsChanged, Remarked
+
+_FILE_SECONDS = 0.5
+_SCRIPT_SECONDS = 1.0
+
+
+class HostsWatch:
+    """Reads the list again and again; an unreadable one changes nothing and is remarked once.
+
+    Args:
+        source: the operator's list.
+        put: takes every event; called from the watch's thread.
+    """
+
+    def __init__(self, source: hosts.Source, put: Callable[[Event], None]) -> None:
+        self._source = source
+        self._put = put
+        self._last: tuple[str, ...] | None = None
+        self._fails = False
+        self._stopped = threading.Event()
+        self._interval = _SCRIPT_SECONDS if source.script else _FILE_SECONDS
+        self._thread = threading.Thread(target=self._watch, name="hosts", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread; a script that is being run is not waited for longer than this."""
+        self._stopped.set()
+        self._thread.join(timeout)
+
+    def look(self) -> None:
+        """Read the list once and put what is new about it."""
+        try:
+            names = tuple(self._source.read())
+        except hosts.Unreadable as fault:
+            if not self._fails:
+                self._put(Remarked(f"{fault}: going on with the last good list"))
+            self._fails = True
+            return
+        if self._fails:
+            self._put(Remarked("the operator's list can be read again"))
+        self._fails = False
+        if names != self._last:
+            self._last = names
+            self._put(HostsChanged(names))
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._interval):
+            self.look()

@@ -1,0 +1,140 @@
+"""Real kubeai-run and kubeai-discover-hosts processes under test."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubeai.elastic.testing import FakeSupervisor
+
+RUN = "import sys; from kubeai.elastic.commands.run import main; sys.exit(main())"
+DISCOVER = "import sys; from kubeai.elastic.commands.discover_hosts import main; sys.exit(main())"
+STRICT = (sys.executable, "-X", "dev", "-W", "error", "-c")
+
+
+def wait_until(holds: Callable[[], object], what: Callable[[], str], seconds: float = 10.0) -> None:
+    """Wait until something holds; ``what`` says what was waited for and how it stands."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds:g} s: {what()}")
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is more than a zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A running kubeai-run and what can be seen of it."""
+
+    process: subprocess.Popen[bytes]
+    supervisor: FakeSupervisor
+    directory: Path
+    hosts: Path
+    said: Path
+
+    def end(self, seconds: float = 10.0) -> int:
+        """Wait for its end; the exit code."""
+        return self.process.wait(seconds)
+
+    def output(self) -> str:
+        """What it and its command have said on stderr and stdout."""
+        return self.said.read_text(encoding="utf-8")
+
+    def wait_for_output(self, text: str, count: int = 1) -> None:
+        """Wait until it has said this so many times."""
+        wait_until(lambda: self.output().count(text) >= count, lambda: f"{text!r} in {self.output()}")
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Everything it has reported, by hello or by report."""
+        hellos = [hello.body["report"] for hello in self.supervisor.hellos]
+        return sorted([*hellos, *(report.body for report in self.supervisor.reports)], key=lambda one: one["revision"])
+
+    def wait_for_report(self, **fields: object) -> None:
+        """Wait for a report with these fields."""
+        wait_until(
+            lambda: any(fields.items() <= report.items() for report in self.reports()),
+            lambda: f"{fields} in {self.reports()}; {self.output()}",
+        )
+
+    def file(self, name: str) -> str:
+        """One file of its identity directory."""
+        return (self.directory / name).read_text(encoding="utf-8")
+
+    def clean_up(self) -> None:
+        """End it if it has not ended; it must not have stumbled over anything of its own."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(10)
+        for mishap in ("Traceback", "Exception ignored", "Warning"):
+            assert mishap not in self.output(), self.output()
+
+
+@dataclass(frozen=True)
+class Launchpad:
+    """Starts kubeai-run in a place of its own."""
+
+    place: Path
+    supervisor: FakeSupervisor
+    launched: list[Launched]
+
+    def start(
+        self, *command: str, options: tuple[str, ...] = (), environ: Mapping[str, str] | None = None, job: str = "job"
+    ) -> Launched:
+        """Start it for two hosts, with short times."""
+        directory, hosts, token = self.place / f"id-{len(self.launched)}", self.place / "hosts", self.place / "token"
+        if not hosts.exists():
+            hosts.write_text("a:1\nb:1\n", encoding="utf-8")
+        token.write_text(FakeSupervisor.launcher_token + "\n", encoding="utf-8")
+        said = self.place / f"said-{len(self.launched)}"
+        arguments = [
+            *("--job", job, "--max-workers", "2", "--supervisor", self.supervisor.address),
+            *("--token-file", str(token), "--hosts-file", str(hosts), "--port", "0"),
+            *("--directory", str(directory), "--back-off", "0.05", "--offline-grace", "1", "--stop-grace", "2"),
+        ]
+        with said.open("wb") as output:
+            process = subprocess.Popen(
+                [*STRICT, RUN, *arguments, *options, "--", *command],
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(environ or {})},
+            )
+        launched = Launched(process, self.supervisor, directory, hosts, said)
+        self.launched.append(launched)
+        return launched
+
+    def clean_up(self) -> None:
+        """End all of them."""
+        for launched in self.launched:
+            launched.clean_up()
+
+
+def discover(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run kubeai-discover-hosts to its end."""
+    return subprocess.run(
+        [*STRICT, DISCOVER, *arguments],
+        env={**os.environ, "KUBEAI_DIR": str(directory), "KUBEAI_HOSTS_PORT": "0", **environ},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def kill_now(pid: int) -> None:
+    """End one process that may be gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

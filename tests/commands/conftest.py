@@ -1,0 +1,24 @@
+"""A fake supervisor and a place to start kubeai-run in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubeai.elastic.testing import FakeSupervisor
+
+from tests.commands.commands_harness import Launchpad
+
+
+@pytest.fixture
+def supervisor() -> Iterator[FakeSupervisor]:
+    """A supervisor that says what the test tells it to."""
+    with FakeSupervisor(heartbeat=0.2) as fake:
+        yield fake
+
+
+@pytest.fixture
+def launchpad(tmp_path: Path, supervisor: FakeSupervisor) -> Iterator[Launchpad]:
+    """Starts kubeai-run; whatever is left of it afterwards is ended."""
+    pad = Launchpad(tmp_path, supervisor, [])
+    yield pad
+    pad.clean_up()

@@ -1,0 +1,307 @@
+"""The one decision of kubeai-run, case by case."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from kubeai.elastic.commands.exit_codes import ExitCode
+from kubeai.elastic.commands.orders import Order, Result, Verb
+from kubeai.elastic.commands.reconcile import Apply, Finish, Kill, Limits, Rest, Start, Step, Terminate, reconcile
+from kubeai.elastic.commands.situation import Situation, Stop
+
+NOW = 1000.0
+LIMITS = Limits(restarts=2, register=60.0, stop=10.0, offline=30.0, settle=0.5)
+RUN_1 = Order(generation=5, verb=Verb.RUN, run=1, workers=2, phase="Running", token="t1")
+WAIT = Order(generation=9, verb=Verb.WAIT, run=1, phase="Suspended")
+STOP_1 = replace(RUN_1, generation=7, stopping=True, phase="Stopping")
+
+
+def new() -> Situation:
+    """Nothing has happened yet."""
+    return Situation(began_at=NOW)
+
+
+def given(order: Order, before: Situation | None = None) -> Situation:
+    """An order came and its exclusions are in place."""
+    return (before or new()).ordered(order).applied_order()
+
+
+def running(order: Order = RUN_1, run: int = 1) -> Situation:
+    """A command runs as an order wants it."""
+    return given(order).started(run, restart=False)
+
+
+def failed(*, confirmed: bool = True, restarts: int = 0, delay: float = 2.0) -> Situation:
+    """Run 1 ended by itself with code 3, at NOW."""
+    ended = replace(running(), restarts=restarts).ended(3, NOW, delay, None)
+    return ended.confirmed_end(1) if confirmed else ended
+
+
+def then(situation: Situation, now: float = NOW) -> Step:
+    """What is to be done."""
+    return reconcile(situation, LIMITS, now)
+
+
+def test_before_the_first_order_it_waits_for_the_supervisor_and_gives_up_at_the_time_limit() -> None:
+    """A supervisor that was never reached ends it, without a result that nobody would hear."""
+    assert then(new()) == Rest(NOW + 60)
+    assert then(new(), NOW + 60) == Finish(ExitCode.UNREACHED, None)
+
+
+def test_once_registered_no_absence_ends_it() -> None:
+    """The time limit for the registration means nothing afterwards."""
+    assert then(running().lost(), NOW + 1e9) == Rest()
+
+
+@pytest.mark.parametrize("order", [RUN_1, WAIT, STOP_1, replace(WAIT, verb=Verb.END)])
+def test_an_order_is_applied_before_anything_is_started_ended_or_finished(order: Order) -> None:
+    """Exclusions come first, whatever the order says."""
+    assert then(new().ordered(order)) == Apply(order)
+    assert then(running().ordered(order)) == Apply(order)
+
+
+def test_nothing_is_started_while_exclusions_cannot_be_written() -> None:
+    """A command must never see a host that it is to leave out."""
+    blocked = new().ordered(RUN_1).blocked(NOW + 1)
+    assert then(blocked) == Rest(NOW + 1)
+    assert then(blocked, NOW + 1) == Apply(RUN_1)
+
+
+def test_a_command_is_ended_though_exclusions_cannot_be_written() -> None:
+    """A full disk does not keep a command alive."""
+    assert then(running().ordered(WAIT).blocked(NOW + 1)) == Terminate()
+
+
+def test_the_first_run_order_starts_that_run() -> None:
+    """Whatever its number."""
+    assert then(given(RUN_1)) == Start(1)
+    assert then(given(replace(RUN_1, run=4))) == Start(4)
+
+
+def test_a_start_that_failed_is_tried_again_later() -> None:
+    """A lack of processes or of disk space may pass."""
+    assert then(given(RUN_1).blocked(NOW + 1)) == Rest(NOW + 1)
+    assert then(given(RUN_1).blocked(NOW + 1), NOW + 1) == Start(1)
+
+
+def test_a_run_that_is_to_stop_is_not_started_at_all() -> None:
+    """What follows comes as the next order."""
+    assert then(given(STOP_1)) == Rest()
+
+
+@pytest.mark.parametrize("run", [1, 2])
+def test_a_run_order_at_or_below_the_running_number_lets_it_go_on(run: int) -> None:
+    """Also with a STOP under way: the processes end by themselves."""
+    assert then(running(run=2).ordered(replace(RUN_1, run=run)).applied_order()) == Rest()
+    assert then(running(run=2).ordered(replace(STOP_1, run=run)).applied_order()) == Rest()
+
+
+@pytest.mark.parametrize(
+    "order",
+    [WAIT, replace(WAIT, verb=Verb.END), replace(RUN_1, generation=9, run=2)],
+    ids=["wait", "end", "another run"],
+)
+def test_a_command_that_should_not_run_is_asked_to_end_and_killed_after_the_grace(order: Order) -> None:
+    """Every step is taken once."""
+    situation = given(order, running())
+    assert then(situation) == Terminate()
+    asked = situation.asked_to_end(NOW)
+    assert then(asked) == Rest(NOW + 10)
+    assert then(asked, NOW + 10) == Kill()
+    assert then(asked.killed(), NOW + 11) == Rest()
+
+
+def test_a_command_that_was_asked_to_end_is_brought_to_its_end_though_the_order_is_taken_back() -> None:
+    """It cannot be asked to live again."""
+    asked = given(WAIT, running()).asked_to_end(NOW)
+    assert then(given(replace(RUN_1, generation=10), asked), NOW + 10) == Kill()
+
+
+def test_code_0_is_success_whatever_was_ordered_meanwhile() -> None:
+    """Leaving never uses code 0, so it cannot be a stop."""
+    success = Finish(ExitCode.SUCCEEDED, Result.SUCCEEDED)
+    assert then(running().ended(0, NOW, 1.0, None)) == success
+    assert then(given(STOP_1, running()).ended(0, NOW, 1.0, Stop(1, 7))) == success
+    assert then(given(WAIT, running().ended(0, NOW, 1.0, None))) == success
+
+
+def test_code_0_after_we_asked_for_the_end_is_no_success() -> None:
+    """A launcher may end orderly on SIGTERM; the job's work is not done."""
+    ended = given(WAIT, running()).asked_to_end(NOW).ended(0, NOW, 1.0, None)
+    assert then(ended) == Rest()
+    assert then(given(replace(RUN_1, generation=11, run=2), ended)) == Start(2)
+
+
+def test_an_end_after_an_order_that_announced_a_stop_waits_for_the_next_order() -> None:
+    """However long that takes, it is no failure."""
+    assert then(given(STOP_1, running()).ended(255, NOW, 1.0, None), NOW + 1e9) == Rest()
+
+
+def test_a_stop_that_is_announced_after_the_end_still_makes_it_one() -> None:
+    """Processes may hear of it a moment before the launcher does."""
+    assert then(given(STOP_1, failed()), NOW + 1e9) == Rest()
+
+
+def test_a_stop_once_announced_stays_one_though_later_orders_do_not_repeat_it() -> None:
+    """An order that is older than the stop proves nothing."""
+    stopped = given(STOP_1, running()).ended(255, NOW, 1.0, None)
+    assert then(given(replace(RUN_1, generation=6), stopped), NOW + 1e9) == Rest()
+
+
+def test_a_word_left_by_a_process_makes_the_end_a_stop_while_the_supervisor_is_away() -> None:
+    """The file names the run; another run's word says nothing."""
+    assert then(running().lost().ended(255, NOW, 1.0, Stop(1, 7)), NOW + 1e9) == Rest()
+    assert then(running(run=2).lost().ended(255, NOW, 1.0, Stop(1, 7)), NOW + 31) == Start(3, restart=True)
+
+
+def test_a_stop_of_another_run_is_none_of_this_one() -> None:
+    """Only the run that the order is about is to stop."""
+    assert then(given(STOP_1, running(run=2)).ended(3, NOW, 0.0, None).confirmed_end(2), NOW + 1) == Start(
+        3, restart=True
+    )
+
+
+def test_after_a_stop_and_a_suspension_the_next_run_is_started_and_not_counted() -> None:
+    """Suspend and resume."""
+    stopped = given(STOP_1, running()).ended(255, NOW, 1.0, None)
+    assert then(given(WAIT, stopped)) == Rest()
+    assert then(given(replace(RUN_1, generation=12, run=2), given(WAIT, stopped))) == Start(2)
+
+
+def test_a_newer_order_that_wants_the_job_to_run_ends_the_wait_after_a_stop() -> None:
+    """A supervisor that no longer wants the stop must not be waited for, for ever."""
+    asked = given(WAIT, running()).asked_to_end(NOW).ended(-15, NOW, 1.0, None)
+    assert then(given(replace(RUN_1, generation=10), asked)) == Start(2)
+    assert then(given(replace(STOP_1, generation=10), asked)) == Rest()
+
+
+def test_a_failure_waits_for_orders_on_their_way_then_for_the_back_off() -> None:
+    """Then the next number starts, counted."""
+    assert then(failed()) == Rest(NOW + 0.5)
+    assert then(failed(), NOW + 0.5) == Rest(NOW + 2)
+    assert then(failed(), NOW + 2) == Start(2, restart=True)
+    assert failed().started(2, restart=True).restarts == 1
+
+
+@pytest.mark.parametrize("away", [failed(confirmed=False), failed().lost(), failed(confirmed=False).lost()])
+def test_an_end_that_the_supervisor_does_not_know_of_is_judged_after_the_offline_grace(away: Situation) -> None:
+    """Until then an order may still say that it was a STOP."""
+    assert then(away, NOW + 29) == Rest(NOW + 30)
+    assert then(away, NOW + 30) == Start(2, restart=True)
+
+
+def test_a_confirmation_of_an_earlier_run_confirms_nothing() -> None:
+    """Late confirmations are about what is over."""
+    assert then(failed(confirmed=False).confirmed_end(0), NOW + 2) == Rest(NOW + 30)
+
+
+def test_beyond_the_back_off_limit_the_job_has_failed() -> None:
+    """But not before it is certain that it was a failure."""
+    assert then(failed(restarts=2)) == Rest(NOW + 0.5)
+    assert then(failed(restarts=2), NOW + 0.5) == Finish(ExitCode.BACK_OFF_LIMIT, Result.FAILED)
+    assert then(failed(restarts=2).lost(), NOW + 29) == Rest(NOW + 30)
+
+
+def test_a_suspension_after_an_end_makes_it_a_stop_that_was_not_heard_of() -> None:
+    """Nothing is restarted while the order is to wait, and the run after it is neither counted nor delayed."""
+    suspended = given(WAIT, failed(confirmed=False, restarts=2).lost())
+    assert then(suspended, NOW + 1e9) == Rest()
+    assert then(given(replace(RUN_1, generation=11, run=2), suspended)) == Start(2)
+
+
+def test_the_supervisors_word_about_the_next_run_does_not_shorten_the_back_off_or_lift_its_limit() -> None:
+    """It orders the next run as soon as it hears of a failure, but counting failures is done here."""
+    ordered = replace(RUN_1, generation=11, run=2)
+    assert then(given(ordered, failed()), NOW + 0.5) == Rest(NOW + 2)
+    assert then(given(ordered, failed()), NOW + 2) == Start(2, restart=True)
+    assert then(given(ordered, failed(restarts=2)), NOW + 2) == Finish(ExitCode.BACK_OFF_LIMIT, Result.FAILED)
+
+
+def test_a_run_that_is_to_stop_before_its_restart_is_not_started() -> None:
+    """What follows the stop comes as the next order."""
+    assert then(given(replace(STOP_1, generation=11, run=2), failed()), NOW + 1e9) == Rest()
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected"),
+    [
+        ("TimedOut", Finish(ExitCode.TIMED_OUT, Result.TIMED_OUT)),
+        ("Finished", Finish(ExitCode.TERMINATED, Result.TERMINATED)),
+    ],
+)
+def test_an_order_to_end_is_the_end(phase: str, expected: Finish) -> None:
+    """With its own exit code when the job waited too long."""
+    end = replace(WAIT, verb=Verb.END, phase=phase)
+    assert then(given(end)) == expected
+    assert then(given(end, running()).asked_to_end(NOW).ended(-15, NOW, 1.0, None)) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "result"),
+    [
+        (ExitCode.TERMINATED, Result.TERMINATED),
+        (ExitCode.INTERRUPTED, Result.TERMINATED),
+        (ExitCode.NAME_IS_LIVE, None),
+        (ExitCode.UNREACHED, None),
+    ],
+)
+def test_leaving_ends_the_command_first(code: ExitCode, result: Result | None) -> None:
+    """And reports only what is true of this job."""
+    leaving = running().leave(code)
+    assert then(leaving) == Terminate()
+    assert then(leaving.asked_to_end(NOW)) == Rest(NOW + 10)
+    assert then(leaving.asked_to_end(NOW).ended(-15, NOW, 1.0, None)) == Finish(code, result)
+    assert then(new().leave(code)) == Finish(code, result)
+
+
+def test_asked_a_second_time_it_kills_at_once() -> None:
+    """The exit code is that of the first reason."""
+    twice = running().leave(ExitCode.TERMINATED).asked_to_end(NOW).leave(ExitCode.INTERRUPTED)
+    assert then(twice) == Kill()
+    assert then(twice.killed().ended(-9, NOW, 1.0, None)) == Finish(ExitCode.TERMINATED, Result.TERMINATED)
+
+
+def _situations() -> list[Situation]:
+    orders = [
+        Order(generation=generation, verb=verb, run=run, stopping=stopping)
+        for generation, verb, run, stopping in product((6, 8), Verb, (1, 2, 3), (False, True))
+    ]
+    bases = [
+        new(),
+        running(),
+        running(run=2),
+        running().asked_to_end(NOW),
+        running().asked_to_end(NOW).killed(),
+        failed(),
+        failed(confirmed=False),
+        failed(restarts=2),
+        running().ended(0, NOW, 1.0, None),
+        running().ended(255, NOW, 1.0, Stop(1, 7)),
+        running().asked_to_end(NOW).ended(-15, NOW, 1.0, None),
+    ]
+    plain = [base for base in bases if base.order is not None]
+    return plain + [given(order, base) for order, base in product(orders, bases)]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("later", [0.0, 0.5, 2.0, 30.0, 1e6])
+def test_in_every_situation_the_step_is_one_that_may_be_taken(later: float, *, lost: bool) -> None:
+    """Nothing starts beside a running command or against the order; waiting always ends or needs an event."""
+    for base in _situations():
+        situation = base.lost() if lost else base
+        order = situation.order
+        assert order is not None
+        step = then(situation, NOW + later)
+        if isinstance(step, Start):
+            assert not situation.running
+            assert step.run > situation.run
+            assert order.verb is Verb.RUN
+            end = situation.end
+            assert step.restart == (end is not None and not end.asked and situation.stopped_by is None)
+        if isinstance(step, Terminate):
+            assert situation.running
+            assert order.verb is not Verb.RUN or order.run > situation.run
+        if isinstance(step, Rest) and step.until is not None:
+            assert step.until > NOW + later
+        if isinstance(step, Finish):
+            assert not situation.running

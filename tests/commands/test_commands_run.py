@@ -1,0 +1,519 @@
+"""kubeai-run as a real process against a fake supervisor."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kubeai.elastic.testing import FakeSupervisor
+
+from tests.commands.commands_harness import RUN, STRICT, Launched, Launchpad, is_alive, kill_now, wait_until
+
+FOR_EVER = ("sh", "-c", "echo up; exec sleep 60")
+
+
+def in_run(first: str, others: str = "exit 0") -> tuple[str, ...]:
+    """A command that does one thing in run 1 and another in later runs."""
+    return "sh", "-c", f'echo up $KUBEAI_RUN; if [ "$KUBEAI_RUN" = 1 ]; then {first}; else {others}; fi'
+
+
+def order_stop(supervisor: FakeSupervisor) -> None:
+    """A STOP was decided for run 1."""
+    supervisor.order(order="run", run=1, stopping=True, phase="Stopping")
+
+
+def suspend(supervisor: FakeSupervisor) -> None:
+    """Run 1 is over and nothing should run."""
+    supervisor.order(order="wait", run=1, phase="Suspended")
+
+
+def resume(supervisor: FakeSupervisor, run: int = 2) -> None:
+    """The next run is granted one host."""
+    supervisor.order(order="run", run=run, workers=1, phase="Resuming")
+
+
+def until_registered(launched: Launched) -> None:
+    """Wait for the first order's effect."""
+    launched.wait_for_report(running=True)
+
+
+def test_success_is_reported_and_is_exit_code_0(launchpad: Launchpad) -> None:
+    """The last thing the supervisor hears is the result."""
+    launched = launchpad.start("true")
+    assert launched.end() == 0
+    launched.wait_for_report(run=1, running=False, exit_code=0, result="succeeded")
+
+
+def test_the_hello_says_what_the_job_asks_for(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """Every field of the contract."""
+    options = ("--min-workers", "1", "--max-wait-time", "600", "--launcher-host", "a", "--framework", "torchrun")
+    assert launchpad.start("true", options=options, job="my.job-1").end() == 0
+    hello = supervisor.hellos[0].body
+    assert len(hello.pop("instance")) >= 16
+    assert hello == {
+        "job": "my.job-1",
+        "framework": "torchrun",
+        "min_workers": 1,
+        "max_workers": 2,
+        "requested_workers": 2,
+        "max_wait_seconds": 600.0,
+        "launcher_host": "a",
+        "report": {
+            "revision": 2,
+            "hosts": ["a", "b"],
+            "run": 0,
+            "running": False,
+            "exit_code": None,
+            "restarts": 0,
+            "applied": 0,
+            "result": None,
+        },
+    }
+
+
+def test_the_command_finds_its_run_in_arguments_environment_and_files(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """And nothing of the launcher's own token."""
+    supervisor.order(run=3, hosts=["x", "y", "z"], exclusions=["x"])
+    show = "import json, os, pathlib, sys; d = pathlib.Path(os.environ['KUBEAI_DIR']); print(json.dumps(["
+    show += "sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith('KUBEAI_')},"
+    show += (
+        "{f.name: f.read_text() for f in d.iterdir()}, [oct(f.stat().st_mode & 0o777) for f in [d, *d.iterdir()]]]))"
+    )
+    launched = launchpad.start(
+        sys.executable, "-c", show, "-np={workers}", environ={"KUBEAI_LAUNCHER_TOKEN_FILE": "/secret"}
+    )
+    assert launched.end() == 0
+    line = next(line for line in launched.output().splitlines() if line.startswith("[["))
+    arguments, environment, files, modes = json.loads(line)
+    assert arguments == ["-np=2"]
+    assert environment == {
+        "KUBEAI_DIR": str(launched.directory),
+        "KUBEAI_JOB": "job",
+        "KUBEAI_RUN": "3",
+        "KUBEAI_WORKERS": "2",
+        "KUBEAI_HOSTS_FILE": str(launched.hosts),
+        "KUBEAI_HOSTS_SCRIPT": "",
+        "KUBEAI_HOSTS_PORT": "0",
+    }
+    assert files == {
+        "address": f"{supervisor.address}\n",
+        "job": "job\n",
+        "run": "3\n",
+        "token": f"{supervisor.job_token('job', 3)}\n",
+        "exclusions": "x\n",
+        "hosts": "x\ny\nz\n",
+    }
+    assert set(modes) == {"0o700", "0o600"}
+
+
+def test_without_a_directory_of_ones_own_a_temporary_one_is_used_and_removed(
+    launchpad: Launchpad, tmp_path: Path
+) -> None:
+    """Nothing stays behind."""
+    launched = launchpad.start("sh", "-c", "echo at $KUBEAI_DIR", options=("--directory", ""))
+    assert launched.end() == 0
+    place = Path(next(line for line in launched.output().splitlines() if line.startswith("at "))[3:])
+    assert place != tmp_path
+    assert not place.exists()
+
+
+def test_failures_are_restarted_as_new_runs_up_to_the_limit(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """Then the job has failed, and the command's own code is only reported."""
+    launched = launchpad.start("sh", "-c", "exit 3", options=("--back-off-limit", "2"))
+    assert launched.end() == 70
+    launched.wait_for_report(run=3, running=False, exit_code=3, restarts=2, result="failed")
+    starts = [report["run"] for report in launched.reports() if report["running"]]
+    assert sorted(set(starts)) == [1, 2, 3]
+    assert supervisor.hellos[0].body["report"]["restarts"] == 0
+
+
+def test_a_restarted_run_has_no_token_until_the_supervisor_gave_it_one(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """A process must not speak for the run before."""
+    launched = launchpad.start(*in_run("exit 3", "exec sleep 60"))
+    launched.wait_for_output("up 2")
+    assert launched.file("run") == "2\n"
+    assert not (launched.directory / "token").exists()
+    supervisor.order(run=2)
+    wait_until((launched.directory / "token").exists, lambda: "a token")
+    assert launched.file("token") == f"{supervisor.job_token('job', 2)}\n"
+
+
+def test_a_stop_by_order_is_no_failure_and_a_resume_is_run_2(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """Stop, suspend, resume, success: no restart is counted."""
+    launched = launchpad.start(*in_run("trap 'exit 255' USR1; while :; do sleep 0.02; done"))
+    launched.wait_for_output("up 1")
+    order_stop(supervisor)
+    launched.wait_for_report(applied=1)
+    pid = command_of(launched)
+    os.kill(pid, signal.SIGUSR1)
+    launched.wait_for_report(run=1, running=False, exit_code=255)
+    suspend(supervisor)
+    launched.wait_for_report(applied=2)
+    resume(supervisor)
+    assert launched.end() == 0
+    launched.wait_for_report(run=2, result="succeeded", restarts=0)
+
+
+def test_a_stop_known_only_from_a_process_is_no_failure_while_the_supervisor_is_away(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """The word in the identity directory is enough, for longer than the offline grace."""
+    launched = launchpad.start(
+        *in_run("while [ ! -e $KUBEAI_DIR/go ]; do sleep 0.02; done; echo 1 7 > $KUBEAI_DIR/stopped; exit 255"),
+        options=("--offline-grace", "0.1"),
+    )
+    launched.wait_for_output("up 1")
+    supervisor.stop()
+    (launched.directory / "go").touch()
+    launched.wait_for_output("run 1 ended with 255, stopped")
+    with pytest.raises(subprocess.TimeoutExpired):
+        launched.end(0.7)
+    assert "up 2" not in launched.output()
+    supervisor.start()
+    launched.wait_for_report(run=1, running=False, exit_code=255)
+    assert "up 2" not in launched.output()
+    supervisor.order(order="run", run=2, generation=9)
+    assert launched.end() == 0
+    launched.wait_for_report(run=2, result="succeeded", restarts=0)
+
+
+def test_an_end_without_a_word_waits_for_the_supervisor_to_call_it_a_stop(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """It comes back within the offline grace, with the order that announces the stop."""
+    launched = launchpad.start(
+        *in_run("while [ ! -e $KUBEAI_DIR/go ]; do sleep 0.02; done; exit 255"), options=("--offline-grace", "60")
+    )
+    launched.wait_for_output("up 1")
+    supervisor.stop()
+    (launched.directory / "go").touch()
+    launched.wait_for_output("run 1 ended with 255")
+    order_stop(supervisor)
+    supervisor.start()
+    launched.wait_for_report(running=False, exit_code=255, applied=1)
+    resume(supervisor)
+    assert launched.end() == 0
+    launched.wait_for_report(run=2, result="succeeded", restarts=0)
+
+
+def test_a_failure_while_the_supervisor_is_away_is_restarted_after_the_offline_grace(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """And success ends it also when nobody confirms it."""
+    launched = launchpad.start(
+        *in_run("while [ ! -e $KUBEAI_DIR/go ]; do sleep 0.02; done; exit 3", "exec sleep 60"),
+        options=("--offline-grace", "0.2"),
+    )
+    launched.wait_for_output("up 1")
+    supervisor.stop()
+    (launched.directory / "go").touch()
+    launched.wait_for_output("up 2")
+    supervisor.start()
+    launched.wait_for_report(run=2, running=True, restarts=1)
+
+
+def test_an_absent_supervisor_changes_nothing_and_hears_everything_when_it_is_back(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """The command keeps running as the same process."""
+    launched = launchpad.start(*FOR_EVER)
+    launched.wait_for_output("up")
+    pid = command_of(launched)
+    hellos = len(supervisor.hellos)
+    supervisor.stop()
+    launched.wait_for_output("the supervisor is away")
+    supervisor.refuse(503, "not_serving")
+    supervisor.start()
+    supervisor.accept()
+    supervisor.wait_for(lambda: len(supervisor.hellos) > hellos)
+    report = supervisor.hellos[-1].body["report"]
+    assert (report["run"], report["running"]) == (1, True)
+    assert supervisor.hellos[-1].body["instance"] == supervisor.hellos[0].body["instance"]
+    assert is_alive(pid)
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, "malformed"), (403, "foreign_token"), (401, "bad_token")])
+def test_a_refusal_after_the_registration_does_not_end_the_job(
+    launchpad: Launchpad, supervisor: FakeSupervisor, status: int, code: str
+) -> None:
+    """Whatever is wrong over there may be put right."""
+    launched = launchpad.start(*FOR_EVER)
+    until_registered(launched)
+    supervisor.refuse(status, code)
+    supervisor.drop()
+    launched.wait_for_output(code)
+    hellos = len(supervisor.hellos)
+    supervisor.accept()
+    supervisor.wait_for(lambda: len(supervisor.hellos) > hellos)
+    assert launched.process.poll() is None
+
+
+def test_a_suspension_ends_a_command_that_is_still_running(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """With SIGTERM first; ending on it with code 0 is no success."""
+    launched = launchpad.start(*in_run("trap 'exit 0' TERM; while :; do sleep 0.02; done"))
+    launched.wait_for_output("up 1")
+    suspend(supervisor)
+    launched.wait_for_report(run=1, running=False, exit_code=0, result=None)
+    resume(supervisor)
+    assert launched.end() == 0
+    launched.wait_for_output("up 2")
+
+
+def test_a_command_that_ignores_the_request_is_killed_with_its_group(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """Nothing of run 1 is left when run 2 starts."""
+    stubborn = "trap '' TERM; sleep 60 & echo child $!; while :; do sleep 0.02; done"
+    launched = launchpad.start(*in_run(stubborn), options=("--stop-grace", "0.2"))
+    launched.wait_for_output("child ")
+    child = int(launched.output().partition("child ")[2].split()[0])
+    suspend(supervisor)
+    launched.wait_for_report(run=1, running=False, exit_code=-9)
+    assert not is_alive(child)
+
+
+def test_what_a_command_leaves_behind_is_ended_before_its_end_is_reported(launchpad: Launchpad) -> None:
+    """The next run must not meet the last one's processes; zombies that nobody reaps are not waited for."""
+    launched = launchpad.start("sh", "-c", "sleep 60 & echo child $!", options=("--stop-grace", "60"))
+    assert launched.end() == 0
+    assert not is_alive(int(launched.output().partition("child ")[2].split()[0]))
+
+
+def test_a_command_starts_with_no_signal_ignored(launchpad: Launchpad) -> None:
+    """Python ignores two of its own accord, which would break the pipes of a shell script."""
+    launched = launchpad.start("grep", "SigIgn", "/proc/self/status")
+    assert launched.end() == 0
+    assert "SigIgn:\t0000000000000000" in launched.output()
+
+
+def test_waiting_too_long_has_its_own_exit_code(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """The supervisor counts the time and says so."""
+    supervisor.order(order="wait", run=1, phase="Waiting")
+    launched = launchpad.start("true")
+    launched.wait_for_report(applied=1)
+    supervisor.order(order="end", run=1, phase="TimedOut")
+    assert launched.end() == 75
+    launched.wait_for_report(run=0, result="timed_out")
+
+
+def test_a_name_that_is_live_is_refused(launchpad: Launchpad) -> None:
+    """And the first one goes on."""
+    first = launchpad.start(*FOR_EVER)
+    until_registered(first)
+    second = launchpad.start("echo", "never")
+    assert second.end() == 73
+    assert "never" not in second.output()
+    assert first.process.poll() is None
+
+
+def test_a_supervisor_that_is_never_reached_is_given_up(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """With its own exit code, and the reason on stderr."""
+    supervisor.stop()
+    launched = launchpad.start("true", options=("--register-timeout", "0.3"))
+    assert launched.end() == 69
+    assert "refused" in launched.output()
+
+
+def test_a_registration_that_is_refused_for_good_is_not_repeated(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """The same words would be refused again."""
+    supervisor.refuse(403, "foreign_token")
+    launched = launchpad.start("true")
+    assert launched.end() == 69
+    assert "foreign_token" in launched.output()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_command_in_order_and_is_reported(
+    launchpad: Launchpad, number: signal.Signals, code: int
+) -> None:
+    """In well under the two seconds it may take."""
+    launched = launchpad.start("sh", "-c", "trap 'echo in order; exit 9' TERM; echo up; while :; do sleep 0.02; done")
+    launched.wait_for_output("up")
+    launched.process.send_signal(number)
+    asked = time.monotonic()
+    assert launched.end() == code
+    assert time.monotonic() - asked < 2
+    assert "in order" in launched.output()
+    launched.wait_for_report(running=False, exit_code=9, result="terminated")
+
+
+def test_a_signal_while_the_supervisor_is_away_does_not_wait_for_it_long(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """Two seconds for the report at most."""
+    launched = launchpad.start(*FOR_EVER)
+    launched.wait_for_output("up")
+    supervisor.stop()
+    launched.wait_for_output("the supervisor is away")
+    asked = time.monotonic()
+    launched.process.terminate()
+    assert launched.end() == 143
+    assert time.monotonic() - asked < 4
+
+
+def test_a_second_signal_kills_at_once(launchpad: Launchpad) -> None:
+    """Long before the grace is over."""
+    launched = launchpad.start(
+        "sh", "-c", "trap 'echo asked' TERM; echo up; while :; do sleep 0.02; done", options=("--stop-grace", "60")
+    )
+    launched.wait_for_output("up")
+    launched.process.terminate()
+    launched.wait_for_output("asked")
+    launched.process.terminate()
+    assert launched.end() == 143
+    launched.wait_for_report(exit_code=-9, result="terminated")
+
+
+def test_a_command_does_not_outlive_a_killed_kubeai_run(launchpad: Launchpad) -> None:
+    """Also one that ignores SIGTERM."""
+    launched = launchpad.start("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.02; done")
+    launched.wait_for_output("up")
+    pid = command_of(launched)
+    launched.process.kill()
+    try:
+        wait_until(lambda: not is_alive(pid), lambda: "the end of the command")
+    finally:
+        kill_now(pid)
+
+
+def test_exclusions_are_in_place_before_they_are_reported_as_applied(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """And unchanged ones are not written again."""
+    launched = launchpad.start(*FOR_EVER)
+    until_registered(launched)
+    path = launched.directory / "exclusions"
+    for number in range(1, 6):
+        supervisor.order(run=1, hosts=["a", f"h{number}"], exclusions=[f"h{number}"])
+        launched.wait_for_report(applied=number)
+        assert path.read_text(encoding="utf-8") == f"h{number}\n"
+        assert launched.file("hosts") == f"a\nh{number}\n"
+    before = path.stat().st_mtime_ns
+    supervisor.order(run=1, hosts=["b", "h5"], exclusions=["h5"])
+    launched.wait_for_report(applied=6)
+    assert path.stat().st_mtime_ns == before
+
+
+def test_exclusions_that_cannot_be_written_are_not_reported_and_tried_again(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """The command runs on meanwhile."""
+    launched = launchpad.start(*FOR_EVER)
+    until_registered(launched)
+    path = launched.directory / "exclusions"
+    path.unlink()
+    (path / "in the way").mkdir(parents=True)
+    supervisor.order(run=1, exclusions=["a"])
+    launched.wait_for_output("trying again")
+    assert not any(report["applied"] for report in launched.reports())
+    (path / "in the way").rmdir()
+    path.rmdir()
+    launched.wait_for_report(applied=1, running=True)
+    assert launched.file("exclusions") == "a\n"
+
+
+def test_changes_of_the_operators_list_are_reported_and_an_unreadable_one_is_not(launchpad: Launchpad) -> None:
+    """One remark, however often it is looked for."""
+    launched = launchpad.start(*FOR_EVER)
+    launched.wait_for_report(hosts=["a", "b"], running=True)
+    launched.hosts.unlink()
+    launched.wait_for_output("going on with the last good list")
+    launched.hosts.write_text("b:1\nc:2\n", encoding="utf-8")
+    launched.wait_for_report(hosts=["b", "c"])
+    launched.wait_for_output("can be read again")
+    assert [] not in [report["hosts"] for report in launched.reports()]
+
+
+def test_a_malformed_order_changes_nothing(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """It is remarked, and the next good one counts."""
+    launched = launchpad.start(*FOR_EVER)
+    until_registered(launched)
+    supervisor.order(order="explode", run=1)
+    supervisor.order(run=0)
+    supervisor.order(run=1, exclusions="abc")
+    launched.wait_for_output("malformed order", count=3)
+    supervisor.order(run=1, exclusions=["a"])
+    launched.wait_for_report(applied=4, running=True)
+
+
+def test_reports_are_repeated_until_they_are_confirmed(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """The latest state, not every one that was."""
+    supervisor.refuse(503, "not_serving", path="/v1/launchers/report")
+    launched = launchpad.start(*FOR_EVER)
+    launched.wait_for_output("up")
+    launched.wait_for_output("not_serving")
+    supervisor.accept()
+    launched.wait_for_report(run=1, running=True)
+
+
+def test_a_supervisor_that_does_not_know_the_job_hears_the_hello_again(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """A new one may have lost its store."""
+    launched = launchpad.start(*FOR_EVER)
+    until_registered(launched)
+    supervisor.refuse(404, "unknown_job", path="/v1/launchers/report")
+    supervisor.order(run=1, exclusions=["a"])
+    supervisor.wait_for(lambda: len(supervisor.hellos) > 1)
+    assert supervisor.hellos[-1].body["report"]["applied"] == 1
+
+
+def test_a_name_that_was_taken_meanwhile_ends_the_command(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """Two of one job would write the same checkpoint."""
+    launched = launchpad.start(*FOR_EVER)
+    launched.wait_for_output("up")
+    pid = command_of(launched)
+    supervisor.refuse(409, "name_is_live")
+    supervisor.drop()
+    assert launched.end() == 73
+    assert not is_alive(pid)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--job", "j", "--max-workers", "2"),
+        ("--job", "J", "--max-workers", "2", "--", "true"),
+        ("--job", "j", "--max-workers", "2", "--min-workers", "3", "--", "true"),
+        ("--job", "j", "--max-workers", "2", "--", "no-such-command-anywhere"),
+        ("--job", "j", "--max-workers", "2", "--token-file", "/does/not/exist", "--", "true"),
+        ("--job", "j", "--max-workers", "2", "--supervisor", "http://192.0.2.1:80", "--", "true"),
+        ("--job", "j", "--max-workers", "2", "--max-wait-time", "nan", "--", "true"),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """Said before anything is registered."""
+    token = tmp_path / "token"
+    token.write_text("t", encoding="utf-8")
+    environ = {
+        **os.environ,
+        "KUBEAI_SUPERVISOR": "http://127.0.0.1:1",
+        "KUBEAI_LAUNCHER_TOKEN_FILE": str(token),
+    }
+    done = subprocess.run([*STRICT, RUN, *arguments], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 64
+    assert done.stderr.startswith("kubeai-run: ")
+
+
+def test_help_documents_every_exit_code() -> None:
+    """They are part of the contract."""
+    done = subprocess.run([*STRICT, RUN, "--help"], capture_output=True, text=True, check=True)
+    for code in (0, 64, 69, 70, 73, 75, 130, 143):
+        assert f"  {code:>3}  " in done.stdout
+
+
+def command_of(launched: Launched) -> int:
+    """The command's pid."""
+    children = Path(f"/proc/{launched.process.pid}/task/{launched.process.pid}/children")
+    return int(children.read_text(encoding="ascii").split()[0])

@@ -1,0 +1,93 @@
+"""The identity directory as kubeai-run keeps it."""
+
+from itertools import combinations_with_replacement, product
+from pathlib import Path
+
+import pytest
+from kubeai.elastic import identity
+from kubeai.elastic.commands.situation import Stop
+from kubeai.elastic.commands.workspace import Workspace
+
+LISTS = [
+    ((), ()),
+    (("a", "b"), ()),
+    (("a", "b"), ("b",)),
+    (("a",), ()),
+    (("a", "x"), ("x",)),
+    (("b", "x"), ("b", "x")),
+]
+
+
+def workspace(directory: Path) -> Workspace:
+    """One without TLS."""
+    return Workspace(directory, "job", "http://127.0.0.1:1", None)
+
+
+def names(directory: Path, file: str) -> set[str]:
+    """One of its lists."""
+    return set((directory / file).read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(LISTS, LISTS)))
+def test_no_reader_sees_a_host_as_usable_that_is_so_neither_before_nor_after(
+    before: tuple[tuple[str, ...], tuple[str, ...]],
+    after: tuple[tuple[str, ...], tuple[str, ...]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whenever it reads the exclusions, the hosts and the exclusions again, as kubeai-discover-hosts does."""
+    place = workspace(tmp_path)
+    place.list_hosts(*before)
+    seen = [(names(tmp_path, "hosts"), names(tmp_path, "exclusions"))]
+
+    def write(path: Path, text: str) -> None:
+        write_atomically(path, text)
+        seen.append((names(tmp_path, "hosts"), names(tmp_path, "exclusions")))
+
+    write_atomically = identity.write_atomically
+    monkeypatch.setattr(identity, "write_atomically", write)
+    place.list_hosts(*after)
+    assert seen[-1] == (set(after[0]), set(after[1]))
+    may_be_used = (set(before[0]) - set(before[1])) | (set(after[0]) - set(after[1]))
+    for first, second, third in combinations_with_replacement(range(len(seen)), 3):
+        assert seen[second][0] - seen[first][1] - seen[third][1] <= may_be_used
+
+
+def test_an_earlier_jobs_words_are_forgotten(tmp_path: Path) -> None:
+    """Its run numbers are not ours, and its token speaks for another run."""
+    (tmp_path / "stopped").write_text("1 5\n", encoding="utf-8")
+    (tmp_path / "token").write_text("old\n", encoding="utf-8")
+    assert workspace(tmp_path).word_of_stop() is None
+    assert not (tmp_path / "token").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [("1 7\n", Stop(1, 7)), ("", None), ("1", None), ("a b\n", None), ("1 2 3", None)]
+)
+def test_a_word_of_a_stop_is_a_run_and_a_generation(text: str, word: Stop | None, tmp_path: Path) -> None:
+    """Anything else says nothing."""
+    place = workspace(tmp_path)
+    (tmp_path / "stopped").write_text(text, encoding="utf-8")
+    assert place.word_of_stop() == word
+
+
+def test_a_new_run_asks_every_host_anew(tmp_path: Path) -> None:
+    """What was reachable before a suspension need not be now."""
+    place = workspace(tmp_path)
+    (tmp_path / "hosts.last").write_text("a\n", encoding="utf-8")
+    place.enter_run(2, "t")
+    assert not (tmp_path / "hosts.last").exists()
+
+
+def test_a_run_is_complete_for_its_processes_once_its_token_is_there(tmp_path: Path) -> None:
+    """Not before, so that no process speaks for the run before."""
+    place = Workspace(tmp_path, "job", "https://127.0.0.1:1", "PEM")
+    place.enter_run(1, "t1")
+    place.enter_run(2, None)
+    assert identity.read(tmp_path) is None
+    place.give_token("t2")
+    own = identity.read(tmp_path)
+    assert own is not None
+    assert (own.job, own.run, own.token, own.address) == ("job", 2, "t2", "https://127.0.0.1:1")
+    assert own.ca is not None
+    assert own.ca.read_text(encoding="utf-8") == "PEM"
