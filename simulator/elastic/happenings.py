@@ -1,0 +1,40 @@
+"""What can happen to a launcher: everything comes to it through one queue."""
+
+from dataclasses import dataclass
+
+from simulator.elastic.control import Message
+from simulator.elastic.membership import WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """The discovery script has answered."""
+
+    hosts: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A worker has spoken."""
+
+    worker: WorkerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A worker process has ended and is reaped."""
+
+    worker: WorkerId
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The launcher is to end with this code."""
+
+    code: int
+    reason: str
+
+
+Happening = Discovered | Said | Exited | Over

@@ -1,0 +1,318 @@
+"""An elastic launcher on one machine: ``python -m simulator.elastic.launcher … -- COMMAND``.
+
+Follows a host discovery script and keeps one worker process on every listed host, as Horovod elastic 0.28.1 does over
+ssh. It ends with 0 when a worker has ended with 0, with 1 when the job cannot go on (the state is lost, too few hosts
+for too long, the discovery script has failed), and with 128 + N on signal N. Its workers never outlive it.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from simulator.elastic.control import (
+    RENDEZVOUS_VARIABLE,
+    WORKER_VARIABLE,
+    Broken,
+    Hello,
+    Leave,
+    MalformedMessageError,
+    Message,
+    Place,
+    Ready,
+    Synced,
+    Update,
+    decode,
+    encode,
+)
+from simulator.elastic.happenings import Discovered, Exited, Happening, Over, Said
+from simulator.elastic.membership import (
+    Action,
+    CallOff,
+    Dismiss,
+    Form,
+    Member,
+    Phase,
+    Situation,
+    Spawn,
+    WorkerId,
+    chosen_hosts,
+    decide,
+    formed,
+    state_is_lost,
+)
+from simulator.elastic.processes import Child, output_of, start_worker
+from simulator.elastic.settings import Settings, parse_arguments, parse_hosts
+from simulator.events import EventLog, Kind
+
+_DISCOVERY_LIMIT = 10.0
+"""Seconds for one call of the discovery script. A good one takes milliseconds; a hanging one must not look healthy."""
+_TICK = 0.25
+"""Seconds between looks at the clock; the bounds it watches are tens of seconds."""
+_START_SECONDS = 60.0
+"""Bound for a worker from its start to its hello: 24 at once on two busy cores take a few seconds."""
+_STRAGGLER_SECONDS = 45.0
+"""After a ring broke, its members come back within their own time-out of 30 s; one that does not is stuck."""
+_FINISH_SECONDS = 10.0
+"""How long the others may take to end after the first worker has ended with 0: they are at the same last step."""
+_STOP_GRACE = 1.0
+"""Seconds from SIGTERM to SIGKILL for the workers: they hold nothing that needs longer."""
+
+
+class Launcher:
+    """Holds the situation, the processes and the connections; what to do is decided in ``membership``."""
+
+    def __init__(self, settings: Settings, run: int, events: EventLog, nodes: Path | None) -> None:
+        """Start nothing yet.
+
+        Args:
+            settings: the command line.
+            run: number of this run, for the events.
+            events: where to log.
+            nodes: folder with one folder a node, for the pids of the node's processes.
+        """
+        self._settings = settings
+        self._run = run
+        self._events = events
+        self._nodes = nodes
+        self._situation = Situation()
+        self._happenings: asyncio.Queue[Happening] = asyncio.Queue()
+        self._children: dict[WorkerId, Child] = {}
+        self._watches: set[asyncio.Task[None]] = set()
+        self._writers: dict[WorkerId, asyncio.StreamWriter] = {}
+        self._spawned = 0
+        self._rendezvous = ""
+        self._enough_at = time.monotonic()
+        self._called_off_at = 0.0
+
+    async def supervise(self) -> int:
+        """Run the job to its end; returns the exit code."""
+        server = await asyncio.start_server(self._converse, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        self._rendezvous = f"{host}:{port}"
+        discovery = asyncio.create_task(self._discover(), name="discovery")
+        discovery.add_done_callback(lambda _: self._happenings.put_nowait(Over(1, "host discovery has ended")))
+        try:
+            over = await self._until_over()
+            _log(over.reason)
+            await self._end_workers(_FINISH_SECONDS if over.code == 0 else 0.0)
+        finally:
+            discovery.cancel()
+            server.close()
+        return over.code
+
+    def interrupt(self, number: signal.Signals) -> None:
+        """End in order because of a signal."""
+        self._happenings.put_nowait(Over(128 + number, f"ended by {number.name}"))
+
+    async def _until_over(self) -> Over:
+        while True:
+            happening = await self._next_happening()
+            over = self._take(happening) if happening else None
+            if (over := over or self._overdue(time.monotonic())) is not None:
+                return over
+            for action in decide(self._situation, self._settings.limits):
+                self._carry_out(action)
+
+    async def _next_happening(self) -> Happening | None:
+        try:
+            async with asyncio.timeout(_TICK):
+                return await self._happenings.get()
+        except TimeoutError:
+            return None
+
+    # What has happened.
+
+    def _take(self, happening: Happening) -> Over | None:
+        match happening:
+            case Over():
+                return happening
+            case Discovered(hosts):
+                self._situation = replace(self._situation, listed=hosts)
+            case Said(worker, message):
+                self._hear(worker, message)
+            case Exited(worker, code):
+                return self._bury(worker, code)
+        return None
+
+    def _hear(self, worker: WorkerId, message: Message) -> None:
+        member = self._situation.member(worker)
+        if member is None or member.phase is Phase.LEAVING:
+            return
+        match message:
+            case Hello(port=port):
+                self._situation = self._situation.changed(replace(member, phase=Phase.READY, port=port))
+            case Ready():
+                self._situation = self._situation.changed(replace(member, phase=Phase.READY))
+                if not self._situation.called_off:
+                    # It found the ring broken before the end of a process was seen here.
+                    self._call_off(Broken(self._situation.epoch))
+            case Synced():
+                self._situation = self._situation.changed(replace(member, has_state=True))
+
+    def _bury(self, worker: WorkerId, code: int) -> Over | None:
+        member = self._situation.member(worker)
+        self._children.pop(worker, None)
+        self._writers.pop(worker, None)
+        self._situation = self._situation.without(worker)
+        if member is None or member.phase is Phase.LEAVING:
+            return None
+        if code == 0:
+            return Over(0, f"the worker on {member.host} has finished")
+        self._mourn(member, code)
+        return Over(1, "no worker is left that holds the state") if state_is_lost(self._situation) else None
+
+    def _mourn(self, member: Member, code: int) -> None:
+        _log(f"the worker on {member.host} ended with {code}; its host is not used again")
+        if member.phase is Phase.IN_RING:
+            epoch = self._situation.epoch
+            self._events.write(Kind.RING_BROKEN, run=self._run, epoch=epoch, host=member.host)
+            self._call_off(Broken(epoch))
+        self._events.write(Kind.HOST_BLACKLISTED, run=self._run, host=member.host)
+        self._situation = replace(self._situation, blacklist=self._situation.blacklist | {member.host})
+
+    def _overdue(self, now: float) -> Over | None:
+        ring = self._situation.in_phase(Phase.IN_RING)
+        limits = self._settings.limits
+        if ring or len(chosen_hosts(self._situation, limits)) >= limits.min_workers:
+            self._enough_at = now
+        elif (waited := now - self._enough_at) > self._settings.below_min_timeout:
+            return Over(1, f"too few hosts for {waited:.0f} s")
+        if self._situation.called_off and now - self._called_off_at > _STRAGGLER_SECONDS:
+            for member in ring:
+                self._children[member.worker].signal(signal.SIGKILL)
+        return None
+
+    # What is done about it.
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Spawn(host):
+                self._spawn(host)
+            case Dismiss(worker):
+                self._dismiss(worker)
+            case CallOff():
+                self._call_off(Update(self._situation.epoch))
+            case Form(order):
+                self._form(order)
+
+    def _spawn(self, host: str) -> None:
+        self._spawned += 1
+        worker = WorkerId(self._spawned)
+        child = start_worker(
+            self._settings.command,
+            self._environment(host, worker),
+            None if self._nodes is None else self._nodes / host,
+        )
+        self._children[worker] = child
+        members = (*self._situation.members, Member(worker, host))
+        self._situation = replace(self._situation, members=members)
+        watch = asyncio.create_task(self._watch(worker, child), name=f"worker {worker}")
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+        asyncio.get_running_loop().call_later(_START_SECONDS, self._end_if_starting, worker)
+
+    def _end_if_starting(self, worker: WorkerId) -> None:
+        member = self._situation.member(worker)
+        if member is not None and member.phase is Phase.STARTING:
+            self._children[worker].signal(signal.SIGKILL)
+
+    def _environment(self, host: str, worker: WorkerId) -> dict[str, str]:
+        # One thread each: many workers share this machine's cores, and a pool of threads in each costs its start-up.
+        threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        ours = {"HOROVOD_HOSTNAME": host, RENDEZVOUS_VARIABLE: self._rendezvous, WORKER_VARIABLE: str(worker)}
+        return {**threads, **os.environ, **ours}
+
+    def _dismiss(self, worker: WorkerId) -> None:
+        member = self._situation.member(worker)
+        if member is None:
+            return
+        if worker in self._writers:
+            self._send(worker, Leave())
+        else:
+            self._children[worker].signal(signal.SIGKILL)
+        self._situation = self._situation.changed(replace(member, phase=Phase.LEAVING))
+
+    def _call_off(self, message: Update | Broken) -> None:
+        for member in self._situation.in_phase(Phase.IN_RING):
+            self._send(member.worker, message)
+        self._situation = replace(self._situation, called_off=True)
+        self._called_off_at = time.monotonic()
+
+    def _form(self, order: tuple[WorkerId, ...]) -> None:
+        self._situation = formed(self._situation, order)
+        epoch = self._situation.epoch
+        members = [member for worker in order if (member := self._situation.member(worker)) is not None]
+        hosts = [member.host for member in members]
+        # Written before any of them can apply a step in it.
+        self._events.write(Kind.RING_FORMED, run=self._run, epoch=epoch, hosts=hosts)
+        ports = tuple(member.port for member in members)
+        for rank, member in enumerate(members):
+            self._send(member.worker, Place(epoch, rank, ports))
+        _log(f"ring {epoch}: {len(members)} workers, rank 0 on {hosts[0]}")
+
+    def _send(self, worker: WorkerId, message: Message) -> None:
+        # A connection that has broken is a process that is ending: its end says the rest.
+        if (writer := self._writers.get(worker)) is not None:
+            writer.write(encode(message))
+
+    async def _end_workers(self, patience: float) -> None:
+        await self._watches_done(patience)
+        for number, grace in ((signal.SIGTERM, _STOP_GRACE), (signal.SIGKILL, None)):
+            for child in self._children.values():
+                child.signal(number)
+            await self._watches_done(grace)
+
+    async def _watches_done(self, seconds: float | None) -> None:
+        if self._watches:
+            await asyncio.wait(self._watches, timeout=seconds)
+
+    # Where happenings come from.
+
+    async def _discover(self) -> None:
+        while True:
+            begun = time.monotonic()
+            try:
+                answer = await output_of(self._settings.discovery, _DISCOVERY_LIMIT)
+            except (OSError, subprocess.CalledProcessError) as error:
+                self._happenings.put_nowait(Over(1, f"host discovery failed: {error}"))
+                return
+            self._happenings.put_nowait(Discovered(parse_hosts(answer)))
+            await asyncio.sleep(self._settings.discovery_seconds - (time.monotonic() - begun))
+
+    async def _watch(self, worker: WorkerId, child: Child) -> None:
+        self._happenings.put_nowait(Exited(worker, await child.ended()))
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, MalformedMessageError, ValueError):
+            hello = decode(await reader.readline())
+            if isinstance(hello, Hello):
+                worker = WorkerId(hello.worker)
+                self._writers[worker] = writer
+                self._happenings.put_nowait(Said(worker, hello))
+                while line := await reader.readline():
+                    self._happenings.put_nowait(Said(worker, decode(line)))
+        writer.close()
+
+
+async def _main(settings: Settings) -> int:
+    state = os.environ.get("SIM_STATE")
+    nodes = Path(state) / "nodes" if state else None
+    with EventLog.from_environment("launcher") as events:
+        launcher = Launcher(settings, int(os.environ.get("KUBEAI_RUN", "1")), events, nodes)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, launcher.interrupt, number)
+        return await launcher.supervise()
+
+
+def _log(line: str) -> None:
+    sys.stderr.write(f"launcher: {line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(_main(parse_arguments(sys.argv[1:]))))

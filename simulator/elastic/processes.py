@@ -1,0 +1,101 @@
+"""Child processes of the launcher: they die with it, and each worker's pid stands in a file under its node's name."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A running process, and the file that names it."""
+
+    process: "subprocess.Popen[bytes]"
+    pid_file: Path | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id; not another's until the child has been reaped."""
+        return self.process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; none once it has been reaped."""
+        # Not Popen.send_signal: that may reap, and its pid file would then outlive the pid.
+        if self.process.returncode is None:
+            os.kill(self.process.pid, number)
+
+    async def ended(self) -> int:
+        """Wait for its end, reap it and remove its file; returns the exit code, negative for a signal."""
+        await _exit_of(self.process.pid)
+        if self.pid_file is not None:
+            # Before the reaping: afterwards the number may belong to somebody else.
+            self.pid_file.unlink(missing_ok=True)
+        return self.process.wait()
+
+
+def start_worker(command: Sequence[str], environ: Mapping[str, str], node: Path | None) -> Child:
+    """Start a worker.
+
+    Args:
+        command: what to run.
+        environ: its whole environment.
+        node: folder that stands for its node; the file ``<pid>`` appears there before the command runs, holding the
+            process's start time (field 22 of /proc/PID/stat), which tells it from a later bearer of the same pid.
+    """
+    if node is not None:
+        node.mkdir(parents=True, exist_ok=True)
+    # The launcher has no threads, so running Python between fork and exec is safe.
+    process = subprocess.Popen(command, env=environ, preexec_fn=_prepare(os.getpid(), node))  # noqa: PLW1509, S603 - as said; the command is the user's own
+    return Child(process, node / str(process.pid) if node is not None else None)
+
+
+async def output_of(command: Sequence[str], seconds: float) -> str:
+    """The standard output of a command; raises CalledProcessError, or TimeoutError after so many seconds."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, stdout=output, preexec_fn=_prepare(os.getpid(), None))  # noqa: PLW1509, S603, ASYNC220 - as above; starting takes a millisecond
+        try:
+            async with asyncio.timeout(seconds):
+                await _exit_of(process.pid)
+        finally:
+            process.kill()
+            code = process.wait()
+        if code != 0:
+            raise subprocess.CalledProcessError(code, list(command))
+        output.seek(0)
+        return output.read().decode(errors="replace")
+
+
+def _prepare(parent: int, node: Path | None) -> Callable[[], None]:
+    def prepare() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # The launcher died before the line above: nobody would end this process.
+            os._exit(1)
+        if node is not None:
+            (node / str(os.getpid())).write_text(_start_time())
+
+    return prepare
+
+
+def _start_time() -> str:
+    # The second field is the command's name in parentheses and may hold anything: count from behind it.
+    return Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
+
+
+async def _exit_of(pid: int) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    descriptor = os.pidfd_open(pid)
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

@@ -1,0 +1,189 @@
+"""A TCP ring between the worker processes: exact integer sums and broadcasts, neighbour to neighbour on loopback.
+
+Rank r sends to rank r + 1 and hears rank r - 1, the last rank sends to rank 0. A dead neighbour is noticed by the end
+of its connection; whoever notices closes its own two, so the news goes round.
+"""
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.elastic.control import Place
+
+SETUP_SECONDS = 10.0
+"""Bound for closing a ring. Connecting on loopback takes under a millisecond; the rest is for a busy machine."""
+SILENCE_SECONDS = 30.0
+"""How long to wait for a neighbour that is connected but says nothing: the time-out of gloo, Horovod's transport."""
+
+_LOOPBACK = "127.0.0.1"
+_GREETING = struct.Struct("!I")  # epoch
+_HEADER = struct.Struct("!IIQ")  # epoch, number of the message on this connection, bytes that follow
+
+
+class RingBrokenError(Exception):
+    """A neighbour is gone or silent: go back to the last commit and wait for a new ring."""
+
+
+class Ring:
+    """This process's place in a closed ring. Not safe for several threads."""
+
+    def __init__(self, place: Place, incoming: socket.socket | None, outgoing: socket.socket | None) -> None:
+        self.epoch = place.epoch
+        self.rank = place.rank
+        self.size = len(place.ports)
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._sent = 0
+        self._received = 0
+
+    @classmethod
+    def alone(cls) -> Self:
+        """A ring of one, without a launcher."""
+        return cls(Place(epoch=0, rank=0, ports=(0,)), None, None)
+
+    @classmethod
+    def close_up(cls, place: Place, listener: socket.socket, interrupted: Callable[[float], bool]) -> Self:
+        """Connect to the next rank and wait for the previous one.
+
+        Args:
+            place: epoch, rank and everybody's ports.
+            listener: this process's own listening socket.
+            interrupted: waits up to so many seconds for either the listener or the launcher, and says whether the
+                launcher has called this epoch off.
+
+        Raises:
+            RingBrokenError: a neighbour cannot be reached, or did not come within SETUP_SECONDS.
+        """
+        if len(place.ports) == 1:
+            return cls(place, None, None)
+        deadline = time.monotonic() + SETUP_SECONDS
+        outgoing = _connect(place)
+        try:
+            incoming = _accept(place.epoch, listener, deadline, interrupted)
+        except RingBrokenError:
+            outgoing.close()
+            raise
+        return cls(place, incoming, outgoing)
+
+    def allreduce(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sum over all ranks, in 2(N-1) messages: partial sums go up the ranks, the total goes round once.
+
+        Integers, so the order of the ranks does not show in the result. Raises RingBrokenError.
+        """
+        if self.size == 1:
+            return values.copy()
+        last = self.size - 1
+        if self.rank == 0:
+            self._send(values.tobytes())
+        else:
+            values = values + self._receive_like(values)
+            self._send(values.tobytes())
+        if self.rank == last:
+            return values
+        total = self._receive_like(values)
+        if self.rank != last - 1:
+            self._send(total.tobytes())
+        return total
+
+    def broadcast(self, payload: bytes) -> bytes:
+        """Rank 0's payload, at every rank. Raises RingBrokenError."""
+        if self.rank > 0:
+            payload = self._receive()
+        if self.rank < self.size - 1:
+            self._send(payload)
+        return payload
+
+    def close(self) -> None:
+        """Close both connections; the neighbours notice."""
+        for connection in (self._incoming, self._outgoing):
+            if connection is not None:
+                connection.close()
+
+    def _receive_like(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        payload = self._receive()
+        if len(payload) != values.nbytes:
+            raise RingBrokenError(f"{len(payload)} bytes from the previous rank, not {values.nbytes}")
+        return np.frombuffer(payload, dtype=np.int64)
+
+    def _send(self, payload: bytes) -> None:
+        header = _HEADER.pack(self.epoch, self._sent, len(payload))
+        self._sent += 1
+        try:
+            _present(self._outgoing).sendall(header + payload)
+        except OSError as error:
+            raise RingBrokenError("the next rank cannot be reached") from error
+
+    def _receive(self) -> bytes:
+        epoch, number, length = _HEADER.unpack(_read(_present(self._incoming), _HEADER.size))
+        if (epoch, number) != (self.epoch, self._received):
+            raise RingBrokenError(f"message {number} of epoch {epoch} where {self._received} of {self.epoch} was due")
+        self._received += 1
+        return _read(_present(self._incoming), length)
+
+
+def _present(connection: socket.socket | None) -> socket.socket:
+    if connection is None:
+        raise RingBrokenError("a ring of one has no neighbours")
+    return connection
+
+
+def _connect(place: Place) -> socket.socket:
+    port = place.ports[(place.rank + 1) % len(place.ports)]
+    try:
+        connection = socket.create_connection((_LOOPBACK, port), timeout=SETUP_SECONDS)
+    except OSError as error:
+        raise RingBrokenError(f"rank {place.rank + 1} cannot be reached") from error
+    connection.settimeout(SILENCE_SECONDS)
+    # A message is one small write that the neighbour waits for: Nagle's algorithm would hold it back for 40 ms.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        connection.sendall(_GREETING.pack(place.epoch))
+    except OSError as error:
+        connection.close()
+        raise RingBrokenError(f"rank {place.rank + 1} cannot be reached") from error
+    return connection
+
+
+def _accept(
+    epoch: int, listener: socket.socket, deadline: float, interrupted: Callable[[float], bool]
+) -> socket.socket:
+    while (left := deadline - time.monotonic()) > 0:
+        if interrupted(left):
+            raise RingBrokenError(f"epoch {epoch} was called off")
+        if select.select([listener], [], [], 0)[0]:
+            connection, _ = listener.accept()
+            if _greets(connection, epoch, left):
+                connection.settimeout(SILENCE_SECONDS)
+                return connection
+            connection.close()
+    raise RingBrokenError(f"the previous rank did not come within {SETUP_SECONDS:g} s")
+
+
+def _greets(connection: socket.socket, epoch: int, seconds: float) -> bool:
+    """Whether this is the previous rank in this epoch, and not one left over from a ring that broke while closing."""
+    connection.settimeout(seconds)
+    try:
+        return bool(_GREETING.unpack(_read(connection, _GREETING.size))[0] == epoch)
+    except RingBrokenError:
+        return False
+
+
+def _read(connection: socket.socket, length: int) -> bytes:
+    received = bytearray()
+    try:
+        while len(received) < length:
+            part = connection.recv(length - len(received))
+            if not part:
+                raise RingBrokenError("the previous rank has gone")
+            received += part
+    except TimeoutError as error:
+        raise RingBrokenError(f"the previous rank has said nothing for {connection.gettimeout():g} s") from error
+    except OSError as error:
+        raise RingBrokenError("the previous rank has gone") from error
+    return bytes(received)

@@ -1,0 +1,178 @@
+"""The demo job: ``python -m simulator.job``, a training script of the shape that users write.
+
+It trains data-parallel under ``simulator.elastic.launcher`` (or alone, without one), asks the SDK before every batch
+whether it may go on, and where it may not, rank 0 saves a checkpoint and everybody who was told exits with 255. The
+ranks exchange gradients only, never the flag. What it does is written to the event log, for the judge.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import kubeai.elastic as kubeai
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import checkpoint
+from simulator.elastic import client as elastic
+from simulator.events import EventLog, Kind
+from simulator.model import Task, digest, reference, shards_of
+
+__all__ = ["Fault", "Options", "Script", "main", "parse_arguments", "reference"]
+
+
+class Fault(StrEnum):
+    """Deliberate damage, to show that the judge notices."""
+
+    SKIP_UPDATE = "skip-update"
+    """One step counts as applied, but its update is left out."""
+    CORRUPT_SHARD = "corrupt-shard"
+    """One shard's gradient is off by one unit of its fixed point in one element."""
+    DIE_UNSAVED = "die-unsaved"
+    """Where the SDK says stop, the process dies: no checkpoint, no acknowledgement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    steps: int
+    step_seconds: float
+    checkpoint: Path
+    checkpoint_every: int
+    task: Task
+    fault: Fault | None
+    fault_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One process of the job."""
+
+    options: Options
+    run: int
+    host: str
+    events: EventLog
+
+    def main(self) -> None:
+        """Join, load, train to the last step; ends the process where the SDK says so."""
+        elastic.init()
+        kubeai.init(rank=elastic.rank)
+        kubeai.on_notice(self._notice)
+        state = elastic.State(self.options.task.first_params())
+        if elastic.rank() == 0:
+            self._load(state)
+        elastic.run(state, self._train)
+        self.events.write(Kind.JOB_FINISHED, run=self.run, step=state.step, digest=digest(state.params, state.step))
+
+    def _train(self, state: elastic.State) -> None:
+        while state.step < self.options.steps:
+            if kubeai.check_alive() == False:  # noqa: E712 - as users write it
+                self._leave(state)
+            self._step(state)
+            if self.options.checkpoint_every and state.step % self.options.checkpoint_every == 0:
+                self._save(state)
+            state.commit()
+
+    def _step(self, state: elastic.State) -> None:
+        begun = time.monotonic()
+        step = state.step + 1
+        gradient = self._gradient(state, step)
+        time.sleep(max(0.0, begun + self.options.step_seconds - time.monotonic()))
+        gradient = elastic.allreduce(gradient)
+        if not self._fails(Fault.SKIP_UPDATE, step):
+            state.params = self.options.task.updated(state.params, gradient)
+        state.step = step
+        self.events.write(
+            Kind.STEP_APPLIED,
+            run=self.run,
+            epoch=elastic.epoch(),
+            step=step,
+            rank=elastic.rank(),
+            host=self.host,
+            digest=digest(state.params, step),
+        )
+
+    def _gradient(self, state: elastic.State, step: int) -> NDArray[np.int64]:
+        task = self.options.task
+        shards = shards_of(elastic.rank(), elastic.size(), task.shards)
+        gradient = task.gradient(state.params, step, shards)
+        if 0 in shards and self._fails(Fault.CORRUPT_SHARD, step):
+            gradient[0] += 1
+        return gradient
+
+    def _fails(self, fault: Fault, step: int) -> bool:
+        return self.options.fault is fault and self.options.fault_step == step
+
+    def _leave(self, state: elastic.State) -> NoReturn:
+        directive = kubeai.directive().kind.value
+        rank = elastic.rank()
+        self.events.write(Kind.FLAG_SEEN, run=self.run, host=self.host, rank=rank, directive=directive, step=state.step)
+        if self.options.fault is Fault.DIE_UNSAVED:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._save(state)
+        sys.exit(-1)
+
+    def _load(self, state: elastic.State) -> None:
+        if (saved := checkpoint.load(self.options.checkpoint)) is not None:
+            state.params, state.step = saved
+            self.events.write(Kind.CHECKPOINT_LOADED, run=self.run, step=state.step)
+
+    def _save(self, state: elastic.State) -> None:
+        if (rank := elastic.rank()) == 0:
+            checkpoint.save(self.options.checkpoint, state.params, state.step)
+            self.events.write(Kind.CHECKPOINT_SAVED, run=self.run, step=state.step, rank=rank, host=self.host)
+
+    def _notice(self, notice: kubeai.Notice) -> None:
+        self.events.write(
+            Kind.NOTICE_SEEN,
+            run=self.run,
+            host=self.host,
+            rank=elastic.rank(),
+            notice=notice.id,
+            subject=notice.host,
+        )
+
+
+def parse_arguments(arguments: Sequence[str]) -> Options:
+    """Read the command line; ends the process with a message where it is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m simulator.job", description="A training job that can be judged.")
+    option = partial(parser.add_argument, metavar="N")
+    option("--steps", type=int, required=True, help="steps until the job is done")
+    option("--step-seconds", type=float, default=0.1, help="what a step takes at least (default 0.1)")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="file that is loaded at the start and saved to")
+    option("--checkpoint-every", type=int, default=0, help="also save every N steps (default 0: never)")
+    option("--shards", type=int, default=48, help="shards of a global batch (default 48)")
+    option("--seed", type=int, default=1, help="of the data and the first parameters (default 1)")
+    parser.add_argument("--fault", type=Fault, choices=list(Fault), help="damage one step, which the judge must notice")
+    option("--fault-step", type=int, help="which step (default: the middle one)")
+    parsed = parser.parse_args(arguments)
+    return Options(
+        steps=parsed.steps,
+        step_seconds=parsed.step_seconds,
+        checkpoint=parsed.checkpoint,
+        checkpoint_every=parsed.checkpoint_every,
+        task=Task(parsed.seed, parsed.shards),
+        fault=parsed.fault,
+        fault_step=parsed.steps // 2 if parsed.fault_step is None else parsed.fault_step,
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the script in this process."""
+    host = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+    events = EventLog.from_environment(f"worker-{host}")
+    Script(parse_arguments(arguments), int(os.environ.get("KUBEAI_RUN", "1")), host, events).main()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,230 @@
+"""The judge: from the events of a simulation to a verdict, by the truth alone and not by anything the product says.
+
+``judge(events, expectations)`` is pure. ``events`` are those of the cloud and of one job, ordered by time.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from simulator.events import Event, Kind
+from simulator.truth import Truth
+from simulator.verdict import (
+    Expectations,
+    Failure,
+    Figures,
+    Finding,
+    Group,
+    GroupMeaning,
+    Latency,
+    Verdict,
+)
+
+__all__ = ["Expectations", "Failure", "Figures", "Finding", "Group", "GroupMeaning", "Latency", "Verdict", "judge"]
+
+
+def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
+    """Judge one job. Raises DamagedLogError where an event lacks a field."""
+    log = _by_kind(events)
+    course = _follow(events, expectations)
+    steps = _Steps.of(log[Kind.STEP_APPLIED])
+    after_stop = _steps_after_stop(log)
+    ends = log[Kind.JOB_FINISHED]
+    finished = any(end.integer("step") >= expectations.steps for end in ends)
+    wrong_ends = [end for end in ends if end.text("digest") != expectations.digest]
+    failures = (
+        *(Finding(Failure.STEP_LOST, detail) for detail in steps.lost),
+        *(Finding(Failure.STEP_SKIPPED, f"step {step} was never applied") for step in steps.skipped),
+        *(Finding(Failure.FALSE_STOP, detail) for detail in course.false_stops),
+        *(Finding(Failure.STEP_AFTER_STOP, f"run {run} applied step {step}") for run, step in after_stop),
+        *(Finding(Failure.RANKS_DIFFER, f"step {step} has several digests") for step in steps.differing),
+        *_ending(expectations, finished=finished, wrong_ends=wrong_ends),
+    )
+    figures = Figures(
+        notices=sum(len(draft.hosts) for draft in course.groups),
+        groups=tuple(draft.group() for draft in course.groups),
+        notice_to_process=Latency.of(list(_notice_to_process(log))),
+        notice_to_flag=Latency.of(course.notice_to_flag),
+        notice_to_host_list=Latency.of(list(_notice_to_host_list(course.groups))),
+        steps_applied=steps.last,
+        steps_lost=len(steps.lost),
+        steps_skipped=len(steps.skipped),
+        steps_after_stop=len(after_stop),
+        false_stops=len(course.false_stops),
+        suspensions=len(course.stopped_runs),
+        resumes=_resumes(log, course.stopped_runs),
+        hosts_blacklisted=len(log[Kind.HOST_BLACKLISTED]),
+        finished=finished,
+        parameters_equal=finished and not wrong_ends,
+    )
+    return Verdict(figures, failures)
+
+
+# The order of things: what was true when something was seen.
+
+
+@dataclass(slots=True)
+class _GroupDraft:
+    name: str
+    first_shown: float
+    meaning: GroupMeaning
+    hosts: dict[str, None] = field(default_factory=dict)
+    excluded_at: dict[str, float] = field(default_factory=dict)
+    changes: int = 0
+
+    def group(self) -> Group:
+        after = tuple(t - self.first_shown for t in self.excluded_at.values())
+        return Group(self.name, self.meaning, tuple(self.hosts), self.changes, after)
+
+
+@dataclass(slots=True)
+class _Course:
+    """What one walk through the events finds."""
+
+    groups: list[_GroupDraft] = field(default_factory=list)
+    latest: dict[str, _GroupDraft] = field(default_factory=dict)
+    """The newest group of each name: hosts may be announced again under the same one."""
+    stopped_runs: dict[int, None] = field(default_factory=dict)
+    flagged_runs: set[int] = field(default_factory=set)
+    """Runs whose rank 0 has seen the STOP."""
+    false_stops: list[str] = field(default_factory=list)
+    notice_to_flag: list[float] = field(default_factory=list)
+    excluded: frozenset[str] = frozenset()
+
+
+def _follow(events: Iterable[Event], expectations: Expectations) -> _Course:
+    truth = Truth(expectations.min_workers, expectations.withdrawal_seconds)
+    course = _Course()
+    for event in events:
+        if event.kind is Kind.FLAG_SEEN:
+            _take_flag(course, truth, event)
+        is_news = event.kind is Kind.NOTICE_SHOWN and truth.group_of(event.text("node")) is None
+        truth.see(event)
+        if is_news:
+            _take_notice(course, truth, event)
+        elif event.kind is Kind.EXCLUSIONS_CHANGED:
+            _take_exclusions(course, truth, event)
+    return course
+
+
+def _take_flag(course: _Course, truth: Truth, event: Event) -> None:
+    run, host = event.integer("run"), event.text("host")
+    if (directive := event.text("directive")) != "STOP":
+        if directive != "LEAVE" or not truth.justifies_leave(host, event.t):
+            course.false_stops.append(f"{directive} took the flag down on {host} in run {run}, without a notice")
+        return
+    # One decision stops a run: everybody else who is told hears of the same one.
+    if run not in course.stopped_runs and not truth.justifies_stop(run, event.t):
+        course.false_stops.append(f"STOP of run {run}, seen on {host}, while enough hosts remained")
+    course.stopped_runs[run] = None
+    if event.integer("rank") == 0 and run not in course.flagged_runs:
+        course.flagged_runs.add(run)
+        if truth.certain is not None and truth.certain.kind is Kind.NOTICE_SHOWN:
+            course.notice_to_flag.append(event.t - truth.certain.t)
+
+
+def _take_notice(course: _Course, truth: Truth, event: Event) -> None:
+    name, node = event.text("group"), event.text("node")
+    draft = course.latest.get(name)
+    if draft is None or node in draft.hosts:
+        draft = _GroupDraft(name, event.t, GroupMeaning.SHRINK if truth.is_training() else GroupMeaning.IDLE)
+        course.latest[name] = draft
+        course.groups.append(draft)
+    draft.hosts[node] = None
+    if draft.meaning is GroupMeaning.SHRINK and truth.certain is not None:
+        draft.meaning = GroupMeaning.STOP
+
+
+def _take_exclusions(course: _Course, truth: Truth, event: Event) -> None:
+    hosts = frozenset(event.texts("hosts"))
+    added, course.excluded = hosts - course.excluded, hosts
+    # Hosts are left out for other reasons as well: only one with a live notice belongs to a group.
+    groups = {host: group for host in added if (group := truth.group_of(host)) is not None}
+    for name in set(groups.values()):
+        course.latest[name].changes += 1
+    for host, name in groups.items():
+        course.latest[name].excluded_at.setdefault(host, event.t)
+
+
+def _notice_to_host_list(groups: Iterable[_GroupDraft]) -> Iterator[float]:
+    for draft in groups:
+        if draft.meaning is GroupMeaning.SHRINK:
+            yield from draft.group().excluded_after
+
+
+# Counts that need no order.
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    last: int
+    lost: tuple[str, ...]
+    skipped: tuple[int, ...]
+    differing: tuple[int, ...]
+
+    @classmethod
+    def of(cls, applied: Iterable[Event]) -> "_Steps":
+        rings: dict[int, dict[tuple[int, int], None]] = defaultdict(dict)
+        digests: dict[int, set[str]] = defaultdict(set)
+        for event in applied:
+            step = event.integer("step")
+            rings[step][event.integer("run"), event.integer("epoch")] = None
+            digests[step].add(event.text("digest"))
+        last = max(rings, default=0)
+        return cls(
+            last=last,
+            lost=tuple(_again(step, ring) for step in sorted(rings) for ring in list(rings[step])[1:]),
+            skipped=tuple(step for step in range(1, last) if step not in rings),
+            differing=tuple(step for step in sorted(digests) if len(digests[step]) > 1),
+        )
+
+
+def _again(step: int, ring: tuple[int, int]) -> str:
+    return f"step {step} was executed again in run {ring[0]}, ring {ring[1]}"
+
+
+def _steps_after_stop(log: dict[Kind, list[Event]]) -> list[tuple[int, int]]:
+    """Run and number of every step that was applied beyond the checkpoint which a STOP led to, in that run."""
+    stopped_at = {
+        event.integer("run"): event.t for event in reversed(log[Kind.FLAG_SEEN]) if event.text("directive") == "STOP"
+    }
+    saved = {
+        event.integer("run"): event.integer("step")
+        for event in log[Kind.CHECKPOINT_SAVED]
+        if event.t >= stopped_at.get(event.integer("run"), float("inf"))
+    }
+    applied = {(event.integer("run"), event.integer("step")) for event in log[Kind.STEP_APPLIED]}
+    return sorted((run, step) for run, step in applied if run in saved and step > saved[run])
+
+
+def _notice_to_process(log: dict[Kind, list[Event]]) -> Iterator[float]:
+    shown: dict[str, list[float]] = defaultdict(list)
+    for event in log[Kind.NOTICE_SHOWN]:
+        shown[event.text("node")].append(event.t)
+    seen: dict[str, list[float]] = defaultdict(list)
+    for event in log[Kind.NOTICE_SEEN]:
+        seen[event.text("subject")].append(event.t)
+    for node, times in shown.items():
+        for begin, end in zip(times, [*times[1:], float("inf")], strict=True):
+            if (first := min((t for t in seen[node] if begin <= t < end), default=None)) is not None:
+                yield first - begin
+
+
+def _resumes(log: dict[Kind, list[Event]], stopped_runs: Collection[int]) -> int:
+    trained = sorted({event.integer("run") for event in log[Kind.RING_FORMED]})
+    # A run that follows a failure and not a STOP is a restart.
+    return sum(previous in stopped_runs for previous in trained[:-1])
+
+
+def _ending(expectations: Expectations, *, finished: bool, wrong_ends: Sequence[Event]) -> Iterator[Finding]:
+    if not finished:
+        yield Finding(Failure.UNFINISHED, f"nobody said that step {expectations.steps} was the last")
+    for digest in sorted({end.text("digest") for end in wrong_ends}):
+        yield Finding(Failure.PARAMETERS_DIFFER, f"{digest} at the end, not {expectations.digest}")
+
+
+def _by_kind(events: Iterable[Event]) -> dict[Kind, list[Event]]:
+    log: dict[Kind, list[Event]] = defaultdict(list)
+    for event in events:
+        log[event.kind].append(event)
+    return log

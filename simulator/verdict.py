@@ -1,0 +1,134 @@
+"""What a run is judged against, and what the judge found. All times are seconds."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """What should have come out."""
+
+    steps: int
+    """Steps of the job."""
+    digest: str
+    """Of the uninterrupted run: ``simulator.job.reference``."""
+    min_workers: int
+    """Fewer hosts than this justify a STOP."""
+    withdrawal_seconds: float = 4.0
+    """How long a withdrawn notice still justifies: withdrawal takes three clear polls of 1 s, and the news a moment."""
+
+
+class Failure(StrEnum):
+    """Why a run has failed."""
+
+    STEP_LOST = "step lost"
+    STEP_SKIPPED = "step skipped"
+    FALSE_STOP = "false stop"
+    STEP_AFTER_STOP = "step after the stop's checkpoint"
+    RANKS_DIFFER = "ranks differ"
+    UNFINISHED = "unfinished"
+    PARAMETERS_DIFFER = "parameters differ"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One failure, and where it showed."""
+
+    failure: Failure
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long something took, over all times it happened; None where it never did."""
+
+    count: int
+    p50: float | None
+    p99: float | None
+    longest: float | None
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Self:
+        """Summarise; a percentile is the smallest value that so many percent do not exceed."""
+        ordered = sorted(seconds)
+        if not ordered:
+            return cls(0, None, None, None)
+        return cls(len(ordered), _percentile(ordered, 50), _percentile(ordered, 99), ordered[-1])
+
+
+def _percentile(ordered: Sequence[float], percent: int) -> float:
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+class GroupMeaning(Enum):
+    """What the notices of a group meant for the job, by the truth."""
+
+    SHRINK = "shrink"
+    """Enough hosts remained."""
+    STOP = "stop"
+    """Fewer than the minimum remained: the host list is frozen, changes of it are not counted."""
+    IDLE = "idle"
+    """The job was not running, or stopping already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Hosts whose notices were shown together."""
+
+    name: str
+    meaning: GroupMeaning
+    hosts: tuple[str, ...]
+    changes: int
+    """Changes of the exclusions that added a host of this group while its notice lived."""
+    excluded_after: tuple[float, ...]
+    """For each host that was excluded: how long after the group's first notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What happened, in numbers."""
+
+    notices: int
+    """Announcements; one that was withdrawn and made again counts twice."""
+    groups: tuple[Group, ...]
+    notice_to_process: Latency
+    """From a notice to the first process that knows of it."""
+    notice_to_flag: Latency
+    """From the notice that made a STOP certain to rank 0's seeing its flag down."""
+    notice_to_host_list: Latency
+    """From the first notice of a group that meant to shrink to the exclusion of each of its hosts."""
+    steps_applied: int
+    """The last step."""
+    steps_lost: int
+    """Executions of steps that had been applied before."""
+    steps_skipped: int
+    steps_after_stop: int
+    false_stops: int
+    suspensions: int
+    """Runs that were told to STOP."""
+    resumes: int
+    """Runs that trained after one that was told to STOP."""
+    hosts_blacklisted: int
+    finished: bool
+    parameters_equal: bool
+
+    @property
+    def changes_per_group(self) -> tuple[int, ...]:
+        """Changes of the exclusions for each group that meant to shrink; one each is the aim."""
+        return tuple(group.changes for group in self.groups if group.meaning is GroupMeaning.SHRINK)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judge's word on one run of one job."""
+
+    figures: Figures
+    failures: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing was lost, nothing stopped without a reason, and the parameters are equal."""
+        return not self.failures
