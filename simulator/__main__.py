@@ -1,0 +1,26 @@
+"""`python -m simulator demo` and `python -m simulator metadata`; both explain themselves with --help."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from simulator import demo
+from simulator.cloud import control
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one of the simulator's commands and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m simulator", description="A cloud and a job on one machine.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo.add_arguments(commands.add_parser("demo", help="replay real reclaims against a real job, and judge"))
+    control.add_arguments(commands.add_parser("metadata", help="metadata of nodes, to announce and withdraw by hand"))
+    given = parser.parse_args(arguments)
+    if given.command == "demo":
+        return demo.main(given)
+    asyncio.run(control.serve(given.nodes, given.listen, given.control, given.mode))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,161 @@
+"""Metadata of nodes to play with by hand: `python -m simulator metadata --nodes node1,node2`.
+
+Two loopback servers: one answers as the nodes' metadata do, the other takes orders:
+
+    curl -X PUT    URL/nodes/node3                    a node appears
+    curl -X POST   URL/nodes/node3/notice?seconds=300 it will be gone in 300 s
+    curl -X DELETE URL/nodes/node3/notice             it stays after all
+    curl -X DELETE URL/nodes/node3                    it is gone
+"""
+
+import argparse
+import asyncio
+import ipaddress
+import math
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from simulator.cloud.metadata import MetadataServer, Mode, UnknownNode
+from simulator.cloud.trace import Node
+
+DEFAULT_LEAD_SECONDS = 300.0
+MOST_LEAD_SECONDS = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen: a loopback address, and a port or 0 for any."""
+
+    host: str
+    port: int
+
+
+class Control:
+    """Takes orders over HTTP and carries them out on a metadata server."""
+
+    def __init__(self, metadata: MetadataServer) -> None:
+        self._metadata = metadata
+
+    def app(self) -> web.Application:
+        """What is served."""
+        app = web.Application()
+        app.router.add_get("/nodes", self._list)
+        app.router.add_put("/nodes/{node}", self._add)
+        app.router.add_delete("/nodes/{node}", self._remove)
+        app.router.add_post("/nodes/{node}/notice", self._notice)
+        app.router.add_delete("/nodes/{node}/notice", self._withdraw)
+        return app
+
+    async def _list(self, _: web.Request) -> web.Response:
+        return _said(*(f"{node} {self._metadata.url_of(node)}" for node in self._metadata.nodes()))
+
+    async def _add(self, request: web.Request) -> web.Response:
+        node = Node(request.match_info["node"])
+        self._metadata.add(node)
+        return _said(f"{node} {self._metadata.url_of(node)}")
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        node = Node(request.match_info["node"])
+        self._metadata.remove(node)
+        return _said(f"{node} is gone")
+
+    async def _notice(self, request: web.Request) -> web.Response:
+        node = Node(request.match_info["node"])
+        seconds = _seconds(request.query.get("seconds", ""))
+        try:
+            self._metadata.notice(node, time.time() + seconds)
+        except UnknownNode as error:
+            raise web.HTTPNotFound(text=f"{error}\n") from error
+        return _said(f"{node} will be gone in {seconds:g} s")
+
+    async def _withdraw(self, request: web.Request) -> web.Response:
+        node = Node(request.match_info["node"])
+        try:
+            self._metadata.withdraw(node)
+        except UnknownNode as error:
+            raise web.HTTPNotFound(text=f"{error}\n") from error
+        return _said(f"{node} stays")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text or DEFAULT_LEAD_SECONDS)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= MOST_LEAD_SECONDS:
+        raise web.HTTPBadRequest(text=f"seconds is a number from 0 to {MOST_LEAD_SECONDS:g}\n")
+    return seconds
+
+
+def _said(*lines: str) -> web.Response:
+    return web.Response(text="".join(f"{line}\n" for line in lines))
+
+
+def loopback(text: str) -> Address:
+    """Read HOST:PORT; simulated metadata are nobody else's business, so the host is a loopback address.
+
+    Raises:
+        argparse.ArgumentTypeError: It is something else.
+    """
+    host, _, port = text.rpartition(":")
+    try:
+        if ipaddress.ip_address(host).is_loopback and 0 <= int(port) <= 65535:  # noqa: PLR2004  # The last port there is.
+            return Address(host, int(port))
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not LOOPBACK-ADDRESS:PORT")
+
+
+def names(text: str) -> list[Node]:
+    """Read names with commas between.
+
+    Raises:
+        argparse.ArgumentTypeError: A name is empty or cannot stand in a path.
+    """
+    nodes = [Node(name.strip()) for name in text.split(",")]
+    if not all(nodes) or any("/" in node for node in nodes):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NODE,NODE,…")
+    return nodes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what can be asked for."""
+    parser.add_argument("--nodes", type=names, required=True, metavar="NODE,…", help="nodes that are there")
+    parser.add_argument("--listen", type=loopback, default="127.0.0.1:0", help="where metadata are served")
+    parser.add_argument("--control", type=loopback, default="127.0.0.1:0", help="where orders are taken")
+    parser.add_argument("--mode", type=Mode, choices=list(Mode), default=Mode.PLAIN, help="whether a token is wanted")
+
+
+async def serve(nodes: Sequence[Node], listen: Address, control: Address, mode: Mode) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        metadata = MetadataServer(mode, listen.host, listen.port)
+        await metadata.start()
+        stack.push_async_callback(metadata.stop)
+        for node in nodes:
+            metadata.add(node)
+        runner = web.AppRunner(Control(metadata).app(), access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, control.host, control.port).start()
+        host, port = runner.addresses[0][:2]
+        _explain(metadata, nodes, f"http://{host}:{port}")
+        await stop.wait()
+
+
+def _explain(metadata: MetadataServer, nodes: Sequence[Node], control: str) -> None:
+    lines = [f"metadata of {node}: NODE_AGENT_METADATA_URL={metadata.url_of(node)}" for node in nodes]
+    lines += [
+        f"announce: curl -X POST '{control}/nodes/{nodes[0]}/notice?seconds=300'",
+        f"withdraw: curl -X DELETE {control}/nodes/{nodes[0]}/notice",
+    ]
+    print("\n".join(lines), flush=True)  # noqa: T201  # What the person at the terminal asked for.

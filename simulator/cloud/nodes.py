@@ -1,0 +1,126 @@
+"""Nodes as real processes: a node agent, the job's workers that run there, and a line in the operator's list."""
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.cloud.places import Places
+from simulator.cloud.process import Child, end, environment, spawn, stop_all
+from simulator.cloud.trace import Node
+
+# An operator needs about half a second to notice that a node is gone and to rewrite its list.
+OPERATOR_SECONDS = 0.5
+# A launcher that polls its list each second may start a worker on a node that has just gone: that one is ended too.
+SWEEP_SECONDS = 3.0
+SWEEP_EVERY_SECONDS = 0.05
+STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCommand:
+    """How a node's agent is started: its command and what its environment has besides the world's."""
+
+    command: Sequence[str]
+    env: Mapping[str, str]
+
+
+class HostsFile:
+    """The operator's list, always replaced as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._nodes: dict[Node, None] = {}
+        self._write()
+
+    def put(self, node: Node) -> None:
+        """List a node."""
+        self._nodes[node] = None
+        self._write()
+
+    def drop(self, node: Node) -> None:
+        """List a node no longer."""
+        self._nodes.pop(node, None)
+        self._write()
+
+    def _write(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=".hosts-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.writelines(f"{node}:1\n" for node in self._nodes)
+        Path(name).replace(self._path)
+
+
+class Nodes:
+    """All nodes that are there. Close it when done."""
+
+    def __init__(self, places: Places, agent: Callable[[Node], AgentCommand]) -> None:
+        self._places = places
+        self._agent = agent
+        self._agents: dict[Node, Child] = {}
+        self._vanishing: dict[Node, asyncio.Task[None]] = {}
+        self.hosts = HostsFile(places.hosts)
+
+    def start(self, node: Node) -> None:
+        """Let a node arrive: its agent starts and the operator lists it."""
+        if (vanishing := self._vanishing.pop(node, None)) is not None:
+            vanishing.cancel()
+        self.start_agent(node)
+        self.hosts.put(node)
+
+    def start_agent(self, node: Node) -> Child:
+        """Start the agent of a node, for the first time or again."""
+        how = self._agent(node)
+        env = environment(self._places.root, how.env)
+        child = spawn(f"agent of {node}", how.command, env, self._places.log(f"agent-{node}"))
+        self._agents[node] = child
+        return child
+
+    def agent(self, node: Node) -> Child:
+        """The agent's process on this node."""
+        return self._agents[node]
+
+    def kill(self, node: Node) -> None:
+        """Take the node away at once, with everything on it; the operator notices a moment later."""
+        self._agents[node].send(signal.SIGKILL)
+        self._vanishing[node] = asyncio.create_task(self._vanish(node), name=f"vanish {node}")
+
+    async def close(self) -> None:
+        """Stop all agents.
+
+        Worker processes are their launcher's to end: what it leaves behind is a finding and not for us to hide.
+        """
+        vanishing, self._vanishing = list(self._vanishing.values()), {}
+        for task in vanishing:
+            task.cancel()
+        agents, self._agents = list(self._agents.values()), {}
+        await stop_all(agents, STOP_SECONDS)
+        for task in vanishing:
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _vanish(self, node: Node) -> None:
+        gone = time.monotonic()
+        listed = True
+        while (age := time.monotonic() - gone) < SWEEP_SECONDS:
+            if listed and age >= OPERATOR_SECONDS:
+                self.hosts.drop(node)
+                listed = False
+            self._end_workers(node)
+            await asyncio.sleep(SWEEP_EVERY_SECONDS)
+
+    def _end_workers(self, node: Node) -> None:
+        for pid in worker_pids(self._places, node):
+            end(pid, self._places.root)
+
+
+def worker_pids(places: Places, node: Node) -> list[int]:
+    """The worker processes that the launcher has started on this node."""
+    with suppress(FileNotFoundError):
+        return [int(entry.name) for entry in places.pids(node).iterdir() if entry.name.isdecimal()]
+    return []

@@ -1,0 +1,29 @@
+"""Watching what the discovery script reads: a change of exclusions is dated by this file, not by anybody's word."""
+
+import asyncio
+from pathlib import Path
+from typing import NoReturn
+
+from simulator.events import EventLog, Kind
+
+# Far below what is measured with it (a window of 1.25 s), and a small file costs nothing to read.
+LOOK_SECONDS = 0.02
+
+
+async def observe(exclusions: Path, log: EventLog) -> NoReturn:
+    """Write an event for every change of the excluded hosts, until cancelled. A missing file excludes nobody."""
+    known: frozenset[str] = frozenset()
+    while True:
+        hosts = _read(exclusions)
+        if hosts != known:
+            log.write(Kind.EXCLUSIONS_CHANGED, hosts=sorted(hosts))
+            known = hosts
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _read(path: Path) -> frozenset[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return frozenset()
+    return frozenset(line.strip() for line in lines if line.strip())

@@ -1,0 +1,48 @@
+"""Walking a schedule on the clock."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from simulator.cloud.provider import Provider
+from simulator.cloud.schedule import Add, Kill, Notice, Schedule, Step, Withdraw
+from simulator.events import EventLog, Kind
+
+
+async def replay(provider: Provider, schedule: Schedule, truth: EventLog) -> None:
+    """Do all steps of a schedule in their time and say that the scenario has ended.
+
+    What the schedule starts with must be there already.
+    """
+    elapsed = _stopwatch()
+    await play(provider, schedule.steps, elapsed)
+    await asyncio.sleep(max(0.0, schedule.seconds - elapsed()))
+    truth.write(Kind.SCENARIO_ENDED)
+
+
+async def play(provider: Provider, steps: Sequence[Step], elapsed: Callable[[], float] | None = None) -> None:
+    """Do the steps, in the order of their times, each at its `at`, counted by `elapsed` (default: from now)."""
+    elapsed = elapsed or _stopwatch()
+    # A deadline follows the plan, not the moment of a notice that a busy machine has delayed.
+    started_at = time.time() - elapsed()
+    for step in sorted(steps, key=lambda step: step.at):
+        await asyncio.sleep(max(0.0, step.at - elapsed()))
+        _perform(provider, step, started_at)
+
+
+def _stopwatch() -> Callable[[], float]:
+    started = time.monotonic()
+    return lambda: time.monotonic() - started
+
+
+def _perform(provider: Provider, step: Step, started_at: float) -> None:
+    match step:
+        case Notice():
+            gone_at = started_at + step.at + step.lead
+            provider.notice(step.node, gone_at, step.group, synthetic=step.synthetic)
+        case Withdraw():
+            provider.withdraw(step.node)
+        case Kill():
+            provider.kill(step.node)
+        case Add():
+            provider.add(step.node)

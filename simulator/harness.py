@@ -1,0 +1,245 @@
+"""A whole world on one machine, for the demo and for end-to-end tests.
+
+    async with world(directory, ["node1", "node2", "node3"]) as w:
+        job = w.start_job(JobPlan(min_workers=2, max_workers=3, steps=100))
+        await w.until_training(job, workers=3)
+        await w.play([Notice(at=0, node=Node("node2"), lead=6, group="g"), Kill(at=6, node=Node("node2"))])
+        assert await job.wait(60) == 0
+        assert w.verdict(job).ok
+
+Inside, everything can be broken: `await w.supervisor.kill()` and `.start()` (same ports, same data) or `.stop()` (the
+seconds it took), `await w.nodes.agent(node).kill()` and `w.nodes.start_agent(node)`, and by hand `w.provider.notice`,
+`.withdraw`, `.kill`, `.add`. A second job is one more `start_job` with another name.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+
+from simulator import status as supervisor_status
+from simulator.cloud import process
+from simulator.cloud.metadata import MetadataServer, Mode
+from simulator.cloud.nodes import Nodes
+from simulator.cloud.observer import observe
+from simulator.cloud.places import Places
+from simulator.cloud.process import Child, Leftover, TooLate
+from simulator.cloud.provider import Provider
+from simulator.cloud.replay import play, replay
+from simulator.cloud.schedule import Schedule, Step
+from simulator.cloud.trace import Node
+from simulator.events import Event, EventLog, Kind, read
+from simulator.judge import judge
+from simulator.model import reference
+from simulator.services import JobPlan, JobProcess, SupervisorProcess, agent_command, start_job
+from simulator.status import Status, StatusUnavailable
+from simulator.verdict import Expectations, Verdict
+
+T = TypeVar("T")
+
+# Reading all events of a long run takes some 50 ms.
+LOOK_SECONDS = 0.1
+# A launcher ends its workers within ten seconds of a SIGTERM; kubeai-run says goodbye afterwards.
+JOB_STOP_SECONDS = 20.0
+
+
+class ProcessesLeft(AssertionError):  # noqa: N818  # It names what is so.
+    """Something that the world started outlived its stop."""
+
+
+class World:
+    """What runs in a world, and what can be done to it. Made by `world()`."""
+
+    def __init__(self, root: Path, mode: Mode = Mode.PLAIN) -> None:
+        self.places = Places(root)
+        self.supervisor = SupervisorProcess(self.places)
+        self.metadata = MetadataServer(mode)
+        self.nodes = Nodes(
+            self.places,
+            lambda node: agent_command(node, self.supervisor, self.metadata.url_of(node), self.places),
+        )
+        self._truth = EventLog(self.places.truth, "cloud")
+        self.provider = Provider(self.metadata, self.nodes, self._truth)
+        self.jobs: list[JobProcess] = []
+        self._observers: list[asyncio.Task[None]] = []
+        self._http: aiohttp.ClientSession | None = None
+        self._viewer = ""
+
+    def start_job(self, plan: JobPlan) -> JobProcess:
+        """Start a job under kubeai-run."""
+        job = start_job(plan, self.supervisor, self.places)
+        self.jobs.append(job)
+        self._observers.append(asyncio.create_task(self._observe(job), name=f"observe {plan.name}"))
+        return job
+
+    async def status(self) -> Status:
+        """What the supervisor says.
+
+        Raises:
+            StatusUnavailable: It says nothing at present.
+        """
+        self._http = self._http or aiohttp.ClientSession()
+        self._viewer = self._viewer or self.supervisor.tokens().viewer()
+        return await supervisor_status.fetch(self._http, self.supervisor.endpoints.http, self._viewer)
+
+    async def until(self, condition: Callable[[Status], bool], what: str, seconds: float = 30.0) -> Status:
+        """Wait until the supervisor's status fulfils a condition; an absent supervisor is waited for as well.
+
+        Raises:
+            TooLate: It does not within `seconds`.
+        """
+
+        async def look() -> Status | None:
+            with suppress(StatusUnavailable):
+                latest = await self.status()
+                return latest if condition(latest) else None
+            return None
+
+        return await _until(look, what, seconds)
+
+    async def until_event(
+        self, job: JobProcess, condition: Callable[[Sequence[Event]], bool], what: str, seconds: float = 30.0
+    ) -> list[Event]:
+        """Wait until the job's own events fulfil a condition.
+
+        Raises:
+            TooLate: They do not within `seconds`.
+        """
+
+        async def look() -> list[Event] | None:
+            events = job.events()
+            return events if condition(events) else None
+
+        return await _until(look, what, seconds)
+
+    async def until_training(self, job: JobProcess, workers: int, seconds: float = 60.0) -> None:
+        """Wait until all members of a ring of so many workers have applied a step.
+
+        Raises:
+            TooLate: They have not within `seconds`.
+            ProcessEnded: The job ended instead.
+        """
+
+        def trains(events: Sequence[Event]) -> bool:
+            job.child.check()
+            return training(events) == workers
+
+        await self.until_event(job, trains, f"{job.plan.name} to train with {workers} workers", seconds)
+
+    async def play(self, steps: Sequence[Step]) -> None:
+        """Do the steps, each at its `at`, counted from now."""
+        await play(self.provider, steps)
+
+    async def replay(self, schedule: Schedule) -> None:
+        """Walk a schedule and say that the scenario has ended."""
+        await replay(self.provider, schedule, self._truth)
+
+    def end_scenario(self) -> None:
+        """Say in the events that nothing more will be done to the nodes."""
+        self._truth.write(Kind.SCENARIO_ENDED)
+
+    def events(self, job: JobProcess) -> list[Event]:
+        """The truth and all that the job's processes wrote, in order."""
+        return sorted([*read(self.places.truth), *job.events()], key=lambda event: event.t)
+
+    def verdict(self, job: JobProcess) -> Verdict:
+        """The judge's word on a job, from its events and the truth; the job should be over."""
+        plan = job.plan
+        digest = reference(plan.steps, plan.seed)
+        return judge(self.events(job), Expectations(plan.steps, digest, plan.min_workers))
+
+    def spawn(self, name: str, command: Sequence[str]) -> Child:
+        """Start one more process of this world; whoever starts it ends it."""
+        return process.spawn(name, command, process.environment(self.places.root, {}), self.places.log(name))
+
+    def leftovers(self) -> list[Leftover]:
+        """All processes of this world that live at present."""
+        return process.leftovers(self.places.root)
+
+    async def stop_jobs(self) -> None:
+        """Stop all jobs that still run, and stop watching."""
+        await process.stop_all([job.child for job in self.jobs], JOB_STOP_SECONDS)
+        observers, self._observers = self._observers, []
+        for observer in observers:
+            observer.cancel()
+        for observer in observers:
+            with suppress(asyncio.CancelledError):
+                await observer
+
+    async def close(self) -> None:
+        """Stop everything against the flow: jobs, agents, supervisor, metadata. Each is tried whatever the others do.
+
+        Raises:
+            ProcessesLeft: Something outlived that; it has been killed since.
+        """
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._sweep)
+            stack.callback(self._truth.close)
+            stack.push_async_callback(self.metadata.stop)
+            stack.push_async_callback(self.supervisor.stop)
+            if self._http is not None:
+                stack.push_async_callback(self._http.close)
+            stack.push_async_callback(self.nodes.close)
+            stack.push_async_callback(self.stop_jobs)
+
+    async def _sweep(self) -> None:
+        left = self.leftovers()
+        for leftover in left:
+            process.end(leftover.pid, self.places.root)
+        if left:
+            raise ProcessesLeft("outlived their stop: " + "; ".join(f"{one.pid} {one.command}" for one in left))
+
+    async def _observe(self, job: JobProcess) -> None:
+        with job.log("observer") as log:
+            await observe(job.exclusions, log)
+
+
+@asynccontextmanager
+async def world(root: Path, nodes: Sequence[str], mode: Mode = Mode.PLAIN) -> AsyncIterator[World]:
+    """Make a world with these nodes and a supervisor that all their agents have reached; end it afterwards.
+
+    Args:
+        root: An empty directory; everything in the world is below it.
+        nodes: Names of the nodes that are there from the start.
+        mode: Whether the nodes' metadata want a token.
+
+    Raises:
+        ProcessesLeft: At the end, something outlived its stop.
+    """
+    one = World(root, mode)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(one.close)
+        await one.metadata.start()
+        await one.supervisor.start()
+        await one.provider.populate([Node(node) for node in nodes])
+        await one.until(lambda status: status.connected() >= set(nodes), "all agents to be connected")
+        yield one
+
+
+def training(events: Sequence[Event]) -> int:
+    """How many workers train: the size of the last ring, once each of its members has applied a step; 0 before."""
+    formed = [event for event in events if event.kind is Kind.RING_FORMED]
+    if not formed:
+        return 0
+    last = formed[-1]
+    ring = (last.integer("run"), last.integer("epoch"))
+    ranks = {
+        event.integer("rank")
+        for event in events
+        if event.kind is Kind.STEP_APPLIED and (event.integer("run"), event.integer("epoch")) == ring
+    }
+    size = len(last.texts("hosts"))
+    return size if len(ranks) == size else 0
+
+
+async def _until(look: Callable[[], Awaitable[T | None]], what: str, seconds: float) -> T:
+    deadline = time.monotonic() + seconds
+    while (found := await look()) is None:
+        if time.monotonic() > deadline:
+            raise TooLate(f"waited {seconds:g} s in vain for {what}")
+        await asyncio.sleep(LOOK_SECONDS)
+    return found

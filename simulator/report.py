@@ -1,0 +1,68 @@
+"""The verdict for people: one table, and what failed."""
+
+from collections.abc import Iterator
+
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from simulator.verdict import Figures, Group, GroupMeaning, Latency, Verdict
+
+# A broken run can fail in hundreds of places; the first few say what is wrong.
+MOST_FINDINGS = 12
+
+
+def report(verdict: Verdict) -> RenderableType:
+    """The table of figures, and below it the findings where there are any."""
+    return Lines(table(verdict), *_findings(verdict))
+
+
+def table(verdict: Verdict) -> Table:
+    """The figures, one a row."""
+    result = Table(title="Verdict, from the cloud's own truth", title_justify="left", show_header=False)
+    result.add_column()
+    result.add_column(justify="right")
+    for name, value in rows(verdict.figures):
+        result.add_row(name, value)
+    result.add_section()
+    word = Text("passed", style="bold green") if verdict.ok else Text("FAILED", style="bold red")
+    result.add_row("verdict", word)
+    return result
+
+
+def rows(figures: Figures) -> Iterator[tuple[str, str]]:
+    """Name and value of every figure, in words."""
+    groups = figures.groups
+    sizes = ", ".join(str(len(group.hosts)) for group in groups) or "-"
+    yield "notices", f"{figures.notices} in groups of {sizes}"
+    yield "notice → process knows, p50 / p99", _latency(figures.notice_to_process)
+    yield "notice that means STOP → flag, p50 / p99", _latency(figures.notice_to_flag)
+    yield "notice → host list, p50 / p99", _latency(figures.notice_to_host_list)
+    yield "changes of exclusions per group", _changes(groups)
+    yield "suspensions / resumes", f"{figures.suspensions} / {figures.resumes}"
+    yield "false stops", str(figures.false_stops)
+    yield "steps applied", str(figures.steps_applied)
+    yield "steps lost", str(figures.steps_lost)
+    yield "steps skipped", str(figures.steps_skipped)
+    yield "steps after the stop's checkpoint", str(figures.steps_after_stop)
+    yield "parameters equal to an uninterrupted run", "yes" if figures.parameters_equal else "NO"
+
+
+def _latency(latency: Latency) -> str:
+    if latency.p50 is None or latency.p99 is None:
+        return "-"
+    return f"{latency.p50:.2f} s / {latency.p99:.2f} s (n={latency.count})"
+
+
+def _changes(groups: tuple[Group, ...]) -> str:
+    shrinks = [str(group.changes) for group in groups if group.meaning is GroupMeaning.SHRINK]
+    stops = sum(group.meaning is GroupMeaning.STOP for group in groups)
+    return (", ".join(shrinks) or "-") + (f" (and {stops} meant STOP)" if stops else "")
+
+
+def _findings(verdict: Verdict) -> Iterator[Text]:
+    for finding in verdict.failures[:MOST_FINDINGS]:
+        yield Text(f"{finding.failure}: {finding.detail}", style="red")
+    if (more := len(verdict.failures) - MOST_FINDINGS) > 0:
+        yield Text(f"and {more} more", style="red")

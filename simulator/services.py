@@ -1,0 +1,223 @@
+"""The product's own processes as a world runs them: the supervisor, the agents' commands, a job under kubeai-run.
+
+All are started as a user would start them, through their commands and documented settings.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from simulator.cloud.nodes import AgentCommand
+from simulator.cloud.places import Places
+from simulator.cloud.process import Child, TooLate, environment, script, spawn
+from simulator.cloud.trace import Node
+from simulator.events import Event, EventLog, read
+from supervisor.identity.tokens import Tokens
+
+START_SECONDS = 20.0
+LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where a supervisor listens: `grpc` as host:port, `http` as a URL."""
+
+    grpc: str
+    http: str
+
+
+class SupervisorProcess:
+    """One `elastic-job-supervisor serve`; every start after the first one uses the first one's ports and data."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._file = places.supervisor / "endpoints.json"
+        self._endpoints: Endpoints | None = None
+        self._child: Child | None = None
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Where it listens.
+
+        Raises:
+            RuntimeError: It was never started.
+        """
+        if self._endpoints is None:
+            raise RuntimeError("the supervisor was never started")
+        return self._endpoints
+
+    @property
+    def child(self) -> Child:
+        """Its present process.
+
+        Raises:
+            RuntimeError: It was never started.
+        """
+        if self._child is None:
+            raise RuntimeError("the supervisor was never started")
+        return self._child
+
+    async def start(self) -> None:
+        """Start it, for the first time or again, and return once it serves.
+
+        Raises:
+            ProcessEnded: It ended instead.
+            TooLate: It does not serve after 20 s.
+        """
+        self._file.unlink(missing_ok=True)
+        command = [script("elastic-job-supervisor"), "serve"]
+        env = environment(self._places.root, self._settings())
+        self._child = spawn("supervisor", command, env, self._places.log("supervisor"))
+        deadline = time.monotonic() + START_SECONDS
+        while not self._file.exists():
+            self._child.check()
+            if time.monotonic() > deadline:
+                raise TooLate(f"the supervisor does not serve after {START_SECONDS:g} s:\n{self._child.tail()}")
+            await asyncio.sleep(LOOK_SECONDS)
+        self._endpoints = msgspec.json.decode(self._file.read_bytes(), type=Endpoints)
+
+    async def kill(self) -> None:
+        """End it with SIGKILL."""
+        await self.child.kill()
+
+    async def stop(self) -> float:
+        """End it with SIGTERM; return the seconds that took: 0 where it does not run."""
+        return await self._child.stop() if self._child is not None and self._child.running else 0.0
+
+    def tokens(self) -> Tokens:
+        """What signs the tokens of this supervisor; it must have been started once."""
+        return Tokens.load(self._places.supervisor)
+
+    def _settings(self) -> dict[str, str]:
+        known = self._endpoints
+        return {
+            "JOB_SUPERVISOR_DATA_DIR": str(self._places.supervisor),
+            "JOB_SUPERVISOR_GRPC_ADDRESS": known.grpc if known else "127.0.0.1:0",
+            "JOB_SUPERVISOR_HTTP_ADDRESS": known.http.removeprefix("http://") if known else "127.0.0.1:0",
+        }
+
+
+def agent_command(node: Node, supervisor: SupervisorProcess, metadata_url: str, places: Places) -> AgentCommand:
+    """How the agent of a node is started, with a token of its own."""
+    token = _write_token(places.token(f"agent-{node}"), supervisor.tokens().agent(node))
+    settings = {
+        "NODE_AGENT_NODE_NAME": node,
+        "NODE_AGENT_SUPERVISOR": supervisor.endpoints.grpc,
+        "NODE_AGENT_TOKEN_FILE": str(token),
+        "NODE_AGENT_METADATA_URL": metadata_url,
+        "NODE_AGENT_SOURCES": "aliyun",
+        "NODE_AGENT_PROBE_ADDRESS": "",
+    }
+    return AgentCommand([script("elastic-node-agent")], settings)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """A job as its user would describe it.
+
+    Attributes:
+        min_workers: Fewest hosts it can train on.
+        max_workers: Most hosts it may use.
+        name: Its name.
+        steps: Training steps until it is done.
+        step_seconds: How long one step takes at least.
+        seed: Of the data and the parameters.
+        run_arguments: More options for kubeai-run.
+        launcher_arguments: More options for the launcher.
+        job_arguments: More options for the training script.
+    """
+
+    min_workers: int
+    max_workers: int
+    name: str = "demo"
+    steps: int = 100
+    step_seconds: float = 0.1
+    seed: int = 1
+    run_arguments: tuple[str, ...] = ()
+    launcher_arguments: tuple[str, ...] = ()
+    job_arguments: tuple[str, ...] = ()
+
+    def command(self, places: Places, supervisor_url: str, token: Path) -> list[str]:
+        """The whole command line: kubeai-run, the launcher, the training script."""
+        return [*self._run(places, supervisor_url, token), "--", *self._launcher(), "--", *self._script(places)]
+
+    def _run(self, places: Places, supervisor_url: str, token: Path) -> Iterator[str]:
+        yield script("kubeai-run")
+        yield from ("--job", self.name, "--framework", "horovod")
+        yield from ("--min-workers", str(self.min_workers), "--max-workers", str(self.max_workers))
+        # All nodes are this machine: there is no port that would tell one from another.
+        yield from ("--hosts-file", str(places.hosts), "--port", "0")
+        yield from ("--supervisor", supervisor_url, "--token-file", str(token))
+        yield from ("--directory", str(places.job(self.name) / "kubeai"))
+        yield from self.run_arguments
+
+    def _launcher(self) -> Iterator[str]:
+        yield from (sys.executable, "-m", "simulator.elastic.launcher")
+        yield from ("--min-workers", str(self.min_workers), "--max-workers", str(self.max_workers))
+        # kubeai-run puts the number of granted hosts here, which is what this run starts with.
+        yield from ("--start-workers", "{workers}")
+        yield from ("--discovery", script("kubeai-discover-hosts"), "--discovery-seconds", "1.0")
+        yield from self.launcher_arguments
+
+    def _script(self, places: Places) -> Iterator[str]:
+        yield from (sys.executable, "-m", "simulator.job")
+        yield from ("--steps", str(self.steps), "--step-seconds", str(self.step_seconds), "--seed", str(self.seed))
+        yield from ("--checkpoint", str(places.job(self.name) / "checkpoint"))
+        yield from self.job_arguments
+
+
+class JobProcess:
+    """A job under kubeai-run."""
+
+    def __init__(self, plan: JobPlan, child: Child, places: Places) -> None:
+        self.plan = plan
+        self.child = child
+        self._home = places.job(plan.name)
+        self._events = self._home / "events"
+
+    @property
+    def exclusions(self) -> Path:
+        """The file that the discovery script reads."""
+        return self._home / "kubeai" / "exclusions"
+
+    def exclusions_now(self) -> tuple[str, ...]:
+        """The hosts that the discovery script leaves out at present."""
+        return tuple(self.exclusions.read_text(encoding="utf-8").split())
+
+    def events(self) -> list[Event]:
+        """What launcher, workers and the observer of the exclusions have written so far."""
+        return read(self._events)
+
+    def log(self, name: str) -> EventLog:
+        """A log of one more writer about this job."""
+        return EventLog(self._events, name)
+
+    async def wait(self, seconds: float) -> int:
+        """Wait for the job's end and return kubeai-run's exit code.
+
+        Raises:
+            TooLate: It still runs after `seconds`.
+        """
+        return await self.child.wait(seconds)
+
+
+def start_job(plan: JobPlan, supervisor: SupervisorProcess, places: Places) -> JobProcess:
+    """Start a job as its user would."""
+    home = places.job(plan.name)
+    (home / "kubeai").mkdir(parents=True, exist_ok=True, mode=0o700)
+    token = _write_token(places.token(f"launcher-{plan.name}"), supervisor.tokens().launcher(plan.name))
+    command = plan.command(places, supervisor.endpoints.http, token)
+    env = environment(places.root, {"SIM_EVENTS": str(home / "events"), "SIM_STATE": str(places.state)})
+    return JobProcess(plan, spawn(f"job {plan.name}", command, env, places.log(f"job-{plan.name}")), places)
+
+
+def _write_token(path: Path, token: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.write_text(token, encoding="utf-8")
+    path.chmod(0o600)
+    return path

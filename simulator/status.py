@@ -1,0 +1,94 @@
+"""What the supervisor says of itself at `GET /v1/status`: for people to see and for scenarios to wait on.
+
+The judge never reads it.
+"""
+
+from dataclasses import dataclass, field
+
+import aiohttp
+import msgspec
+
+TIMEOUT_SECONDS = 2.0
+
+
+class StatusUnavailable(ConnectionError):  # noqa: N818  # It names what is so.
+    """The supervisor gives no usable answer at present: ask again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job as the supervisor sees it."""
+
+    job: str
+    phase: str
+    reason: str = ""
+    generation: int = 0
+    run: int = 0
+    running: bool = False
+    hosts: list[str] = field(default_factory=list)
+    workers: list[str] = field(default_factory=list)
+    exclusions: list[str] = field(default_factory=list)
+    min_workers: int = 0
+    max_workers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeStatus:
+    """One notice that the supervisor knows."""
+
+    id: str
+    source: str
+    subject: str
+    state: str
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """What one source of an agent last said."""
+
+    source: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """One agent that the supervisor knows."""
+
+    node: str
+    connected: bool
+    sources: list[SourceStatus] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The whole answer; `now` in Unix seconds."""
+
+    now: float = 0.0
+    jobs: list[JobStatus] = field(default_factory=list)
+    notices: list[NoticeStatus] = field(default_factory=list)
+    agents: list[AgentStatus] = field(default_factory=list)
+
+    def job(self, name: str) -> JobStatus | None:
+        """The job of this name, if the supervisor knows one."""
+        return next((job for job in self.jobs if job.job == name), None)
+
+    def connected(self) -> frozenset[str]:
+        """The nodes whose agents have a stream."""
+        return frozenset(agent.node for agent in self.agents if agent.connected)
+
+
+async def fetch(session: aiohttp.ClientSession, url: str, token: str) -> Status:
+    """Ask a supervisor for its status.
+
+    Raises:
+        StatusUnavailable: It cannot be reached, refuses, or answers something else.
+    """
+    headers = {"Authorization": f"Bearer {token}"}
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+    try:
+        async with session.get(f"{url}/v1/status", headers=headers, timeout=timeout) as answer:
+            answer.raise_for_status()
+            return msgspec.json.decode(await answer.read(), type=Status)
+    except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
+        raise StatusUnavailable(f"no status from {url}: {error!r}") from error

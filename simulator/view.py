@@ -1,0 +1,246 @@
+"""What goes on in a world, for people: a live screen in a terminal, plain lines elsewhere.
+
+It reads the truth, which workers run where, and the supervisor's status; it changes nothing and nobody waits for it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from simulator.cloud.nodes import worker_pids
+from simulator.cloud.trace import Node
+from simulator.events import Event, Kind, read
+from simulator.harness import World
+from simulator.status import JobStatus, Status, StatusUnavailable
+
+LOOK_SECONDS = 0.25
+# Notices of one group are shown within 0.2 s.
+TOGETHER_SECONDS = 0.25
+COLUMNS = 4
+LAST_EVENTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node as it truly is; `seconds_left` where it is noticed."""
+
+    name: str
+    workers: int = 0
+    seconds_left: float | None = None
+    synthetic: bool = False
+    excluded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything that can be seen at one moment; `status` is None while the supervisor does not answer."""
+
+    seconds: float
+    nodes: tuple[NodeView, ...] = ()
+    status: Status | None = None
+    events: tuple[Event, ...] = field(default=())
+    started_at: float = 0.0
+
+    @property
+    def recent(self) -> Sequence[Event]:
+        """What happened since the clock started: how the first nodes came is no news."""
+        return [event for event in self.events if event.t >= self.started_at]
+
+    @property
+    def jobs(self) -> Sequence[JobStatus]:
+        """The jobs that the supervisor knows."""
+        return self.status.jobs if self.status is not None else ()
+
+
+def nodes_of(
+    events: Sequence[Event], now: float, workers: Callable[[str], int], excluded: frozenset[str]
+) -> tuple[NodeView, ...]:
+    """The nodes that are there after these events, in the order of their arrival; `now` in Unix seconds."""
+    deadlines: dict[str, tuple[float, bool] | None] = {}
+    for event in events:
+        match event.kind:
+            case Kind.NODE_ADDED:
+                deadlines[event.text("node")] = None
+            case Kind.NOTICE_SHOWN:
+                deadlines[event.text("node")] = (float(event.fields["gone_at"]), bool(event.fields["synthetic"]))
+            case Kind.NOTICE_WITHDRAWN:
+                deadlines[event.text("node")] = None
+            case Kind.NODE_GONE:
+                deadlines.pop(event.text("node"), None)
+            case _:
+                pass
+    return tuple(
+        NodeView(
+            name=node,
+            workers=workers(node),
+            seconds_left=None if notice is None else max(0.0, notice[0] - now),
+            synthetic=notice is not None and notice[1],
+            excluded=node in excluded,
+        )
+        for node, notice in deadlines.items()
+    )
+
+
+def sentences(events: Sequence[Event]) -> Iterator[tuple[float, str]]:
+    """The truth in words with its time, nodes of one group that were noticed or went together in one sentence."""
+    row: list[Event] = []
+    for event in events:
+        if row and not _together(row[-1], event):
+            yield row[0].t, _sentence(row)
+            row = []
+        row.append(event)
+    if row:
+        yield row[0].t, _sentence(row)
+
+
+def settled(events: Sequence[Event], now: float) -> Sequence[Event]:
+    """The events without the newest, which others may yet come to stand together with; `now` in Unix seconds."""
+    count, later = len(events), now
+    while count and later - events[count - 1].t < TOGETHER_SECONDS:
+        count -= 1
+        later = events[count].t
+    return events[:count]
+
+
+def _together(one: Event, two: Event) -> bool:
+    return (
+        one.kind is two.kind and two.t - one.t < TOGETHER_SECONDS and one.fields.get("group") == two.fields.get("group")
+    )
+
+
+def _sentence(events: Sequence[Event]) -> str:
+    first = events[0]
+    nodes = ", ".join(str(event.fields.get("node", "")) for event in events)
+    match first.kind:
+        case Kind.NODE_ADDED:
+            return f"arrived: {nodes}" if len(events) <= COLUMNS else f"arrived: {len(events)} nodes"
+        case Kind.NOTICE_SHOWN:
+            made_up = " (synthetic)" if first.fields["synthetic"] else ""
+            return f"noticed{made_up}: {nodes}, gone in {first.fields['lead']:.0f} s"
+        case Kind.NOTICE_WITHDRAWN:
+            return f"notice withdrawn: {nodes}"
+        case Kind.NODE_GONE:
+            return f"gone: {nodes}" + ("" if first.fields["announced"] else " (unannounced)")
+        case Kind.SCENARIO_ENDED:
+            return "nothing more happens to the nodes"
+        case _:
+            return f"{first.kind}: {nodes}"
+
+
+def screen(scene: Scene) -> RenderableType:
+    """The whole scene for a terminal."""
+    return Group(_headline(scene), _node_table(scene), *_recent(scene))
+
+
+def _headline(scene: Scene) -> Text:
+    if scene.status is None:
+        return Text(f"{scene.seconds:5.1f} s  the supervisor does not answer", style="yellow")
+    if not scene.jobs:
+        return Text(f"{scene.seconds:5.1f} s  no job yet", style="dim")
+    return Text("\n").join(
+        Text.assemble(
+            f"{scene.seconds:5.1f} s  ",
+            (job.job, "bold"),
+            "  ",
+            (job.phase, _phase_style(job.phase)),
+            f"  {job.reason}",
+        )
+        for job in scene.jobs
+    )
+
+
+def _phase_style(phase: str) -> str:
+    match phase:
+        case "Running" | "Finished":
+            return "bold green"
+        case "Shrinking" | "Resuming" | "Waiting":
+            return "bold yellow"
+        case _:
+            return "bold red"
+
+
+def _node_table(scene: Scene) -> Table:
+    table = Table.grid(padding=(0, 3))
+    cells = [_cell(node) for node in scene.nodes]
+    for start in range(0, len(cells), COLUMNS):
+        table.add_row(*cells[start : start + COLUMNS])
+    return table
+
+
+def _cell(node: NodeView) -> Text:
+    mark = Text("●" if node.workers else "○", style="green" if node.workers else "dim")
+    text = mark + Text(f" {node.name:<7}", style="")
+    if node.seconds_left is not None:
+        what = "synthetic" if node.synthetic else "noticed"
+        text += Text(f"{what} {node.seconds_left:4.1f} s", style="red")
+    if node.excluded:
+        text += Text(" excluded", style="yellow")
+    return text
+
+
+def _recent(scene: Scene) -> Iterator[Text]:
+    for at, words in list(sentences(scene.recent))[-LAST_EVENTS:]:
+        yield Text(f"{at - scene.started_at:5.1f} s  {words}", style="dim")
+
+
+def news(before: Scene, now: Scene) -> Iterator[str]:
+    """What plain output says about the change from one scene to the next."""
+    for at, words in sentences(now.recent[len(before.recent) :]):
+        yield f"{at - now.started_at:5.1f} s  {words}"
+    if now.status is None and before.status is not None:
+        yield f"{now.seconds:5.1f} s  the supervisor does not answer"
+    known = {job.job: (job.phase, job.reason) for job in before.jobs}
+    for job in now.jobs:
+        if known.get(job.job) != (job.phase, job.reason):
+            yield f"{now.seconds:5.1f} s  {job.job}: {job.phase}: {job.reason}"
+
+
+class Viewer:
+    """Looks at a world and keeps the time."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._latest = Scene(0.0, started_at=time.time())
+
+    async def show(self, console: Console) -> NoReturn:
+        """Show the world until cancelled; what was last seen stays on the screen."""
+        if not console.is_terminal:
+            await self._print(console)
+        with Live(console=console, auto_refresh=False, transient=False) as live:
+            while True:
+                _, scene = await self.look()
+                live.update(screen(scene), refresh=True)
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> tuple[Scene, Scene]:
+        """The previous scene and the present one."""
+        status = None
+        with suppress(StatusUnavailable):
+            status = await self._world.status()
+        before, self._latest = self._latest, self._scene(status)
+        return before, self._latest
+
+    async def _print(self, console: Console) -> NoReturn:
+        while True:
+            for line in news(*await self.look()):
+                console.print(line, soft_wrap=True, markup=False, highlight=False)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _scene(self, status: Status | None) -> Scene:
+        now = time.time()
+        events = tuple(settled(read(self._world.places.truth), now))
+        jobs = status.jobs if status is not None else []
+        excluded = frozenset(host for job in jobs for host in job.exclusions)
+        nodes = nodes_of(events, now, self._workers, excluded)
+        return Scene(now - self._latest.started_at, nodes, status, events, self._latest.started_at)
+
+    def _workers(self, node: str) -> int:
+        return len(worker_pids(self._world.places, Node(node)))

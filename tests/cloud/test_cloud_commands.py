@@ -1,0 +1,110 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from simulator.__main__ import main
+from simulator.cloud.process import leftovers
+from simulator.demo import ExitCode
+
+
+def ask(url: str, method: str = "GET") -> tuple[int, str]:
+    """Status and body of one answer."""
+    request = urllib.request.Request(url, method=method)  # noqa: S310  # A loopback server of this test.
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310  # As above.
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@contextmanager
+def metadata_by_hand() -> Iterator[tuple[str, str]]:
+    """The metadata command with one node: the node's address, and where orders are taken."""
+    command = [sys.executable, "-m", "simulator", "metadata", "--nodes", "node1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = process.stdout.readline() + process.stdout.readline()
+            metadata = re.search(r"NODE_AGENT_METADATA_URL=(\S+)", lines)
+            control = re.search(r"'(http://[^/]+)/nodes", lines)
+            assert metadata is not None
+            assert control is not None
+            yield metadata[1], control[1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(5) == 0
+
+
+def test_metadata_can_be_played_with_by_hand() -> None:
+    """Announce, withdraw, add and remove nodes with curl alone; mistakes are answered as such."""
+    with metadata_by_hand() as (node, control):
+        termination = f"{node}/latest/meta-data/instance/spot/termination-time"
+        assert ask(termination)[0] == 404
+        assert ask(f"{control}/nodes/node1/notice?seconds=300", "POST") == (200, "node1 will be gone in 300 s\n")
+        status, text = ask(termination)
+        assert status == 200
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text)
+        assert ask(f"{control}/nodes/node1/notice", "DELETE")[0] == 200
+        assert ask(termination)[0] == 404
+        for seconds in ("soon", "nan", "-1", "1e9"):
+            assert ask(f"{control}/nodes/node1/notice?seconds={seconds}", "POST")[0] == 400
+        assert ask(f"{control}/nodes/node2/notice", "POST")[0] == 404
+        assert ask(f"{control}/nodes/node2/notice", "DELETE")[0] == 404
+        assert ask(f"{control}/nodes/node2", "PUT")[0] == 200
+        assert ask(f"{control}/nodes/node2/notice", "POST")[0] == 200
+        assert ask(f"{control}/nodes/node1", "DELETE")[0] == 200
+        assert [line.split()[0] for line in ask(f"{control}/nodes")[1].splitlines()] == ["node2"]
+
+
+@pytest.mark.parametrize("arguments", [("--nodes", ""), ("--nodes", "a", "--control", "0.0.0.0:0"), ()])
+def test_wrong_orders_to_metadata_are_refused(arguments: tuple[str, ...]) -> None:
+    """No nodes, or an address that others could reach."""
+    with pytest.raises(SystemExit) as end:
+        main(["metadata", *arguments])
+    assert end.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--speed", "40"), "3.0 s on the clock"),
+        (("--trace", "none.csv"), "cannot read the trace"),
+        (("--from", "1860", "--to", "1380"), "no length"),
+        (("--min", "25"), "--min <= --max"),
+        (("--from", "1700", "--to", "1900"), "below the minimum of 15"),
+    ],
+)
+def test_a_demo_that_makes_no_sense_is_not_started(
+    arguments: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reason is one line, and the exit code says usage."""
+    assert main(["demo", *arguments]) == ExitCode.USAGE
+    output = capsys.readouterr()
+    assert complaint in output.err
+    assert output.err.count("\n") == 1
+    assert output.out == ""
+
+
+def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
+    """SIGTERM while the nodes start ends all of them, and says where the logs are."""
+    command = [sys.executable, "-m", "simulator", "demo"]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout is not None
+        assert "Starting" in process.stdout.readline()
+        (root,) = tmp_path.iterdir()
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+        assert process.wait(15) == ExitCode.INTERRUPTED
+    assert str(root) in rest
+    assert leftovers(root) == []

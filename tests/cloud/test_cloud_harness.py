@@ -1,0 +1,73 @@
+from pathlib import Path
+
+from simulator.cloud.metadata import Mode
+from simulator.cloud.process import Child, leftovers
+from simulator.cloud.schedule import Kill, Notice
+from simulator.cloud.trace import Node
+from simulator.events import Event, Kind
+from simulator.harness import ProcessesLeft, training, world
+from simulator.services import JobPlan
+
+
+def ring(epoch: int, *hosts: str) -> Event:
+    """A ring of these hosts in run 1."""
+    return Event(epoch, Kind.RING_FORMED, {"run": 1, "epoch": epoch, "hosts": list(hosts)})
+
+
+def step(epoch: int, rank: int) -> Event:
+    """A step of one rank of the ring in run 1."""
+    return Event(
+        epoch, Kind.STEP_APPLIED, {"run": 1, "epoch": epoch, "step": 1, "rank": rank, "host": "x", "digest": ""}
+    )
+
+
+def test_a_ring_trains_once_all_its_members_have_applied_a_step() -> None:
+    """Formed is not trained, and an older ring's steps do not count."""
+    assert training([]) == 0
+    assert training([ring(1, "a", "b"), step(1, 0)]) == 0
+    assert training([ring(1, "a", "b"), step(1, 0), step(1, 1)]) == 2
+    assert training([ring(1, "a", "b"), step(1, 0), step(1, 1), ring(2, "a")]) == 0
+    assert training([ring(1, "a", "b"), step(1, 0), step(1, 1), ring(2, "a"), step(2, 0)]) == 1
+
+
+async def test_a_small_world_loses_nothing_when_a_node_is_reclaimed(tmp_path: Path) -> None:
+    """Agents, supervisor, kubeai-run, launcher and training, all real: a reclaim shrinks the job, and it ends equal."""
+    doomed = Node("node2")
+    async with world(tmp_path, ["node1", "node2", "node3"], Mode.HARDENED) as one:
+        job = one.start_job(JobPlan(min_workers=2, max_workers=3, steps=80))
+        await one.until_training(job, workers=3)
+        await one.play([Notice(0.0, doomed, 5.0, "group-1"), Kill(5.0, doomed)])
+        one.end_scenario()
+        assert await job.wait(30) == 0
+        assert (await one.status()).job("demo") is not None
+    verdict = one.verdict(job)
+    assert verdict.failures == ()
+    assert verdict.figures.changes_per_group == (1,)
+    assert verdict.figures.suspensions == 0
+    assert leftovers(tmp_path) == []
+
+
+async def test_a_supervisor_comes_back_where_it_was(tmp_path: Path) -> None:
+    """Killed and started again it listens on the same ports, keeps its secret, and the agents return."""
+    async with world(tmp_path, ["node1"]) as one:
+        endpoints = one.supervisor.endpoints
+        await one.supervisor.kill()
+        await one.supervisor.start()
+        assert one.supervisor.endpoints == endpoints
+        await one.until(lambda status: status.connected() == {"node1"}, "the agent to come back")
+        assert await one.supervisor.stop() < 2.0
+
+
+async def test_what_outlives_a_world_is_a_failure_and_ended(tmp_path: Path) -> None:
+    """A process that nobody stops fails the world that made it."""
+    stray: Child | None = None
+    failure: ProcessesLeft | None = None
+    try:
+        async with world(tmp_path, []) as one:
+            stray = one.spawn("stray", ["sleep", "600"])
+    except ProcessesLeft as error:
+        failure = error
+    assert failure is not None
+    assert "sleep 600" in str(failure)
+    assert stray is not None
+    assert await stray.wait(1) == -9

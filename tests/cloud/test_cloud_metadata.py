@@ -1,0 +1,143 @@
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import aiohttp
+import pytest
+
+from simulator.cloud.metadata import TOKEN_HEADER, TTL_HEADER, MetadataServer, Mode, UnknownNode, termination_time
+from simulator.cloud.trace import Node
+
+NODE = Node("node1")
+OTHER = Node("node2")
+TERMINATION = "/latest/meta-data/instance/spot/termination-time"
+INSTANCE_ID = "/latest/meta-data/instance-id"
+TOKEN = "/latest/api/token"
+
+
+class Client:
+    """Asks one server as a node's agent would."""
+
+    def __init__(self, server: MetadataServer, http: aiohttp.ClientSession) -> None:
+        self.server = server
+        self._http = http
+
+    async def ask(
+        self, path: str, node: Node = NODE, method: str = "GET", headers: dict[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Status and body of one answer."""
+        async with self._http.request(method, self.server.url_of(node) + path, headers=headers) as answer:
+            return answer.status, await answer.text()
+
+    async def token(self, ttl: str = "60", node: Node = NODE) -> tuple[int, str]:
+        """Ask for a token."""
+        return await self.ask(TOKEN, node, "PUT", {TTL_HEADER: ttl})
+
+
+@asynccontextmanager
+async def serving(mode: Mode = Mode.PLAIN, monotonic: Callable[[], float] = time.monotonic) -> AsyncIterator[Client]:
+    """A server with two nodes, and somebody to ask it."""
+    server = MetadataServer(mode, monotonic=monotonic)
+    await server.start()
+    server.add(NODE)
+    server.add(OTHER)
+    try:
+        async with aiohttp.ClientSession() as http:
+            yield Client(server, http)
+    finally:
+        await server.stop()
+
+
+async def test_a_notice_is_shown_on_its_node_alone_until_it_is_withdrawn() -> None:
+    """404 without a notice, 200 with the instant, 404 again once it is taken back."""
+    async with serving() as client:
+        assert (await client.ask(TERMINATION))[0] == 404
+        client.server.notice(NODE, datetime(2015, 1, 5, 18, 2, 0, 999_000, tzinfo=UTC).timestamp())
+        assert await client.ask(TERMINATION) == (200, "2015-01-05T18:02:00Z")
+        assert (await client.ask(TERMINATION, OTHER))[0] == 404
+        client.server.withdraw(NODE)
+        assert (await client.ask(TERMINATION))[0] == 404
+
+
+def test_a_termination_time_never_promises_more_than_there_is() -> None:
+    """Parts of a second are cut off, not rounded."""
+    assert termination_time(1420480920.999) == "2015-01-05T18:02:00Z"
+
+
+async def test_a_node_that_comes_back_is_another_instance() -> None:
+    """Same name, new id, no notice, no polls."""
+    async with serving() as client:
+        client.server.notice(NODE, 0.0)
+        _, first = await client.ask(INSTANCE_ID)
+        assert (await client.ask(INSTANCE_ID))[1] == first
+        assert (await client.ask(TERMINATION))[0] == 200
+        client.server.remove(NODE)
+        assert (await client.ask(INSTANCE_ID))[0] == 404
+        client.server.add(NODE)
+        _, second = await client.ask(INSTANCE_ID)
+        assert second != first
+        assert client.server.polled(NODE) == 0
+        assert (await client.ask(TERMINATION))[0] == 404
+        assert client.server.polled(NODE) == 1
+
+
+async def test_stable_items_are_served_and_others_are_not() -> None:
+    """An agent learns what it runs on; an item that is not simulated is not there."""
+    async with serving() as client:
+        for item in ("instance-id", "region-id", "zone-id", "instance/instance-type"):
+            status, text = await client.ask(f"/latest/meta-data/{item}")
+            assert (status, bool(text)) == (200, True)
+        assert (await client.ask("/latest/meta-data/hostname"))[0] == 404
+
+
+async def test_a_forwarded_request_is_refused() -> None:
+    """A proxy in between would let anybody ask: 403, with and without a token, for a token too."""
+    async with serving() as client:
+        forwarded = {"X-Forwarded-For": "10.0.0.1"}
+        assert (await client.ask(INSTANCE_ID, headers=forwarded))[0] == 403
+        assert (await client.ask(TOKEN, method="PUT", headers={**forwarded, TTL_HEADER: "60"}))[0] == 403
+
+
+@pytest.mark.parametrize("ttl", ["0", "21601", "-1", "soon", ""])
+async def test_a_lifetime_out_of_range_is_refused(ttl: str) -> None:
+    """Tokens live between one second and six hours."""
+    async with serving() as client:
+        assert (await client.token(ttl))[0] == 400
+
+
+@pytest.mark.parametrize("ttl", ["1", "21600"])
+async def test_a_lifetime_in_range_is_granted(ttl: str) -> None:
+    """Both ends are allowed."""
+    async with serving() as client:
+        assert (await client.token(ttl))[0] == 200
+
+
+async def test_hardened_metadata_want_a_token_of_their_own_node() -> None:
+    """Without one 403, with a wrong one or another node's 401, with the right one the item."""
+    async with serving(Mode.HARDENED) as client:
+        _, token = await client.token()
+        _, foreign = await client.token(node=OTHER)
+        assert (await client.ask(INSTANCE_ID))[0] == 403
+        assert (await client.ask(INSTANCE_ID, headers={TOKEN_HEADER: "made-up"}))[0] == 401
+        assert (await client.ask(INSTANCE_ID, headers={TOKEN_HEADER: foreign}))[0] == 401
+        assert (await client.ask(INSTANCE_ID, headers={TOKEN_HEADER: token}))[0] == 200
+
+
+async def test_a_token_expires() -> None:
+    """After its lifetime a token is as good as a made-up one."""
+    now = 1000.0
+    async with serving(Mode.HARDENED, lambda: now) as client:
+        _, token = await client.token("10")
+        now = 1009.9
+        assert (await client.ask(INSTANCE_ID, headers={TOKEN_HEADER: token}))[0] == 200
+        now = 1010.0
+        assert (await client.ask(INSTANCE_ID, headers={TOKEN_HEADER: token}))[0] == 401
+
+
+async def test_a_node_that_is_not_there_cannot_be_noticed() -> None:
+    """A scenario with a wrong name is told so instead of doing nothing."""
+    server = MetadataServer()
+    for act in (lambda: server.notice(NODE, 0.0), lambda: server.withdraw(NODE), lambda: server.polled(NODE)):
+        with pytest.raises(UnknownNode, match="node1"):
+            act()

@@ -1,0 +1,168 @@
+import io
+
+from rich.console import Console, RenderableType
+
+from simulator.events import Event, Kind
+from simulator.report import MOST_FINDINGS, report
+from simulator.status import JobStatus, Status
+from simulator.verdict import Failure, Figures, Finding, Group, GroupMeaning, Latency, Verdict
+from simulator.view import NodeView, Scene, news, nodes_of, screen, sentences, settled
+
+
+def event(t: float, kind: Kind, **fields: object) -> Event:
+    """One event of the truth."""
+    return Event(t, kind, fields)
+
+
+def added(t: float, node: str) -> Event:
+    """A node arrives."""
+    return event(t, Kind.NODE_ADDED, node=node)
+
+
+def shown(t: float, node: str, group: str = "g", *, synthetic: bool = False) -> Event:
+    """A notice with ten seconds of lead."""
+    return event(t, Kind.NOTICE_SHOWN, node=node, group=group, lead=10.0, gone_at=t + 10, synthetic=synthetic)
+
+
+def gone(t: float, node: str, *, announced: bool = True) -> Event:
+    """A node goes."""
+    return event(t, Kind.NODE_GONE, node=node, announced=announced)
+
+
+def scene(*events: Event, phase: str = "Running", reason: str = "All is well.") -> Scene:
+    """A scene with one job."""
+    return Scene(5.0, status=Status(jobs=[JobStatus("demo", phase, reason)]), events=events)
+
+
+def written(what: RenderableType) -> str:
+    """What stands on paper."""
+    console = Console(file=io.StringIO(), width=120)
+    with console.capture() as capture:
+        console.print(what)
+    return capture.get()
+
+
+def figures(*, equal: bool = True) -> Figures:
+    """The figures of a run with a shrink and a stop."""
+    return Figures(
+        notices=3,
+        groups=(
+            Group("g1", GroupMeaning.SHRINK, ("a", "b"), 1, (1.5, 1.5)),
+            Group("g2", GroupMeaning.STOP, ("c",), 0, ()),
+        ),
+        notice_to_process=Latency.of([0.25, 0.5, 0.75]),
+        notice_to_flag=Latency.of([]),
+        notice_to_host_list=Latency.of([1.5, 1.5]),
+        steps_applied=100,
+        steps_lost=0,
+        steps_skipped=0,
+        steps_after_stop=0,
+        false_stops=0,
+        suspensions=1,
+        resumes=1,
+        hosts_blacklisted=0,
+        finished=True,
+        parameters_equal=equal,
+    )
+
+
+def test_nodes_are_what_the_truth_says() -> None:
+    """Noticed nodes have their seconds, withdrawn ones none, gone ones are not there."""
+    withdrawn = event(3, Kind.NOTICE_WITHDRAWN, node="c")
+    events = [
+        *(added(0, node) for node in "abcd"),
+        shown(1, "b"),
+        shown(1, "c", synthetic=True),
+        withdrawn,
+        gone(4, "d"),
+    ]
+    workers = {"a": 1, "d": 1}
+    assert nodes_of(events, 4.0, lambda node: workers.get(node, 0), frozenset("b")) == (
+        NodeView("a", workers=1),
+        NodeView("b", seconds_left=7.0, excluded=True),
+        NodeView("c"),
+    )
+
+
+def test_a_deadline_that_has_passed_has_no_negative_seconds() -> None:
+    """A node that lingers is due, not overdue."""
+    (node,) = nodes_of([added(0, "a"), shown(0, "a")], 12.0, lambda _: 0, frozenset())
+    assert node.seconds_left == 0.0
+
+
+def test_what_comes_together_is_one_sentence() -> None:
+    """One line for a group, another for the next group or kind, even at the same moment."""
+    events = [
+        shown(1.0, "a"),
+        shown(1.1, "b"),
+        shown(1.15, "c", "other", synthetic=True),
+        gone(1.2, "d", announced=False),
+    ]
+    assert list(sentences(events)) == [
+        (1.0, "noticed: a, b, gone in 10 s"),
+        (1.15, "noticed (synthetic): c, gone in 10 s"),
+        (1.2, "gone: d (unannounced)"),
+    ]
+
+
+def test_what_comes_apart_is_two_sentences() -> None:
+    """Two removals a second apart are two."""
+    assert [words for _, words in sentences([gone(1, "a"), gone(2, "b")])] == ["gone: a", "gone: b"]
+
+
+def test_a_group_is_not_told_before_it_can_be_whole() -> None:
+    """As long as more may come, nothing of it is told; what stands apart is told at once."""
+    events = [gone(1.0, "x"), shown(2.0, "a"), shown(2.2, "b")]
+    assert settled(events, 2.3) == events[:1]
+    assert settled(events, 2.5) == events
+
+
+def test_plain_output_tells_what_is_new_and_nothing_twice() -> None:
+    """A change of phase or reason and new events are a line each; without news there is none."""
+    before, now = scene(), scene(shown(1, "a"), phase="Stopping", reason="Too few.")
+    assert list(news(before, now)) == ["  1.0 s  noticed: a, gone in 10 s", "  5.0 s  demo: Stopping: Too few."]
+    assert list(news(now, now)) == []
+
+
+def test_what_was_there_before_the_clock_started_is_no_news() -> None:
+    """The arrival of the first nodes is not told."""
+    now = Scene(5.0, events=(added(1, "a"), added(3, "b")), started_at=2.0)
+    assert list(news(Scene(0.0, started_at=2.0), now)) == ["  1.0 s  arrived: b"]
+
+
+def test_a_supervisor_that_stops_answering_is_told_once() -> None:
+    """The view goes on without it."""
+    silent = Scene(5.0)
+    assert list(news(scene(), silent)) == ["  5.0 s  the supervisor does not answer"]
+    assert list(news(silent, silent)) == []
+
+
+def test_the_screen_shows_nodes_notices_and_the_reason() -> None:
+    """Everything that people ask about is on it."""
+    nodes = (NodeView("a", workers=1), NodeView("b", seconds_left=7.25, synthetic=True, excluded=True))
+    text = written(screen(Scene(5.0, nodes, scene(phase="Suspended", reason="Too few.").status, (gone(3, "c"),))))
+    for words in ("Suspended", "Too few.", "● a", "○ b", "synthetic  7.2 s", "excluded", "3.0 s  gone: c"):
+        assert words in text
+
+
+def test_the_screen_says_when_the_supervisor_does_not_answer() -> None:
+    """Nothing known is not nothing there."""
+    assert "does not answer" in written(screen(Scene(1.0)))
+    assert "no job yet" in written(screen(Scene(1.0, status=Status())))
+
+
+def test_the_table_has_the_figures() -> None:
+    """Latencies, changes per group and the verdict; what did not happen is a dash."""
+    text = written(report(Verdict(figures(), ())))
+    for words in ("3 in groups of 2, 1", "0.50 s / 0.75 s (n=3)", "1 (and 1 meant STOP)", "1 / 1", "yes", "passed"):
+        assert words in text
+    assert "FAILED" not in text
+
+
+def test_a_failed_verdict_says_why_but_not_endlessly() -> None:
+    """The first findings are listed, the others counted."""
+    findings = tuple(Finding(Failure.STEP_LOST, f"step {step}") for step in range(MOST_FINDINGS + 3))
+    text = written(report(Verdict(figures(equal=False), findings)))
+    for words in ("FAILED", "NO", "step lost: step 0", "and 3 more"):
+        assert words in text
+    assert "passed" not in text
