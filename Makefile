@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS ?= 3
 INSTALLED := $(VENV)/.installed
-SOURCES := node_agent supervisor servicekit simulator sdk tests
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check lint types imports proto proto-check lock clean
@@ -22,8 +22,8 @@ $(INSTALLED): requirements/dev.txt pyproject.toml sdk/pyproject.toml
 demo: $(INSTALLED) ## Replay real reclaims against a real training job and judge the outcome (options: ARGS="--seed 2 --min 12")
 	@$(BIN)/python -m simulator demo $(ARGS)
 
-test: $(INSTALLED) ## Run all tests (options: ARGS="-k plan")
-	$(BIN)/python -m pytest $(ARGS)
+test: $(INSTALLED) ## Run all tests, several at a time because most of them wait (options: ARGS="-k plan" WORKERS=0)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 check: lint types imports proto-check ## Everything that is checked without running it
 

@@ -1,0 +1,26 @@
+"""Pieces of scenarios that several tests use."""
+
+from collections.abc import Iterable
+
+from simulator.cloud.schedule import Notice
+from simulator.cloud.trace import Node
+from simulator.events import Event, Kind
+
+LEAD = 7.0
+"""Seconds from a notice to the end of its node: detection, a step and a checkpoint take well under two."""
+
+
+def node(number: int) -> Node:
+    """A node by its number."""
+    return Node(f"node{number}")
+
+
+def group(name: str, *numbers: int) -> list[Notice]:
+    """Notices that come together, at once."""
+    return [Notice(0, node(number), LEAD, name) for number in numbers]
+
+
+def told_to_stop(events: Iterable[Event], run: int) -> set[int]:
+    """The ranks whose script saw its flag fall for a STOP."""
+    flags = [event for event in events if event.kind is Kind.FLAG_SEEN and event.integer("run") == run]
+    return {event.integer("rank") for event in flags if event.text("directive") == "STOP"}
