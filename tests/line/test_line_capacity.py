@@ -14,7 +14,7 @@ async def test_two_suspended_jobs_and_capacity_for_one(open_world: OpenWorld) ->
     """Both lose too many hosts; what is left is enough for one, which gets all of it, and the other follows it."""
     world = await open_world(4)
     plans = [
-        JobPlan(name=name, min_workers=2, max_workers=2, steps=60, step_seconds=0.05) for name in ("first", "second")
+        JobPlan(name=name, min_workers=2, max_workers=2, steps=120, step_seconds=0.05) for name in ("first", "second")
     ]
     jobs = [world.start_job(plan) for plan in plans]
     for job in jobs:

@@ -21,7 +21,7 @@ async def _reclaimed_below_the_minimum(world: World, job: JobProcess) -> None:
 async def test_the_supervisor_is_killed_right_after_the_notices(open_world: OpenWorld) -> None:
     """Whatever it knew is durable or said again: one notice each, one suspension, and the job goes on."""
     world = await open_world(4)
-    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=80, step_seconds=0.05))
+    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=160, step_seconds=0.05))
     await world.until_training(job, workers=4)
     await world.play(group("g", 2, 3))
     await world.supervisor.kill()
@@ -35,7 +35,7 @@ async def test_the_supervisor_is_killed_right_after_the_notices(open_world: Open
 async def test_an_agent_is_killed_right_after_its_notice(open_world: OpenWorld) -> None:
     """Its successor says the same again, and it is the same notice."""
     world = await open_world(4)
-    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=80, step_seconds=0.05))
+    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=160, step_seconds=0.05))
     await world.until_training(job, workers=4)
     await world.play(group("g", 2, 3))
     await world.nodes.agent(node(2)).kill()
@@ -48,7 +48,7 @@ async def test_an_agent_is_killed_right_after_its_notice(open_world: OpenWorld) 
 async def test_supervisor_and_agent_are_killed_together(open_world: OpenWorld) -> None:
     """Neither remembers for the other, and still nothing is lost."""
     world = await open_world(4)
-    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=80, step_seconds=0.05))
+    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=160, step_seconds=0.05))
     await world.until_training(job, workers=4)
     await world.play(group("g", 2, 3))
     await world.supervisor.kill()

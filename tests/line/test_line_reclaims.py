@@ -25,7 +25,7 @@ async def test_a_group_leaves_in_one_change_and_training_goes_on(open_world: Ope
 async def test_below_the_minimum_rank_0_alone_stops_and_the_job_resumes_elsewhere(open_world: OpenWorld) -> None:
     """Rank 0 saves, nobody steps past it, the hosts are freed, and a new run goes on from there."""
     world = await open_world(4)
-    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=80, step_seconds=0.05))
+    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=120, step_seconds=0.05))
     await world.until_training(job, workers=4)
     await world.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3)), Add(LEAD, Node("node5"))])
     assert await job.wait(60) == 0
@@ -39,7 +39,7 @@ async def test_below_the_minimum_rank_0_alone_stops_and_the_job_resumes_elsewher
 async def test_a_stop_comes_with_the_first_notice_that_makes_it_certain(open_world: OpenWorld) -> None:
     """The second of two notices makes it certain; a third, later one changes nothing."""
     world = await open_world(4)
-    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=60, step_seconds=0.05))
+    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=200, step_seconds=0.05))
     await world.until_training(job, workers=4)
     notices = [Notice(0, node(2), 9, "a"), Notice(2.5, node(3), 9, "b"), Notice(4, node(4), 9, "c")]
     gone = [Kill(9, node(2)), Kill(11.5, node(3)), Kill(13, node(4))]
