@@ -111,9 +111,9 @@ class Control:
         granted = grants(snapshot.jobs.values(), self._ports.facts.available(), noticed)
         plans: dict[JobName, Plan] = {}
         for name, job in snapshot.jobs.items():
-            missing = self._ports.processes.rank_zero_missing_since(name, job.observed.run)
+            rank_zero = self._ports.processes.rank_zero(name, job.observed.run)
             hosts: frozenset[Host] = granted.get(name, frozenset())
-            view = View(notices=noticed, granted=hosts, rank_zero_missing_since=missing)
+            view = View(notices=noticed, granted=hosts, rank_zero=rank_zero)
             plans[name] = plan(job, view, now, self._ports.policy)
         return plans
 

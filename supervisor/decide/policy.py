@@ -31,6 +31,14 @@ class Policy:
     rank_zero_grace_seconds: Annotated[
         float, Meta(ge=0, description="A STOP goes to everybody when nobody has been rank 0 for this long.")
     ] = 5.0
+    rank_zero_head_start_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="A STOP reaches the others at least this long after rank 0: one that leaves first leaves it "
+            "waiting in a collective, where it never asks again.",
+        ),
+    ] = 1.0
     stop_timeout_seconds: Annotated[
         float, Meta(gt=0, description="Suspends without an acknowledgement where no deadline is known.")
     ] = 300.0

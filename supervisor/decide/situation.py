@@ -10,18 +10,27 @@ from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 
 
+@dataclass(frozen=True, slots=True)
+class RankZero:
+    """Whether a connected process of the present run says that it is rank 0, and since when that is so.
+
+    `since` is Unix seconds; for a missing one it is never earlier than the start of the supervisor that says it.
+    """
+
+    connected: bool
+    since: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What a decision about one job may look at, besides the job itself.
 
-    `notices` are the hosts that must not be used; `granted` what the job may start on or grow by;
-    `rank_zero_missing_since` the instant since which no process of the present run says that it is rank 0 (None = one
-    does). It is never earlier than the start of the supervisor that says it.
+    `notices` are the hosts that must not be used; `granted` what the job may start on or grow by.
     """
 
     notices: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
     granted: frozenset[Host] = frozenset()
-    rank_zero_missing_since: float | None = None
+    rank_zero: RankZero = RankZero(connected=True, since=0.0)
 
 
 @dataclass(frozen=True, slots=True)

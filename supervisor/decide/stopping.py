@@ -63,12 +63,18 @@ def stop_deadline(s: Situation, stop: Stop) -> float:
 
 
 def everyone_at(s: Situation, stop: Stop) -> float:
-    """When the others are told as well: near the deadline, or when nobody is rank 0."""
-    at = stop_deadline(s, stop) - s.policy.margin_seconds
-    missing = s.view.rank_zero_missing_since
-    if missing is None:
-        return at
-    return min(at, max(missing, stop.since) + s.policy.rank_zero_grace_seconds)
+    """When the others are told as well: near the deadline, or when nobody is rank 0; never before rank 0 was.
+
+    Only what is left of the last moment before the deadline cuts that short.
+    """
+    policy, rank_zero = s.policy, s.view.rank_zero
+    deadline = stop_deadline(s, stop)
+    since = max(rank_zero.since, stop.since)
+    if rank_zero.connected:
+        at = max(deadline - policy.margin_seconds, since + policy.rank_zero_head_start_seconds)
+    else:
+        at = since + policy.rank_zero_grace_seconds
+    return min(at, deadline - policy.leave_margin_seconds)
 
 
 def _stop_hosts(s: Situation) -> frozenset[Host]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from supervisor.decide.situation import RankZero
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import JobName
 from supervisor.domain.notice import ReclaimNotice
@@ -41,7 +42,7 @@ class Processes:
     Args:
         render: Asked at sending time, so that what waited for its turn is not stale.
         now: Unix seconds.
-        rank_zero_changed: Called with the job when a rank 0 appears or goes.
+        rank_zero_changed: Called with the job when a rank 0 may have appeared or gone.
     """
 
     def __init__(self, render: Render, now: Callable[[], float], rank_zero_changed: Callable[[JobName], None]) -> None:
@@ -49,7 +50,7 @@ class Processes:
         self._now = now
         self._rank_zero_changed = rank_zero_changed
         self._jobs: dict[JobName, _Job] = {}
-        self._missing: dict[JobName, float] = {}
+        self._rank_zeros: dict[JobName, RankZero] = {}
         self._started = now()
 
     def attach(self, worker: Worker, stream: LineStream) -> None:
@@ -59,7 +60,7 @@ class Processes:
         if replaced is not None:
             replaced.stream.finish("replaced by a newer stream")
         job.connections[worker.process] = connection = _Connection(worker, stream)
-        self._ranks_changed(worker.job)
+        self._rank_zero_changed(worker.job)
         self._send(connection)
 
     def detach(self, worker: Worker, stream: LineStream) -> None:
@@ -71,7 +72,7 @@ class Processes:
         del job.connections[worker.process]
         if not job.connections:
             self._forget(worker.job)
-        self._ranks_changed(worker.job)
+        self._rank_zero_changed(worker.job)
 
     def rank(self, job: JobName, process: str, rank: int | None) -> None:
         """A process says that its rank is another one."""
@@ -79,15 +80,17 @@ class Processes:
         if connection is None or connection.worker.rank == rank:
             return
         connection.worker = replace(connection.worker, rank=rank)
-        self._ranks_changed(job)
+        self._rank_zero_changed(job)
         self._send(connection)
 
-    def rank_zero_missing_since(self, job: JobName, run: int) -> float | None:
-        """Since when no connected process of `run` is rank 0; never before this process began to serve."""
-        if any(worker.rank == 0 and worker.run == run for worker in self.workers(job)):
-            self._missing.pop(job, None)
-            return None
-        return self._missing.setdefault(job, self._now() if job in self._jobs else self._started)
+    def rank_zero(self, job: JobName, run: int) -> RankZero:
+        """Whether a process of `run` is rank 0; one never seen is missing since this supervisor began to serve."""
+        connected = any(worker.rank == 0 and worker.run == run for worker in self.workers(job))
+        known = self._rank_zeros.get(job)
+        if known is None or known.connected != connected:
+            since = self._started if known is None and not connected else self._now()
+            known = self._rank_zeros[job] = RankZero(connected, since)
+        return known
 
     def workers(self, job: JobName) -> list[Worker]:
         """The connected processes of a job."""
@@ -121,11 +124,6 @@ class Processes:
         job = self._jobs.pop(name)
         if job.flush is not None:
             job.flush.cancel()
-
-    def _ranks_changed(self, job: JobName) -> None:
-        if not any(worker.rank == 0 for worker in self.workers(job)):
-            self._missing.setdefault(job, self._now())
-        self._rank_zero_changed(job)
 
     def _urgent(self, connection: _Connection) -> bool:
         directive = self._render(connection.worker)

@@ -8,7 +8,7 @@ from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import acknowledge
-from supervisor.decide.situation import View
+from supervisor.decide.situation import RankZero, View
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import (
@@ -138,7 +138,8 @@ def seeing(
     missing_since: float | None = None,
 ) -> View:
     """What is so besides the job; rank 0 is connected unless something else is said."""
-    return View(notices=notices or {}, granted=granted, rank_zero_missing_since=missing_since)
+    rank_zero = RankZero(connected=missing_since is None, since=missing_since or 0.0)
+    return View(notices=notices or {}, granted=granted, rank_zero=rank_zero)
 
 
 def decide(job: SupervisedJob, view: View, at: float = 0.0, policy: Policy = POLICY) -> Step:

@@ -153,7 +153,7 @@ def _stops_are_justified(world: World, job: SupervisedJob, view: View, after: De
     if after.stop is not None:
         assert after.stop.since == world.now
         assert after.stop.generation == after.generation
-        assert not after.stop.everyone or _is_near(world, job, view, POLICY.margin_seconds)
+        assert not after.stop.everyone
 
 
 def _breaking(job: SupervisedJob, view: View) -> list[float]:
@@ -189,13 +189,15 @@ def _stops_end_for_a_reason(world: World, job: SupervisedJob, view: View, after:
 
 
 def _everybody_is_told_in_time(world: World, job: SupervisedJob, view: View, stop: Stop) -> None:
-    missing = view.rank_zero_missing_since
-    grace = POLICY.rank_zero_grace_seconds
-    alone = missing is not None and world.now >= max(missing, stop.since) + grace
-    near = _is_near(world, job, view, POLICY.margin_seconds)
-    late = world.now >= stop.since + POLICY.stop_timeout_seconds - POLICY.margin_seconds and not _breaking(job, view)
+    since = max(view.rank_zero.since, stop.since)
+    breaking = min(_breaking(job, view), default=stop.since + POLICY.stop_timeout_seconds)
+    end = max(breaking, stop.since + POLICY.margin_seconds)
+    heard = view.rank_zero.connected and world.now >= since + POLICY.rank_zero_head_start_seconds
+    near = heard and world.now >= end - POLICY.margin_seconds
+    alone = not view.rank_zero.connected and world.now >= since + POLICY.rank_zero_grace_seconds
+    last = world.now >= end - POLICY.leave_margin_seconds
     before = job.decision.stop is not None and job.decision.stop.everyone
-    assert stop.everyone == (alone or near or late or before)
+    assert stop.everyone == (alone or near or last or before)
 
 
 def _waiting_is_bounded(world: World, after: SupervisedJob, view: View) -> None:

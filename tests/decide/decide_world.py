@@ -15,7 +15,7 @@ from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, actions, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import LauncherReport, Registration, acknowledge, observe, register
-from supervisor.decide.situation import View
+from supervisor.decide.situation import RankZero, View
 from supervisor.domain.directive import DirectiveKind, Worker
 from supervisor.domain.ids import Host, JobName, NoticeId
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Result, Spec, SupervisedJob
@@ -135,7 +135,7 @@ class World:
     jobs: dict[JobName, SupervisedJob] = field(default_factory=dict)
     launchers: dict[JobName, Launcher] = field(default_factory=dict)
     notices: dict[NoticeId, ReclaimNotice] = field(default_factory=dict)
-    missing_since: dict[JobName, float] = field(default_factory=dict)
+    rank_zeros: dict[JobName, RankZero] = field(default_factory=dict)
     histories: dict[JobName, History] = field(default_factory=dict)
     plans: dict[JobName, Plan] = field(default_factory=dict)
     machines_made: int = 0
@@ -148,7 +148,7 @@ class World:
         other.launchers = {name: copy(launcher) for name, launcher in self.launchers.items()}
         other.histories = {name: copy(history) for name, history in self.histories.items()}
         other.jobs, other.notices, other.plans = dict(self.jobs), dict(self.notices), dict(self.plans)
-        other.missing_since = dict(self.missing_since)
+        other.rank_zeros = dict(self.rank_zeros)
         return other
 
     # Building it.
@@ -311,7 +311,7 @@ class World:
         for machine in self.machines.values():
             machine.connected = False
         self.streams_are_up = False
-        self.missing_since = dict.fromkeys(self.jobs, self.now)
+        self.rank_zeros = dict.fromkeys(self.jobs, RankZero(connected=False, since=self.now))
 
     def reconnect(self) -> None:
         """The streams of all that live are back."""
@@ -339,7 +339,7 @@ class World:
         return View(
             notices=noticed,
             granted=granted.get(name, frozenset()),
-            rank_zero_missing_since=self.missing_since.get(name),
+            rank_zero=self.rank_zeros[name],
         )
 
     def noticed(self) -> dict[Host, ReclaimNotice]:
@@ -427,14 +427,13 @@ class World:
 
     def _look_for_rank_zero(self) -> None:
         for name in self.jobs:
-            if self._rank_zero_known(name):
-                self.missing_since.pop(name, None)
-            else:
-                self.missing_since.setdefault(name, self.now)
+            connected, known = self._rank_zero_known(name), self.rank_zeros.get(name)
+            if known is None or known.connected != connected:
+                self.rank_zeros[name] = RankZero(connected, self.now)
 
     def _tell_rank_zero(self, name: JobName) -> None:
         launcher = self.launchers[name]
-        if name in self.missing_since or launcher.told is not None:
+        if not self.rank_zeros[name].connected or launcher.told is not None:
             return
         directive = directive_for(self.jobs[name], self._rank_zero(name), self.noticed(), POLICY)
         if directive.kind is DirectiveKind.STOP:

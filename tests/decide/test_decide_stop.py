@@ -6,6 +6,7 @@ import pytest
 
 from supervisor.decide.orders import order_for
 from supervisor.decide.policy import Policy
+from supervisor.decide.situation import RankZero, View
 from supervisor.domain.ids import Host
 from supervisor.domain.job import AcknowledgementKind, Phase, Result, Stop, SupervisedJob
 from supervisor.domain.order import OrderKind, SuspendRun
@@ -109,6 +110,16 @@ def test_everybody_is_told_when_nobody_is_rank_zero() -> None:
     assert _stop(back).everyone
 
 
+def test_a_rank_zero_that_is_late_hears_before_the_others_do() -> None:
+    """One that connects near the deadline, after a restart, has its head start: the others would leave it hanging."""
+    job, view = _stopping(left=4.0), noticed(notice(3, left=4.0), notice(4, left=4.0))
+    missing = seeing(view, missing_since=T0 - 100)
+    assert not _stop(decide(job, missing, 1.9).job).everyone
+    late = View(notices=view, rank_zero=RankZero(connected=True, since=T0 + 1.5))
+    assert not _stop(decide(job, late, 2.4).job).everyone
+    assert _stop(decide(job, late, 2.5).job).everyone
+
+
 def test_a_restarted_supervisor_gives_rank_zero_its_time() -> None:
     """Streams that are not back yet do not count as a missing rank 0 before the grace period is over."""
     job, view = _stopping(), seeing(noticed(notice(3), notice(4)), missing_since=T0 + 50)
@@ -168,11 +179,12 @@ def test_without_a_deadline_a_stop_ends_as_well() -> None:
 
 
 def test_rank_zero_has_the_margin_even_when_it_is_late() -> None:
-    """A notice heard at its deadline tells everybody at once, and still leaves rank 0 a moment for its checkpoint."""
+    """A notice heard at its deadline still leaves rank 0 a head start and a moment for its checkpoint."""
     job, view = running_job(spec(4, 4), 4), seeing(noticed(notice(4, left=-1)))
     stopping, planned = decide(job, view)
-    assert _stop(decide(stopping, view).job).everyone
-    assert planned.wake_at == T0 + POLICY.margin_seconds
+    assert not _stop(decide(stopping, view, 0.9).job).everyone
+    assert planned.wake_at == T0 + POLICY.rank_zero_head_start_seconds
+    assert _stop(decide(stopping, view, 1).job).everyone
     assert decide(stopping, view, POLICY.margin_seconds).job.decision.phase is Phase.SUSPENDED
 
 

@@ -37,6 +37,7 @@ FAST: Mapping[str, Any] = {
     "window_seconds": 0.1,
     "margin_seconds": 0.5,
     "leave_margin_seconds": 0.5,
+    "rank_zero_head_start_seconds": 0.1,
     "lost_grace_seconds": 0.5,
     "rank_zero_grace_seconds": 0.5,
     "resume_delay_seconds": 0.1,

@@ -30,6 +30,7 @@ def test_the_promised_defaults() -> None:
         "window_seconds": 1.25,
         "margin_seconds": 5.0,
         "leave_margin_seconds": 2.0,
+        "rank_zero_head_start_seconds": 1.0,
         "lost_grace_seconds": 30.0,
         "rank_zero_grace_seconds": 5.0,
         "stop_timeout_seconds": 300.0,
