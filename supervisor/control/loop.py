@@ -52,13 +52,14 @@ class _Look:
 
     decision: Decision
     run: int
+    running: bool
     notices: Mapping[Host, ReclaimNotice]
 
 
 def _look(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> _Look:
     hosts = job.decision.hosts | {job.spec.launcher_host}
     notices = {host: notice for host, notice in noticed.items() if host in hosts}
-    return _Look(job.decision, job.observed.run, notices)
+    return _Look(job.decision, job.observed.run, job.observed.running, notices)
 
 
 class Control:

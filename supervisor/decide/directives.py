@@ -24,8 +24,17 @@ def directive_for(
         reason=job.decision.reason,
         act_at=act_at,
         notice=_notice(job, worker, notices, policy),
-        release=job.decision.phase in _RELEASED or worker.run < max(job.observed.run, job.decision.run),
+        release=_released(job, worker),
     )
+
+
+def _released(job: SupervisedJob, worker: Worker) -> bool:
+    """Whether a process that is held in its exit hook may go.
+
+    As long as its run's command runs, its going would let the others form a new ring and step past the checkpoint.
+    """
+    ended = job.decision.phase in _RELEASED and not job.observed.running
+    return ended or job.over or worker.run < max(job.observed.run, job.decision.run)
 
 
 def _kind(

@@ -128,12 +128,12 @@ def test_then_it_goes_to_everybody() -> None:
 
 
 def test_a_suspension_tells_and_releases_everybody() -> None:
-    """All stop, and whoever is held in its exit hook may go; not before."""
-    job = _stopping()
-    assert not _told(job, GROUP, 1, rank=0).release
-    job = decide(answered(job), seeing(GROUP), 1).job
-    told = [_told(job, GROUP, number, rank=number - 1) for number in range(1, 7)]
-    assert {(each.kind, each.release) for each in told} == {(DirectiveKind.STOP, True)}
+    """All stop; whoever is held in its exit hook may go once the run has ended, so that nobody steps past it."""
+    job = decide(answered(_stopping()), seeing(GROUP), 1).job
+    for ended in (False, True):
+        job = obeyed(job) if ended else job
+        told = [_told(job, GROUP, number, rank=number - 1) for number in range(1, 7)]
+        assert {(each.kind, each.release) for each in told} == {(DirectiveKind.STOP, ended)}
 
 
 def test_processes_of_an_earlier_run_are_released() -> None:

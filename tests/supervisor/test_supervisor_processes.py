@@ -101,7 +101,7 @@ async def test_a_rank_that_becomes_zero_is_told_to_stop(served: Served) -> None:
 async def test_the_answer_of_rank_zero_is_durable_before_it_is_confirmed_and_suspends(
     served: Served, kind: str
 ) -> None:
-    """A crash after the confirmation cannot lose it; the others hear of it with the suspension and may go."""
+    """A crash after the confirmation cannot lose it; the others hear of it at once, and may go when the run has ended."""
     training = await Training(served).start()
     await training.agents["n3"].notices("n3")
     stop = await training.ranks[0].lines.matching(directive="STOP")
@@ -111,6 +111,9 @@ async def test_the_answer_of_rank_zero_is_durable_before_it_is_confirmed_and_sus
     assert (stored.kind, stored.step, stored.run) == (AcknowledgementKind(kind), 42, 1)
     order = await training.launcher.lines.matching(phase="Suspended")
     assert order["order"] == "wait"
+    for process in training.ranks[1:]:
+        assert (await process.lines.matching(directive="STOP"))["release"] is False
+    await training.launcher.reports(running=False, exit_code=-15, applied=order["generation"])
     for process in training.ranks:
         assert (await process.lines.matching(directive="STOP", release=True))["run"] == 1
 
