@@ -101,7 +101,7 @@ async def test_a_rank_that_becomes_zero_is_told_to_stop(served: Served) -> None:
 async def test_the_answer_of_rank_zero_is_durable_before_it_is_confirmed_and_suspends(
     served: Served, kind: str
 ) -> None:
-    """A crash after the confirmation cannot lose it; the others hear of it at once, and may go when the run has ended."""
+    """A crash after the confirmation cannot lose it; the others hear at once, and may go when the run has ended."""
     training = await Training(served).start()
     await training.agents["n3"].notices("n3")
     stop = await training.ranks[0].lines.matching(directive="STOP")
