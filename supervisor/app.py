@@ -92,9 +92,8 @@ class Supervisor:
         tasks = {
             "store": self._store.run,
             "control": self._control.run,
-            "control.watch": self._control.watch,
             "ageing": self._ageing.run,
-            "ageing.watch": self._ageing.watch,
+            "watch": self._watch,
             "heartbeat": self._beat,
             "retention": self._prune,
             "servers": self._serve,
@@ -108,9 +107,18 @@ class Supervisor:
         except StoreUnavailableError as error:
             _log.warning("store.not_pruned", why=str(error))
 
-    def _agent_changed(self, _node: Host) -> None:
+    async def _watch(self) -> None:
+        version = 0
+        while True:
+            version = (await self._store.changed(version)).version
+            self._facts_changed()
+
+    def _facts_changed(self) -> None:
         self._control.poke()
         self._ageing.poke()
+
+    def _agent_changed(self, _node: Host) -> None:
+        self._facts_changed()
 
     def _rank_zero_changed(self, _job: JobName) -> None:
         self._control.poke()

@@ -63,7 +63,7 @@ def _look(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> _Look:
 
 
 class Control:
-    """Decides. `poke` whenever something changed that is not in the store."""
+    """Decides. `poke` whenever the store, an agent or a rank 0 has changed."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -74,13 +74,6 @@ class Control:
     def poke(self) -> None:
         """Looks again soon."""
         self._wakeup.set()
-
-    async def watch(self) -> None:
-        """Root task: looks again whenever the store has changed."""
-        version = 0
-        while True:
-            version = (await self._ports.store.changed(version)).version
-            self.poke()
 
     async def run(self) -> None:
         """Root task: decides, again and again."""

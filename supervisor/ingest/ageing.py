@@ -18,7 +18,7 @@ _log = structlog.get_logger()
 
 
 class Ageing:
-    """Ends the notices whose time has come. `poke` when an agent comes or goes."""
+    """Ends the notices whose time has come. `poke` whenever the store has changed, or an agent comes or goes."""
 
     def __init__(self, store: Store, agents: Agents, policy: Policy, clock: Clock) -> None:
         self._store = store
@@ -31,13 +31,6 @@ class Ageing:
     def poke(self) -> None:
         """Looks again soon."""
         self._wakeup.set()
-
-    async def watch(self) -> None:
-        """Root task: looks again whenever the store has changed."""
-        version = 0
-        while True:
-            version = (await self._store.changed(version)).version
-            self.poke()
 
     async def run(self) -> None:
         """Root task: ends what is due, again and again."""
