@@ -16,6 +16,7 @@ from node_agent.poller import Poller
 from node_agent.settings import Settings, SourceKind
 from node_agent.sources import Source
 from node_agent.sources.aliyun import AliyunSource
+from node_agent.sources.aws import AwsSource
 from node_agent.sources.file import FileSource
 from node_agent.uplink import AgentReplaced, Uplink
 from servicekit import address
@@ -81,6 +82,8 @@ def _make_source(kind: SourceKind, settings: Settings, clock: Clock) -> Source:
     match kind:
         case SourceKind.ALIYUN:
             return AliyunSource(settings.metadata_url, settings.metadata_mode, clock)
+        case SourceKind.AWS:
+            return AwsSource(settings.aws_metadata_url, clock)
         case SourceKind.FILE if settings.file_path is not None:
             return FileSource(settings.file_path, clock)
         case _:

@@ -71,7 +71,7 @@ class SourceStatus:
 
     Attributes:
         last_good: When a poll last got a usable answer, on the monotonic clock; None when none did.
-        detail: Why the state is unknown, for people.
+        detail: Why the state is unknown, or what a source that is clear warns of; for people.
     """
 
     source: SourceName

@@ -4,12 +4,14 @@ import asyncio
 import random
 from dataclasses import replace
 
+import structlog
+
 from node_agent import tracking
 from node_agent.identity import ThisNode
 from node_agent.notices import NoticeReport, SourceName
 from node_agent.outbox import Outbox, OutboxFull
 from node_agent.pulse import Pulse
-from node_agent.sources import Answer, Source, SourceUnavailable
+from node_agent.sources import Answer, Clear, Source, SourceUnavailable
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 
@@ -38,6 +40,7 @@ class Poller:
         self._period = period
         self._identified = False
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
+        self._warned = ""
         self._fault = Fault(f"source {source.name}", clock)
         self._overflow = Fault(f"outbox for source {source.name}", clock)
         self.pulse = Pulse(clock)
@@ -67,6 +70,7 @@ class Poller:
         except (SourceUnavailable, TimeoutError) as error:
             answer = tracking.Unknown(str(error) or f"no answer within {POLL_LIMIT:g} s")
             self._fault.failed(answer.reason)
+        self._warn(answer)
         self._take(answer)
 
     async def _ask(self) -> Answer:
@@ -82,6 +86,14 @@ class Poller:
         if self._node.subject is None:
             raise SourceUnavailable("the node's uid is not known yet")
         return await self._source.poll()
+
+    def _warn(self, answer: Answer | tracking.Unknown) -> None:
+        """Log a warning when it comes, once: an unknown between does not make it new."""
+        if not isinstance(answer, Clear) or answer.warning == self._warned:
+            return
+        self._warned = answer.warning
+        if answer.warning:
+            structlog.get_logger().warning("source.warned", source=self.source, warning=answer.warning)
 
     def _take(self, answer: Answer | tracking.Unknown) -> None:
         before = self.tracked

@@ -20,6 +20,7 @@ class SourceKind(enum.StrEnum):
     """The sources there are."""
 
     ALIYUN = "aliyun"
+    AWS = "aws"
     FILE = "file"
 
 
@@ -53,12 +54,19 @@ class Settings:
         tuple[SourceKind, ...], Meta(min_length=1, description="Who announces reclaims, with commas between.")
     ] = (SourceKind.ALIYUN,)
     metadata_url: Annotated[
-        str, Meta(description="Base address of the metadata service; the default is link-local to an ECS instance.")
+        str, Meta(description="Base address that `aliyun` asks; the default is link-local to an ECS instance.")
     ] = "http://100.100.100.200"
     metadata_mode: Annotated[
         MetadataMode,
         Meta(description="plain, hardened (with session tokens), or auto: plain until it is refused."),
     ] = MetadataMode.AUTO
+    aws_metadata_url: Annotated[
+        str,
+        Meta(
+            description="Base address that `aws` asks; http://[fd00:ec2::254] where the instance has IPv6 only. "
+            "An agent without the host's network needs a hop limit of 2 on the instance: with 1, no token reaches it."
+        ),
+    ] = "http://169.254.169.254"
     file_path: Annotated[Path | None, Meta(description="The file that the source `file` reads.")] = None
     poll_seconds: Annotated[
         float,
@@ -99,9 +107,14 @@ def _check_sources(chosen: Settings) -> None:
         raise ValueError("FILE_PATH must be set for the source `file`")
     if set(chosen.sources) == {SourceKind.FILE} and not chosen.node_uid:
         raise ValueError("NODE_UID must be set: no source knows the machine's id")
-    url = urlsplit(chosen.metadata_url)
+    _check_url("METADATA_URL", chosen.metadata_url)
+    _check_url("AWS_METADATA_URL", chosen.aws_metadata_url)
+
+
+def _check_url(variable: str, text: str) -> None:
+    url = urlsplit(text)
     if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
-        raise ValueError("METADATA_URL must be http://host or http://host/path")
+        raise ValueError(f"{variable} must be http://host or http://host/path")
 
 
 def load(environ: Mapping[str, str]) -> Settings:

@@ -61,8 +61,8 @@ def step(
 def _after(state: Tracked, answer: Answer | Unknown, now: float) -> Tracked:
     source = state.status.source
     match answer:
-        case Clear():
-            return replace(state, status=SourceStatus(source, SourceState.CLEAR, now), clears=state.clears + 1)
+        case Clear(warning):
+            return replace(state, status=SourceStatus(source, SourceState.CLEAR, now, warning), clears=state.clears + 1)
         case Noticed():
             return replace(state, status=SourceStatus(source, SourceState.NOTICED, now), clears=0)
         case Unknown(reason):

@@ -13,7 +13,13 @@ class SourceUnavailable(Exception):  # noqa: N818 - it names what is so; an unkn
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """The source says that nothing is announced."""
+    """The source says that nothing is announced.
+
+    Attributes:
+        warning: What it warns of all the same, for people: no notice, and no job is touched for it.
+    """
+
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

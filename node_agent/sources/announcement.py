@@ -1,7 +1,7 @@
 """The text that announces a release: nothing, or one UTC timestamp. Anything else is malformed."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from node_agent.sources import SourceUnavailable
 
@@ -10,6 +10,7 @@ MOST_BYTES = 4096
 
 # strptime alone takes "2015-1-5T1:2:3Z" too.
 _TIMESTAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_LEAP_SECOND = b"T23:59:60Z"
 
 
 def read(body: bytes) -> datetime | None:
@@ -24,6 +25,13 @@ def read(body: bytes) -> datetime | None:
     if not _TIMESTAMP.fullmatch(text):
         raise SourceUnavailable("malformed announcement")
     try:
-        return datetime.strptime(text.decode("ascii"), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError as error:
+        if text.endswith(_LEAP_SECOND):
+            # Unix time has no such second: it is the next day's first one.
+            return _instant(text.removesuffix(_LEAP_SECOND) + b"T23:59:59Z") + timedelta(seconds=1)
+        return _instant(text)
+    except (ValueError, OverflowError) as error:
         raise SourceUnavailable("malformed announcement") from error
+
+
+def _instant(text: bytes) -> datetime:
+    return datetime.strptime(text.decode("ascii"), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)

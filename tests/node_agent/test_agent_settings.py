@@ -28,6 +28,7 @@ def test_the_promised_defaults() -> None:
         sources=(SourceKind.ALIYUN,),
         metadata_url="http://100.100.100.200",
         metadata_mode=MetadataMode.AUTO,
+        aws_metadata_url="http://169.254.169.254",
         file_path=None,
         poll_seconds=1.0,
         outbox_limit=1024,
@@ -54,13 +55,14 @@ def test_what_must_be_set(variable: str) -> None:
         ({"NODE_AGENT_POLL_SECONDS": "1.5"}, "POLL_SECONDS"),
         ({"NODE_AGENT_POLL_SECONDS": "0"}, "POLL_SECONDS"),
         ({"NODE_AGENT_SOURCES": ""}, "SOURCES"),
-        ({"NODE_AGENT_SOURCES": "aws"}, "SOURCES"),
+        ({"NODE_AGENT_SOURCES": "cloud"}, "SOURCES"),
         ({"NODE_AGENT_SOURCES": "aliyun,aliyun"}, "twice"),
         ({"NODE_AGENT_SOURCES": "file", "NODE_AGENT_NODE_UID": "n1"}, "FILE_PATH"),
         ({"NODE_AGENT_SOURCES": "file", "NODE_AGENT_FILE_PATH": "f"}, "NODE_UID"),
         ({"NODE_AGENT_METADATA_URL": "ftp://100.100.100.200"}, "METADATA_URL"),
         ({"NODE_AGENT_METADATA_URL": "100.100.100.200"}, "METADATA_URL"),
         ({"NODE_AGENT_METADATA_URL": "http://100.100.100.200/?a=b"}, "METADATA_URL"),
+        ({"NODE_AGENT_AWS_METADATA_URL": "169.254.169.254"}, "AWS_METADATA_URL"),
         ({"NODE_AGENT_METADATA_MODE": "secure"}, "METADATA_MODE"),
         ({"NODE_AGENT_SUPERVISOR": "supervisor"}, "host:port"),
         ({"NODE_AGENT_SUPERVISOR": "10.0.0.1:7000"}, "CA_FILE"),
@@ -79,6 +81,12 @@ def test_another_machine_needs_a_ca() -> None:
     """With somebody to trust, any address will do."""
     extra = {"NODE_AGENT_SUPERVISOR": "supervisor.kube-system:7000", "NODE_AGENT_CA_FILE": "ca.crt"}
     assert load(LEAST | extra).ca_file == Path("ca.crt")
+
+
+def test_two_clouds_may_be_asked() -> None:
+    """Several sources are named with commas between; an IPv6 address stands in brackets."""
+    extra = {"NODE_AGENT_SOURCES": "aliyun,aws", "NODE_AGENT_AWS_METADATA_URL": "http://[fd00:ec2::254]"}
+    assert load(LEAST | extra).sources == (SourceKind.ALIYUN, SourceKind.AWS)
 
 
 def test_every_setting_is_described() -> None:

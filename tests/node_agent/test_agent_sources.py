@@ -177,6 +177,8 @@ async def test_no_proxy_and_no_forwarding_header(
         # No Date, or one that cannot be true: the node's clock.
         (NOW + 7, None, 293.0),
         (NOW + 7, 0.0, 293.0),
+        # By the Date it should have been gone for an hour, and yet it runs: the Date is wrong.
+        (NOW + 7, NOW + 3900, 293.0),
         # The deadline has passed.
         (NOW + 310, NOW + 310, -10.0),
     ],
@@ -190,6 +192,23 @@ async def test_seconds_left_are_counted_by_the_clock_that_named_the_deadline(
     answer = await aliyun(clock=SetClock(node_clock)).poll()
     assert isinstance(answer, Noticed)
     assert answer.seconds_left == pytest.approx(left, abs=0.001)
+
+
+@pytest.mark.parametrize("zone", ["GMT", "-0000", ""])
+async def test_a_date_is_never_local_time(
+    fake: FakeMetadata, aliyun: Aliyun, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    """However its zone is written, HTTP's Date is GMT, on machines of every zone."""
+    monkeypatch.setenv("TZ", "UTC-8")
+    time.tzset()
+    try:
+        fake.replies[TERMINATION] = Reply(200, STAMP, date=f"Mon, 05 Jan 2026 17:57:00 {zone}".strip())
+        answer = await aliyun(clock=SetClock(NOW + 77)).poll()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert isinstance(answer, Noticed)
+    assert answer.seconds_left == 299.0
 
 
 async def test_hardened_mode_uses_one_token_for_many_polls(fake: FakeMetadata, aliyun: Aliyun) -> None:
@@ -266,6 +285,42 @@ async def test_a_token_is_renewed_before_it_expires(fake: FakeMetadata, aliyun: 
     clock.steady += 2
     await source.poll()
     assert fake.asked.count("PUT token") == 2
+
+
+async def test_an_old_token_serves_while_no_new_one_can_be_had(fake: FakeMetadata, aliyun: Aliyun) -> None:
+    """A renewal that fails makes nothing unknown before the old token has expired."""
+    clock = SetClock(NOW)
+    source = aliyun(MetadataMode.HARDENED, clock)
+    await source.poll()
+    fake.token_reply = Reply(500)
+    clock.steady += 21600 - 1
+    assert await source.poll() == Clear()
+    clock.steady += 1
+    with pytest.raises(SourceUnavailable, match="token"):
+        await source.poll()
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "seconds"), [("3", 3.0), ("3600", 5.0), ("9" * 5000, 5.0), ("-1", 0.0), ("soon", 0.0), ("٣", 0.0)]
+)
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_wait_that_is_asked_for_is_kept_within_bounds(
+    fake: FakeMetadata, aliyun: Aliyun, retry_after: str, seconds: float, status: int
+) -> None:
+    """No request is sent before that, but five seconds are the most: a notice may be waiting behind them."""
+    clock = SetClock(NOW)
+    source = aliyun(clock=clock)
+    fake.replies[TERMINATION] = Reply(status, headers={"Retry-After": retry_after})
+    with pytest.raises(SourceUnavailable, match=str(status)):
+        await source.poll()
+    fake.replies[TERMINATION] = Reply(404)
+    if seconds:
+        clock.steady += seconds - 0.001
+        with pytest.raises(SourceUnavailable, match="waits"):
+            await source.poll()
+        clock.steady += 0.001
+    assert await source.poll() == Clear()
+    assert len(fake.requests) == 2
 
 
 async def test_the_instance_is_asked_for_once(fake: FakeMetadata, aliyun: Aliyun) -> None:

@@ -295,7 +295,7 @@ class SourceReport(_message.Message):
     last_good_poll_age: _builtins.float
     """Seconds since the last poll that got a usable answer; absent when there was none."""
     detail: _builtins.str
-    """Why the state is unknown, at most 512 characters: for people."""
+    """Why the state is unknown, or what a clear source warns of, at most 512 characters: for people."""
     def __init__(
         self,
         *,

@@ -1,0 +1,85 @@
+"""Requests to a metadata service on this machine's link: bounded, never redirected, slower when it asks for that."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import aiohttp
+
+from node_agent.sources import SourceUnavailable
+from node_agent.sources.announcement import MOST_BYTES
+from servicekit.clock import Clock
+
+# A wait that the service asks for is kept up to this many seconds: of the shortest lead, 120 s, it costs no more than
+# the slowest poll that a cloud recommends.
+MOST_WAIT = 5.0
+_SLOW_DOWN = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer; `date` is its header as it came."""
+
+    status: int
+    body: bytes
+    date: str | None
+
+
+class MetadataHttp:
+    """Asks one metadata service. Needs a running loop.
+
+    Args:
+        base_url: Scheme and host of the service, with a path before `/latest` where a proxy or simulator has one.
+        clock: Monotonic instants, for the waits.
+    """
+
+    def __init__(self, base_url: str, clock: Clock) -> None:
+        self._base = base_url.rstrip("/") + "/latest"
+        self._clock = clock
+        self._quiet_until = 0.0
+        # The service is on this machine's link: no proxies (trust_env), no cookies, no compressed bodies that grow.
+        self._session = aiohttp.ClientSession(
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept-Encoding": "identity"},
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+    async def request(self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> Reply:
+        """One request, whatever its status says.
+
+        Raises:
+            SourceUnavailable: There was no whole answer, it was too large, or the service asked us to wait.
+        """
+        if self._clock.monotonic() < self._quiet_until:
+            raise SourceUnavailable("waits because the service asked for it")
+        try:
+            async with self._session.request(
+                method, f"{self._base}/{path}", headers=headers, allow_redirects=False
+            ) as response:
+                self._heed(response)
+                return Reply(response.status, await _body(response), response.headers.get("Date"))
+        except (aiohttp.ClientError, OSError) as error:
+            raise SourceUnavailable(f"no answer: {type(error).__name__}") from error
+
+    def _heed(self, response: aiohttp.ClientResponse) -> None:
+        """Seconds only: a wait until a date would depend on a clock that may be wrong."""
+        wait = response.headers.get("Retry-After", "")
+        if response.status in _SLOW_DOWN and wait.isascii() and wait.isdecimal():
+            # Long digits are no number that int() takes, and longer than the most in any case.
+            seconds = MOST_WAIT if len(wait) > len("86400") else min(float(wait), MOST_WAIT)
+            self._quiet_until = self._clock.monotonic() + seconds
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(MOST_BYTES):
+        body += chunk
+        if len(body) > MOST_BYTES:
+            raise SourceUnavailable(f"answer larger than {MOST_BYTES} bytes")
+    return bytes(body)

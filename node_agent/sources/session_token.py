@@ -1,0 +1,86 @@
+"""Session tokens: a PUT gives one, every GET carries it. Two clouds differ in the names of the headers only."""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from node_agent.sources import SourceUnavailable
+from node_agent.sources.http import MetadataHttp, Reply
+from servicekit.clock import Clock
+
+# The longest life a service grants, in seconds; a new token is fetched this long before the end of the old one.
+_TTL = 21600
+_MARGIN = 300
+# While the old token is still good, a renewal may hold up a poll, which has one second, by this many at most.
+_RENEWAL_SECONDS = 0.3
+_TOKEN = re.compile(r"[!-~]{1,2048}")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHeaders:
+    """The names of the headers: of the token, and of the seconds that a new one is to live."""
+
+    token: str
+    ttl: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    value: str
+    # On the monotonic clock.
+    expires_at: float
+
+
+class TokenClient:
+    """GETs that carry a token.
+
+    Args:
+        http: The service.
+        headers: What it calls its headers.
+        clock: Monotonic instants, for the age of the token.
+    """
+
+    def __init__(self, http: MetadataHttp, headers: TokenHeaders, clock: Clock) -> None:
+        self._http = http
+        self._headers = headers
+        self._clock = clock
+        self._token: _Token | None = None
+
+    async def get(self, path: str) -> Reply:
+        """A GET with a token; refused for its token (401), once more with a new one.
+
+        Raises:
+            SourceUnavailable: There was no token, or no whole answer.
+        """
+        reply = await self._get(path)
+        if reply.status == HTTPStatus.UNAUTHORIZED:
+            self._token = None
+            reply = await self._get(path)
+        return reply
+
+    async def _get(self, path: str) -> Reply:
+        self._token = await self._valid(self._token)
+        return await self._http.request("GET", path, {self._headers.token: self._token.value})
+
+    async def _valid(self, token: _Token | None) -> _Token:
+        left = token.expires_at - self._clock.monotonic() if token else 0.0
+        if token is None or left <= 0.0:
+            return await self._new()
+        return token if left >= _MARGIN else await self._renewed(token)
+
+    async def _renewed(self, token: _Token) -> _Token:
+        """The old one serves for as long as it is good: a service that grants none may still answer."""
+        try:
+            async with asyncio.timeout(_RENEWAL_SECONDS):
+                return await self._new()
+        except (SourceUnavailable, TimeoutError):
+            return token
+
+    async def _new(self) -> _Token:
+        asked_at = self._clock.monotonic()
+        reply = await self._http.request("PUT", "api/token", {self._headers.ttl: str(_TTL)})
+        value = reply.body.decode("ascii", errors="replace").strip()
+        if reply.status != HTTPStatus.OK or not _TOKEN.fullmatch(value):
+            raise SourceUnavailable(f"no session token: HTTP {reply.status}")
+        return _Token(value, asked_at + _TTL)

@@ -1,0 +1,271 @@
+"""The table of answers: what each thing that a metadata service may say amounts to, in either cloud."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aioresponses import aioresponses
+
+from node_agent.sources import Answer, Clear, Noticed, Source, SourceUnavailable
+from node_agent.sources.aliyun import AliyunSource, MetadataMode
+from node_agent.sources.aws import AwsSource
+from servicekit.clock import Clock
+
+TIME = "2026-01-05T18:02:00Z"
+NOW = datetime(2026, 1, 5, 17, 57, tzinfo=UTC).timestamp()
+BASE = "http://metadata.test"
+TOKEN_URL = f"{BASE}/latest/api/token"
+REBALANCE_URL = f"{BASE}/latest/meta-data/events/recommendations/rebalance"
+
+
+class StoppedClock(Clock):
+    """Five minutes before the release, for ever."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return NOW
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return 1000.0
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """How one cloud's announcements are asked for and written."""
+
+    make: Callable[[], Source]
+    url: str
+    write: Callable[[str], bytes]
+
+
+ALIYUN = Cloud(
+    lambda: AliyunSource(BASE, MetadataMode.HARDENED, StoppedClock()),
+    f"{BASE}/latest/meta-data/instance/spot/termination-time",
+    str.encode,
+)
+AWS = Cloud(
+    lambda: AwsSource(BASE, StoppedClock()),
+    f"{BASE}/latest/meta-data/spot/instance-action",
+    lambda time: json.dumps({"action": "terminate", "time": time}).encode(),
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer of the service: a time in the cloud's own form, or a body as it is, or a failure instead of either."""
+
+    status: int = 200
+    time: str | None = None
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    failure: Exception | None = None
+
+    def register(self, mocked: aioresponses, method: str, url: str, write: Callable[[str], bytes]) -> None:
+        """Say it whenever that is asked for."""
+        body = self.body if self.time is None else write(self.time)
+        getattr(mocked, method)(
+            url, status=self.status, body=body, headers=self.headers, exception=self.failure, repeat=True
+        )
+
+
+def at(time: str, **headers: str) -> Said:
+    """An announcement."""
+    return Said(time=time, headers=headers)
+
+
+def dated(date: str) -> Said:
+    """An announcement whose answer has this Date."""
+    return at(TIME, Date=date)
+
+
+def status(number: int, **headers: str) -> Said:
+    """A status other than 200, with an announcement in its body that must not be believed."""
+    return Said(number, time=TIME, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def body(text: bytes, **headers: str) -> Said:
+    """A body as it is."""
+    return Said(body=text, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
+CLEAR, UNKNOWN, MALFORMED = "clear", "unknown: ", "unknown: malformed"
+
+# What is said · what it means with aliyun · what it means with aws, where that is something else. A notice is written
+# as the seconds that are left.
+TABLE: list[tuple[str, Said, str | float, str | float | None]] = [
+    ("nothing planned", status(404), CLEAR, None),
+    ("announced", at(TIME), 300.0, None),
+    ("empty", body(b""), CLEAR, MALFORMED),
+    ("blanks", body(b" \r\n\t"), CLEAR, MALFORMED),
+    ("204", Said(204), "unknown: HTTP 204", None),
+    ("a redirect", status(302, Location=f"{BASE}/elsewhere"), "unknown: HTTP 302", None),
+    ("a permanent redirect", status(308, Location=f"{BASE}/elsewhere"), "unknown: HTTP 308", None),
+    ("bad request", status(400), "unknown: HTTP 400", None),
+    ("token refused twice", status(401), "unknown: HTTP 401", None),
+    ("forbidden", status(403), "unknown: HTTP 403", None),
+    ("too many requests", status(429), "unknown: HTTP 429", None),
+    ("too many requests, wait", status(429, Retry_After="2"), "unknown: HTTP 429", None),
+    ("broken", status(500), "unknown: HTTP 500", None),
+    ("unavailable", status(503, Retry_After="2"), "unknown: HTTP 503", None),
+    ("garbage", body(b"\x00\xff\xfe<html>"), MALFORMED, None),
+    ("a captive portal", body(b"<html>TIME</html>"), MALFORMED, None),
+    ("huge", body(b"x" * 5_000_000), "unknown: answer larger", None),
+    ("a time, and huge blanks after it", body(TIME.encode() + b" " * 5000), "unknown: answer larger", None),
+    ("cut off", body(b'{"action":"terminate","ti'), MALFORMED, None),
+    ("half a time", at(TIME[:10]), MALFORMED, None),
+    ("UTF-16", body(TIME.encode("utf-16")), MALFORMED, None),
+    ("full-width digits", at("\uff12\uff10\uff12\uff16-01-05T18:02:00Z"), MALFORMED, None),
+    ("another content type", at(TIME, **{"Content-Type": "image/png"}), 300.0, None),
+    ("compressed by its own word", body(b"\x1f\x8b\x08", Content_Encoding="gzip"), MALFORMED, None),
+    ("two times", at(f"{TIME} {TIME}"), MALFORMED, None),
+    ("two times on two lines", at(f"{TIME}\n{TIME}"), MALFORMED, None),
+    ("the time of another cloud", body(b'{"action":"terminate","time":"2026-01-05T18:02:00Z"}'), MALFORMED, 300.0),
+    ("the bare time", body(TIME.encode()), 300.0, MALFORMED),
+    ("blanks around it", at(f" {TIME}\n"), 300.0, None),
+    ("just passed", at("2026-01-05T17:56:50Z"), -10.0, None),
+    ("long past", at("2015-01-05T18:02:00Z"), -347_154_900.0, None),
+    ("far in the future", at("9999-12-31T23:59:59Z"), 251_634_664_979.0, None),
+    ("year 1", at("0001-01-01T00:00:00Z"), -63_903_232_620.0, None),
+    ("year 0", at("0000-01-01T00:00:00Z"), MALFORMED, None),
+    ("without a zone", at(TIME[:-1]), MALFORMED, None),
+    ("with another zone", at("2026-01-06T02:02:00+08:00"), MALFORMED, None),
+    ("with parts of a second", at("2026-01-05T18:02:00.5Z"), MALFORMED, None),
+    ("a leap second", at("2026-01-05T23:59:60Z"), 21_780.0, None),
+    ("a leap second at noon", at("2026-01-05T12:00:60Z"), MALFORMED, None),
+    ("a leap second at the end of time", at("9999-12-31T23:59:60Z"), MALFORMED, None),
+    ("no such day", at("2026-02-30T00:00:00Z"), MALFORMED, None),
+    ("Unix seconds", body(b"1000000000"), MALFORMED, None),
+    ("Unix seconds with an exponent", body(b"1e9"), MALFORMED, None),
+    ("a Date that agrees", dated("Mon, 05 Jan 2026 17:57:00 GMT"), 300.0, None),
+    ("a Date a minute earlier", dated("Mon, 05 Jan 2026 17:56:00 GMT"), 359.0, None),
+    ("a Date a minute later", dated("Mon, 05 Jan 2026 17:58:00 GMT"), 240.0, None),
+    ("a Date long after the time", dated("Mon, 05 Jan 2026 19:57:00 GMT"), 300.0, None),
+    ("a Date of another day", dated("Thu, 01 Jan 1970 00:00:00 GMT"), 300.0, None),
+    ("a Date that is none", dated("yesterday"), 300.0, None),
+    ("a Date of year 99999", dated("Mon, 05 Jan 99999 17:57:00 GMT"), 300.0, None),
+    ("no answer in time", Said(failure=TimeoutError()), UNKNOWN, None),
+    ("refused", Said(failure=ConnectionRefusedError()), "unknown: no answer", None),
+    ("reset", Said(failure=aiohttp.ServerDisconnectedError()), "unknown: no answer", None),
+    ("no HTTP", Said(failure=aiohttp.ClientPayloadError("garbage")), "unknown: no answer", None),
+]
+# The same for aws alone.
+AWS_TABLE: list[tuple[str, Said, str | float]] = [
+    ("stop", body(b'{"action":"stop","time":"2026-01-05T18:02:00Z"}'), 300.0),
+    ("hibernate", body(b'{"action":"hibernate","time":"2026-01-05T18:02:00Z"}'), 300.0),
+    ("more fields", body(b'{"action":"stop","time":"2026-01-05T18:02:00Z","why":["price"]}'), 300.0),
+    ("another action", body(b'{"action":"dance","time":"2026-01-05T18:02:00Z"}'), MALFORMED),
+    ("no action", body(b'{"time":"2026-01-05T18:02:00Z"}'), MALFORMED),
+    ("no time", body(b'{"action":"terminate"}'), MALFORMED),
+    ("an empty time", body(b'{"action":"terminate","time":""}'), MALFORMED),
+    ("a null time", body(b'{"action":"terminate","time":null}'), MALFORMED),
+    ("a time that is a number", body(b'{"action":"terminate","time":1767636120}'), MALFORMED),
+    ("a lone surrogate", body(b'{"action":"terminate","time":"\\ud800"}'), MALFORMED),
+    ("a list", body(b"[]"), MALFORMED),
+    ("nested for ever", body(b"[" * 4000), MALFORMED),
+    ("two objects", body(b'{"action":"stop","time":"2026-01-05T18:02:00Z"}' * 2), MALFORMED),
+]
+# What the token endpoint says · what that makes of a service that would announce.
+TOKEN_TABLE: list[tuple[str, Said, str]] = [
+    ("bad request", Said(400), "unknown: no session token: HTTP 400"),
+    ("forbidden", Said(403), "unknown: no session token: HTTP 403"),
+    ("not found", Said(404), "unknown: no session token: HTTP 404"),
+    ("too many requests", Said(429, headers={"Retry-After": "2"}), "unknown: no session token: HTTP 429"),
+    ("broken", Said(500), "unknown: no session token: HTTP 500"),
+    ("a redirect", Said(307, headers={"Location": f"{BASE}/t"}), "unknown: no session token: HTTP 307"),
+    ("empty", Said(), "unknown: no session token: HTTP 200"),
+    ("several words", body(b"a b"), "unknown: no session token: HTTP 200"),
+    ("a header of its own", body(b"a\r\nX-Forwarded-For: me"), "unknown: no session token: HTTP 200"),
+    ("no ASCII", body("schl\u00fcssel".encode()), "unknown: no session token: HTTP 200"),
+    ("a page", body(b"<html>" * 500), "unknown: no session token: HTTP 200"),
+    ("huge", body(b"x" * 5_000_000), "unknown: answer larger"),
+    ("refused", Said(failure=ConnectionRefusedError()), "unknown: no answer"),
+]
+
+
+@pytest_asyncio.fixture
+async def mocked() -> AsyncIterator[aioresponses]:
+    """A service that exists in this process only."""
+    with aioresponses() as mock:
+        yield mock
+
+
+def rows() -> list[Any]:
+    """Every row of the table, for each cloud that it is about."""
+    both = [
+        pytest.param(cloud, said, other if cloud is AWS and other is not None else means, id=f"{name}-{what}")
+        for what, said, means, other in TABLE
+        for name, cloud in (("aliyun", ALIYUN), ("aws", AWS))
+    ]
+    return both + [pytest.param(AWS, said, means, id=f"aws-{what}") for what, said, means in AWS_TABLE]
+
+
+async def outcome(cloud: Cloud) -> Answer | str:
+    """What one poll gives: its answer, or why it is unknown."""
+    source = cloud.make()
+    try:
+        return await source.poll()
+    except (SourceUnavailable, TimeoutError) as unknown:  # The poller takes both as unknown.
+        return f"unknown: {unknown}"
+    finally:
+        await source.close()
+
+
+def check(found: Answer | str, means: str | float) -> None:
+    """Compare with what the table says."""
+    if isinstance(means, float):
+        assert isinstance(found, Noticed), found
+        assert found.seconds_left == means
+    elif means == CLEAR:
+        assert found == Clear()
+    else:
+        assert isinstance(found, str), found
+        assert found.startswith(means)
+
+
+@pytest.mark.parametrize(("cloud", "said", "means"), rows())
+async def test_what_an_answer_means(mocked: aioresponses, cloud: Cloud, said: Said, means: str | float) -> None:
+    """A documented answer is clear or a notice; everything else is unknown, with a reason."""
+    Said(body=b"token").register(mocked, "put", TOKEN_URL, cloud.write)
+    Said(404).register(mocked, "get", REBALANCE_URL, cloud.write)
+    said.register(mocked, "get", cloud.url, cloud.write)
+    check(await outcome(cloud), means)
+
+
+@pytest.mark.parametrize("cloud", [ALIYUN, AWS], ids=["aliyun", "aws"])
+@pytest.mark.parametrize(("said", "means"), [pytest.param(*row[1:], id=row[0]) for row in TOKEN_TABLE])
+async def test_without_a_token_nothing_is_known(mocked: aioresponses, cloud: Cloud, said: Said, means: str) -> None:
+    """What is asked without a token, or with one that is none, is not asked at all."""
+    said.register(mocked, "put", TOKEN_URL, cloud.write)
+    check(await outcome(cloud), means)
+    assert all(method == "PUT" for method, _ in mocked.requests)
+
+
+@pytest.mark.parametrize("cloud", [ALIYUN, AWS], ids=["aliyun", "aws"])
+async def test_a_token_that_expires_in_mid_poll_costs_nothing(mocked: aioresponses, cloud: Cloud) -> None:
+    """Refused for its token, the poll gets a new one and its answer."""
+    for token in (b"old", b"new"):
+        mocked.put(TOKEN_URL, body=token)
+    mocked.get(cloud.url, status=401)
+    mocked.get(cloud.url, body=cloud.write(TIME))
+    check(await outcome(cloud), 300.0)
+
+
+@pytest.mark.parametrize("cloud", [ALIYUN, AWS], ids=["aliyun", "aws"])
+async def test_a_new_token_that_cannot_be_had_in_mid_poll_is_unknown(mocked: aioresponses, cloud: Cloud) -> None:
+    """A service that takes the old token back and grants no new one says nothing about notices."""
+    mocked.put(TOKEN_URL, body=b"old")
+    mocked.put(TOKEN_URL, status=503)
+    mocked.get(cloud.url, status=401)
+    check(await outcome(cloud), "unknown: no session token: HTTP 503")
+
+
+def test_the_table_is_about_both_clouds() -> None:
+    """No row is lost, and each has a name of its own."""
+    names = [row.id for row in rows()]
+    assert len(names) == len(set(names)) == 2 * len(TABLE) + len(AWS_TABLE)

@@ -1,0 +1,172 @@
+"""The source `aws`: tokens always, interruptions as notices, recommendations as warnings."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from aioresponses import aioresponses
+from structlog.testing import capture_logs
+
+from node_agent.identity import ThisNode
+from node_agent.notices import SourceState
+from node_agent.outbox import Outbox
+from node_agent.poller import Poller
+from node_agent.sources import Clear, NodeIdentity, Noticed, Source, SourceUnavailable
+from node_agent.sources.aliyun import AliyunSource, MetadataMode
+from node_agent.sources.aws import AwsSource
+from servicekit.clock import Clock
+
+BASE = "http://metadata.test"
+ITEMS = f"{BASE}/latest/meta-data"
+ACTION = f"{ITEMS}/spot/instance-action"
+REBALANCE = f"{ITEMS}/events/recommendations/rebalance"
+WARNED = Clear("rebalance recommended since 2026-01-05T17:00:00Z")
+
+
+class SetClock(Clock):
+    """A clock that the test moves."""
+
+    steady = 1000.0
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return 1767635820.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self.steady
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    """A clock."""
+    return SetClock()
+
+
+@pytest_asyncio.fixture
+async def aws(clock: SetClock) -> AsyncIterator[AwsSource]:
+    """A source."""
+    source = AwsSource(BASE, clock)
+    yield source
+    await source.close()
+
+
+@pytest_asyncio.fixture
+async def mocked() -> AsyncIterator[aioresponses]:
+    """A service that grants tokens and announces nothing."""
+    with aioresponses() as service:
+        service.put(f"{BASE}/latest/api/token", body=b"t", repeat=True)
+        service.get(ACTION, status=404, repeat=True)
+        yield service
+
+
+def asked(mocked: aioresponses, url: str) -> int:
+    """How often that was asked for."""
+    return sum(len(calls) for (_, called), calls in mocked.requests.items() if str(called) == url)
+
+
+@pytest.mark.parametrize("action", ["terminate", "stop", "hibernate"])
+async def test_the_message_says_what_will_be_done(aws: AwsSource, action: str) -> None:
+    """Each kind of interruption takes the node away; people see which it is."""
+    with aioresponses() as mocked:
+        mocked.put(f"{BASE}/latest/api/token", body=b"t")
+        mocked.get(ACTION, payload={"action": action, "time": "2026-01-05T18:02:00Z"})
+        answer = await aws.poll()
+    assert isinstance(answer, Noticed)
+    assert action.removesuffix("e") in answer.message
+    assert answer.message.endswith("ed")
+
+
+async def test_the_instance_is_identified(aws: AwsSource, mocked: aioresponses) -> None:
+    """Id, region, zone and type, each asked for once."""
+    items = {
+        "instance-id": b"i-1",
+        "placement/region": b"eu-west-1",
+        "placement/availability-zone": b"eu-west-1a",
+        "instance-type": b"g4dn.xlarge",
+    }
+    for path, text in items.items():
+        mocked.get(f"{ITEMS}/{path}", body=text)
+    for _ in range(2):
+        assert await aws.identify() == NodeIdentity("i-1", "eu-west-1", "eu-west-1a", "g4dn.xlarge")
+
+
+async def test_every_request_carries_a_token(aws: AwsSource, mocked: aioresponses) -> None:
+    """One token for all of them, asked for with its longest life."""
+    mocked.get(REBALANCE, status=404)
+    await aws.poll()
+    headers = {str(url): calls[0].kwargs["headers"] for (_, url), calls in mocked.requests.items()}
+    assert headers.keys() == {f"{BASE}/latest/api/token", ACTION, REBALANCE}
+    assert headers[f"{BASE}/latest/api/token"]["X-aws-ec2-metadata-token-ttl-seconds"] == "21600"
+    assert headers[ACTION]["X-aws-ec2-metadata-token"] == headers[REBALANCE]["X-aws-ec2-metadata-token"] == "t"
+    assert asked(mocked, f"{BASE}/latest/api/token") == 1
+
+
+async def test_a_recommendation_is_a_warning_and_no_notice(
+    aws: AwsSource, clock: SetClock, mocked: aioresponses
+) -> None:
+    """It shows in the source's state and is logged when it comes; nothing is announced for it."""
+    mocked.get(REBALANCE, body=b'{"noticeTime": "2026-01-05T17:00:00Z"}', repeat=True)
+    outbox = Outbox(10)
+    poller = Poller(aws, ThisNode("n1", "i-1"), outbox, clock, 1.0)
+    mocked.get(f"{ITEMS}/instance-id", body=b"i-1")
+    with capture_logs() as lines:
+        for _ in range(3):
+            await poller.turn()
+            clock.steady += 6.0
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["source.warned"]
+    assert [(status.state, status.detail) for status in outbox.statuses()] == [(SourceState.CLEAR, WARNED.warning)]
+    assert all(report.gone_at is None for report in outbox.everything()), "a warning became a notice"
+
+
+async def test_a_warning_is_looked_for_every_few_seconds(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:
+    """Polling each second does not double the requests."""
+    mocked.get(REBALANCE, status=404, repeat=True)
+    for _ in range(11):
+        assert await aws.poll() == Clear()
+        clock.steady += 1.0
+    assert (asked(mocked, ACTION), asked(mocked, REBALANCE)) == (11, 3)
+
+
+async def test_a_warning_that_cannot_be_had_changes_nothing(
+    aws: AwsSource, clock: SetClock, mocked: aioresponses
+) -> None:
+    """Clear stays clear, and what was warned of before still is, until the service says otherwise."""
+    mocked.get(REBALANCE, body=b'{"noticeTime": "2026-01-05T17:00:00Z"}')
+    mocked.get(REBALANCE, status=500)
+    mocked.get(REBALANCE, body=b"[]")
+    mocked.get(REBALANCE, body=b'{"noticeTime": "soon"}')
+    mocked.get(REBALANCE, exception=TimeoutError())
+    mocked.get(REBALANCE, exception=ConnectionResetError())
+    mocked.get(REBALANCE, status=404)
+    for expected in [WARNED] * 6 + [Clear()]:
+        assert await aws.poll() == expected
+        clock.steady += 6.0
+
+
+async def test_two_clouds_on_one_node_do_not_know_each_other() -> None:
+    """One is unknown for ever, and the other's notice is there all the same, with the other's state."""
+    clock, outbox, node = Clock(), Outbox(10), ThisNode("n1", "")
+    sources: list[Source] = [AliyunSource("http://elsewhere.test", MetadataMode.AUTO, clock), AwsSource(BASE, clock)]
+    with aioresponses() as mocked:
+        mocked.put(f"{BASE}/latest/api/token", body=b"t")
+        mocked.get(f"{ITEMS}/instance-id", body=b"i-1")
+        mocked.get(ACTION, body=b'{"action": "stop", "time": "2026-01-05T18:02:00Z"}', repeat=True)
+        for source in sources * 2:
+            await Poller(source, node, outbox, clock, 1.0).turn()
+    for source in sources:
+        await source.close()
+    assert {status.source: status.state for status in outbox.statuses()} == {
+        "aliyun": SourceState.UNKNOWN,
+        "aws": SourceState.NOTICED,
+    }
+    assert [report.id for report in outbox.unacknowledged()] == ["aws/i-1"]
+
+
+async def test_nothing_is_asked_without_a_token(aws: AwsSource) -> None:
+    """A service that has version 1 alone, or none, is unknown."""
+    with aioresponses() as mocked:
+        mocked.put(f"{BASE}/latest/api/token", status=404)
+        with pytest.raises(SourceUnavailable, match="token"):
+            await aws.poll()
+        assert asked(mocked, ACTION) == 0
