@@ -29,7 +29,7 @@ __all__ = [
 _session = Session()
 
 
-def init(rank: Callable[[], int | None] | None = None) -> None:
+def init(rank: Callable[[], int | None] | None = None, *, sigterm: bool = False) -> None:
     """Begin to listen for reclaims, in the background. Never raises, never waits for the network.
 
     Call it after the framework's own init, in every training process; more calls change nothing. Where no supervisor
@@ -37,9 +37,15 @@ def init(rank: Callable[[], int | None] | None = None) -> None:
 
     Args:
         rank: asked from another thread, about twice a second, which rank this process has now (None = unknown). Not
-            needed with torch.distributed, Horovod, or a rank in the environment that does not change.
+            needed with torch.distributed, Horovod, or a rank in the environment that does not change. A script that is
+            a single process says `lambda: 0`.
+        sigterm: take SIGTERM for a LEAVE of this process, then call the handler that was there before. Only the main
+            thread can ask for it. Forked children get back the handler that was there before.
+
+    A forked child of a process that has called this shares its flag and is no process of its own: its calls change
+    nothing. Call it in each process that trains, after the fork.
     """
-    _session.start(rank)
+    _session.start(rank, sigterm=sigterm)
 
 
 def notice() -> Notice | None:

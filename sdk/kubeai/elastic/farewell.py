@@ -42,6 +42,8 @@ def say(monitor: Monitor, uplink: Uplink, voice: Voice, hold: float) -> None:
     if not directive.is_final:
         return
     if directive.kind is DirectiveKind.LEAVE:
+        if directive.generation == 0:
+            return  # SIGTERM, and no supervisor has ever spoken: nobody to tell
         _report_left(monitor, uplink, voice, time.monotonic() + min(hold, _LEAVE_SECONDS))
         return
     voice.once("hold", f"the job stops: {directive.reason}. This process waits until it may go, at most {hold:g} s")

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from . import flag
-from .state import Line, State, advance, apply
+from .state import Line, State, advance, apply, terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,18 +46,25 @@ class Monitor:
     """See the module. Attributes may be read without the lock; methods that change something take it."""
 
     def __init__(self) -> None:
-        self.state = State()
         self.rank: int | None = None
         self.step: int | None = None
         self.run_is_over = False
         # Reentrant, as the default is: the script may say `checkpoint_saved` in a signal handler.
         self._changed = threading.Condition()
+        self._heard = State()
+        self._is_terminated = False
         self._version = 0
         self._has_looked = False
         self._has_stream = False
         self._told_rank: int | None = None
         self._saved: Report | None = None
         self._notices: deque[Notice | None] = deque(maxlen=_MOST_NOTICES)
+
+    @property
+    def state(self) -> State:
+        """What was heard, and SIGTERM where that was asked for: a supervisor's own LEAVE or STOP comes before it."""
+        heard = self._heard
+        return terminated(heard) if self._is_terminated and not heard.directive.is_final else heard
 
     @property
     def is_released(self) -> bool:
@@ -68,17 +75,17 @@ class Monitor:
         """Apply a line. The flag has fallen when this returns, if the line says so."""
         with self._changed:
             self._notices.append(line.notice)
-            self._become(apply(self.state, line, time.monotonic()))
+            self._become(apply(self._heard, line, time.monotonic()))
 
     def keep_time(self) -> None:
         """Let pending directives take effect when they are due; does not return."""
         with self._changed:
             while True:
                 now = time.monotonic()
-                due = advance(self.state, now)
-                if due is not self.state:
+                due = advance(self._heard, now)
+                if due is not self._heard:
                     self._become(due)
-                pending = self.state.pending
+                pending = self._heard.pending
                 self._changed.wait(None if pending is None else min(pending.due - now, threading.TIMEOUT_MAX))
 
     def checkpoint_saved(self, step: int | None) -> None:
@@ -87,7 +94,17 @@ class Monitor:
             generation = self.state.directive.generation
             self.step = self.step if step is None else step
             self._saved = Report(ReportKind.SAVED, self.rank, step, generation)
-            self._become(replace(self.state, saved_for=generation))
+            saved = replace(self._heard, saved_for=generation, saved_after_signal=self._is_terminated)
+            self._become(saved)
+
+    def terminate(self) -> None:
+        """Take SIGTERM for a LEAVE.
+
+        Called in a signal handler, so it takes no lock and wakes nobody: the script may have been interrupted anywhere,
+        in the middle of waking the threads too.
+        """
+        self._is_terminated = True
+        flag.fall()
 
     def found_rank(self, rank: int | None) -> None:
         """Note what a look at the rank has found."""
@@ -160,7 +177,7 @@ class Monitor:
 
     def _become(self, state: State) -> None:
         # The state first: whoever sees the flag fallen must find the directive that did it.
-        self.state = state
+        self._heard = state
         if state.directive.is_final:
             flag.fall()
         self._wake()

@@ -21,6 +21,7 @@ from .listener import Listener
 from .monitor import Monitor
 from .ranks import RankWatch
 from .reporter import NoticeCalls, Reporter
+from .sigterm import Sigterm
 from .uplink import Uplink
 from .voice import Voice
 
@@ -41,6 +42,7 @@ class Session:
         self._monitor = Monitor()
         self._ranks = RankWatch(sys.modules, os.environ, self._voice)
         self._calls = NoticeCalls(self._voice)
+        self._sigterm = Sigterm(self._monitor.terminate, self._voice)
         self._starting = threading.Lock()
         self._is_started = False
         self._is_child = False
@@ -50,16 +52,16 @@ class Session:
         """What was heard so far; in a forked child, what was heard before the fork."""
         return self._monitor.state
 
-    def start(self, rank: Callable[[], int | None] | None) -> None:
-        """Begin to listen, the first time; a rank function is taken over each time."""
+    def start(self, rank: Callable[[], int | None] | None, *, sigterm: bool) -> None:
+        """Begin to listen, the first time; a rank function and the wish to watch SIGTERM are taken over each time."""
+        if self._is_child:
+            return
         if rank is not None:
             self._ranks.callable = rank
-        if self._is_started:
-            return
-        with self._starting:
-            if not self._is_started:
-                self._is_started = True
-                self._start()
+        if not self._is_started:
+            self._start_once()
+        if sigterm:
+            self._sigterm.watch()
 
     def checkpoint_saved(self, step: int | None) -> None:
         """Note a checkpoint, to be reported."""
@@ -69,6 +71,12 @@ class Session:
     def on_notice(self, callback: Callable[[Notice], object]) -> None:
         """Call this about notices."""
         self._calls.add(callback)
+
+    def _start_once(self) -> None:
+        with self._starting:
+            if not self._is_started:
+                self._is_started = True
+                self._start()
 
     def _start(self) -> None:
         try:
@@ -99,6 +107,7 @@ class Session:
     def _end(self, uplink: Uplink, listener: Listener) -> None:
         if self._is_child:
             return
+        self._sigterm.restore()  # a SIGTERM ends the wait below at once, as it always did
         with contextlib.suppress(KeyboardInterrupt):  # asked to go at once
             farewell.say(self._monitor, uplink, self._voice, farewell.hold_seconds(os.environ))
         listener.close()

@@ -62,6 +62,7 @@ class State:
     notice: HeldNotice | None = None
     release: bool = False
     saved_for: int | None = None
+    saved_after_signal: bool = False
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -110,6 +111,12 @@ def advance(state: State, now: float) -> State:
     if state.pending is None or now < state.pending.due:
         return state
     return replace(state, directive=state.pending.directive, pending=None)
+
+
+def terminated(state: State) -> State:
+    """The state of a process that SIGTERM tells to leave. The generation stays: no decision of the supervisor's."""
+    leave = replace(state.directive, kind=DirectiveKind.LEAVE, reason="SIGTERM has arrived")
+    return replace(state, directive=leave, saved_for=leave.generation if state.saved_after_signal else None)
 
 
 def _held(notice: Notice | None, now: float) -> HeldNotice | None:

@@ -1,0 +1,167 @@
+"""SIGTERM as a second way to learn that this process is to leave."""
+
+import signal
+
+import pytest
+from kubeai.elastic.testing import FakeSupervisor
+
+from tests.sdk.sdk_scripts import HOLDING, Start
+
+LEAVES = """
+    import sys, time
+    import kubeai.elastic as kubeai
+
+    kubeai.init(sigterm=True)
+    kubeai.init(sigterm=True)
+    print("training")
+    while kubeai.check_alive():
+        time.sleep(0.005)
+    print(kubeai.directive().kind.value, kubeai.directive().reason, kubeai.should_checkpoint())
+    kubeai.checkpoint_saved(7)
+    print(kubeai.should_checkpoint())
+    sys.exit(-1)
+"""
+LEFT = "training\nLEAVE SIGTERM has arrived True\nFalse\n"
+
+
+def test_sigterm_is_left_alone_unless_it_is_asked_for(supervisor: FakeSupervisor, start: Start) -> None:
+    """A process that does not ask ends as it always did."""
+    script = start(LEAVES.replace("sigterm=True", ""))
+    supervisor.wait_for(lambda: supervisor.hellos)
+    script.wait_for_line("training")
+    script.process.terminate()
+    assert script.end(3) == -signal.SIGTERM
+    assert script.output() == "training\n"
+
+
+def test_sigterm_makes_a_process_leave_and_say_so(supervisor: FakeSupervisor, start: Start) -> None:
+    """It saves, reports that it left, and is not held."""
+    supervisor.direct(directive="CHECKPOINT", generation=3)
+    script = start(LEAVES, RANK="2")
+    supervisor.wait_for(lambda: supervisor.hellos)
+    script.wait_for_line("training")
+    supervisor.wait_for(lambda: supervisor.open_streams)
+    script.process.terminate()
+    assert script.end(5) == 255
+    assert script.output() == LEFT
+
+
+def test_the_report_answers_the_last_decision(supervisor: FakeSupervisor, start: Start) -> None:
+    """SIGTERM is no decision of the supervisor's and has no generation of its own."""
+    script = start(
+        LEAVES.replace('print("training")', "while kubeai.directive().generation != 3: time.sleep(0.005)\n    print(3)")
+    )
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(generation=3)
+    script.wait_for_line("3")
+    script.process.terminate()
+    assert script.end(5) == 255
+    assert [left["generation"] for left in supervisor.reports_of("left")] == [3]
+
+
+def test_sigterm_needs_no_supervisor_and_waits_for_none(start: Start) -> None:
+    """The network may be cut, or nothing configured."""
+    script = start(LEAVES)
+    script.wait_for_line("training")
+    script.process.terminate()
+    assert script.end(2) == 255
+    assert script.out.read_text() == LEFT
+
+
+def test_the_users_handler_is_called_too(supervisor: FakeSupervisor, start: Start) -> None:
+    """The one that was there before, after the flag has fallen; what it raises is the user's."""
+    script = start(
+        """
+        import signal, sys, time
+        import kubeai.elastic as kubeai
+
+        def mine(number, frame):
+            print("mine", number, kubeai.check_alive())
+            sys.exit(5)
+
+        signal.signal(signal.SIGTERM, mine)
+        kubeai.init(sigterm=True)
+        print("training")
+        time.sleep(60)
+        """
+    )
+    supervisor.wait_for(lambda: supervisor.hellos)
+    script.wait_for_line("training")
+    script.process.terminate()
+    assert script.end(5) == 5
+    assert script.output() == "training\nmine 15 False\n"
+
+
+def test_only_the_main_thread_can_ask(start: Start) -> None:
+    """Elsewhere it is one line on stderr, and the rest of init is done."""
+    script = start(
+        """
+        import signal, threading
+        import kubeai.elastic as kubeai
+        thread = threading.Thread(target=kubeai.init, kwargs={"sigterm": True})
+        thread.start()
+        thread.join()
+        print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, kubeai.check_alive())
+        """
+    )
+    assert script.end(5) == 0
+    assert script.out.read_text() == "True True\n"
+    assert "SIGTERM is not watched: only init() in the main thread can do that\n" in script.err.read_text()
+
+
+def test_a_stop_after_sigterm_still_holds_and_a_second_sigterm_ends_the_hold(
+    supervisor: FakeSupervisor, start: Start
+) -> None:
+    """The supervisor's word counts more; in the exit hook SIGTERM is what it was before init."""
+    script = start(LEAVES.replace("kubeai.checkpoint_saved(7)", "time.sleep(0.5)"), RANK="0")
+    supervisor.wait_for(lambda: supervisor.hellos)
+    script.wait_for_line("training")
+    script.process.terminate()
+    script.wait_for_line("LEAVE")
+    supervisor.direct(directive="STOP", generation=6)
+    supervisor.wait_for(lambda: supervisor.reports_of("left"))
+    assert supervisor.reports_of("left")[0]["generation"] == 6
+    script.process.terminate()
+    assert script.end(2) == -signal.SIGTERM
+    assert HOLDING.format(20) in script.output()
+
+
+@pytest.mark.parametrize("started", ["in the main thread", "in another thread"])
+def test_terminating_a_forked_child_leaves_the_parents_flag(start: Start, started: str) -> None:
+    """As multiprocessing's terminate() does with the workers of a data loader: an inherited handler would stop all."""
+    script = start(
+        """
+        import multiprocessing, os, signal, threading, time, warnings
+        import kubeai.elastic as kubeai
+        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: fork with threads
+
+        def work():
+            time.sleep(60)
+
+        def try_it():
+            worker = fork.Process(target=work)
+            worker.start()
+            worker.terminate()
+            worker.join()
+            print(worker.exitcode, kubeai.check_alive())
+            pool = fork.Pool(2)
+            pool.apply(os.getpid)
+            pool.terminate()
+            pool.join()
+            print(kubeai.check_alive())
+
+        fork = multiprocessing.get_context("fork")
+        kubeai.init(sigterm=True)
+        if "another" in os.environ["STARTED"]:
+            thread = threading.Thread(target=try_it)
+            thread.start()
+            thread.join()
+        else:
+            try_it()
+        os.kill(os.getpid(), signal.SIGTERM)
+        print(kubeai.check_alive())
+        """,
+        STARTED=started,
+    )
+    assert script.end(10) == 0
+    assert script.out.read_text() == "-15 True\nTrue\nFalse\n"
