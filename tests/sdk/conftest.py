@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from kubeai.elastic.testing import FakeSupervisor
 
-from tests.sdk.sdk_scripts import SDK, Script, Start
+from tests.sdk.sdk_scripts import SDK, Clean, Script, Start
 
 STRICT = ("-X", "dev", "-W", "error")
 
@@ -50,3 +51,25 @@ def start(tmp_path: Path) -> Iterator[Start]:
         with contextlib.suppress(ProcessLookupError):  # its forked children too, whatever it did to them
             os.killpg(script.process.pid, signal.SIGKILL)
         script.process.wait()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the sdist as anybody would who gets that."""
+    home = tmp_path_factory.mktemp("built")
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(home)]
+    subprocess.run([*build, "-t", "sdist"], cwd=SDK, check=True, capture_output=True)
+    with tarfile.open(next(home.glob("*.tar.gz"))) as sdist:
+        sdist.extractall(home, filter="data")
+    unpacked = next(path for path in home.iterdir() if path.is_dir())
+    subprocess.run([*build, "-t", "wheel"], cwd=unpacked, check=True, capture_output=True)
+    return next(home.glob("*.whl"))
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Clean:
+    """A virtual environment with nothing in it."""
+    home = tmp_path / "venv"
+    uv = str(Path(sys.executable).with_name("uv"))
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(home)], check=True)
+    return Clean(home, uv)

@@ -1,5 +1,6 @@
 """Training scripts as real processes."""
 
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -54,3 +55,44 @@ def wait_until(what: Callable[[], object], seconds: float = 10.0, wanted: str = 
     while not what():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {wanted}"
         time.sleep(0.005)
+
+
+@dataclass(frozen=True)
+class Clean:
+    """A virtual environment of its own."""
+
+    home: Path
+    uv: str
+
+    @property
+    def python(self) -> str:
+        """Its interpreter."""
+        return str(self.home / "bin" / "python")
+
+    @property
+    def packages(self) -> Path:
+        """Its site-packages."""
+        return next(self.home.glob("lib/python*/site-packages"))
+
+    def install(self, *arguments: str) -> bool:
+        """Install; whether that was possible."""
+        command = [self.uv, "pip", "install", "--quiet", "--python", self.python, *arguments]
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+    def remove(self, distribution: str) -> None:
+        """Uninstall."""
+        command = [self.uv, "pip", "uninstall", "--quiet", "--python", self.python, distribution]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def says(self, code: str, *path: Path) -> str:
+        """What a line of Python prints there, without this repository on the path; `path` goes before everything."""
+        environ = {"PYTHONPATH": os.pathsep.join(map(str, path)), "PATH": os.environ["PATH"]}
+        done = subprocess.run(
+            [self.python, "-W", "error", "-c", code],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environ,
+            cwd=self.home,
+        )
+        return done.stdout.strip()
