@@ -31,9 +31,10 @@ lint: $(INSTALLED) ## Lint and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(INSTALLED) ## mypy --strict, tests included
+types: $(INSTALLED) ## mypy --strict, tests included; that the SDK needs no Python above 3.8
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.10 -p kubeai.elastic
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- sdk tests/sdk/sdk_selfcheck.py
 
 imports: $(INSTALLED) ## Who may import whom
 	$(BIN)/lint-imports

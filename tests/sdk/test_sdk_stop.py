@@ -1,10 +1,7 @@
 """Stopping and leaving: real training processes and what they do at their end."""
 
-import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,9 +9,6 @@ import pytest
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.sdk.sdk_scripts import HOLDING, TRAINING, Start, wait_until
-
-# Interpreters to try besides this one: named here, separated as in PATH, or found there.
-PYTHONS = os.environ.get("KUBEAI_TEST_PYTHONS") or os.pathsep.join(f"python3.{minor}" for minor in range(8, 16))
 
 
 def test_a_stopped_script_saves_says_so_is_held_and_exits_255(
@@ -176,25 +170,3 @@ def test_nothing_after_a_stop_makes_a_process_alive_again(supervisor: FakeSuperv
     supervisor.direct(directive="RUN", generation=7, notice=notice)
     assert script.end() == 0
     assert script.output() == "fallen\nFalse STOP 5\n" + HOLDING.format(0)
-
-
-def test_every_python_that_is_here_can_run_it(supervisor: FakeSupervisor, start: Start) -> None:
-    """The library supports 3.8 and later."""
-    for python in filter(is_usable, (sys.executable, *PYTHONS.split(os.pathsep))):
-        supervisor.direct(directive="RUN")
-        supervisor.hellos.clear()
-        supervisor.reports.clear()
-        script = start(TRAINING, python=python, RANK="0", KUBEAI_EXIT_HOLD="5")
-        supervisor.wait_for(lambda: supervisor.hellos)
-        supervisor.direct(0, directive="STOP")
-        supervisor.wait_for(lambda: supervisor.reports_of("left"))
-        supervisor.direct(0, directive="STOP", release=True)
-        assert script.end(3) == 255, python
-        assert script.output() == "training\nsaved\n" + HOLDING.format(5), python
-
-
-def is_usable(python: str) -> bool:
-    """Whether an interpreter is there and whole."""
-    if shutil.which(python) is None:
-        return False
-    return subprocess.run([python, "-c", "import ssl"], capture_output=True, check=False).returncode == 0
