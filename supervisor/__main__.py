@@ -9,6 +9,7 @@ from typing import NoReturn
 from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure
 from servicekit.settings import SettingsError, load
+from servicekit.tls import CertificateUnusable
 from supervisor.identity.tokens import SecretError, Tokens
 from supervisor.settings import PREFIX, Settings
 from supervisor.store.interface import StoreError
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), _USAGE)
     try:
         return _serve(settings) if given.command == "serve" else _token(settings, given)
-    except (StoreError, SecretError, OSError) as error:
+    except (StoreError, SecretError, CertificateUnusable, OSError) as error:
         return _complain(str(error), _FAILED)
     except RootTaskEnded as ended:
         if not isinstance(ended.__cause__, OSError):
@@ -56,7 +57,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(settings: Settings) -> int:
-    # Imported here: printing a token needs neither servers nor a loop.
+    # gRPC would write a line for each stranger whose handshake fails; what matters it raises.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # Imported here: printing a token needs neither servers nor a loop, and gRPC reads that variable.
     from supervisor.app import serve  # noqa: PLC0415
 
     configure(settings.log_format, settings.log_level)

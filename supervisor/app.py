@@ -1,20 +1,13 @@
 """The wiring list: what the supervisor is made of."""
 
 import asyncio
-import os
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
 
-import grpc
-import msgspec
 import structlog
-from aiohttp import web
-from reclaim.v1.reclaim_pb2_grpc import add_ReclaimServiceServicer_to_server
 
-from servicekit.address import Address
+from servicekit import descriptors
 from servicekit.clock import Clock
 from servicekit.lifecycle import run_tasks, stop_on_signals
+from servicekit.tls import Files, ServerCertificate
 from supervisor.control.facts import Facts
 from supervisor.control.loop import Control, Ports
 from supervisor.domain.ids import Host, JobName
@@ -23,21 +16,17 @@ from supervisor.fanout.processes import Processes
 from supervisor.identity.tokens import Tokens
 from supervisor.ingest.ageing import Ageing
 from supervisor.ingest.agents import AgentPorts, ReclaimService
-from supervisor.ingest.http import refusals
 from supervisor.ingest.launchers import LauncherEndpoints
 from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.jobs.standalone import StandaloneJobs
 from supervisor.presence import Agents
 from supervisor.record.status import StatusEndpoint
+from supervisor.serving import Servers
 from supervisor.settings import Settings
 from supervisor.store.interface import StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
 
 STORE_FILE = "supervisor.sqlite"
-ENDPOINTS_FILE = "endpoints.json"
-_BACKLOG = 4096  # 128 makes a reconnect storm of 2,000 take 28 s.
-_MOST_GRPC_BYTES = 1024 * 1024
-_STOP_SECONDS = 0.5
 _PRUNE_SECONDS = 600.0
 
 _log = structlog.get_logger()
@@ -46,7 +35,14 @@ _log = structlog.get_logger()
 class Supervisor:
     """All parts, wired; `serve` runs them until `stop` is set."""
 
-    def __init__(self, settings: Settings, store: SqliteStore, tokens: Tokens, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: SqliteStore,
+        tokens: Tokens,
+        clock: Clock,
+        certificate: ServerCertificate | None = None,
+    ) -> None:
         self._settings = settings
         self._store = store
         self._clock = clock
@@ -75,7 +71,8 @@ class Supervisor:
                 heartbeat_seconds=settings.heartbeat_seconds,
             )
         )
-        self._endpoints = (
+        self._certificate = certificate
+        endpoints = (
             LauncherEndpoints(
                 store=store,
                 launchers=self._launchers,
@@ -85,6 +82,13 @@ class Supervisor:
             ),
             ProcessEndpoints(store=store, processes=self._processes, bearer=tokens.bearer, clock=clock),
             StatusEndpoint(store=store, agents=self._agents, bearer=tokens.bearer, clock=clock),
+        )
+        self._servers = Servers(
+            settings=settings,
+            certificate=certificate,
+            agents=self._reclaim,
+            endpoints=endpoints,
+            goodbye=self._goodbye,
         )
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -96,8 +100,10 @@ class Supervisor:
             "watch": self._watch,
             "heartbeat": self._beat,
             "retention": self._prune,
-            "servers": self._serve,
+            "servers": self._servers.run,
         }
+        if self._certificate is not None:
+            tasks["certificate"] = self._certificate.run
         await run_tasks(tasks, stop)
 
     async def prune_once(self) -> None:
@@ -123,43 +129,10 @@ class Supervisor:
     def _rank_zero_changed(self, _job: JobName) -> None:
         self._control.poke()
 
-    async def _serve(self) -> None:
-        http_runner, http = await self._start_http()
-        agents_server, agents = await self._start_grpc()
-        write_endpoints(self._settings.data_dir, {"grpc": str(agents), "http": f"http://{http}"})
-        _log.info("supervisor.serving", grpc=str(agents), http=str(http))
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self._reclaim.finish()
-            self._processes.finish("the supervisor is stopping")
-            self._launchers.finish("the supervisor is stopping")
-            await agents_server.stop(_STOP_SECONDS)
-            await http_runner.cleanup()
-
-    async def _start_http(self) -> tuple[web.AppRunner, Address]:
-        app = web.Application(middlewares=[refusals])
-        for endpoints in self._endpoints:
-            app.router.add_routes(endpoints.routes())
-        app.router.add_get("/livez", _alive)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_STOP_SECONDS)
-        await runner.setup()
-        address = self._settings.http
-        await web.TCPSite(runner, address.host, address.port, backlog=_BACKLOG).start()
-        return runner, Address(*runner.addresses[0][:2])
-
-    async def _start_grpc(self) -> tuple[grpc.aio.Server, Address]:
-        server = grpc.aio.server(
-            options=[("grpc.max_receive_message_length", _MOST_GRPC_BYTES), ("grpc.so_reuseport", 0)]
-        )
-        add_ReclaimServiceServicer_to_server(self._reclaim, server)
-        address = self._settings.grpc
-        try:
-            port = server.add_insecure_port(str(address))
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {address} for agents") from error
-        await server.start()
-        return server, Address(address.host, port)
+    def _goodbye(self) -> None:
+        self._reclaim.finish()
+        self._processes.finish("the supervisor is stopping")
+        self._launchers.finish("the supervisor is stopping")
 
     async def _beat(self) -> None:
         while True:
@@ -175,25 +148,27 @@ class Supervisor:
 
 async def serve(settings: Settings) -> int:
     """Runs the supervisor until SIGTERM or SIGINT; returns the exit code."""
+    descriptors.raise_limit()
+    clock = Clock()
+    certificate = load_certificate(settings, clock)
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     tokens = Tokens.load(settings.data_dir)
     store = await SqliteStore.open(settings.data_dir / STORE_FILE)
     stop = asyncio.Event()
     try:
         with stop_on_signals(stop):
-            await Supervisor(settings, store, tokens, Clock()).serve(stop)
+            await Supervisor(settings, store, tokens, clock, certificate).serve(stop)
     finally:
         await store.close()
     return 0
 
 
-def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
-    """Says where this supervisor serves, for those who let it choose its ports."""
-    handle, name = tempfile.mkstemp(dir=directory, prefix=".endpoints-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(msgspec.json.encode(endpoints))
-    Path(name).replace(directory / ENDPOINTS_FILE)
+def load_certificate(settings: Settings, clock: Clock) -> ServerCertificate | None:
+    """What the settings name; None where they name none.
 
-
-async def _alive(_request: web.Request) -> web.Response:
-    return web.json_response({"ok": True})
+    Raises:
+        CertificateUnusable: It cannot be served.
+    """
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    return ServerCertificate(Files(settings.tls_cert_file, settings.tls_key_file), settings.tls_reload_seconds, clock)

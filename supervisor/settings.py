@@ -22,6 +22,14 @@ class Settings(Policy):
     )
     grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 takes a free one.")] = "127.0.0.1:8470"
     http_address: Annotated[str, Meta(description="host:port for launchers and training processes.")] = "127.0.0.1:8471"
+    tls_cert_file: Annotated[
+        Path | None,
+        Meta(description="PEM: the certificate that both ports serve, its chain after it. Needed beyond loopback."),
+    ] = None
+    tls_key_file: Annotated[Path | None, Meta(description="PEM: the certificate's key, not encrypted.")] = None
+    tls_reload_seconds: Annotated[
+        float, Meta(ge=0.05, le=3600, description="Between two looks at the certificate, which may be exchanged.")
+    ] = 5.0
     heartbeat_seconds: Annotated[
         float, Meta(ge=0.05, le=60, description="On every stream; three missed ones mean that the peer is gone.")
     ] = 5.0
@@ -35,10 +43,14 @@ class Settings(Policy):
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error.")] = LogLevel.INFO
 
     def __post_init__(self) -> None:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both or neither")
         for address in (self.grpc, self.http):
-            if not address.is_loopback:
-                # Tokens would cross the network in the clear.
-                raise ValueError(f"{address} is not loopback, and there is no certificate to serve it with")
+            if self.tls_cert_file is None and not address.is_loopback:
+                raise ValueError(
+                    f"{address} is not loopback, and there is no certificate to serve it with: tokens would cross the "
+                    "network in the clear. Set TLS_CERT_FILE and TLS_KEY_FILE"
+                )
 
     @property
     def grpc(self) -> Address:

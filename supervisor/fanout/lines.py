@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from servicekit.connections import streams
+
 _MOST_BUFFERED_BYTES = 256 * 1024
 _HEADERS = {"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"}
 
@@ -34,6 +36,7 @@ class LineStream:
 
     async def prepare(self) -> None:
         """Sends the head of the answer."""
+        streams(self._request)
         await self._response.prepare(self._request)
 
     def push(self, data: bytes) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,11 +18,12 @@ from reclaim.v1 import reclaim_pb2 as wire
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
 from servicekit.clock import Clock
-from supervisor.app import ENDPOINTS_FILE, STORE_FILE, Supervisor
+from supervisor.app import STORE_FILE, Supervisor, load_certificate
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.identity.tokens import Tokens
+from supervisor.serving import ENDPOINTS_FILE
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 
@@ -168,11 +170,13 @@ class Peers:
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, tokens: Tokens, endpoints: Mapping[str, str]) -> AsyncIterator[Self]:
-        """Peers of the supervisor that serves there."""
+    async def of(cls, tokens: Tokens, endpoints: Mapping[str, str], ca: bytes | None = None) -> AsyncIterator[Self]:
+        """Peers of the supervisor that serves there, with TLS if they are given whom to trust (PEM)."""
         async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(aiohttp.ClientSession())
-            channel = await stack.enter_async_context(grpc.aio.insecure_channel(endpoints["grpc"]))
+            trusted = True if ca is None else ssl.create_default_context(cadata=ca.decode())
+            connector = aiohttp.TCPConnector(ssl=trusted)
+            session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+            channel = await stack.enter_async_context(_channel(endpoints["grpc"], ca))
             yield cls(tokens, endpoints["http"], endpoints["grpc"], stack, session, ReclaimServiceStub(channel))
 
     def stranger(self, token: str | None) -> AgentPeer:
@@ -282,6 +286,14 @@ class ProcessPeer:
         return await self.peers.post("/v1/processes/report", self.token, {**self.who, **answer, **changes})
 
 
+def _channel(address: str, ca: bytes | None) -> grpc.aio.Channel:
+    # Of its own: a shared connection would outlive the exchange of a certificate.
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    if ca is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca), options=options)
+
+
 def hello(node: str, *, state: int = wire.SOURCE_STATE_CLEAR, **changes: Any) -> wire.Hello:
     """An agent's hello."""
     fields = {"node": node, "node_uid": f"uid-{node}", "session": 10, "agent_version": "0", **changes}
@@ -349,11 +361,8 @@ class Served:
 
     async def status(self) -> dict[str, Any]:
         """What a viewer sees."""
-        headers = {"Authorization": f"Bearer {self.peers.tokens.viewer()}"}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(self.peers.http + "/v1/status", headers=headers) as response,
-        ):
+        headers = {"Authorization": f"Bearer {self.peers.tokens.viewer()}", "Connection": "close"}
+        async with self.peers.session.get(self.peers.http + "/v1/status", headers=headers) as response:
             value: dict[str, Any] = await response.json()
         return value
 
@@ -370,18 +379,19 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(directory: Path, **changes: Any) -> AsyncIterator[Served]:
-    """Runs a supervisor on that data directory; fast, unless `changes` say otherwise."""
+async def serving(directory: Path, ca: bytes | None = None, **changes: Any) -> AsyncIterator[Served]:
+    """Runs a supervisor on that data directory; fast, unless `changes` say otherwise. Its peers trust `ca` (PEM)."""
     settings = Settings(**{**FAST, "data_dir": directory, **changes})
     tokens = Tokens.load(directory)
     endpoints = directory / ENDPOINTS_FILE
     endpoints.unlink(missing_ok=True)
     store = await SqliteStore.open(directory / STORE_FILE)
     stop = asyncio.Event()
-    task = asyncio.create_task(Supervisor(settings, store, tokens, Clock()).serve(stop))
+    certificate = load_certificate(settings, Clock())
+    task = asyncio.create_task(Supervisor(settings, store, tokens, Clock(), certificate).serve(stop))
     try:
         await until(lambda: endpoints.exists() or task.done())
-        async with Peers.of(tokens, json.loads(endpoints.read_bytes())) as peers:
+        async with Peers.of(tokens, json.loads(endpoints.read_bytes()), ca) as peers:
             yield Served(store, peers, stop, task)
     finally:
         stop.set()

@@ -18,8 +18,8 @@ from typing import Any
 import grpc
 import pytest
 
-from supervisor.app import ENDPOINTS_FILE
 from supervisor.identity.tokens import Tokens
+from supervisor.serving import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.supervisor.serving import FAST, Peers, Refusal, noticed, until
 

@@ -22,6 +22,9 @@ def test_the_promised_defaults() -> None:
         "data_dir": Path("job-supervisor-data"),
         "grpc_address": "127.0.0.1:8470",
         "http_address": "127.0.0.1:8471",
+        "tls_cert_file": None,
+        "tls_key_file": None,
+        "tls_reload_seconds": 5.0,
         "heartbeat_seconds": 5.0,
         "launcher_live_seconds": 15.0,
         "retention_hours": 24.0,
@@ -46,9 +49,11 @@ def test_the_promised_defaults() -> None:
 @pytest.mark.parametrize("field", ["GRPC_ADDRESS", "HTTP_ADDRESS"])
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "supervisor:1"])
 def test_an_address_that_others_can_reach_is_refused(field: str, address: str) -> None:
-    """There is no certificate: tokens would cross the network in the clear."""
+    """Where there is no certificate: tokens would cross the network in the clear."""
     with pytest.raises(SettingsError, match="loopback"):
         load(Settings, PREFIX, {PREFIX + field: address})
+    certificate = {PREFIX + "TLS_CERT_FILE": "tls.crt", PREFIX + "TLS_KEY_FILE": "tls.key"}
+    assert load(Settings, PREFIX, {**certificate, PREFIX + field: address})
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "127.1.2.3:80", "[::1]:9000", "localhost:1"])
@@ -67,6 +72,8 @@ def test_a_loopback_address_is_accepted(address: str) -> None:
         {"HEARTBEAT_SECONDS": "0"},
         {"GRPC_ADDRESS": "127.0.0.1"},
         {"HTTP_ADDRESS": "0.0.0.0:8471"},
+        {"TLS_CERT_FILE": "tls.crt"},
+        {"TLS_KEY_FILE": "tls.key"},
         {"LOG_FORMAT": "xml"},
     ],
 )

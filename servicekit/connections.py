@@ -1,0 +1,205 @@
+"""What one connection to an HTTP server may take: aiohttp itself waits for ever for a request that never comes.
+
+A connection always has a deadline, except while its answer is a stream: for a complete head once it is open or idle,
+and for the rest of the request and its answer once the head is there. No byte in between extends it.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+
+import structlog
+from aiohttp import web
+
+from servicekit.address import Address
+
+HEAD_SECONDS = 10.0
+"""For a complete request head, after the connection was opened or the answer before."""
+ANSWER_SECONDS = 10.0
+"""For the request's body and the whole answer; callers give up after five."""
+HANDSHAKE_SECONDS = 10.0
+"""For the TLS handshake, before all that."""
+
+_CLOSE_SECONDS = 2.0  # For the peer's part in the end of a TLS connection; 30 where nothing is said.
+_UNANSWERED_MILLISECONDS = 15_000  # As the wire's silence. The system's own patience is some 16 minutes.
+_BACKLOG = 4096  # 128 makes a reconnect storm of 2,000 take 28 s.
+_LOG_SECONDS = 60.0
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_log = structlog.get_logger()
+
+
+class Dropped:
+    """Counts the connections that were dropped; each reason is logged when it comes up, and then once a minute."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self._logged: dict[str, float] = {}
+
+    def add(self, why: str) -> None:
+        """One more was dropped."""
+        self.counts[why] = self.counts.get(why, 0) + 1
+        now = asyncio.get_running_loop().time()
+        if now - self._logged.get(why, -_LOG_SECONDS) >= _LOG_SECONDS:
+            self._logged[why] = now
+            _log.warning("connections.dropped", why=why, so_far=self.counts[why])
+
+
+class Connection(asyncio.Protocol):
+    """Stands between a transport and aiohttp's part of the connection, and watches the time."""
+
+    __slots__ = ("_deadline", "_dropped", "_inner", "_request", "_transport")
+
+    def __init__(self, inner: asyncio.Protocol, dropped: Dropped) -> None:
+        self._inner = inner
+        self._dropped = dropped
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._request: web.Request | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open, and encrypted if it is meant to be."""
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+        _bound_silence(transport)
+        self._expect(HEAD_SECONDS, "no request")
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Hands on what belongs to a request; nobody honest sends more before that is answered."""
+        if self._request is not None and self._request.content.is_eof():
+            self._drop("more than one request at a time")
+        else:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """The peer has nothing more to say."""
+        return self._inner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self._disarm()
+        self._transport = self._request = None
+        self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self._inner.resume_writing()
+
+    def begin(self, request: web.Request) -> None:
+        """A complete head is there."""
+        self._request = request
+        self._expect(ANSWER_SECONDS, "request or answer too slow")
+
+    def stream(self) -> None:
+        """The answer takes as long as it takes: whoever sends it sees to peers that do not read."""
+        self._disarm()
+
+    def end(self) -> None:
+        """The answer is there, and has to be taken; then the next request may come."""
+        self._request = None
+        if self._transport is not None:
+            self._expect(HEAD_SECONDS, "no further request")
+
+    def _expect(self, seconds: float, otherwise: str) -> None:
+        self._disarm()
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self._drop, otherwise)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _drop(self, why: str) -> None:
+        self._disarm()
+        if self._transport is not None:
+            self._dropped.add(why)
+            self._transport.abort()
+
+
+class GuardedSite(web.BaseSite):
+    """Where a server listens, with a `Connection` for each peer. The application needs the `timed` middleware.
+
+    Args:
+        runner: Set up already.
+        address: Port 0 takes a free one.
+        context: Serves the certificate; None serves without TLS.
+        dropped: Counts.
+    """
+
+    def __init__(
+        self, runner: web.AppRunner, address: Address, context: ssl.SSLContext | None, dropped: Dropped
+    ) -> None:
+        super().__init__(runner, ssl_context=context, backlog=_BACKLOG)
+        self._address = address
+        self._dropped = dropped
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return str(self._address)
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: The address cannot be had.
+        """
+        await super().start()
+        secured = self._ssl_context is not None
+        self._server = await asyncio.get_running_loop().create_server(
+            self._connection,
+            self._address.host,
+            self._address.port,
+            backlog=self._backlog,
+            ssl=self._ssl_context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if secured else None,
+            ssl_shutdown_timeout=_CLOSE_SECONDS if secured else None,
+        )
+
+    def _connection(self) -> Connection:
+        server = self._runner.server
+        if server is None:
+            raise ConnectionAbortedError("the server has stopped")
+        return Connection(server(), self._dropped)
+
+
+@web.middleware
+async def timed(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Tells the connection when a request begins and ends; the outermost middleware."""
+    connection = _of(request)
+    if connection is None:
+        return await handler(request)
+    connection.begin(request)
+    try:
+        return await handler(request)
+    finally:
+        connection.end()
+
+
+def streams(request: web.Request) -> None:
+    """Say that the answer to this request is a stream."""
+    connection = _of(request)
+    if connection is not None:
+        connection.stream()
+
+
+def _of(request: web.Request) -> Connection | None:
+    protocol = None if request.transport is None else request.transport.get_protocol()
+    return protocol if isinstance(protocol, Connection) else None
+
+
+def _bound_silence(transport: asyncio.BaseTransport) -> None:
+    """Give up a peer that acknowledges nothing.
+
+    Keepalive would not: while something unacknowledged is on its way, as heartbeats are, it is not asked.
+    """
+    connection = transport.get_extra_info("socket")
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MILLISECONDS)

@@ -1,0 +1,133 @@
+"""The two servers: gRPC for agents, HTTP for launchers and training processes, both with TLS or both without."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+import msgspec
+import structlog
+from aiohttp import web
+from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceServicer, add_ReclaimServiceServicer_to_server
+
+from servicekit.address import Address
+from servicekit.connections import Dropped, GuardedSite, timed
+from servicekit.tls import ServerCertificate
+from supervisor.ingest.http import refusals
+from supervisor.settings import Settings
+
+ENDPOINTS_FILE = "endpoints.json"
+_STOP_SECONDS = 0.5
+
+_GRPC_OPTIONS = (
+    ("grpc.max_receive_message_length", 1024 * 1024),
+    ("grpc.so_reuseport", 0),
+    # Until TLS and HTTP/2 stand; 120 s where nothing is said.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # A connection without a stream, whether it was left or never used.
+    ("grpc.max_connection_idle_ms", 10_000),
+    # A peer that acknowledges nothing is gone after 10 + 15 s, though agents are judged by their heartbeats first. A
+    # peer's own pings need no setting: gRPC ends a connection at the third that comes within five minutes without data.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 15_000),
+    # An agent has one. HTTP/2 advises against fewer than a hundred.
+    ("grpc.max_concurrent_streams", 100),
+)
+
+_log = structlog.get_logger()
+
+
+class Endpoints(Protocol):
+    """Some of what is served over HTTP."""
+
+    def routes(self) -> list[web.RouteDef]:
+        """Paths and their handlers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """Both servers; `goodbye` ends all streams when they stop."""
+
+    settings: Settings
+    certificate: ServerCertificate | None
+    agents: ReclaimServiceServicer
+    endpoints: Iterable[Endpoints]
+    goodbye: Callable[[], None]
+
+    async def run(self) -> None:
+        """Serves until cancelled.
+
+        Raises:
+            OSError: An address cannot be had.
+        """
+        runner, http = await self._start_http()
+        server, agents = await self._start_grpc()
+        scheme = "http" if self.certificate is None else "https"
+        write_endpoints(self.settings.data_dir, {"grpc": str(agents), "http": f"{scheme}://{http}"})
+        _log.info("supervisor.serving", grpc=str(agents), http=str(http), tls=self.certificate is not None)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.goodbye()
+            await server.stop(_STOP_SECONDS)
+            await runner.cleanup()
+
+    async def _start_http(self) -> tuple[web.AppRunner, Address]:
+        app = web.Application(middlewares=[timed, refusals])
+        for endpoints in self.endpoints:
+            app.router.add_routes(endpoints.routes())
+        app.router.add_get("/livez", _alive)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_STOP_SECONDS)
+        await runner.setup()
+        context = None if self.certificate is None else self.certificate.context
+        await GuardedSite(runner, self.settings.http, context, Dropped()).start()
+        return runner, Address(*runner.addresses[0][:2])
+
+    async def _start_grpc(self) -> tuple[grpc.aio.Server, Address]:
+        server = grpc.aio.server(options=_GRPC_OPTIONS)
+        add_ReclaimServiceServicer_to_server(self.agents, server)
+        address = self.settings.grpc
+        try:
+            port = self._add_port(server, str(address))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address} for agents") from error
+        await server.start()
+        return server, Address(address.host, port)
+
+    def _add_port(self, server: grpc.aio.Server, address: str) -> int:
+        if self.certificate is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, _credentials(self.certificate))
+
+
+def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
+    """Says where this supervisor serves, for those who let it choose its ports."""
+    handle, name = tempfile.mkstemp(dir=directory, prefix=".endpoints-")
+    with os.fdopen(handle, "wb") as file:
+        file.write(msgspec.json.encode(endpoints))
+    Path(name).replace(directory / ENDPOINTS_FILE)
+
+
+def _credentials(certificate: ServerCertificate) -> grpc.ServerCredentials:
+    """Asked for by gRPC at each handshake, in threads of its own; None stands for "as before"."""
+    served = certificate.pair
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(served.key, served.certificate)])
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal served
+        if certificate.pair is served:
+            return None
+        served = certificate.pair
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), fetch)  # type: ignore[arg-type]  # None is documented.
+
+
+async def _alive(_request: web.Request) -> web.Response:
+    return web.json_response({"ok": True})
