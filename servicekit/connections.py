@@ -8,18 +8,12 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import structlog
 from aiohttp import web
 
 from servicekit.address import Address
-
-HEAD_SECONDS = 10.0
-"""For a complete request head, after the connection was opened or the answer before."""
-ANSWER_SECONDS = 10.0
-"""For the request's body and the whole answer; callers give up after five."""
-HANDSHAKE_SECONDS = 10.0
-"""For the TLS handshake, before all that."""
 
 _CLOSE_SECONDS = 2.0  # For the peer's part in the end of a TLS connection; 30 where nothing is said.
 _UNANSWERED_MILLISECONDS = 15_000  # As the wire's silence. The system's own patience is some 16 minutes.
@@ -48,12 +42,19 @@ class Dropped:
 
 
 class Connection(asyncio.Protocol):
-    """Stands between a transport and aiohttp's part of the connection, and watches the time."""
+    """Stands between a transport and aiohttp's part of the connection, and watches the time.
 
-    __slots__ = ("_deadline", "_dropped", "_inner", "_request", "_transport")
+    Args:
+        inner: aiohttp's part.
+        patience: Seconds for a complete head, and again for the rest of the request and the whole answer.
+        dropped: Counts.
+    """
 
-    def __init__(self, inner: asyncio.Protocol, dropped: Dropped) -> None:
+    __slots__ = ("_deadline", "_dropped", "_inner", "_patience", "_request", "_transport")
+
+    def __init__(self, inner: asyncio.Protocol, patience: float, dropped: Dropped) -> None:
         self._inner = inner
+        self._patience = patience
         self._dropped = dropped
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -61,10 +62,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open, and encrypted if it is meant to be."""
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
+        # Not a matter for isinstance: uvloop's transports are of no class of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
         _bound_silence(transport)
-        self._expect(HEAD_SECONDS, "no request")
+        self._expect("no request")
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -95,7 +96,7 @@ class Connection(asyncio.Protocol):
     def begin(self, request: web.Request) -> None:
         """A complete head is there."""
         self._request = request
-        self._expect(ANSWER_SECONDS, "request or answer too slow")
+        self._expect("request or answer too slow")
 
     def stream(self) -> None:
         """The answer takes as long as it takes: whoever sends it sees to peers that do not read."""
@@ -105,11 +106,11 @@ class Connection(asyncio.Protocol):
         """The answer is there, and has to be taken; then the next request may come."""
         self._request = None
         if self._transport is not None:
-            self._expect(HEAD_SECONDS, "no further request")
+            self._expect("no further request")
 
-    def _expect(self, seconds: float, otherwise: str) -> None:
+    def _expect(self, otherwise: str) -> None:
         self._disarm()
-        self._deadline = asyncio.get_running_loop().call_later(seconds, self._drop, otherwise)
+        self._deadline = asyncio.get_running_loop().call_later(self._patience, self._drop, otherwise)
 
     def _disarm(self) -> None:
         if self._deadline is not None:
@@ -130,13 +131,21 @@ class GuardedSite(web.BaseSite):
         runner: Set up already.
         address: Port 0 takes a free one.
         context: Serves the certificate; None serves without TLS.
+        patience: Seconds for the TLS handshake, and then as each `Connection` has it.
         dropped: Counts.
     """
 
     def __init__(
-        self, runner: web.AppRunner, address: Address, context: ssl.SSLContext | None, dropped: Dropped
+        self,
+        runner: web.AppRunner,
+        address: Address,
+        context: ssl.SSLContext | None,
+        *,
+        patience: float,
+        dropped: Dropped,
     ) -> None:
         super().__init__(runner, ssl_context=context, backlog=_BACKLOG)
+        self._patience = patience
         self._address = address
         self._dropped = dropped
 
@@ -159,7 +168,7 @@ class GuardedSite(web.BaseSite):
             self._address.port,
             backlog=self._backlog,
             ssl=self._ssl_context,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if secured else None,
+            ssl_handshake_timeout=self._patience if secured else None,
             ssl_shutdown_timeout=_CLOSE_SECONDS if secured else None,
         )
 
@@ -167,7 +176,7 @@ class GuardedSite(web.BaseSite):
         server = self._runner.server
         if server is None:
             raise ConnectionAbortedError("the server has stopped")
-        return Connection(server(), self._dropped)
+        return Connection(server(), self._patience, self._dropped)
 
 
 @web.middleware

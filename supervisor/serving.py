@@ -23,21 +23,6 @@ from supervisor.settings import Settings
 ENDPOINTS_FILE = "endpoints.json"
 _STOP_SECONDS = 0.5
 
-_GRPC_OPTIONS = (
-    ("grpc.max_receive_message_length", 1024 * 1024),
-    ("grpc.so_reuseport", 0),
-    # Until TLS and HTTP/2 stand; 120 s where nothing is said.
-    ("grpc.server_handshake_timeout_ms", 10_000),
-    # A connection without a stream, whether it was left or never used.
-    ("grpc.max_connection_idle_ms", 10_000),
-    # A peer that acknowledges nothing is gone after 10 + 15 s, though agents are judged by their heartbeats first. A
-    # peer's own pings need no setting: gRPC ends a connection at the third that comes within five minutes without data.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 15_000),
-    # An agent has one. HTTP/2 advises against fewer than a hundred.
-    ("grpc.max_concurrent_streams", 100),
-)
-
 _log = structlog.get_logger()
 
 
@@ -84,11 +69,12 @@ class Servers:
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_STOP_SECONDS)
         await runner.setup()
         context = None if self.certificate is None else self.certificate.context
-        await GuardedSite(runner, self.settings.http, context, Dropped()).start()
+        patience = self.settings.connection_seconds
+        await GuardedSite(runner, self.settings.http, context, patience=patience, dropped=Dropped()).start()
         return runner, Address(*runner.addresses[0][:2])
 
     async def _start_grpc(self) -> tuple[grpc.aio.Server, Address]:
-        server = grpc.aio.server(options=_GRPC_OPTIONS)
+        server = grpc.aio.server(options=_grpc_options(self.settings.connection_seconds))
         add_ReclaimServiceServicer_to_server(self.agents, server)
         address = self.settings.grpc
         try:
@@ -110,6 +96,25 @@ def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(msgspec.json.encode(endpoints))
     Path(name).replace(directory / ENDPOINTS_FILE)
+
+
+def _grpc_options(patience: float) -> list[tuple[str, int]]:
+    """What one agent's connection may take; a patience in seconds."""
+    milliseconds = round(patience * 1000)
+    return [
+        ("grpc.max_receive_message_length", 1024 * 1024),
+        ("grpc.so_reuseport", 0),
+        # Until TLS and HTTP/2 stand; 120 s where nothing is said.
+        ("grpc.server_handshake_timeout_ms", milliseconds),
+        # A connection without a stream, whether it was left or never used.
+        ("grpc.max_connection_idle_ms", milliseconds),
+        # A peer that acknowledges nothing is gone after 10 + 15 s, though agents are judged by their heartbeats first.
+        # A peer's own pings need no setting: gRPC ends a connection at the third within five minutes without data.
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 15_000),
+        # An agent has one. HTTP/2 advises against fewer than a hundred.
+        ("grpc.max_concurrent_streams", 100),
+    ]
 
 
 def _credentials(certificate: ServerCertificate) -> grpc.ServerCredentials:

@@ -33,6 +33,15 @@ class Settings(Policy):
     heartbeat_seconds: Annotated[
         float, Meta(ge=0.05, le=60, description="On every stream; three missed ones mean that the peer is gone.")
     ] = 5.0
+    connection_seconds: Annotated[
+        float,
+        Meta(
+            ge=0.1,
+            le=600,
+            description="A connection must bring its TLS handshake to an end, then a request's head, then its body and "
+            "take the answer, each within this long. Peers give up after five.",
+        ),
+    ] = 10.0
     launcher_live_seconds: Annotated[
         float, Meta(ge=0, description="A launcher owns its job's name for this long after its stream ended.")
     ] = 15.0

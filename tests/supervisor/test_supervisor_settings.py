@@ -26,6 +26,7 @@ def test_the_promised_defaults() -> None:
         "tls_key_file": None,
         "tls_reload_seconds": 5.0,
         "heartbeat_seconds": 5.0,
+        "connection_seconds": 10.0,
         "launcher_live_seconds": 15.0,
         "retention_hours": 24.0,
         "log_format": "console",
