@@ -6,7 +6,7 @@ WORKERS ?= 3
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint types imports proto proto-check lock clean
+.PHONY: help install demo test metadata-faults check lint types imports proto proto-check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-12s %s\n", $$1, $$2 }'
@@ -24,6 +24,10 @@ demo: $(INSTALLED) ## Replay real reclaims against a real training job and judge
 
 test: $(INSTALLED) ## Run all tests, several at a time because most of them wait (options: ARGS="-k plan" WORKERS=0)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+
+metadata-faults: $(INSTALLED) ## Three minutes of a node agent beside metadata that misbehave, per cloud (options: SEED=2)
+	METADATA_FAULTS_SEED=$(or $(SEED),1) METADATA_FAULTS_ROUNDS=3 METADATA_FAULTS_LONGEST_SECONDS=4 \
+		$(BIN)/python -m pytest --numprocesses 2 tests/node_agent/test_agent_faults.py
 
 check: lint types imports proto-check ## Everything that is checked without running it
 

@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     if given.command == "demo":
         return demo.main(given)
-    asyncio.run(control.serve(given.nodes, given.listen, given.control, given.mode))
+    asyncio.run(control.serve(given.nodes, given.listen, given.control, given.mode, given.cloud))
     return 0
 
 

@@ -23,6 +23,7 @@ import aiohttp
 
 from simulator import status as supervisor_status
 from simulator.cloud import process
+from simulator.cloud.dialects import Cloud
 from simulator.cloud.metadata import MetadataServer, Mode
 from simulator.cloud.nodes import Nodes
 from simulator.cloud.observer import observe
@@ -54,13 +55,13 @@ class ProcessesLeft(AssertionError):  # noqa: N818  # It names what is so.
 class World:
     """What runs in a world, and what can be done to it. Made by `world()`."""
 
-    def __init__(self, root: Path, mode: Mode = Mode.PLAIN) -> None:
+    def __init__(self, root: Path, mode: Mode = Mode.PLAIN, cloud: Cloud = Cloud.ALIYUN) -> None:
         self.places = Places(root)
         self.supervisor = SupervisorProcess(self.places)
-        self.metadata = MetadataServer(mode)
+        self.metadata = MetadataServer(mode, cloud=cloud)
         self.nodes = Nodes(
             self.places,
-            lambda node: agent_command(node, self.supervisor, self.metadata.url_of(node), self.places),
+            lambda node: agent_command(node, self.supervisor, self.metadata.url_of(node), self.places, cloud),
         )
         self._truth = EventLog(self.places.truth, "cloud")
         self.provider = Provider(self.metadata, self.nodes, self._truth)
@@ -199,18 +200,21 @@ class World:
 
 
 @asynccontextmanager
-async def world(root: Path, nodes: Sequence[str], mode: Mode = Mode.PLAIN) -> AsyncIterator[World]:
+async def world(
+    root: Path, nodes: Sequence[str], mode: Mode = Mode.PLAIN, cloud: Cloud = Cloud.ALIYUN
+) -> AsyncIterator[World]:
     """Make a world with these nodes and a supervisor that all their agents have reached; end it afterwards.
 
     Args:
         root: An empty directory; everything in the world is below it.
         nodes: Names of the nodes that are there from the start.
         mode: Whether the nodes' metadata want a token.
+        cloud: Whose metadata they are.
 
     Raises:
         ProcessesLeft: At the end, something outlived its stop.
     """
-    one = World(root, mode)
+    one = World(root, mode, cloud)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(one.close)
         await one.metadata.start()

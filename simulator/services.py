@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from simulator.cloud.dialects import METADATA_URLS, Cloud
 from simulator.cloud.nodes import AgentCommand
 from simulator.cloud.places import Places
 from simulator.cloud.process import Child, TooLate, environment, script, spawn
@@ -102,15 +103,17 @@ class SupervisorProcess:
         }
 
 
-def agent_command(node: Node, supervisor: SupervisorProcess, metadata_url: str, places: Places) -> AgentCommand:
+def agent_command(
+    node: Node, supervisor: SupervisorProcess, metadata_url: str, places: Places, cloud: Cloud = Cloud.ALIYUN
+) -> AgentCommand:
     """How the agent of a node is started, with a token of its own."""
     token = _write_token(places.token(f"agent-{node}"), supervisor.tokens().agent(node))
     settings = {
         "NODE_AGENT_NODE_NAME": node,
         "NODE_AGENT_SUPERVISOR": supervisor.endpoints.grpc,
         "NODE_AGENT_TOKEN_FILE": str(token),
-        "NODE_AGENT_METADATA_URL": metadata_url,
-        "NODE_AGENT_SOURCES": "aliyun",
+        METADATA_URLS[cloud]: metadata_url,
+        "NODE_AGENT_SOURCES": cloud.value,
         "NODE_AGENT_PROBE_ADDRESS": "",
     }
     return AgentCommand([script("elastic-node-agent")], settings)

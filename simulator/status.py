@@ -77,6 +77,11 @@ class Status:
         """The nodes whose agents have a stream."""
         return frozenset(agent.node for agent in self.agents if agent.connected)
 
+    def known(self) -> frozenset[str]:
+        """The nodes of which a source says something, be it that nothing is announced."""
+        told = (agent for agent in self.agents if any(source.state != "unknown" for source in agent.sources))
+        return frozenset(agent.node for agent in told)
+
 
 async def fetch(session: aiohttp.ClientSession, url: str, token: str) -> Status:
     """Ask a supervisor for its status.

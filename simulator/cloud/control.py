@@ -6,6 +6,8 @@ Two loopback servers: one answers as the nodes' metadata do, the other takes ord
     curl -X POST   URL/nodes/node3/notice?seconds=300 it will be gone in 300 s
     curl -X DELETE URL/nodes/node3/notice             it stays after all
     curl -X DELETE URL/nodes/node3                    it is gone
+    curl -X PUT    URL/fault/black-hole               metadata misbehave; any other name lists the ways
+    curl -X DELETE URL/fault                          they answer well again
 """
 
 import argparse
@@ -20,6 +22,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from simulator.cloud.dialects import METADATA_URLS, Cloud
+from simulator.cloud.faults import MetadataFault
 from simulator.cloud.metadata import MetadataServer, Mode, UnknownNode
 from simulator.cloud.trace import Node
 
@@ -49,7 +53,21 @@ class Control:
         app.router.add_delete("/nodes/{node}", self._remove)
         app.router.add_post("/nodes/{node}/notice", self._notice)
         app.router.add_delete("/nodes/{node}/notice", self._withdraw)
+        app.router.add_put("/fault/{fault}", self._misbehave)
+        app.router.add_delete("/fault", self._behave)
         return app
+
+    async def _misbehave(self, request: web.Request) -> web.Response:
+        try:
+            fault = MetadataFault(request.match_info["fault"])
+        except ValueError as error:
+            raise web.HTTPNotFound(text=f"{error}; there are {', '.join(MetadataFault)}\n") from error
+        await self._metadata.misbehave(fault)
+        return _said(f"metadata misbehave: {fault}")
+
+    async def _behave(self, _: web.Request) -> web.Response:
+        await self._metadata.misbehave(None)
+        return _said("metadata answer well")
 
     async def _list(self, _: web.Request) -> web.Response:
         return _said(*(f"{node} {self._metadata.url_of(node)}" for node in self._metadata.nodes()))
@@ -129,16 +147,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", type=loopback, default="127.0.0.1:0", help="where metadata are served")
     parser.add_argument("--control", type=loopback, default="127.0.0.1:0", help="where orders are taken")
     parser.add_argument("--mode", type=Mode, choices=list(Mode), default=Mode.PLAIN, help="whether a token is wanted")
+    parser.add_argument(
+        "--cloud", type=Cloud, choices=list(Cloud), default=Cloud.ALIYUN, help="whose metadata they are"
+    )
 
 
-async def serve(nodes: Sequence[Node], listen: Address, control: Address, mode: Mode) -> None:
+async def serve(nodes: Sequence[Node], listen: Address, control: Address, mode: Mode, cloud: Cloud) -> None:
     """Serve until SIGINT or SIGTERM."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        metadata = MetadataServer(mode, listen.host, listen.port)
+        metadata = MetadataServer(mode, listen.host, listen.port, cloud=cloud)
         await metadata.start()
         stack.push_async_callback(metadata.stop)
         for node in nodes:
@@ -148,12 +169,12 @@ async def serve(nodes: Sequence[Node], listen: Address, control: Address, mode: 
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, control.host, control.port).start()
         host, port = runner.addresses[0][:2]
-        _explain(metadata, nodes, f"http://{host}:{port}")
+        _explain(metadata, nodes, f"http://{host}:{port}", METADATA_URLS[cloud])
         await stop.wait()
 
 
-def _explain(metadata: MetadataServer, nodes: Sequence[Node], control: str) -> None:
-    lines = [f"metadata of {node}: NODE_AGENT_METADATA_URL={metadata.url_of(node)}" for node in nodes]
+def _explain(metadata: MetadataServer, nodes: Sequence[Node], control: str, setting: str) -> None:
+    lines = [f"metadata of {node}: {setting}={metadata.url_of(node)}" for node in nodes]
     lines += [
         f"announce: curl -X POST '{control}/nodes/{nodes[0]}/notice?seconds=300'",
         f"withdraw: curl -X DELETE {control}/nodes/{nodes[0]}/notice",

@@ -1,29 +1,24 @@
 """The ECS metadata service of every simulated node, on one loopback server.
 
 A real node asks a link-local address; a simulated one asks `<url of the server>/nodes/<node>` and gets the same paths
-below it. Plain mode answers everybody, hardened mode only requests with a token of that node.
+below it. Plain mode answers everybody, hardened mode only requests with a token of that node; aws wants tokens always.
 """
 
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from aiohttp import web
 
+from simulator.cloud import faults
+from simulator.cloud.dialects import DIALECTS, Cloud, Dialect, rebalance
+from simulator.cloud.faults import Handler, MetadataFault
 from simulator.cloud.trace import Node
 
-TTL_HEADER = "X-aliyun-ecs-metadata-token-ttl-seconds"
-TOKEN_HEADER = "X-aliyun-ecs-metadata-token"  # noqa: S105  # The header's name, not a token.
 MOST_TTL_SECONDS = 21600
-REGION = "cn-simulated"
-ZONE = "cn-simulated-a"
-INSTANCE_TYPE = "ecs.simulated.large"
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Mode(StrEnum):
@@ -42,7 +37,9 @@ class _Instance:
     """One life of a node. `tokens` maps each to the monotonic instant at which it expires."""
 
     instance_id: str
+    dialect: Dialect
     gone_at: float | None = None
+    warned_at: float | None = None
     tokens: dict[str, float] = field(default_factory=dict)
     polled: int = 0
 
@@ -61,8 +58,13 @@ class MetadataServer:
         host: str = "127.0.0.1",
         port: int = 0,
         monotonic: Callable[[], float] = time.monotonic,
+        cloud: Cloud = Cloud.ALIYUN,
     ) -> None:
         self._mode = mode
+        self._cloud = cloud
+        self._fault: MetadataFault | None = None
+        self._site: web.TCPSite | None = None
+        self._asked_at = -math.inf
         self._monotonic = monotonic
         self._site_at = (host, port)
         self._instances: dict[Node, _Instance] = {}
@@ -80,25 +82,47 @@ class MetadataServer:
 
     async def start(self) -> None:
         """Start to listen."""
-        app = web.Application(middlewares=[_refuse_forwarded])
+        app = web.Application(middlewares=[self._note, self._misbehave, _refuse_forwarded])
         app.router.add_put("/nodes/{node}/latest/api/token", self._token)
         app.router.add_get("/nodes/{node}/latest/meta-data/{item:.+}", self._item)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        # A handler of a fault that never ends must end when its client goes.
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, *self._site_at)
-        await site.start()
-        host, port = self._runner.addresses[0][:2]
+        await self._listen()
+        host, port = self._site_at
         self._url = f"http://{host}:{port}"
+
+    async def _listen(self) -> None:
+        """The same port as before, if there was one."""
+        if self._runner is not None and self._site is None:
+            self._site = web.TCPSite(self._runner, *self._site_at)
+            await self._site.start()
+            self._site_at = self._runner.addresses[0][:2]
+
+    async def misbehave(self, fault: MetadataFault | None) -> None:
+        """Be of no use to anybody in this way, or answer well again (None)."""
+        self._fault = fault
+        if fault is MetadataFault.REFUSED and self._site is not None:
+            await self._site.stop()
+            self._site = None
+        elif fault is not MetadataFault.REFUSED:
+            await self._listen()
+        if fault is MetadataFault.NO_TOKENS:
+            self._expire_tokens()
+
+    def _expire_tokens(self) -> None:
+        for instance in self._instances.values():
+            instance.tokens.clear()
 
     async def stop(self) -> None:
         """Stop listening and drop all connections."""
         if self._runner is not None:
             await self._runner.cleanup()
-            self._runner = None
+            self._runner = self._site = None
 
-    def add(self, node: Node) -> None:
-        """Let a new instance appear under this name, without a notice."""
-        self._instances[node] = _Instance(f"i-{secrets.token_hex(8)}")
+    def add(self, node: Node, cloud: Cloud | None = None) -> None:
+        """Let a new instance appear under this name, without a notice; in the server's own cloud unless told."""
+        self._instances[node] = _Instance(f"i-{secrets.token_hex(8)}", DIALECTS[cloud or self._cloud])
 
     def notice(self, node: Node, gone_at: float) -> None:
         """Announce that the node will be gone at `gone_at`, in Unix seconds.
@@ -116,6 +140,14 @@ class MetadataServer:
         """
         self._find(node).gone_at = None
 
+    def warn(self, node: Node, since: float | None) -> None:
+        """Warn since that instant, in Unix seconds, of a reclaim that nothing announces; or no more (None).
+
+        Raises:
+            UnknownNode: No such node is there.
+        """
+        self._find(node).warned_at = since
+
     def remove(self, node: Node) -> None:
         """Forget the node; its metadata are asked in vain from now on."""
         self._instances.pop(node, None)
@@ -127,6 +159,11 @@ class MetadataServer:
     def polled(self, node: Node) -> int:
         """How often this instance was asked for its termination time."""
         return self._find(node).polled
+
+    @property
+    def asked_at(self) -> float:
+        """When anything was asked last, on the monotonic clock."""
+        return self._asked_at
 
     def _find(self, node: Node) -> _Instance:
         try:
@@ -140,18 +177,36 @@ class MetadataServer:
         except UnknownNode as error:
             raise web.HTTPNotFound(text=f"{error}\n") from error
 
+    @web.middleware
+    async def _note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._asked_at = self._monotonic()
+        return await handler(request)
+
+    @web.middleware
+    async def _misbehave(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._fault is None:
+            return await handler(request)
+        if self._fault is MetadataFault.TOKENS_EXPIRE and request.method == "GET":
+            # Good for the answer to this request, and for nothing after it.
+            try:
+                return await handler(request)
+            finally:
+                self._expire_tokens()
+        return await faults.answer(self._fault, request, handler)
+
     async def _token(self, request: web.Request) -> web.Response:
         instance = self._instance(request)
-        ttl = request.headers.get(TTL_HEADER, "")
+        header = instance.dialect.ttl_header
+        ttl = request.headers.get(header, "")
         if not (ttl.isdecimal() and 1 <= int(ttl) <= MOST_TTL_SECONDS):
-            raise web.HTTPBadRequest(text=f"{TTL_HEADER}: 1 to {MOST_TTL_SECONDS}\n")
+            raise web.HTTPBadRequest(text=f"{header}: 1 to {MOST_TTL_SECONDS}\n")
         token = secrets.token_urlsafe(24)
         instance.tokens[token] = self._monotonic() + int(ttl)
         return web.Response(text=token)
 
     async def _item(self, request: web.Request) -> web.Response:
         instance = self._instance(request)
-        self._authorize(instance, request.headers.get(TOKEN_HEADER))
+        self._authorize(instance, request.headers.get(instance.dialect.token_header))
         item = request.match_info["item"]
         text = _answer(instance, item)
         if text is None:
@@ -159,34 +214,28 @@ class MetadataServer:
         return web.Response(text=text)
 
     def _authorize(self, instance: _Instance, token: str | None) -> None:
+        dialect = instance.dialect
         if token is None:
-            if self._mode is Mode.HARDENED:
-                raise web.HTTPForbidden(text=f"{TOKEN_HEADER} is required\n")
+            if self._mode is Mode.HARDENED or dialect is DIALECTS[Cloud.AWS]:
+                raise _refusal(dialect)
             return
         if self._monotonic() >= instance.tokens.get(token, -math.inf):
             raise web.HTTPUnauthorized(text="unknown or expired token\n")
 
 
+def _refusal(dialect: Dialect) -> web.HTTPException:
+    refusal = web.HTTPForbidden if dialect.tokenless == web.HTTPForbidden.status_code else web.HTTPUnauthorized
+    return refusal(text=f"{dialect.token_header} is required\n")
+
+
 def _answer(instance: _Instance, item: str) -> str | None:
-    match item:
-        case "instance/spot/termination-time":
-            instance.polled += 1
-            return None if instance.gone_at is None else termination_time(instance.gone_at)
-        case "instance-id":
-            return instance.instance_id
-        case "region-id":
-            return REGION
-        case "zone-id":
-            return ZONE
-        case "instance/instance-type":
-            return INSTANCE_TYPE
-        case _:
-            return None
-
-
-def termination_time(gone_at: float) -> str:
-    """Write an instant as the cloud does: UTC, whole seconds, rounded down so that nobody is promised more."""
-    return datetime.fromtimestamp(math.floor(gone_at), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    dialect = instance.dialect
+    if item == dialect.announcement:
+        instance.polled += 1
+        return None if instance.gone_at is None else dialect.write(instance.gone_at)
+    if item == dialect.warning:
+        return None if instance.warned_at is None else rebalance(instance.warned_at)
+    return instance.instance_id if item == dialect.instance_id else dialect.fixed.get(item)
 
 
 @web.middleware

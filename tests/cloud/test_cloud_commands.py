@@ -64,6 +64,12 @@ def test_metadata_can_be_played_with_by_hand() -> None:
         assert ask(f"{control}/nodes/node2/notice", "POST")[0] == 200
         assert ask(f"{control}/nodes/node1", "DELETE")[0] == 200
         assert [line.split()[0] for line in ask(f"{control}/nodes")[1].splitlines()] == ["node2"]
+        termination = termination.replace("node1", "node2")
+        assert ask(f"{control}/fault/broken", "PUT")[0] == 200
+        assert ask(termination)[0] == 500
+        assert ask(f"{control}/fault", "DELETE")[0] == 200
+        assert ask(termination)[0] == 200
+        assert "black-hole" in ask(f"{control}/fault/none", "PUT")[1]
 
 
 @pytest.mark.parametrize("arguments", [("--nodes", ""), ("--nodes", "a", "--control", "0.0.0.0:0"), ()])

@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 import aiohttp
 import pytest
 
-from simulator.cloud.metadata import TOKEN_HEADER, TTL_HEADER, MetadataServer, Mode, UnknownNode, termination_time
+from simulator.cloud.dialects import DIALECTS, Cloud, termination_time
+from simulator.cloud.faults import MetadataFault
+from simulator.cloud.metadata import MetadataServer, Mode, UnknownNode
 from simulator.cloud.trace import Node
 
 NODE = Node("node1")
@@ -14,6 +16,8 @@ OTHER = Node("node2")
 TERMINATION = "/latest/meta-data/instance/spot/termination-time"
 INSTANCE_ID = "/latest/meta-data/instance-id"
 TOKEN = "/latest/api/token"
+TOKEN_HEADER = DIALECTS[Cloud.ALIYUN].token_header
+TTL_HEADER = DIALECTS[Cloud.ALIYUN].ttl_header
 
 
 class Client:
@@ -36,9 +40,11 @@ class Client:
 
 
 @asynccontextmanager
-async def serving(mode: Mode = Mode.PLAIN, monotonic: Callable[[], float] = time.monotonic) -> AsyncIterator[Client]:
+async def serving(
+    mode: Mode = Mode.PLAIN, monotonic: Callable[[], float] = time.monotonic, cloud: Cloud = Cloud.ALIYUN
+) -> AsyncIterator[Client]:
     """A server with two nodes, and somebody to ask it."""
-    server = MetadataServer(mode, monotonic=monotonic)
+    server = MetadataServer(mode, monotonic=monotonic, cloud=cloud)
     await server.start()
     server.add(NODE)
     server.add(OTHER)
@@ -141,3 +147,44 @@ async def test_a_node_that_is_not_there_cannot_be_noticed() -> None:
     for act in (lambda: server.notice(NODE, 0.0), lambda: server.withdraw(NODE), lambda: server.polled(NODE)):
         with pytest.raises(UnknownNode, match="node1"):
             act()
+
+
+async def test_the_other_cloud_wants_its_own_token_always() -> None:
+    """401 without one; with one the items of that cloud, a notice as an action, and a warning while there is one."""
+    async with serving(cloud=Cloud.AWS) as client:
+        dialect = DIALECTS[Cloud.AWS]
+        action, warning = f"/latest/meta-data/{dialect.announcement}", f"/latest/meta-data/{dialect.warning}"
+        assert (await client.ask(INSTANCE_ID))[0] == 401
+        _, token = await client.ask(TOKEN, method="PUT", headers={dialect.ttl_header: "60"})
+        headers = {dialect.token_header: token}
+        for item in ("instance-id", "placement/region", "placement/availability-zone", "instance-type"):
+            assert (await client.ask(f"/latest/meta-data/{item}", headers=headers))[0] == 200
+        for item in (action, warning, TERMINATION):
+            assert (await client.ask(item, headers=headers))[0] == 404
+        client.server.notice(NODE, 1420480920.0)
+        client.server.warn(NODE, 1420480800.0)
+        assert await client.ask(action, headers=headers) == (
+            200,
+            '{"action": "terminate", "time": "2015-01-05T18:02:00Z"}',
+        )
+        assert await client.ask(warning, headers=headers) == (200, '{"noticeTime": "2015-01-05T18:00:00Z"}')
+
+
+async def test_one_server_may_hold_nodes_of_both_clouds() -> None:
+    """A node keeps the cloud that it was added in."""
+    async with serving() as client:
+        client.server.add(OTHER, Cloud.AWS)
+        assert (await client.ask(INSTANCE_ID))[0] == 200
+        assert (await client.ask(INSTANCE_ID, OTHER))[0] == 401
+
+
+async def test_a_refusing_server_comes_back_at_the_same_address() -> None:
+    """Nobody listens while it refuses, open connections are dropped, and then everything is as before."""
+    async with serving() as client:
+        _, before = await client.ask(INSTANCE_ID)
+        await client.server.misbehave(MetadataFault.REFUSED)
+        for _ in range(2):
+            with pytest.raises(aiohttp.ClientConnectionError):
+                await client.ask(INSTANCE_ID)
+        await client.server.misbehave(None)
+        assert await client.ask(INSTANCE_ID) == (200, before)

@@ -1,0 +1,90 @@
+"""A real agent process, what it logs and what its probes say."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.node_agent.fake_supervisor import until
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass
+class Process:
+    """A running agent and the lines that it has logged."""
+
+    process: asyncio.subprocess.Process
+    lines: list[dict[str, Any]]
+    raw: list[str]
+
+    def event(self, name: str) -> dict[str, Any] | None:
+        """The first line of that name."""
+        return next((line for line in self.lines if line["event"] == name), None)
+
+    def count(self, name: str, dependency: str) -> int:
+        """How many lines of that name are about that dependency."""
+        return sum((line["event"], line.get("dependency")) == (name, dependency) for line in self.lines)
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
+        """Signal it, and return the seconds it took to end."""
+        before = time.monotonic()
+        self.process.send_signal(number)
+        async with asyncio.timeout(10):
+            await self.process.wait()
+        return time.monotonic() - before
+
+    @property
+    def resident(self) -> int:
+        """Resident memory, bytes."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def descriptors(self) -> int:
+        """Open descriptors."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+
+@asynccontextmanager
+async def agent(environ: Mapping[str, str]) -> AsyncIterator[Process]:
+    """Run an agent for as long as the context lasts."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("NODE_AGENT_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "node_agent", env={**inherited, **environ}, stderr=asyncio.subprocess.PIPE
+    )
+    running = Process(process, [], [])
+    reader = asyncio.create_task(_read(running))
+    try:
+        yield running
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await reader
+
+
+async def _read(running: Process) -> None:
+    assert running.process.stderr is not None
+    async for line in running.process.stderr:
+        running.raw.append(line.decode())
+        if line.startswith(b"{"):
+            running.lines.append(json.loads(line))
+
+
+async def probe(running: Process, path: str) -> tuple[int, Any]:
+    """The status and body of a probe."""
+    await until(lambda: running.event("probes.listening"), within=15.0)
+    line = running.event("probes.listening")
+    assert line is not None
+    async with aiohttp.ClientSession() as http, http.get(f"http://{line['address']}{path}") as answer:
+        return answer.status, await answer.json()

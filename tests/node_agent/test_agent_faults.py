@@ -1,0 +1,225 @@
+"""A real agent beside a metadata service that really misbehaves, for seconds here and for minutes on request."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reclaim.v1 import reclaim_pb2 as pb
+
+from node_agent.poller import POLL_LIMIT
+from simulator.cloud.dialects import Cloud, termination_time
+from simulator.cloud.faults import MetadataFault, Spell, spells
+from simulator.cloud.metadata import MetadataServer, Mode
+from simulator.cloud.trace import Node
+from tests.node_agent.agent_process import MEBIBYTE, Process, agent, probe
+from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor, until
+
+# `make metadata-faults` sets these: 3 rounds of up to 4 s a fault take about three minutes.
+SEED = int(os.environ.get("METADATA_FAULTS_SEED", "1"))
+ROUNDS = int(os.environ.get("METADATA_FAULTS_ROUNDS", "1"))
+LONGEST = float(os.environ.get("METADATA_FAULTS_LONGEST_SECONDS", "0.2"))
+
+NODE = Node("n1")
+POLL_SECONDS = 0.1
+LEAD = 300.0
+# Seconds that anything waited for may take, where 20 processes share two cores.
+WITHIN = 20.0
+# Between two requests of an agent that is not told to wait: a poll that is given up, a period, and two busy cores.
+LONGEST_SILENCE = POLL_LIMIT + POLL_SECONDS + 1.5
+_UNHEARD = {MetadataFault.REFUSED, MetadataFault.THROTTLED}
+
+
+@dataclass
+class Scene:
+    """One agent that asks two clouds; `faulty` misbehaves, and the other one announces something all the time."""
+
+    faulty: MetadataServer
+    source: str
+    other: str
+    supervisor: FakeSupervisor
+    agent: Process
+
+    def reports(self, source: str) -> list[pb.NoticeReport]:
+        """What the supervisor was told by that source, in order; the agent has one stream throughout."""
+        (stream,) = self.supervisor.streams
+        return [report for report in [*stream.hello.notices, *stream.notices] if report.source == source]
+
+    def told(self, source: str) -> int:
+        """The state of that source as the supervisor heard it last."""
+        (stream,) = self.supervisor.streams
+        said = [message.source for message in stream.messages if message.WhichOneof("message") == "source"]
+        return next(each.state for each in reversed([*stream.hello.sources, *said]) if each.source == source)
+
+    async def shown(self) -> dict[str, Any]:
+        """What /readyz says of the sources; the agent must be ready and live whatever they do."""
+        status, body = await probe(self.agent, "/readyz")
+        assert status == 200, body
+        assert (await probe(self.agent, "/livez"))[0] == 200
+        detail = body["detail"]["sources"]
+        assert detail[self.other]["state"] == "noticed", "one source's trouble hides another's notice"
+        shown: dict[str, Any] = detail[self.source]
+        return shown
+
+    async def until_shown(self, *states: str) -> dict[str, Any]:
+        """Wait until the probes say so."""
+        deadline = time.monotonic() + WITHIN
+        while (shown := await self.shown())["state"] not in states:
+            assert time.monotonic() < deadline, shown
+            await asyncio.sleep(0.02)
+        return shown
+
+    async def live_through(self, spell: Spell) -> None:
+        """Misbehave for a while, and be well again; everything that must hold meanwhile is checked meanwhile."""
+        before = len(self.reports(self.source))
+        await self.faulty.misbehave(spell.fault)
+        if spell.fault.blinds:
+            assert (await self.until_shown("unknown"))["detail"], "unknown has no reason"
+            await until(lambda: self.told(self.source) == pb.SOURCE_STATE_UNKNOWN, WITHIN)
+        await self._hold(spell)
+        if spell.fault.blinds:
+            assert len(self.reports(self.source)) == before, f"{spell.fault} was taken for an announcement"
+
+    async def recover(self) -> None:
+        """Be well again, and wait until that is known."""
+        await self.faulty.misbehave(None)
+        await self.until_shown("clear", "noticed")
+        await until(lambda: self.told(self.source) != pb.SOURCE_STATE_UNKNOWN, WITHIN)
+
+    async def until_announced(self, gone_at: float) -> None:
+        """Wait until the supervisor's last word from the source is that instant."""
+
+        def announced() -> bool:
+            said = self.reports(self.source)[-1:]
+            return [termination_time(report.deadline.seconds) for report in said] == [termination_time(gone_at)]
+
+        await until(announced, WITHIN)
+
+    async def _hold(self, spell: Spell) -> None:
+        end = time.monotonic() + spell.seconds
+        while time.monotonic() < end:
+            state = (await self.shown())["state"]
+            assert (state == "unknown") == spell.fault.blinds, f"{state} during {spell.fault}"
+            if spell.fault not in _UNHEARD:
+                assert time.monotonic() - self.faulty.asked_at < LONGEST_SILENCE, f"no polls during {spell.fault}"
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def serving(cloud: Cloud) -> AsyncIterator[MetadataServer]:
+    """The node's metadata in one cloud."""
+    server = MetadataServer(Mode.HARDENED, cloud=cloud)
+    await server.start()
+    server.add(NODE)
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def scene(faulty: Cloud, directory: Path) -> AsyncIterator[Scene]:
+    """An agent that knows both clouds: nothing announced by the one that will misbehave."""
+    (directory / "token").write_text("secret")
+    async with fake_supervisor() as supervisor, serving(Cloud.ALIYUN) as aliyun, serving(Cloud.AWS) as aws:
+        # Three of its own 50 ms are silence, which two busy cores may make: one stream throughout is what is looked at.
+        supervisor.heartbeat = 5.0
+        servers = {Cloud.ALIYUN: aliyun, Cloud.AWS: aws}
+        other = next(cloud for cloud in servers if cloud is not faulty)
+        servers[other].notice(NODE, time.time() + 2 * LEAD)
+        environ = {
+            "NODE_AGENT_NODE_NAME": NODE,
+            "NODE_AGENT_NODE_UID": "machine-1",
+            "NODE_AGENT_SUPERVISOR": f"127.0.0.1:{supervisor.port}",
+            "NODE_AGENT_TOKEN_FILE": str(directory / "token"),
+            "NODE_AGENT_SOURCES": "aliyun,aws",
+            "NODE_AGENT_METADATA_URL": aliyun.url_of(NODE),
+            "NODE_AGENT_AWS_METADATA_URL": aws.url_of(NODE),
+            "NODE_AGENT_PROBE_ADDRESS": "127.0.0.1:0",
+            "NODE_AGENT_POLL_SECONDS": str(POLL_SECONDS),
+        }
+        async with agent(environ) as process:
+            await until(lambda: process.event("supervisor.welcomed"), WITHIN)
+            one = Scene(servers[faulty], faulty.value, other.value, supervisor, process)
+            await until(lambda: one.reports(other.value), WITHIN)
+            await until(lambda: one.told(faulty.value) == pb.SOURCE_STATE_CLEAR, WITHIN)
+            yield one
+
+
+# The long form goes through the whole of it with each cloud.
+@pytest.mark.parametrize("cloud", list(Cloud) if ROUNDS > 1 else [Cloud.AWS])
+@pytest.mark.timeout(60 + ROUNDS * 15 * (LONGEST + 3))
+async def test_faults_neither_announce_nor_withdraw_nor_hide_anything(cloud: Cloud, tmp_path: Path) -> None:
+    """Every fault in turn, a notice amid one of them: unknown is seen, the notice survives, the agent stays small."""
+    plan = spells(SEED, ROUNDS, LONGEST)
+    blinding = [number for number, spell in enumerate(plan) if spell.fault.blinds]
+    noticed_in = blinding[len(blinding) // 2]
+    async with scene(cloud, tmp_path) as one:
+        gone_at = time.time() + LEAD
+        for number, spell in enumerate(plan):
+            await one.live_through(spell)
+            if number == noticed_in:
+                one.faulty.notice(NODE, gone_at)
+                footprint = (one.agent.resident, one.agent.descriptors)
+            await one.recover()
+            if number >= noticed_in:
+                await one.until_announced(gone_at)
+                # It drifts: the same notice, said again.
+                gone_at += 7.0
+                one.faulty.notice(NODE, gone_at)
+                await one.until_announced(gone_at)
+        _check_log(one, len(blinding))
+        _check_footprint(one, footprint)
+        _check_notices(one)
+        one.faulty.withdraw(NODE)
+        await until(lambda: one.reports(one.source)[-1].announcement == pb.ANNOUNCEMENT_WITHDRAWN, WITHIN)
+        assert await one.agent.stop() < 2.0
+        assert one.agent.process.returncode == 0
+
+
+def _check_log(one: Scene, episodes: int) -> None:
+    dependency = f"source {one.source}"
+    assert one.agent.count("dependency.failing", dependency) == episodes
+    assert one.agent.count("dependency.recovered", dependency) == episodes
+    assert one.agent.count("dependency.failing", f"source {one.other}") == 0
+    assert not any("Traceback" in line for line in one.agent.raw)
+
+
+def _check_footprint(one: Scene, before: tuple[int, int]) -> None:
+    assert one.agent.resident <= before[0] + 4 * MEBIBYTE
+    assert one.agent.descriptors <= before[1] + 3
+
+
+def _check_notices(one: Scene) -> None:
+    """One notice, each of its reports newer than the one before, and nothing withdrawn since it was announced."""
+    reports = one.reports(one.source)
+    first = next(number for number, each in enumerate(reports) if each.announcement == pb.ANNOUNCEMENT_ACTIVE)
+    assert {each.announcement for each in reports[first:]} == {pb.ANNOUNCEMENT_ACTIVE}
+    assert {each.subject.uid for each in reports} == {"machine-1"}
+    revisions = [each.revision for each in reports]
+    assert revisions == sorted(set(revisions))
+    assert {each.announcement for each in one.reports(one.other)} == {pb.ANNOUNCEMENT_ACTIVE}
+
+
+async def test_a_deadline_may_be_anywhere(tmp_path: Path) -> None:
+    """Moved into the past or to the end of time it is the same notice, active for as long as it is announced."""
+    async with scene(Cloud.ALIYUN, tmp_path) as one:
+        now = time.time()
+        for shift in (LEAD, LEAD + 60.0, -30.0, -30.0 * 86400.0, 3000.0 * 365.0 * 86400.0, LEAD):
+            one.faulty.notice(NODE, now + shift)
+            await one.until_announced(now + shift)
+            left = one.reports(one.source)[-1].seconds_left
+            assert left == pytest.approx(shift, abs=10.0)
+        _check_notices(one)
+
+
+def test_a_plan_of_faults_is_the_seeds() -> None:
+    """The same seed gives the same plan, every fault once a round."""
+    assert spells(3, 2, 1.0) == spells(3, 2, 1.0) != spells(4, 2, 1.0)
+    assert sorted(spell.fault for spell in spells(3, 2, 1.0)) == sorted([*MetadataFault, *MetadataFault])
+    assert all(0.25 <= spell.seconds <= 1.0 for spell in spells(3, 2, 1.0))
