@@ -28,7 +28,7 @@ def test_sigterm_is_left_alone_unless_it_is_asked_for(supervisor: FakeSupervisor
     """A process that does not ask ends as it always did."""
     script = start(LEAVES.replace("sigterm=True", ""))
     supervisor.wait_for(lambda: supervisor.hellos)
-    script.wait_for_line("training")
+    script.wait_for_line("training\n")
     script.process.terminate()
     assert script.end(3) == -signal.SIGTERM
     assert script.output() == "training\n"
@@ -39,7 +39,7 @@ def test_sigterm_makes_a_process_leave_and_say_so(supervisor: FakeSupervisor, st
     supervisor.direct(directive="CHECKPOINT", generation=3)
     script = start(LEAVES, RANK="2")
     supervisor.wait_for(lambda: supervisor.hellos)
-    script.wait_for_line("training")
+    script.wait_for_line("training\n")
     supervisor.wait_for(lambda: supervisor.open_streams)
     script.process.terminate()
     assert script.end(5) == 255
@@ -62,7 +62,7 @@ def test_the_report_answers_the_last_decision(supervisor: FakeSupervisor, start:
 def test_sigterm_needs_no_supervisor_and_waits_for_none(start: Start) -> None:
     """The network may be cut, or nothing configured."""
     script = start(LEAVES)
-    script.wait_for_line("training")
+    script.wait_for_line("training\n")
     script.process.terminate()
     assert script.end(2) == 255
     assert script.out.read_text() == LEFT
@@ -72,11 +72,11 @@ def test_the_users_handler_is_called_too(supervisor: FakeSupervisor, start: Star
     """The one that was there before, after the flag has fallen; what it raises is the user's."""
     script = start(
         """
-        import signal, sys, time
+        import os, signal, sys, time
         import kubeai.elastic as kubeai
 
         def mine(number, frame):
-            print("mine", number, kubeai.check_alive())
+            os.write(1, f"mine {number} {kubeai.check_alive()}\n".encode())
             sys.exit(5)
 
         signal.signal(signal.SIGTERM, mine)
@@ -86,7 +86,7 @@ def test_the_users_handler_is_called_too(supervisor: FakeSupervisor, start: Star
         """
     )
     supervisor.wait_for(lambda: supervisor.hellos)
-    script.wait_for_line("training")
+    script.wait_for_line("training\n")
     script.process.terminate()
     assert script.end(5) == 5
     assert script.output() == "training\nmine 15 False\n"
@@ -115,7 +115,7 @@ def test_a_stop_after_sigterm_still_holds_and_a_second_sigterm_ends_the_hold(
     """The supervisor's word counts more; in the exit hook SIGTERM is what it was before init."""
     script = start(LEAVES.replace("kubeai.checkpoint_saved(7)", "time.sleep(0.5)"), RANK="0")
     supervisor.wait_for(lambda: supervisor.hellos)
-    script.wait_for_line("training")
+    script.wait_for_line("training\n")
     script.process.terminate()
     script.wait_for_line("LEAVE")
     supervisor.direct(directive="STOP", generation=6)
