@@ -72,14 +72,16 @@ async def test_a_connection_that_is_of_no_use_is_ended(tmp_path: Path, wire: str
 
 async def test_a_connection_holds_a_hundred_agents_and_no_more(tmp_path: Path) -> None:
     """An honest one holds one; the others wait, and nobody else notices."""
-    async with started(tmp_path) as running:
-        calls = [running.peers.stranger(running.peers.tokens.agent(f"n{number}")) for number in range(101)]
-        for number, call in enumerate(calls[:100]):
+    # Its hundred agents say nothing after their hello, and must not be given up for that meanwhile.
+    async with started(tmp_path, heartbeat_seconds=PATIENCE) as running:
+        calls = [running.peers.stranger(running.peers.tokens.agent(f"n{number}")) for number in range(100)]
+        for number, call in enumerate(calls):
             await call.say(hello=hello(f"n{number}"))
-        for call in calls[:100]:
+        for call in calls:
             await call.read("welcome")
-        last = asyncio.create_task(calls[100].say(hello=hello("n100")))
-        welcome = asyncio.create_task(calls[100].read("welcome"))
+        late = running.peers.stranger(running.peers.tokens.agent("n100"))
+        last = asyncio.create_task(late.say(hello=hello("n100")))
+        welcome = asyncio.create_task(late.read("welcome"))
         async with Peers.of(running.peers.tokens, {"grpc": running.peers.grpc, "http": running.peers.http}) as others:
             await others.agent("n101")
         assert not welcome.done()
