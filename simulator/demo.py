@@ -5,30 +5,22 @@ exit code is 0 when no step was lost, no stop was false and the parameters equal
 """
 
 import argparse
-import asyncio
 import math
-import shutil
-import signal
-import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 
 from rich.console import Console
 
 from simulator.cloud.metadata import Mode
 from simulator.cloud.process import ProcessEnded, TooLate
-from simulator.cloud.schedule import Pace, Schedule, ScheduleError, plan, training_seconds
+from simulator.cloud.schedule import Pace, ScheduleError, plan
 from simulator.cloud.trace import DEFAULT_TRACE, TraceError, cut, load
-from simulator.harness import ProcessesLeft, World, world
+from simulator.harness import ProcessesLeft
 from simulator.job import Fault
 from simulator.report import report
-from simulator.services import JobPlan, JobProcess
-from simulator.verdict import Verdict
-from simulator.view import Viewer
+from simulator.services import JobPlan
+from simulator.stage import ExitCode, Scene, enough_steps, faulty, play, run, say, workplace
 
 # The default cut has 24 nodes, loses five, four and one, and gets three back: with a minimum of 15 the last loss means
 # a suspension, and the first arrival a resume.
@@ -36,28 +28,13 @@ DEFAULT_FROM_SECONDS = 1380.0
 DEFAULT_TO_SECONDS = 1860.0
 DEFAULT_MIN_WORKERS = 15
 DEFAULT_MAX_WORKERS = 24
-# More steps than the replay leaves time for: a job that is done before the replay shows nothing of the rest.
-OUTLIVE_SECONDS = 1.0
-# What the job may take after the scenario for the steps it still has to do, on a slow machine.
-PATIENCE_SECONDS = 60.0
-
-
-class ExitCode(IntEnum):
-    """How the demo ends."""
-
-    OK = 0
-    FAILED = 1
-    USAGE = 64
-    INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What was asked for."""
 
-    schedule: Schedule
-    job: JobPlan
-    mode: Mode
+    scene: Scene
     keep: bool
 
 
@@ -98,10 +75,7 @@ def main(given: argparse.Namespace) -> int:
     except (TraceError, ScheduleError) as error:
         Console(stderr=True).print(f"python -m simulator demo: {error}", markup=False, highlight=False, soft_wrap=True)
         return ExitCode.USAGE
-    try:
-        return asyncio.run(_interruptible(options, console))
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
+    return run(lambda: _demo(options, console))
 
 
 def _options(given: argparse.Namespace) -> Options:
@@ -111,84 +85,26 @@ def _options(given: argparse.Namespace) -> Options:
         raise ScheduleError(f"1 <= --min <= --max does not hold for {given.min} and {given.max}")
     if len(schedule.present) < given.min:
         raise ScheduleError(f"{len(schedule.present)} nodes at the start are below the minimum of {given.min}")
-    ideal = (training_seconds(schedule, given.min) + OUTLIVE_SECONDS) / given.step_seconds
     job = JobPlan(
         min_workers=given.min,
         max_workers=given.max,
-        steps=given.steps or math.ceil(ideal),
+        steps=given.steps or enough_steps(schedule, given.min, given.step_seconds),
         step_seconds=given.step_seconds,
         seed=given.seed,
-        job_arguments=("--fault", given.fault) if given.fault else (),
+        job_arguments=faulty(given.fault),
     )
-    return Options(schedule, job, given.mode, given.keep)
-
-
-async def _interruptible(options: Options, console: Console) -> ExitCode:
-    # A SIGTERM ends the world in order, as Ctrl-C does.
-    this = asyncio.current_task()
-    if this is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    with suppress(asyncio.CancelledError):
-        return await _demo(options, console)
-    return ExitCode.INTERRUPTED
+    return Options(Scene(schedule, job, given.mode), given.keep)
 
 
 async def _demo(options: Options, console: Console) -> ExitCode:
-    root = Path(tempfile.mkdtemp(prefix="elastic-demo-"))
     started = time.monotonic()
-    code = ExitCode.FAILED
-    try:
-        verdict = await _run(options, root, console)
+    with workplace("elastic-demo-", console) as place:
+        try:
+            verdict = (await play(options.scene, place.root, console)).verdict
+        except (ProcessEnded, TooLate, ProcessesLeft) as error:
+            say(console, f"FAILED: {error}")
+            return ExitCode.FAILED
         console.print(report(verdict))
-        code = ExitCode.OK if verdict.ok else ExitCode.FAILED
-    except (ProcessEnded, TooLate, ProcessesLeft) as error:
-        _say(console, f"FAILED: {error}")
-    finally:
-        if code is ExitCode.OK and not options.keep:
-            shutil.rmtree(root)
-        else:
-            _say(console, f"Logs and events are kept in {root}")
-    _say(console, f"The demo took {time.monotonic() - started:.0f} s.")
-    return code
-
-
-async def _run(options: Options, root: Path, console: Console) -> Verdict:
-    present = options.schedule.present
-    _say(console, f"Starting a supervisor and {len(present)} nodes with their agents")
-    async with world(root, present, options.mode) as one, _shown(one, console):
-        job = one.start_job(options.job)
-        await one.until_training(job, min(len(present), options.job.max_workers))
-        await _replayed(one, job, options)
-    # Judged when all is over: a process that outlives its stop has failed the demo before this.
-    return one.verdict(job)
-
-
-async def _replayed(one: World, job: JobProcess, options: Options) -> None:
-    """Replay the schedule while the job trains, and wait for the job's end."""
-    replay = asyncio.create_task(one.replay(options.schedule), name="replay")
-    working = options.job.steps * options.job.step_seconds
-    try:
-        code = await job.wait(options.schedule.seconds + working + PATIENCE_SECONDS)
-        if code != 0:
-            raise ProcessEnded(f"the job ended with {code}:\n{job.child.tail()}")
-        if not replay.done():
-            raise ProcessEnded("all steps were done before the replay was: choose more --steps")
-    finally:
-        replay.cancel()
-        with suppress(asyncio.CancelledError):
-            await replay
-
-
-@asynccontextmanager
-async def _shown(one: World, console: Console) -> AsyncIterator[None]:
-    showing = asyncio.create_task(Viewer(one).show(console), name="view")
-    try:
-        yield
-    finally:
-        showing.cancel()
-        with suppress(asyncio.CancelledError):
-            await showing
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+        place.keep = options.keep or not verdict.ok
+    say(console, f"The demo took {time.monotonic() - started:.0f} s.")
+    return ExitCode.OK if verdict.ok else ExitCode.FAILED

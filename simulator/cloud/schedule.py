@@ -84,12 +84,14 @@ class Pace:
         lead: How long before its removal a node is noticed, in seconds of the trace.
         seed: Decides the scatter, and which node the made-up notice names.
         withdrawal: Whether one notice is made up and taken back.
+        least: The shortest lead that is fair, in seconds on the clock.
     """
 
     speed: float = 12.0
     lead: float = 120.0
     seed: int = 1
     withdrawal: bool = True
+    least: float = LEAST_LEAD_SECONDS
 
     @property
     def lead_on_clock(self) -> float:
@@ -105,8 +107,8 @@ def plan(cut: Cut, pace: Pace) -> Schedule:
     its own arrival than the lead time is noticed on arrival.
 
     Raises:
-        ScheduleError: A notice would come less than 5 s before its deadline, or there is no quiet time for the
-            withdrawal.
+        ScheduleError: A notice would come less than the least lead before its deadline, or there is no quiet time for
+            the withdrawal.
     """
     _refuse_short_lead(pace)
     chance = random.Random(pace.seed)  # noqa: S311  # A replay is to be repeatable, not secret.
@@ -119,7 +121,7 @@ def plan(cut: Cut, pace: Pace) -> Schedule:
         group = f"group-{next(groups)}" if moment.removed else ""
         for node in moment.removed:
             shown = max(arrivals[node], at - pace.lead_on_clock + _scatter(pace, chance))
-            steps += [_notice(node, shown, at, group), Kill(at, node)]
+            steps += [_notice(node, shown, at, group, pace.least), Kill(at, node)]
         for node in moment.added:
             arrivals[node] = at
             steps.append(Add(at, node))
@@ -132,10 +134,10 @@ def plan(cut: Cut, pace: Pace) -> Schedule:
 def _refuse_short_lead(pace: Pace) -> None:
     if pace.speed <= 0 or pace.lead <= 0:
         raise ScheduleError("speed and lead are above 0")
-    if pace.lead_on_clock < LEAST_LEAD_SECONDS:
+    if pace.lead_on_clock < pace.least:
         raise ScheduleError(
             f"a lead of {pace.lead:g} s at speed {pace.speed:g} is {pace.lead_on_clock:.1f} s on the clock, below the"
-            f" {LEAST_LEAD_SECONDS:g} s that detection, a step and a checkpoint need: lower the speed or raise the lead"
+            f" {pace.least:.2g} s that detection, a step and a checkpoint need: lower the speed or raise the lead"
         )
 
 
@@ -148,15 +150,15 @@ def _shift(cut: Cut, pace: Pace) -> float:
 
 def _scatter(pace: Pace, chance: random.Random) -> float:
     # The least lead holds for the last of a scattered group as well.
-    return min(SCATTER_SECONDS, pace.lead_on_clock - LEAST_LEAD_SECONDS) * chance.random()
+    return min(SCATTER_SECONDS, pace.lead_on_clock - pace.least) * chance.random()
 
 
-def _notice(node: Node, shown: float, gone_at: float, group: str) -> Notice:
+def _notice(node: Node, shown: float, gone_at: float, group: str, least: float) -> Notice:
     lead = gone_at - shown
-    if lead < LEAST_LEAD_SECONDS:
+    if lead < least:
         raise ScheduleError(
             f"{node} goes {lead:.1f} s after it came, on the clock: too soon for a notice of"
-            f" {LEAST_LEAD_SECONDS:g} s; lower the speed or choose another cut"
+            f" {least:.2g} s; lower the speed or choose another cut"
         )
     return Notice(shown, node, lead, group)
 

@@ -1,0 +1,159 @@
+"""One schedule played to one job in a world of real processes, shown and judged: what demo and replay share."""
+
+import asyncio
+import math
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from rich.console import Console
+
+from simulator.cloud.metadata import Mode
+from simulator.cloud.process import ProcessEnded
+from simulator.cloud.schedule import Schedule, training_seconds
+from simulator.events import Event
+from simulator.harness import World, world
+from simulator.job import Fault
+from simulator.services import JobPlan, JobProcess
+from simulator.verdict import Verdict
+from simulator.view import Viewer
+
+# More steps than the schedule leaves time for: a job that is done before the end shows nothing of the rest.
+OUTLIVE_SECONDS = 1.0
+# What the job may take after the scenario for the steps it still has to do, on a slow machine.
+PATIENCE_SECONDS = 60.0
+
+
+class ExitCode(IntEnum):
+    """How a command of the simulator ends."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 64
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is played: a schedule and the job that lives through it."""
+
+    schedule: Schedule
+    job: JobPlan
+    mode: Mode = Mode.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a scene: the judge's word, and all events it was found from."""
+
+    verdict: Verdict
+    events: tuple[Event, ...]
+
+
+def enough_steps(schedule: Schedule, minimum: int, step_seconds: float) -> int:
+    """Steps that a job cannot be done with before the schedule is."""
+    return math.ceil((training_seconds(schedule, minimum) + OUTLIVE_SECONDS) / step_seconds)
+
+
+def faulty(fault: Fault | None) -> tuple[str, ...]:
+    """The training script's arguments for damage on purpose, or none."""
+    return () if fault is None else ("--fault", fault.value)
+
+
+async def play(scene: Scene, root: Path, console: Console) -> Played:
+    """Play a scene in an empty directory and judge it.
+
+    Raises:
+        ProcessEnded: A process ended that should not have, or the job was done before the schedule.
+        TooLate: The job or something else did not come to its end in time.
+        ProcessesLeft: Something outlived its stop.
+    """
+    present = scene.schedule.present
+    say(console, f"Starting a supervisor and {len(present)} nodes with their agents")
+    async with world(root, present, scene.mode) as one, _shown(one, console):
+        job = one.start_job(scene.job)
+        await one.until_training(job, _first_workers(scene))
+        await _replayed(one, job, scene)
+    # Judged when all is over: a process that outlives its stop has failed the scene before this.
+    return Played(one.verdict(job), tuple(one.events(job)))
+
+
+def _first_workers(scene: Scene) -> int:
+    # With fewer nodes than its minimum the job waits, and the schedule begins at once.
+    present = len(scene.schedule.present)
+    return min(present, scene.job.max_workers) if present >= scene.job.min_workers else 0
+
+
+async def _replayed(one: World, job: JobProcess, scene: Scene) -> None:
+    """Replay the schedule while the job trains, and wait for the job's end."""
+    replay = asyncio.create_task(one.replay(scene.schedule), name="replay")
+    working = scene.job.steps * scene.job.step_seconds
+    try:
+        code = await job.wait(scene.schedule.seconds + working + PATIENCE_SECONDS)
+        if code != 0:
+            raise ProcessEnded(f"the job ended with {code}:\n{job.child.tail()}")
+        if not replay.done():
+            raise ProcessEnded("all steps were done before the replay was: choose more --steps")
+    finally:
+        replay.cancel()
+        with suppress(asyncio.CancelledError):
+            await replay
+
+
+@asynccontextmanager
+async def _shown(one: World, console: Console) -> AsyncIterator[None]:
+    showing = asyncio.create_task(Viewer(one).show(console), name="view")
+    try:
+        yield
+    finally:
+        showing.cancel()
+        with suppress(asyncio.CancelledError):
+            await showing
+
+
+def run(play_all: Callable[[], Awaitable[ExitCode]]) -> ExitCode:
+    """Run a command to its end; SIGTERM ends its worlds in order, as Ctrl-C does."""
+    try:
+        return asyncio.run(_interruptible(play_all))
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
+async def _interruptible(play_all: Callable[[], Awaitable[ExitCode]]) -> ExitCode:
+    this = asyncio.current_task()
+    if this is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    with suppress(asyncio.CancelledError):
+        return await play_all()
+    return ExitCode.INTERRUPTED
+
+
+@dataclass(slots=True)
+class Workplace:
+    """A directory for one world; say `keep = False` when nobody will want to look into it."""
+
+    root: Path
+    keep: bool = True
+
+
+@contextmanager
+def workplace(prefix: str, console: Console) -> Iterator[Workplace]:
+    """Make a directory, and remove it or say where it is."""
+    place = Workplace(Path(tempfile.mkdtemp(prefix=prefix)))
+    try:
+        yield place
+    finally:
+        if place.keep:
+            say(console, f"Logs and events are kept in {place.root}")
+        else:
+            shutil.rmtree(place.root)
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
