@@ -68,6 +68,7 @@ class _GroupDraft:
     name: str
     first_shown: float
     meaning: GroupMeaning
+    run: int
     hosts: dict[str, None] = field(default_factory=dict)
     excluded_at: dict[str, float] = field(default_factory=dict)
     changes: int = 0
@@ -102,6 +103,8 @@ def _follow(events: Iterable[Event], expectations: Expectations) -> _Course:
         truth.see(event)
         if is_news:
             _take_notice(course, truth, event)
+        elif event.kind is Kind.NOTICE_WITHDRAWN:
+            _take_withdrawal(course, event)
         elif event.kind is Kind.EXCLUSIONS_CHANGED:
             _take_exclusions(course, truth, event)
     return course
@@ -117,22 +120,41 @@ def _take_flag(course: _Course, truth: Truth, event: Event) -> None:
     if run not in course.stopped_runs and not truth.justifies_stop(run, event.t):
         course.false_stops.append(f"STOP of run {run}, seen on {host}, while enough hosts remained")
     course.stopped_runs[run] = None
+    _overtake(course, truth, run)
     if event.integer("rank") == 0 and run not in course.flagged_runs:
         course.flagged_runs.add(run)
         if truth.certain is not None and truth.certain.kind is Kind.NOTICE_SHOWN:
             course.notice_to_flag.append(event.t - truth.certain.t)
 
 
+def _overtake(course: _Course, truth: Truth, run: int) -> None:
+    """A STOP freezes the host list: a group that was still being collected has become part of its reason."""
+    for draft in course.groups:
+        waits = draft.meaning is GroupMeaning.SHRINK and draft.run == run and not draft.changes
+        if waits and any(truth.group_of(host) is not None for host in draft.hosts):
+            draft.meaning = GroupMeaning.STOP
+
+
 def _take_notice(course: _Course, truth: Truth, event: Event) -> None:
     name, node = event.text("group"), event.text("node")
     draft = course.latest.get(name)
     if draft is None or node in draft.hosts:
-        draft = _GroupDraft(name, event.t, GroupMeaning.SHRINK if truth.is_training() else GroupMeaning.IDLE)
+        draft = _GroupDraft(name, event.t, GroupMeaning.IDLE, truth.run)
         course.latest[name] = draft
         course.groups.append(draft)
     draft.hosts[node] = None
+    # A spare host, or one that was left out before, takes nothing from the job.
+    if draft.meaning is GroupMeaning.IDLE and truth.is_training() and truth.is_in_ring(node):
+        draft.meaning = GroupMeaning.IDLE if node in course.excluded else GroupMeaning.SHRINK
     if draft.meaning is GroupMeaning.SHRINK and truth.certain is not None:
         draft.meaning = GroupMeaning.STOP
+
+
+def _take_withdrawal(course: _Course, event: Event) -> None:
+    """A group that was taken back before the list was changed asks for no change any more."""
+    for draft in course.groups:
+        if draft.meaning is GroupMeaning.SHRINK and not draft.changes and event.text("node") in draft.hosts:
+            draft.meaning = GroupMeaning.IDLE
 
 
 def _take_exclusions(course: _Course, truth: Truth, event: Event) -> None:

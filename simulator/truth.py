@@ -44,6 +44,10 @@ class Truth:
         """The group of the live notice on a host; None without one."""
         return self._group_of.get(host)
 
+    def is_in_ring(self, host: str) -> bool:
+        """Whether a host belongs to the ring that was formed last."""
+        return host in self._ring
+
     def is_training(self) -> bool:
         """A ring was formed in a run that has neither seen a STOP nor finished."""
         return bool(self._ring) and self.run not in self._stopped

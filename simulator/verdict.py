@@ -69,9 +69,9 @@ class GroupMeaning(Enum):
     SHRINK = "shrink"
     """Enough hosts remained."""
     STOP = "stop"
-    """Fewer than the minimum remained: the host list is frozen, changes of it are not counted."""
+    """Fewer than the minimum remained, at once or before the list was changed: it is frozen, no change is counted."""
     IDLE = "idle"
-    """The job was not running, or stopping already."""
+    """The job was not running, was stopping already, or used none of these hosts."""
 
 
 @dataclass(frozen=True, slots=True)

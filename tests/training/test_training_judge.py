@@ -218,8 +218,37 @@ def test_changes_of_exclusions_are_counted_by_group() -> None:
 def test_a_host_that_was_withheld_before_its_notice_counts_nothing() -> None:
     """Its exclusion was no answer to the notice."""
     figures = judged(ring(0, "abcd"), excluded(0.5, "d"), notice(1, "d"), excluded(2, "cd")).figures
-    assert figures.changes_per_group == (0,)
+    assert figures.changes_per_group == ()
     assert figures.notice_to_host_list.count == 0
+
+
+def test_a_host_that_the_job_does_not_use_asks_for_no_change() -> None:
+    """A spare host is on no list; together with one of the ring it belongs to a group that means a change."""
+    spare, both = notice(1, "x", "spare"), (notice(2, "y", "both"), notice(2, "c", "both"))
+    figures = judged(ring(0, "abc"), spare, both, excluded(3, "cy")).figures
+    assert [group.meaning for group in figures.groups] == [GroupMeaning.IDLE, GroupMeaning.SHRINK]
+    assert figures.changes_per_group == (1,)
+
+
+def test_a_group_that_a_stop_overtakes_asks_for_no_change() -> None:
+    """Its window was still open when the next group meant STOP: the list is frozen, unless it had changed before."""
+    begun, certain = (ring(0, "abcd"), notice(1, "d", "first")), (notice(2, "b"), notice(2, "c"), flag(2.5))
+    assert judged(*begun, *certain).figures.changes_per_group == ()
+    assert judged(*begun, excluded(1.5, "d"), *certain).figures.changes_per_group == (1,)
+
+
+def test_a_stop_excuses_no_group_that_has_gone() -> None:
+    """A host that went while it was on the list was missed, whatever came afterwards."""
+    gone = at(1.5, Kind.NODE_GONE, node="d", announced=True)
+    later = (notice(2, "b"), notice(2, "c"), flag(2.5))
+    assert judged(ring(0, "abcd"), notice(1, "d", "first"), gone, *later).figures.changes_per_group == (0,)
+
+
+def test_a_group_that_is_taken_back_before_the_change_asks_for_none() -> None:
+    """A false alarm of a second need not reach the list; one that did is counted."""
+    back = at(2, Kind.NOTICE_WITHDRAWN, node="c")
+    assert judged(ring(0, "abc"), notice(1, "c"), back).figures.changes_per_group == ()
+    assert judged(ring(0, "abc"), notice(1, "c"), excluded(1.5, "c"), back).figures.changes_per_group == (1,)
 
 
 def test_groups_that_mean_stop_are_not_counted() -> None:
