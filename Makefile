@@ -6,7 +6,7 @@ WORKERS ?= 3
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test metadata-faults check lint types imports proto proto-check lock clean
+.PHONY: help install demo replay test metadata-faults check lint types imports proto proto-check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-12s %s\n", $$1, $$2 }'
@@ -21,6 +21,9 @@ $(INSTALLED): requirements/dev.txt pyproject.toml sdk/pyproject.toml
 
 demo: $(INSTALLED) ## Replay real reclaims against a real training job and judge the outcome (options: ARGS="--seed 2 --min 12")
 	@$(BIN)/python -m simulator demo $(ARGS)
+
+replay: $(INSTALLED) ## Replay the whole trace and made-up ones, and judge each (options: ARGS="--part ci --json replay.json")
+	@$(BIN)/python -m simulator replay $(ARGS)
 
 test: $(INSTALLED) ## Run all tests, several at a time because most of them wait (options: ARGS="-k plan" WORKERS=0)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)

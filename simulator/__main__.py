@@ -1,11 +1,11 @@
-"""`python -m simulator demo` and `python -m simulator metadata`; both explain themselves with --help."""
+"""`python -m simulator demo`, `replay` and `metadata`; each explains itself with --help."""
 
 import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
 
-from simulator import demo
+from simulator import demo, replay
 from simulator.cloud import control
 
 
@@ -14,10 +14,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulator", description="A cloud and a job on one machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     demo.add_arguments(commands.add_parser("demo", help="replay real reclaims against a real job, and judge"))
+    replay.add_arguments(commands.add_parser("replay", help="whole traces and made-up ones, judged"))
     control.add_arguments(commands.add_parser("metadata", help="metadata of nodes, to announce and withdraw by hand"))
     given = parser.parse_args(arguments)
     if given.command == "demo":
         return demo.main(given)
+    if given.command == "replay":
+        return replay.main(given)
     asyncio.run(control.serve(given.nodes, given.listen, given.control, given.mode, given.cloud))
     return 0
 

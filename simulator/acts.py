@@ -1,0 +1,155 @@
+"""What `python -m simulator replay` plays: recorded and made-up capacity, each with a job that it is hard on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from simulator.cloud.schedule import Pace, Schedule, plan
+from simulator.cloud.shorten import shortened, topped_up
+from simulator.cloud.synthetic import HARD_MINIMUM, HARD_NODES, Rates, fixed_rate, hard
+from simulator.cloud.trace import DEFAULT_TRACE, Cut, cut, load
+from simulator.job import Fault
+from simulator.promise import Costs, refuse_unfair
+from simulator.services import JobPlan
+from simulator.stage import Scene, enough_steps, faulty
+
+# With a notice of 7.5 s on the clock a group is collected before the margin of 5 s, where its window is cut short:
+# announced times are whole seconds, a poll is 1 s away and the members of a group come within 0.2 s.
+CLOCK_LEAD_SECONDS = 7.5
+LEADS = (30.0, 120.0)
+# Of the lead: the next group is noticed while the last one's nodes are just going.
+GAP_LEADS = 0.8
+STEP_SECONDS = 0.2
+# The recording has 24 nodes at most, is below ten for a while four times, and ends with five.
+TRACE_MIN, TRACE_MAX = 10, 24
+# The short piece has ten nodes, loses two and one, and gets five: a shrink, a STOP, a resume and growth.
+SHORT_FROM, SHORT_TO, SHORT_MIN, SHORT_MAX = 18840.0, 20220.0, 8, 12
+# Sixteen nodes, in groups of up to four: with a minimum of 13 a large group, or two small ones, mean STOP.
+RATES, RATES_MIN, RATES_MAX = Rates(), 13, 16
+TINY, TINY_MIN = Rates(nodes=3, sizes=(1,), groups=1), 2
+
+
+class Part(StrEnum):
+    """Which acts are played."""
+
+    ALL = "all"
+    """The three below."""
+    TRACE = "trace"
+    """The whole recording, once with each lead."""
+    RATES = "rates"
+    """Removals at a fixed rate, once with each seed."""
+    HARD = "hard"
+    """Everything that can come at a bad moment, once with each seed."""
+    CI = "ci"
+    """A short piece of the recording with each lead: a shrink, a suspension and a resume."""
+    TINY = "tiny"
+    """One removal, to see that everything works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was asked for; `gap` in seconds of the trace, `speed` in those per second on the clock."""
+
+    part: Part = Part.ALL
+    trace: Path = DEFAULT_TRACE
+    seeds: tuple[int, ...] = (1, 2, 3)
+    leads: tuple[float, ...] = LEADS
+    gap: float | None = None
+    speed: float | None = None
+    step_seconds: float = STEP_SECONDS
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One scene and its name."""
+
+    name: str
+    scene: Scene
+
+
+def acts(wanted: Wanted, costs: Costs) -> list[Act]:
+    """The acts that were asked for, in order.
+
+    Raises:
+        TraceError: The trace cannot be read.
+        ScheduleError: A notice would come too late for the promise.
+    """
+    chosen = list(_acts(wanted, costs))
+    for act in chosen:
+        refuse_unfair(act.scene.schedule, costs)
+    return chosen
+
+
+def _acts(wanted: Wanted, costs: Costs) -> Iterator[Act]:
+    match wanted.part:
+        case Part.ALL:
+            yield from _recorded(wanted, costs)
+            yield from _fixed_rate(wanted, costs)
+            yield from _hard(wanted)
+        case Part.TRACE:
+            yield from _recorded(wanted, costs)
+        case Part.RATES:
+            yield from _fixed_rate(wanted, costs)
+        case Part.HARD:
+            yield from _hard(wanted)
+        case Part.CI:
+            yield from _short(wanted, costs)
+        case Part.TINY:
+            yield _tiny(wanted, costs)
+
+
+def _recorded(wanted: Wanted, costs: Costs) -> Iterator[Act]:
+    records = load(wanted.trace)
+    whole = cut(records, 0.0, max((record.at for record in records), default=0.0))
+    for lead in wanted.leads:
+        schedule = _paced(whole, TRACE_MIN, wanted, _pace(lead, wanted, costs))
+        yield _act(f"whole trace, lead {lead:g} s", schedule, TRACE_MIN, TRACE_MAX, wanted)
+
+
+def _short(wanted: Wanted, costs: Costs) -> Iterator[Act]:
+    piece = cut(load(wanted.trace), SHORT_FROM, SHORT_TO)
+    for lead in wanted.leads:
+        schedule = _paced(piece, SHORT_MIN, wanted, _pace(lead, wanted, costs))
+        yield _act(f"piece of the trace, lead {lead:g} s", schedule, SHORT_MIN, SHORT_MAX, wanted)
+
+
+def _fixed_rate(wanted: Wanted, costs: Costs) -> Iterator[Act]:
+    for number, seed in enumerate(wanted.seeds):
+        lead = wanted.leads[number % len(wanted.leads)]
+        schedule = _paced(fixed_rate(RATES, seed), RATES_MIN, wanted, _pace(lead, wanted, costs, seed))
+        yield _act(f"fixed rate, seed {seed}, lead {lead:g} s", schedule, RATES_MIN, RATES_MAX, wanted)
+
+
+def _hard(wanted: Wanted) -> Iterator[Act]:
+    for seed in wanted.seeds:
+        yield _act(f"hard, seed {seed}", hard(seed), HARD_MINIMUM, HARD_NODES, wanted)
+
+
+def _tiny(wanted: Wanted, costs: Costs) -> Act:
+    lead = wanted.leads[-1]
+    schedule = _paced(fixed_rate(TINY, wanted.seeds[0]), TINY_MIN, wanted, _pace(lead, wanted, costs))
+    return _act(f"tiny, lead {lead:g} s", schedule, TINY_MIN, TINY.nodes, wanted)
+
+
+def _pace(lead: float, wanted: Wanted, costs: Costs, seed: int = 1) -> Pace:
+    speed = wanted.speed or lead / CLOCK_LEAD_SECONDS
+    return Pace(speed, lead, seed, withdrawal=False, least=costs.least_lead)
+
+
+def _paced(whole: Cut, minimum: int, wanted: Wanted, pace: Pace) -> Schedule:
+    gap = wanted.gap or GAP_LEADS * pace.lead
+    return plan(topped_up(shortened(whole, gap), minimum, gap), pace)
+
+
+def _act(name: str, schedule: Schedule, minimum: int, most: int, wanted: Wanted) -> Act:
+    job = JobPlan(
+        min_workers=minimum,
+        max_workers=most,
+        steps=enough_steps(schedule, minimum, wanted.step_seconds),
+        step_seconds=wanted.step_seconds,
+        seed=wanted.seeds[0],
+        job_arguments=faulty(wanted.fault),
+    )
+    return Act(name, Scene(schedule, job))

@@ -1,0 +1,152 @@
+"""Made-up capacity: removals at a fixed rate, and the turns of fate that no recording has in one place.
+
+Both are decided by a seed alone.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from simulator.cloud.schedule import Add, Kill, Notice, Schedule, Step, Withdraw
+from simulator.cloud.trace import Cut, Moment, Node
+
+HOUR = 3600.0
+# Recorded changes lie at whole minutes: what is nearer together is one change.
+GRAIN_SECONDS = 60.0
+# A younger node is spared: at the speeds of a replay it would go before anybody could have told it.
+SPARED_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How capacity comes and goes.
+
+    Attributes:
+        nodes: Nodes at the start, which removed ones are replaced up to.
+        node_hours: Hours that a node is there on average until it is removed.
+        sizes: Sizes of the groups in which nodes go; each group has one of them, by chance.
+        groups: How many groups there are.
+        replaced_after: Seconds until a removed node has its replacement, on average.
+    """
+
+    nodes: int = 16
+    node_hours: float = 4.0
+    sizes: tuple[int, ...] = (1, 1, 2, 4)
+    groups: int = 8
+    replaced_after: float = 300.0
+
+
+def fixed_rate(rates: Rates, seed: int) -> Cut:
+    """Removals at a fixed rate (a Poisson process) in groups, with a replacement for each node; in seconds."""
+    chance = random.Random(seed)  # noqa: S311  # Repeatable, not secret.
+    numbers = count(rates.nodes + 1)
+    present = tuple(Node(f"node{number}") for number in range(1, rates.nodes + 1))
+    arrived: dict[Node, float] = dict.fromkeys(present, 0.0)
+    changes: dict[float, tuple[list[Node], list[Node]]] = {}
+    interval = rates.node_hours * HOUR * sum(rates.sizes) / len(rates.sizes) / rates.nodes
+    at = SPARED_SECONDS
+    for _ in range(rates.groups):
+        at = _grain(at + max(GRAIN_SECONDS, chance.expovariate(1 / interval)))
+        old = [node for node, since in arrived.items() if at - since >= SPARED_SECONDS]
+        for node in chance.sample(old, min(chance.choice(rates.sizes), len(old))):
+            del arrived[node]
+            changes.setdefault(at, ([], []))[1].append(node)
+            back = _grain(at + GRAIN_SECONDS + chance.expovariate(1 / rates.replaced_after))
+            arrived[following := Node(f"node{next(numbers)}")] = back
+            changes.setdefault(back, ([], []))[0].append(following)
+    moments = tuple(Moment(when, tuple(added), tuple(removed)) for when, (added, removed) in sorted(changes.items()))
+    return Cut(present, moments, max(changes, default=at) + GRAIN_SECONDS)
+
+
+def _grain(seconds: float) -> float:
+    return round(seconds / GRAIN_SECONDS) * GRAIN_SECONDS
+
+
+HARD_NODES = 8
+HARD_MINIMUM = 5
+HARD_LEAD_SECONDS = 8.0
+# Every turn is moved by up to this much: where in the polls and windows it falls is chance.
+JITTER_SECONDS = 0.5
+
+
+class _Fate:
+    """Writes the steps of the hard schedule and knows which nodes are left."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)  # noqa: S311  # Repeatable, not secret.
+        self._numbers = count(1)
+        self.steps: list[Step] = []
+        self.left: list[Node] = self._named(HARD_NODES)
+        self.present = tuple(self.left)
+
+    def group(self, at: float, name: str, size: int, *, among: Sequence[Node] = ()) -> None:
+        """Announce a group at about `at`; its nodes go when the lead is over."""
+        at = self._about(at)
+        for node in self.chance.sample(among or self.left, size):
+            self.left.remove(node)
+            gone = at + HARD_LEAD_SECONDS
+            self.steps += [Notice(at, node, HARD_LEAD_SECONDS, name), Kill(gone, node)]
+
+    def arrivals(self, at: float, size: int) -> list[Node]:
+        """Let nodes arrive together at about `at`."""
+        at, nodes = self._about(at), self._named(size)
+        self.left += nodes
+        self.steps += [Add(at, node) for node in nodes]
+        return nodes
+
+    def flapping(self, at: float, times: int) -> None:
+        """Announce a node and take it back, several times, faster than the three clear polls of a withdrawal."""
+        at, node = self._about(at), self.chance.choice(self.left)
+        for turn in range(times):
+            shown = at + turn * 2.4
+            self.steps += [
+                Notice(shown, node, HARD_LEAD_SECONDS, f"flapping-{turn + 1}", synthetic=True),
+                Withdraw(shown + 1.2, node),
+            ]
+
+    def _about(self, at: float) -> float:
+        return at + self.chance.uniform(0.0, JITTER_SECONDS)
+
+    def _named(self, size: int) -> list[Node]:
+        return [Node(f"node{next(self._numbers)}") for _ in range(size)]
+
+
+def hard(seed: int) -> Schedule:
+    """Eight nodes for a job that needs five, on the clock: everything that may come at a bad moment does.
+
+    Groups right after each other, a notice that flaps, groups and an arrival while the job is being stopped, while it
+    is suspended and while it resumes, and at last every node at once.
+    """
+    fate = _Fate(seed)
+    for chapter in (_back_to_back, _stopped_and_resumed, _all_at_once):
+        chapter(fate)
+    steps = tuple(sorted(fate.steps, key=lambda step: step.at))
+    return Schedule(fate.present, steps, steps[-1].at + 12.0)
+
+
+def _back_to_back(fate: _Fate) -> None:
+    fate.group(1.0, "first", 1)
+    fate.group(3.2, "second", 1)
+    fate.flapping(6.5, times=2)
+    fate.arrivals(12.0, 2)
+
+
+def _stopped_and_resumed(fate: _Fate) -> None:
+    fate.group(19.0, "stopping", 4)
+    fate.group(20.0, "while-stopping", 1)
+    fate.arrivals(20.2, 1)
+    fate.group(24.0, "while-suspended", 1)
+    fresh = fate.arrivals(28.0, 3)
+    # The agents of the fresh nodes are up in about a second, and a start below full size waits two more.
+    fate.group(31.2, "while-resuming", 1, among=fresh)
+
+
+def _all_at_once(fate: _Fate) -> None:
+    fate.group(43.0, "everything", len(fate.left))
+    fate.arrivals(53.0, HARD_MINIMUM + 1)
+
+
+def leads(schedule: Schedule) -> Iterator[float]:
+    """The leads of a schedule's true notices, in seconds on the clock."""
+    return (step.lead for step in schedule.steps if isinstance(step, Notice) and not step.synthetic)

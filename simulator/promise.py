@@ -1,0 +1,82 @@
+"""What the product promises, and whether a schedule leaves room for it.
+
+No step is lost where the lead is at least a step, a checkpoint and 2 s more; a replay too fast for that is refused.
+"""
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from simulator import checkpoint
+from simulator.cloud.schedule import Schedule, ScheduleError
+from simulator.cloud.synthetic import leads
+from simulator.events import Event, Kind
+from simulator.model import Task
+
+SPARE_SECONDS = 2.0
+CHECKPOINTS_TIMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the training takes, in seconds: one step, and one checkpoint."""
+
+    step: float
+    checkpoint: float
+
+    @property
+    def least_lead(self) -> float:
+        """The shortest lead for which the promise is given."""
+        return self.step + self.checkpoint + SPARE_SECONDS
+
+
+def refuse_unfair(schedule: Schedule, costs: Costs) -> None:
+    """Make sure that every notice of a schedule comes early enough.
+
+    Raises:
+        ScheduleError: One does not.
+    """
+    shortest = min(leads(schedule), default=None)
+    if shortest is not None and shortest < costs.least_lead:
+        raise ScheduleError(
+            f"a lead of {shortest:.2f} s on the clock is less than a step of {costs.step:.2f} s, a checkpoint of"
+            f" {costs.checkpoint:.2f} s and {SPARE_SECONDS:g} s: lower the speed"
+        )
+
+
+def timed_checkpoint(directory: Path) -> float:
+    """How long this machine takes for the job's checkpoint at most, of a few; leaves a file in `directory`."""
+    return max(_timed_save(directory / "timed-checkpoint") for _ in range(CHECKPOINTS_TIMED))
+
+
+def _timed_save(path: Path) -> float:
+    begun = time.monotonic()
+    checkpoint.save(path, Task(seed=1, shards=1).first_params(), 1)
+    return time.monotonic() - begun
+
+
+def observed_costs(events: Sequence[Event]) -> Costs:
+    """What the training did take: its median step, and its longest checkpoint at a STOP; 0 where there was none."""
+    return Costs(_median_step(events), max(_checkpoints(events), default=0.0))
+
+
+def _median_step(events: Iterable[Event]) -> float:
+    applied: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for event in events:
+        if event.kind is Kind.STEP_APPLIED and event.integer("rank") == 0:
+            applied[event.integer("run"), event.integer("epoch")].append(event.t)
+    between = [later - sooner for times in applied.values() for sooner, later in pairwise(times)]
+    return statistics.median(between) if between else 0.0
+
+
+def _checkpoints(events: Iterable[Event]) -> Iterable[float]:
+    flagged: dict[int, float] = {}
+    for event in events:
+        if event.kind is Kind.FLAG_SEEN and event.integer("rank") == 0:
+            flagged.setdefault(event.integer("run"), event.t)
+        elif event.kind is Kind.CHECKPOINT_SAVED and (begun := flagged.pop(event.integer("run"), None)) is not None:
+            yield event.t - begun

@@ -1,0 +1,116 @@
+"""`python -m simulator replay`: whole traces and made-up ones against real jobs, and a verdict on each from the truth.
+
+The exit code is 0 when in every act no step was lost, no stop was false, every group that left the job enough hosts
+changed the exclusions once, and the parameters equal those of an uninterrupted run.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from simulator.acts import STEP_SECONDS, Act, Part, Wanted, acts
+from simulator.cloud.process import ProcessEnded, TooLate
+from simulator.cloud.schedule import Schedule, ScheduleError
+from simulator.cloud.synthetic import leads
+from simulator.cloud.trace import DEFAULT_TRACE, TraceError
+from simulator.harness import ProcessesLeft
+from simulator.job import Fault
+from simulator.outcome import Outcome, lines, shortcomings, strain, table, write_json
+from simulator.promise import Costs, observed_costs, timed_checkpoint
+from simulator.stage import ExitCode, play, run, say, workplace
+
+LOG_COLUMNS = 160
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what can be asked for."""
+    default = Wanted()
+    option = parser.add_argument
+    option("--part", type=Part, choices=list(Part), default=default.part, help="which acts (default: all)")
+    option("--trace", type=Path, default=DEFAULT_TRACE, help="what is replayed: milliseconds,add|remove,node a line")
+    option("--seeds", type=int, nargs="+", default=list(default.seeds), metavar="N", help="of the made-up acts")
+    option("--leads", type=_positive, nargs="+", default=list(default.leads), metavar="S", help="s of the trace")
+    option("--gap", type=_positive, metavar="S", help="longest idle stretch, s of the trace (default: 0.8 leads)")
+    option("--speed", type=_positive, help="s of the trace per s on the clock (default: lead / 7.5)")
+    option("--step-seconds", type=_positive, default=STEP_SECONDS, metavar="S", help="what a step takes at least")
+    option("--fault", type=Fault, choices=list(Fault), help="damage the training on purpose: the replay must then fail")
+    option("--json", type=Path, metavar="FILE", help="write all figures there")
+    option("--keep", action="store_true", help="keep the work directories even after a success")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return value
+
+
+def main(given: argparse.Namespace) -> int:
+    """Play what was asked for and return the exit code."""
+    console = _console()
+    try:
+        chosen = _chosen(given)
+    except (TraceError, ScheduleError) as error:
+        say(Console(stderr=True), f"python -m simulator replay: {error}")
+        return ExitCode.USAGE
+    return run(lambda: _replay(chosen, given.json, console, keep=given.keep))
+
+
+def _console() -> Console:
+    console = Console()
+    # A pipe or a log has no width: the table of all acts is not to be squeezed into 80 columns.
+    return console if console.is_terminal else Console(width=LOG_COLUMNS)
+
+
+def _chosen(given: argparse.Namespace) -> list[Act]:
+    wanted = Wanted(
+        part=given.part,
+        trace=given.trace,
+        seeds=tuple(given.seeds),
+        leads=tuple(given.leads),
+        gap=given.gap,
+        speed=given.speed,
+        step_seconds=given.step_seconds,
+        fault=given.fault,
+    )
+    with tempfile.TemporaryDirectory(prefix="elastic-replay-") as directory:
+        costs = Costs(wanted.step_seconds, timed_checkpoint(Path(directory)))
+    return acts(wanted, costs)
+
+
+async def _replay(chosen: Sequence[Act], json: Path | None, console: Console, *, keep: bool) -> ExitCode:
+    outcomes: list[Outcome] = []
+    for number, act in enumerate(chosen, start=1):
+        say(console, f"Act {number} of {len(chosen)}: {act.name}, {act.scene.schedule.seconds:.0f} s on the clock")
+        outcomes.append(await _outcome(act, console, keep=keep))
+        if json is not None:
+            write_json(json, outcomes)
+    console.print(table(outcomes))
+    for line in (line for outcome in outcomes for line in lines(outcome)):
+        say(console, line)
+    return ExitCode.OK if all(outcome.ok for outcome in outcomes) else ExitCode.FAILED
+
+
+async def _outcome(act: Act, console: Console, *, keep: bool) -> Outcome:
+    """Play one act and say what became of it, whatever did."""
+    started, shortest = time.monotonic(), _shortest_lead(act.scene.schedule)
+    with workplace("elastic-replay-", console) as place:
+        async with strain() as late:
+            try:
+                played = await play(act.scene, place.root, console)
+            except (ProcessEnded, TooLate, ProcessesLeft) as error:
+                took = time.monotonic() - started
+                return Outcome(act.name, None, (str(error),), Costs(0.0, 0.0), shortest, late.longest, took)
+        costs = observed_costs(played.events)
+        wrong = tuple(shortcomings(played.verdict, costs, shortest))
+        took = time.monotonic() - started
+        place.keep = keep or bool(wrong)
+    return Outcome(act.name, played.verdict, wrong, costs, shortest, late.longest, took)
+
+
+def _shortest_lead(schedule: Schedule) -> float:
+    return min(leads(schedule), default=float("inf"))

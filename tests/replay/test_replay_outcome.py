@@ -1,0 +1,92 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from simulator.events import Event, Kind
+from simulator.judge import Expectations, judge
+from simulator.outcome import Outcome, lines, shortcomings, strain, table, write_json
+from simulator.promise import Costs, observed_costs, timed_checkpoint
+from simulator.verdict import Figures, Group, GroupMeaning, Verdict
+
+COSTS = Costs(step=0.2, checkpoint=0.1)
+
+
+def figures(*changes: int) -> Figures:
+    """The figures of nothing, but for groups of one host with so many changes."""
+    empty = judge([], Expectations(1, "", 1)).figures
+    groups = (Group(f"group-{n}", GroupMeaning.SHRINK, (f"node{n}",), n, ()) for n in changes)
+    return replace(empty, groups=tuple(groups))
+
+
+def outcome(*wrong: str, late: float = 0.0) -> Outcome:
+    """An act that came to its end."""
+    return Outcome("an act", Verdict(figures(1), ()), wrong, COSTS, 7.5, late, 12.0)
+
+
+def test_a_group_has_one_change() -> None:
+    """A group that was split, or was never taken off the list, is a shortcoming; one change is none."""
+    assert list(shortcomings(Verdict(figures(1, 1), ()), COSTS, 7.5)) == []
+    wrong = list(shortcomings(Verdict(figures(0, 1, 2), ()), COSTS, 7.5))
+    assert [line.split(" (")[0] for line in wrong] == ["group-0", "group-2"]
+
+
+def test_the_judges_findings_are_shortcomings() -> None:
+    """What the judge found is told in its words."""
+    verdict = judge([], Expectations(1, "", 1))
+    assert list(shortcomings(verdict, COSTS, 7.5)) == ["unfinished: nobody said that step 1 was the last"]
+
+
+def test_a_lead_that_was_too_short_after_all_is_a_shortcoming() -> None:
+    """Judged by what steps and checkpoints did take, not by what they were meant to."""
+    verdict = Verdict(figures(1), ())
+    (line,) = shortcomings(verdict, Costs(step=4.0, checkpoint=2.0), 7.5)
+    assert "7.5 s was below" in line
+
+
+def test_an_overloaded_machine_is_named_but_excuses_nothing() -> None:
+    """What failed stays failed; the reader is told that the machine may be the reason."""
+    assert not outcome("group split", late=3.0).ok
+    assert len(list(lines(outcome("group split", late=3.0)))) == 2
+    assert len(list(lines(outcome("group split", late=0.1)))) == 1
+    assert list(lines(outcome(late=3.0))) == []
+
+
+async def test_strain_sees_a_blocked_machine() -> None:
+    """How late the clock was looked at is what others were late as well."""
+    async with strain() as found:
+        pass
+    assert found.longest < 0.5
+
+
+def test_the_result_for_machines_has_every_figure(tmp_path: Path) -> None:
+    """Whether all is well stands at the top; an act that broke off has no verdict."""
+    broken = Outcome("another", None, ("the job ended",), COSTS, 7.5, 0.0, 3.0)
+    write_json(tmp_path / "result.json", [outcome(), broken])
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert [act["ok"] for act in result["acts"]] == [True, False]
+    assert not result["ok"]
+    assert result["acts"][0]["verdict"]["figures"]["groups"][0]["meaning"] == "shrink"
+    assert result["acts"][1]["verdict"] is None
+
+
+def test_the_table_has_a_row_for_every_act() -> None:
+    """One that broke off is shown as well."""
+    assert table([outcome(), replace(outcome("x"), verdict=None)]).row_count == 2
+
+
+def test_a_checkpoint_is_timed_by_writing_it(tmp_path: Path) -> None:
+    """The time is of this machine and this disk."""
+    assert 0 < timed_checkpoint(tmp_path) < 5
+
+
+def test_costs_are_taken_from_what_happened() -> None:
+    """The median step of rank 0 within a ring, and the time from a flag to its checkpoint."""
+    steps = [
+        Event(t, Kind.STEP_APPLIED, {"run": 1, "epoch": epoch, "rank": rank, "step": 0})
+        for t, epoch, rank in [(0.0, 1, 0), (0.2, 1, 1), (1.0, 1, 0), (2.0, 1, 0), (60.0, 2, 0), (61.0, 2, 0)]
+    ]
+    flag = Event(70.0, Kind.FLAG_SEEN, {"run": 1, "rank": 0})
+    saved = [Event(t, Kind.CHECKPOINT_SAVED, {"run": 1}) for t in (69.0, 70.5, 75.0)]
+    events = sorted([*steps, flag, *saved], key=lambda event: event.t)
+    assert observed_costs(events) == Costs(step=1.0, checkpoint=0.5)
+    assert observed_costs([]) == Costs(0.0, 0.0)
