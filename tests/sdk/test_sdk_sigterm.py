@@ -76,7 +76,7 @@ def test_the_users_handler_is_called_too(supervisor: FakeSupervisor, start: Star
         import kubeai.elastic as kubeai
 
         def mine(number, frame):
-            os.write(1, f"mine {number} {kubeai.check_alive()}\n".encode())
+            os.write(1, f"mine {number} {kubeai.check_alive()}\\n".encode())
             sys.exit(5)
 
         signal.signal(signal.SIGTERM, mine)
