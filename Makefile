@@ -6,7 +6,7 @@ WORKERS ?= 3
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test metadata-faults check lint types imports proto proto-check lock clean
+.PHONY: help install demo replay test test-horovod metadata-faults check lint types imports proto proto-check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-12s %s\n", $$1, $$2 }'
@@ -31,6 +31,9 @@ test: $(INSTALLED) ## Run all tests, several at a time because most of them wait
 metadata-faults: $(INSTALLED) ## Three minutes of a node agent beside metadata that misbehave, per cloud (options: SEED=2)
 	METADATA_FAULTS_SEED=$(or $(SEED),1) METADATA_FAULTS_ROUNDS=3 METADATA_FAULTS_LONGEST_SECONDS=4 \
 		$(BIN)/python -m pytest --numprocesses 2 tests/node_agent/test_agent_faults.py
+
+test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod 0.28.1 (installs that in a cache of its own)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/horovod $(ARGS)
 
 check: lint types imports proto-check ## Everything that is checked without running it
 
@@ -63,6 +66,11 @@ lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions a
 		--python-version 3.11 --extra server -c requirements/dev.txt pyproject.toml -o requirements/server.txt
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 		--python-version 3.11 --extra agent -c requirements/dev.txt pyproject.toml -o requirements/agent.txt
+	HOROVOD_SKIP_COMPILE=1 $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+		--python-version 3.11 $(ARGS) requirements/horovod.in -o requirements/horovod.txt
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+		--python-version 3.11 --no-emit-package horovod -c requirements/horovod.txt requirements/horovod.in \
+		-o requirements/horovod-build.txt
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -63,6 +63,7 @@ class Nodes:
         self._places = places
         self._agent = agent
         self._agents: dict[Node, Child] = {}
+        self._killed: list[Child] = []
         self._vanishing: dict[Node, asyncio.Task[None]] = {}
         self.hosts = HostsFile(places.hosts)
 
@@ -88,6 +89,8 @@ class Nodes:
     def kill(self, node: Node) -> None:
         """Take the node away at once, with everything on it; the operator notices a moment later."""
         self._agents[node].send(signal.SIGKILL)
+        # A node may be back under the same name, with another agent, before this one has been reaped.
+        self._killed.append(self._agents[node])
         self._vanishing[node] = asyncio.create_task(self._vanish(node), name=f"vanish {node}")
 
     async def close(self) -> None:
@@ -98,7 +101,7 @@ class Nodes:
         vanishing, self._vanishing = list(self._vanishing.values()), {}
         for task in vanishing:
             task.cancel()
-        agents, self._agents = list(self._agents.values()), {}
+        agents, self._agents = [*self._killed, *self._agents.values()], {}
         await stop_all(agents, STOP_SECONDS)
         for task in vanishing:
             with suppress(asyncio.CancelledError):

@@ -1,0 +1,82 @@
+"""Horovod's elastic driver in an environment of its own, outside the checkout, made once for each set of requirements.
+
+Run as a script: prints where it is, made where it is missing.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_REQUIREMENTS = Path(__file__).parents[2] / "requirements"
+# What horovod's setup.py imports has to be there before it: its build cannot be isolated, as that would not be locked.
+_LOCKS = (_REQUIREMENTS / "horovod-build.txt", _REQUIREMENTS / "horovod.txt")
+_VERSION = "0.28.1"
+# 7 s on an idle machine with a near registry.
+_SECONDS = 300.0
+
+
+class NotInstallable(Exception):  # noqa: N818  # It names what is so.
+    """Horovod cannot be installed here; the message has pip's last words."""
+
+
+def installed() -> Path:
+    """The environment's directory; made first where it is missing.
+
+    Raises:
+        NotInstallable: It is missing and cannot be made.
+    """
+    home = _home()
+    if not home.exists():
+        home.parent.mkdir(parents=True, exist_ok=True)
+        # Made beside its final place and then renamed: whoever finds it finds all of it, and of two makers one wins.
+        with tempfile.TemporaryDirectory(dir=home.parent, prefix=".making-") as making:
+            _make(Path(making) / "venv")
+            _rename(Path(making) / "venv", home)
+    return home
+
+
+def site_packages(home: Path) -> Path:
+    """Where the environment's packages lie."""
+    return home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+
+def _home() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    wanted = b"".join(lock.read_bytes() for lock in _LOCKS) + sys.version.encode()
+    return cache / "elastic-job-supervisor" / f"horovod-{_VERSION}-{hashlib.sha256(wanted).hexdigest()[:12]}"
+
+
+def _make(venv: Path) -> None:
+    _run([sys.executable, "-m", "venv", str(venv)])
+    for lock in _LOCKS:
+        # Through the module: scripts of the environment name the directory it was made in, not the one it ends up in.
+        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _run([*pip, "--require-hashes", "--no-build-isolation", "-r", str(lock)])
+
+
+def _run(command: list[str]) -> None:
+    environment = {**os.environ, "HOROVOD_SKIP_COMPILE": "1", "HOROVOD_WITHOUT_MPI": "1"}
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS, env=environment)
+    except subprocess.CalledProcessError as error:
+        raise NotInstallable(" ".join(error.stderr.split())[-300:]) from error
+    except subprocess.TimeoutExpired as error:
+        raise NotInstallable(f"not installed after {_SECONDS:g} s") from error
+
+
+def _rename(made: Path, home: Path) -> None:
+    try:
+        made.rename(home)
+    except OSError:
+        if not home.exists():
+            raise
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{installed()}\n")
+    except NotInstallable as reason:
+        sys.exit(f"Horovod cannot be installed: {reason}")

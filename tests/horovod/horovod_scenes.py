@@ -1,0 +1,82 @@
+"""A job's removal of one host under the real driver, and what is asked about it."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.cloud.nodes import worker_pids
+from simulator.cloud.process import TooLate, carries
+from simulator.cloud.schedule import Kill, Notice
+from simulator.cloud.trace import Node
+from simulator.events import Event, Kind
+from simulator.harness import World
+from simulator.services import JobProcess
+from tests.line.scenes import LEAD
+
+# Between the last look for a doomed worker and the end of its host.
+_SPARE = 0.5
+
+
+def live(world: World, node: Node) -> list[int]:
+    """The worker processes on a node that live."""
+    return [pid for pid in worker_pids(world.places, node) if carries(pid, world.places.root)]
+
+
+async def until_left(world: World, job: JobProcess, *nodes: Node, seconds: float = 15.0) -> None:
+    """Wait until no worker lives on any of these nodes.
+
+    Raises:
+        TooLate: One does after that time.
+    """
+    await world.until_event(job, lambda _: not any(live(world, node) for node in nodes), f"{nodes} to be left", seconds)
+
+
+def rings(events: Sequence[Event], run: int = 1) -> list[tuple[str, ...]]:
+    """The rings of a run so far, each as its hosts in rank order."""
+    formed = [event for event in events if event.kind is Kind.RING_FORMED and event.integer("run") == run]
+    return [ring.texts("hosts") for ring in formed]
+
+
+def blacklisted(events: Sequence[Event]) -> set[str]:
+    """The hosts that the driver has blacklisted."""
+    return {event.text("host") for event in events if event.kind is Kind.HOST_BLACKLISTED}
+
+
+def instant(events: Sequence[Event], kind: Kind) -> float:
+    """When this last happened, in Unix seconds."""
+    return next(event.t for event in reversed(events) if event.kind is kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What came of an announced removal.
+
+    Attributes:
+        left_in_time: The doomed worker had ended before its host did.
+        same_processes: The survivors' processes are those from before.
+        blacklisted: Hosts that the driver blacklisted.
+    """
+
+    left_in_time: bool
+    same_processes: bool
+    blacklisted: set[str]
+
+
+async def remove(world: World, job: JobProcess, doomed: Node) -> Removal:
+    """Announce the end of a host, and take it away at its deadline."""
+    survivors = [Node(host) for host in rings(job.events())[-1] if host != doomed]
+    before = [live(world, host) for host in survivors]
+    await world.play([Notice(0, doomed, LEAD, "g")])
+    gone_at = instant(world.events(job), Kind.NOTICE_SHOWN) + LEAD
+    left_in_time = await _has_left(world, job, doomed, gone_at - _SPARE - time.time())
+    await world.play([Kill(gone_at - time.time(), doomed)])
+    await world.until_training(job, workers=len(survivors))
+    return Removal(left_in_time, [live(world, host) for host in survivors] == before, blacklisted(job.events()))
+
+
+async def _has_left(world: World, job: JobProcess, node: Node, seconds: float) -> bool:
+    try:
+        await until_left(world, job, node, seconds=seconds)
+    except TooLate:
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""kubeai-run and kubeai-discover-hosts under the real elastic driver of Horovod 0.28.1; collectives are ours."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simulator.cloud.process import end
+from simulator.cloud.schedule import Add, Kill, Notice, Withdraw
+from simulator.cloud.trace import Node
+from simulator.events import Kind
+from simulator.judge import Failure
+from tests.horovod.conftest import OpenWorld
+from tests.horovod.horovod_plan import HorovodPlan
+from tests.horovod.horovod_scenes import blacklisted, instant, live, remove, rings, until_left
+from tests.line.scenes import group, node, told_to_stop
+
+Record = Callable[[str, float], None]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+async def test_an_announced_removal_costs_nothing(
+    open_world: OpenWorld, horovod: Path, rank: int, record_property: Record
+) -> None:
+    """The doomed worker leaves in time, the others go on in their processes, the host is welcome when it is back."""
+    world = await open_world(3)
+    job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=350))
+    await world.until_training(job, workers=3)
+    doomed = Node(rings(job.events())[0][rank])
+    removal = await remove(world, job, doomed)
+    assert removal.left_in_time
+    assert removal.same_processes
+    assert removal.blacklisted == set()
+    await world.play([Add(0, doomed)])
+    await world.until_training(job, workers=3)
+    assert await job.wait(60) == 0
+    verdict = world.verdict(job)
+    assert verdict.ok, verdict.failures
+    assert verdict.figures.suspensions == 0
+    assert verdict.figures.changes_per_group == (1,)
+    assert verdict.figures.hosts_blacklisted == 0
+    (listed,) = verdict.figures.groups[0].excluded_after
+    record_property("notice to the list without the host, seconds", round(listed, 2))
+
+
+async def test_a_discovery_script_that_ignores_exclusions_is_noticed(open_world: OpenWorld, horovod: Path) -> None:
+    """The control of the test above: its worker is told to leave at the last moment, but its host is blacklisted."""
+    world = await open_world(3)
+    broken = f"cat {world.places.hosts}"
+    job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=250, discovery=broken))
+    await world.until_training(job, workers=3)
+    doomed = Node(rings(job.events())[0][2])
+    removal = await remove(world, job, doomed)
+    assert removal.blacklisted == {doomed}
+    assert await job.wait(60) == 0
+
+
+async def test_below_the_minimum_the_job_is_suspended_and_resumed(
+    open_world: OpenWorld, horovod: Path, record_property: Record
+) -> None:
+    """Rank 0 saves and is held, the hosts are released, and a new run goes on from there: nothing lost or repeated."""
+    world = await open_world(4)
+    job = world.start_job(HorovodPlan(home=horovod, min_workers=3, max_workers=4, steps=200))
+    await world.until_training(job, workers=4)
+    await world.play(group("g", 2, 3))
+    suspended = await world.until(lambda status: [one.phase for one in status.jobs] == ["Suspended"], "the suspension")
+    await until_left(world, job, *(node(number) for number in (1, 2, 3, 4)))
+    record_property("flag to suspended, seconds", round(suspended.now - instant(job.events(), Kind.FLAG_SEEN), 2))
+    record_property("flag to all workers gone, seconds", round(time.time() - instant(job.events(), Kind.FLAG_SEEN), 2))
+    assert len(rings(job.events(), run=1)) == 1
+    await world.play([Kill(0, node(2)), Kill(0, node(3)), Add(0, Node("node5"))])
+    await world.until_training(job, workers=3)
+    assert await job.wait(60) == 0
+    verdict = world.verdict(job)
+    assert verdict.ok, verdict.failures
+    assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
+    assert told_to_stop(world.events(job), run=1) == {0}
+    assert verdict.figures.hosts_blacklisted == 0
+
+
+@pytest.mark.parametrize("loss", ["host", "workers"])
+async def test_an_unannounced_loss_is_horovods_to_repair(open_world: OpenWorld, horovod: Path, loss: str) -> None:
+    """It goes back to the last commit and goes on; nobody is told to stop, nothing is suspended."""
+    world = await open_world(3)
+    job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=200))
+    await world.until_training(job, workers=3)
+    lost = Node(rings(job.events())[0][1])
+    if loss == "host":
+        await world.play([Kill(0, lost)])
+    else:
+        for pid in live(world, lost):
+            end(pid, world.places.root)
+    await world.until_training(job, workers=2)
+    assert blacklisted(job.events()) == {lost}
+    assert await job.wait(60) == 0
+    verdict = world.verdict(job)
+    # A step that some rank had applied when another died is done again by all.
+    assert {finding.failure for finding in verdict.failures} <= {Failure.STEP_LOST}
+    assert verdict.figures.steps_lost <= 1
+    assert verdict.figures.suspensions == 0
+
+
+async def test_a_withdrawn_notice_brings_the_host_back(open_world: OpenWorld, horovod: Path) -> None:
+    """The host trains again in the same run of the driver, as nothing has blacklisted it."""
+    world = await open_world(3)
+    job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=300))
+    await world.until_training(job, workers=3)
+    await world.play([Notice(0, node(2), 30, "g")])
+    await world.until_training(job, workers=2)
+    await world.play([Withdraw(0, node(2))])
+    await world.until_training(job, workers=3)
+    assert await job.wait(60) == 0
+    verdict = world.verdict(job)
+    assert verdict.ok, verdict.failures
+    assert (verdict.figures.suspensions, verdict.figures.hosts_blacklisted) == (0, 0)
+
+
+async def test_a_restarted_supervisor_changes_nothing(open_world: OpenWorld, horovod: Path) -> None:
+    """Killed with -9 in mid-run and started again: one ring from the first step to the last."""
+    world = await open_world(3)
+    job = world.start_job(HorovodPlan(home=horovod, min_workers=3, max_workers=3, steps=200))
+    await world.until_training(job, workers=3)
+    await world.supervisor.kill()
+    await world.supervisor.start()
+    await world.until(lambda status: len(status.connected()) == 3, "all agents to be back")
+    assert await job.wait(60) == 0
+    verdict = world.verdict(job)
+    assert verdict.ok, verdict.failures
+    assert len(rings(job.events())) == 1
+    assert job.exclusions_now() == ()
