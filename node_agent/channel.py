@@ -11,6 +11,8 @@ from servicekit.address import Address
 # The largest legitimate message, acknowledgements of a full outbox, stays far below.
 _MOST_BYTES = 256 * 1024
 
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MOST_BYTES),
     ("grpc.max_send_message_length", _MOST_BYTES),
@@ -41,12 +43,20 @@ class Endpoint:
         """A new channel.
 
         Raises:
-            NotConfigured: The CA file cannot be read.
+            NotConfigured: The CA file cannot be read, or is none.
         """
         if self.ca_file is None:
             return grpc.aio.insecure_channel(str(self.address), options=_OPTIONS)
-        credentials = grpc.ssl_channel_credentials(root_certificates=_read(self.ca_file))
+        trusted = _read(self.ca_file)
+        if _CERTIFICATE not in trusted:
+            # gRPC would take an empty file for the CAs that the whole world trusts.
+            raise NotConfigured(f"{self.ca_file} holds no certificate")
+        credentials = grpc.ssl_channel_credentials(root_certificates=trusted)
         return grpc.aio.secure_channel(str(self.address), credentials, options=_OPTIONS)
+
+    def explained(self, trouble: str) -> str:
+        """What went wrong on the channel, with what a server that wants TLS does not say."""
+        return trouble if self.ca_file else f"{trouble} (spoken to without TLS, as there is no CA file)"
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The call's metadata with the token.

@@ -85,7 +85,9 @@ class Uplink:
         """Everything between two delays."""
         try:
             await self._converse(node)
-        except (StreamLost, NotConfigured) as error:
+        except StreamLost as error:
+            self._fault.failed(self._endpoint.explained(str(error)))
+        except NotConfigured as error:
             self._fault.failed(str(error))
         except SessionSuperseded as superseded:
             if self._ever_welcomed:

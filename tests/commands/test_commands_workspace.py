@@ -81,7 +81,8 @@ def test_a_new_run_asks_every_host_anew(tmp_path: Path) -> None:
 
 def test_a_run_is_complete_for_its_processes_once_its_token_is_there(tmp_path: Path) -> None:
     """Not before, so that no process speaks for the run before."""
-    place = Workspace(tmp_path, "job", "https://127.0.0.1:1", "PEM")
+    (tmp_path / "ca.pem").write_text("PEM", encoding="utf-8")
+    place = Workspace(tmp_path, "job", "https://127.0.0.1:1", tmp_path / "ca.pem")
     place.enter_run(1, "t1")
     place.enter_run(2, None)
     assert identity.read(tmp_path) is None
@@ -91,3 +92,25 @@ def test_a_run_is_complete_for_its_processes_once_its_token_is_there(tmp_path: P
     assert (own.job, own.run, own.token, own.address) == ("job", 2, "t2", "https://127.0.0.1:1")
     assert own.ca is not None
     assert own.ca.read_text(encoding="utf-8") == "PEM"
+
+
+def test_the_certificates_to_trust_follow_their_file(tmp_path: Path) -> None:
+    """A job may outlive them; a file that is just being exchanged changes nothing."""
+    source, copy = tmp_path / "ca.pem", tmp_path / "ca.crt"
+    source.write_text("old", encoding="utf-8")
+    place = Workspace(tmp_path, "job", "https://127.0.0.1:1", source)
+    place.enter_run(1, "t1")
+    source.write_text("old and new", encoding="utf-8")
+    place.renew_trust()
+    source.unlink()
+    place.renew_trust()
+    assert copy.read_text(encoding="utf-8") == "old and new"
+
+
+def test_an_earlier_jobs_certificates_are_not_trusted(tmp_path: Path) -> None:
+    """Without a file of ours the system's are."""
+    (tmp_path / "ca.crt").write_text("old", encoding="utf-8")
+    workspace(tmp_path).enter_run(1, "t1")
+    own = identity.read(tmp_path)
+    assert own is not None
+    assert own.ca is None

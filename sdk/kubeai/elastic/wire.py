@@ -192,7 +192,16 @@ def _translated(endpoint: Endpoint) -> Iterator[None]:
     try:
         yield
     except _FAULTS as error:
-        raise Unreachable(f"{endpoint.address}: {error or type(error).__name__}") from error
+        raise Unreachable(f"{endpoint.address}: {error or type(error).__name__}{_hint(endpoint, error)}") from error
+
+
+def _hint(endpoint: Endpoint, error: Exception) -> str:
+    """What is behind the error if one side speaks TLS and the other does not; OpenSSL's words say nothing of that."""
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return " (it does not speak TLS: http:// instead of https://?)"
+    if endpoint.address.startswith("http:") and isinstance(error, (ConnectionResetError, http.client.BadStatusLine)):
+        return " (or does it speak TLS: https:// instead of http://?)"
+    return ""
 
 
 def _connect(endpoint: Endpoint, timeout: float) -> socket.socket:
@@ -224,7 +233,7 @@ def _connect_any(host: str, port: int, timeout: float) -> socket.socket:
 
 def _secured(sock: socket.socket, endpoint: Endpoint, host: str) -> socket.socket:
     try:
-        context = ssl.create_default_context(cafile=None if endpoint.ca is None else str(endpoint.ca))
+        context = _trusting(endpoint.ca)
         secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except _FAULTS:
         _release(sock)
@@ -237,6 +246,13 @@ def _secured(sock: socket.socket, endpoint: Endpoint, host: str) -> socket.socke
         _release(secure)
         raise
     return secure
+
+
+def _trusting(ca: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=None if ca is None else str(ca))
+    except OSError as error:
+        raise ValueError(f"{ca} holds no certificate to trust: {error}") from error
 
 
 def _exchange(sock: socket.socket, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> http.client.HTTPResponse:

@@ -43,7 +43,6 @@ class Options:
     Attributes:
         job: what the job asks the supervisor for.
         supervisor: whom to call.
-        ca: PEM text of the CA file, for the training processes.
         source: the operator's list.
         port: must answer before a new host is listed; 0 = do not ask.
         limits: bounds in time and number.
@@ -54,7 +53,6 @@ class Options:
 
     job: Job
     supervisor: Supervisor
-    ca: str | None
     source: hosts.Source
     port: int
     limits: Limits
@@ -79,7 +77,6 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     return Options(
         job=_job(given),
         supervisor=_supervisor(given),
-        ca=_ca(given),
         source=hosts.source(given.hosts_file, given.hosts_script, environ),
         port=given.port,
         limits=Limits(
@@ -140,7 +137,10 @@ def _supervisor(given: argparse.Namespace) -> Supervisor:
         raise UsageError(f"--supervisor [{_SUPERVISOR}] and --token-file [{TOKEN_FILE_VARIABLE}] are needed")
     _check_address(given.supervisor)
     _text(token_file)
-    return Supervisor(given.supervisor, token_file, Path(given.ca_file).absolute() if given.ca_file else None)
+    ca_file = Path(given.ca_file).absolute() if given.ca_file else None
+    if ca_file is not None:
+        _text(ca_file)
+    return Supervisor(given.supervisor, token_file, ca_file)
 
 
 def _check_address(address: str) -> None:
@@ -160,10 +160,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _ca(given: argparse.Namespace) -> str | None:
-    return _text(Path(given.ca_file)) if given.ca_file else None
 
 
 def _text(path: Path) -> str:

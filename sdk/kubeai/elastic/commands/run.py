@@ -35,6 +35,7 @@ _RETRY_SECONDS = 1.0
 _RESULT_SECONDS = 5.0
 _TERMINATED_SECONDS = 2.0
 _THREAD_SECONDS = 1.0
+_TRUST_SECONDS = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse(sys.argv[1:] if argv is None else argv, os.environ)
         with _directory(options) as directory:
-            workspace = Workspace(directory, options.job.name, options.supervisor.address, options.ca)
+            workspace = Workspace(directory, options.job.name, options.supervisor.address, options.supervisor.ca)
             return Runner(options, workspace).run()
     except (UsageError, OSError) as error:
         _say(str(error))
@@ -118,6 +119,7 @@ class Runner:
             if isinstance(step, Finish):
                 return self._finish(step)
             if isinstance(step, Rest):
+                self._workspace.renew_trust()
                 self._rest(step.until)
             else:
                 self._take(step)
@@ -136,7 +138,9 @@ class Runner:
         )
 
     def _rest(self, until: float | None) -> None:
-        event = self._next(until)
+        # Not for ever, as nobody says that the certificates to trust have been exchanged.
+        latest = time.monotonic() + _TRUST_SECONDS
+        event = self._next(latest if until is None else min(until, latest))
         if event is not None:
             self._absorb(event)
 

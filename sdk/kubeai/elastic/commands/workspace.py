@@ -12,7 +12,7 @@ from .situation import Stop
 if TYPE_CHECKING:
     from pathlib import Path
 
-_STOPPED, _TOKEN = "stopped", "token"
+_STOPPED, _TOKEN, _CA = "stopped", "token", "ca.crt"
 _LAST_HOSTS, _HOSTS, _EXCLUSIONS = "hosts.last", "hosts", "exclusions"
 
 
@@ -23,23 +23,25 @@ class Workspace:
         directory: made for its owner alone where it does not exist.
         job: the job's name.
         address: the supervisor's address.
-        ca: PEM text of the certificates to trust, where the address is https.
+        ca: file of the certificates to trust, where the address is https.
 
     Raises:
         OSError: from every method: the directory cannot be used now.
     """
 
-    def __init__(self, directory: Path, job: str, address: str, ca: str | None) -> None:
+    def __init__(self, directory: Path, job: str, address: str, ca: Path | None) -> None:
         self.directory = directory
         self._job = job
         self._address = address
         self._ca = ca
         self._written: dict[str, tuple[str, ...]] = {}
+        self._trusted = ""
         self._token = ""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # What an earlier job left in the same directory is about other runs, whatever their numbers.
         self._remove(_STOPPED)
         self._remove(_TOKEN)
+        self._remove(_CA)
 
     def list_hosts(self, hosts: Sequence[str], exclusions: Iterable[str]) -> None:
         """Put the granted hosts and the excluded ones in place.
@@ -70,11 +72,20 @@ class Workspace:
         identity.write_atomically(self.directory / "run", f"{run}\n")
         identity.write_atomically(self.directory / "job", f"{self._job}\n")
         identity.write_atomically(self.directory / "address", f"{self._address}\n")
-        if self._ca is not None:
-            identity.write_atomically(self.directory / "ca.crt", self._ca)
+        self.renew_trust()
         self._token = ""
         if token:
             self.give_token(token)
+
+    def renew_trust(self) -> None:
+        """Put in place the certificates that are to be trusted now; a file that cannot be read changes nothing."""
+        if self._ca is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            trusted = self._ca.read_text(encoding="utf-8")
+            if trusted != self._trusted:
+                identity.write_atomically(self.directory / _CA, trusted)
+                self._trusted = trusted
 
     def give_token(self, token: str) -> None:
         """Put the present run's token in place."""
