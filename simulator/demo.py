@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--mode", type=Mode, choices=list(Mode), default=Mode.PLAIN, help="whether metadata want a token")
     option("--fault", type=Fault, choices=list(Fault), help="damage the training on purpose: the demo must then fail")
     option("--keep", action="store_true", help="keep the work directory even after a success")
+    option("--tls", action="store_true", help="with TLS between all parts")
 
 
 def _seconds(text: str) -> float:
@@ -93,7 +94,7 @@ def _options(given: argparse.Namespace) -> Options:
         seed=given.seed,
         job_arguments=faulty(given.fault),
     )
-    return Options(Scene(schedule, job, given.mode), given.keep)
+    return Options(Scene(schedule, job, given.mode, given.tls), given.keep)
 
 
 async def _demo(options: Options, console: Console) -> ExitCode:

@@ -13,6 +13,7 @@ seconds it took), `await w.nodes.agent(node).kill()` and `w.nodes.start_agent(no
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -22,6 +23,7 @@ from typing import TypeVar
 import aiohttp
 
 from simulator import status as supervisor_status
+from simulator.certificates import Authority
 from simulator.cloud import process
 from simulator.cloud.dialects import Cloud
 from simulator.cloud.metadata import MetadataServer, Mode
@@ -55,9 +57,10 @@ class ProcessesLeft(AssertionError):  # noqa: N818  # It names what is so.
 class World:
     """What runs in a world, and what can be done to it. Made by `world()`."""
 
-    def __init__(self, root: Path, mode: Mode = Mode.PLAIN, cloud: Cloud = Cloud.ALIYUN) -> None:
+    def __init__(self, root: Path, mode: Mode = Mode.PLAIN, cloud: Cloud = Cloud.ALIYUN, *, tls: bool = False) -> None:
         self.places = Places(root)
-        self.supervisor = SupervisorProcess(self.places)
+        self.authority = Authority(self.places.tls) if tls else None
+        self.supervisor = SupervisorProcess(self.places, self.authority)
         self.metadata = MetadataServer(mode, cloud=cloud)
         self.nodes = Nodes(
             self.places,
@@ -83,7 +86,7 @@ class World:
         Raises:
             StatusUnavailable: It says nothing at present.
         """
-        self._http = self._http or aiohttp.ClientSession()
+        self._http = self._http or self._session()
         self._viewer = self._viewer or self.supervisor.tokens().viewer()
         return await supervisor_status.fetch(self._http, self.supervisor.endpoints.http, self._viewer)
 
@@ -194,6 +197,10 @@ class World:
         if left:
             raise ProcessesLeft("outlived their stop: " + "; ".join(f"{one.pid} {one.command}" for one in left))
 
+    def _session(self) -> aiohttp.ClientSession:
+        trusted = True if self.authority is None else ssl.create_default_context(cafile=str(self.authority.ca_file))
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusted))
+
     async def _observe(self, job: JobProcess) -> None:
         with job.log("observer") as log:
             await observe(job.exclusions, log)
@@ -201,7 +208,7 @@ class World:
 
 @asynccontextmanager
 async def world(
-    root: Path, nodes: Sequence[str], mode: Mode = Mode.PLAIN, cloud: Cloud = Cloud.ALIYUN
+    root: Path, nodes: Sequence[str], mode: Mode = Mode.PLAIN, cloud: Cloud = Cloud.ALIYUN, *, tls: bool = False
 ) -> AsyncIterator[World]:
     """Make a world with these nodes and a supervisor that all their agents have reached; end it afterwards.
 
@@ -210,11 +217,12 @@ async def world(
         nodes: Names of the nodes that are there from the start.
         mode: Whether the nodes' metadata want a token.
         cloud: Whose metadata they are.
+        tls: Whether the supervisor has a certificate, which the world's authority can exchange.
 
     Raises:
         ProcessesLeft: At the end, something outlived its stop.
     """
-    one = World(root, mode, cloud)
+    one = World(root, mode, cloud, tls=tls)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(one.close)
         await one.metadata.start()

@@ -7,11 +7,12 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from simulator.certificates import Authority
 from simulator.cloud.dialects import METADATA_URLS, Cloud
 from simulator.cloud.nodes import AgentCommand
 from simulator.cloud.places import Places
@@ -33,10 +34,16 @@ class Endpoints:
 
 
 class SupervisorProcess:
-    """One `elastic-job-supervisor serve`; every start after the first one uses the first one's ports and data."""
+    """One `elastic-job-supervisor serve`; every start after the first one uses the first one's ports and data.
 
-    def __init__(self, places: Places) -> None:
+    Args:
+        places: Where its data lie.
+        authority: Who signs its certificate; None for a world without TLS.
+    """
+
+    def __init__(self, places: Places, authority: Authority | None = None) -> None:
         self._places = places
+        self.authority = authority
         self._file = places.supervisor / "endpoints.json"
         self._endpoints: Endpoints | None = None
         self._child: Child | None = None
@@ -97,9 +104,19 @@ class SupervisorProcess:
     def _settings(self) -> dict[str, str]:
         known = self._endpoints
         return {
+            **self._tls(),
             "JOB_SUPERVISOR_DATA_DIR": str(self._places.supervisor),
             "JOB_SUPERVISOR_GRPC_ADDRESS": known.grpc if known else "127.0.0.1:0",
-            "JOB_SUPERVISOR_HTTP_ADDRESS": known.http.removeprefix("http://") if known else "127.0.0.1:0",
+            "JOB_SUPERVISOR_HTTP_ADDRESS": known.http.partition("://")[2] if known else "127.0.0.1:0",
+        }
+
+    def _tls(self) -> dict[str, str]:
+        if self.authority is None:
+            return {}
+        return {
+            "JOB_SUPERVISOR_TLS_CERT_FILE": str(self.authority.cert_file),
+            "JOB_SUPERVISOR_TLS_KEY_FILE": str(self.authority.key_file),
+            "JOB_SUPERVISOR_TLS_RELOAD_SECONDS": "0.1",
         }
 
 
@@ -116,6 +133,8 @@ def agent_command(
         "NODE_AGENT_SOURCES": cloud.value,
         "NODE_AGENT_PROBE_ADDRESS": "",
     }
+    if supervisor.authority is not None:
+        settings["NODE_AGENT_CA_FILE"] = str(supervisor.authority.ca_file)
     return AgentCommand([script("elastic-node-agent")], settings)
 
 
@@ -214,6 +233,8 @@ def start_job(plan: JobPlan, supervisor: SupervisorProcess, places: Places) -> J
     home = places.job(plan.name)
     (home / "kubeai").mkdir(parents=True, exist_ok=True, mode=0o700)
     token = _write_token(places.token(f"launcher-{plan.name}"), supervisor.tokens().launcher(plan.name))
+    if supervisor.authority is not None:
+        plan = replace(plan, run_arguments=("--ca-file", str(supervisor.authority.ca_file), *plan.run_arguments))
     command = plan.command(places, supervisor.endpoints.http, token)
     env = environment(places.root, {"SIM_EVENTS": str(home / "events"), "SIM_STATE": str(places.state)})
     return JobProcess(plan, spawn(f"job {plan.name}", command, env, places.log(f"job-{plan.name}")), places)

@@ -45,6 +45,7 @@ class Scene:
     schedule: Schedule
     job: JobPlan
     mode: Mode = Mode.PLAIN
+    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ async def play(scene: Scene, root: Path, console: Console) -> Played:
     """
     present = scene.schedule.present
     say(console, f"Starting a supervisor and {len(present)} nodes with their agents")
-    async with world(root, present, scene.mode) as one, _shown(one, console):
+    async with world(root, present, scene.mode, tls=scene.tls) as one, _shown(one, console):
         job = one.start_job(scene.job)
         await one.until_training(job, _first_workers(scene))
         await _replayed(one, job, scene)

@@ -32,6 +32,11 @@ class Places:
         """The supervisor's data directory."""
         return self.root / "supervisor"
 
+    @property
+    def tls(self) -> Path:
+        """The supervisor's certificate and the CA, in a world with TLS."""
+        return self.root / "tls"
+
     def log(self, name: str) -> Path:
         """The output of one process."""
         return self.root / "logs" / f"{name}.log"
