@@ -70,6 +70,7 @@ class Control:
         self._wakeup = Wakeup()
         self._store_fault = Fault("store", ports.clock)
         self._looks: dict[JobName, _Look] = {}
+        self._since = ports.clock.now()
 
     def poke(self) -> None:
         """Looks again soon."""
@@ -107,7 +108,7 @@ class Control:
         for name, job in snapshot.jobs.items():
             rank_zero = self._ports.processes.rank_zero(name, job.observed.run)
             hosts: frozenset[Host] = granted.get(name, frozenset())
-            view = View(notices=noticed, granted=hosts, rank_zero=rank_zero)
+            view = View(notices=noticed, granted=hosts, rank_zero=rank_zero, since=self._since)
             plans[name] = plan(job, view, now, self._ports.policy)
         return plans
 

@@ -143,8 +143,11 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
 
 
 def _window_end(s: Situation, pending: frozenset[Host]) -> float:
-    """The group is complete a window after its first notice, or when the first deadline needs it to be."""
-    first_seen = min(s.view.notices[host].first_seen for host in pending)
+    """The group is complete a window after its first notice, or when the first deadline needs it to be.
+
+    A supervisor that has just been started waits for the rest of the group anew: the others' agents may not be back.
+    """
+    first_seen = max(s.view.since, min(s.view.notices[host].first_seen for host in pending))
     deadline = s.deadline(pending)
     until = first_seen + s.policy.window_seconds
     return until if deadline is None else min(until, deadline - s.policy.margin_seconds)

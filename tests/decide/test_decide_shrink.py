@@ -44,6 +44,16 @@ def test_a_group_is_one_change() -> None:
     )
 
 
+def test_a_group_that_a_restart_cuts_in_two_is_one_change() -> None:
+    """The rest of it is heard a moment after the supervisor is back, so its window begins anew."""
+    view = replace(seeing(noticed(notice(4))), since=T0 + 3)
+    job = decide(running_job(), view, 3).job
+    assert job.decision.exclusions == hosts()
+    complete = replace(view, notices=noticed(notice(4), notice(5, seen=T0 + 3.4)))
+    assert decide(job, complete, 4.24).job.decision.exclusions == hosts()
+    assert decide(job, complete, 4.25).job.decision.exclusions == hosts(4, 5)
+
+
 def test_a_second_group_is_a_second_change() -> None:
     """A notice after the window opens a window of its own."""
     job = obeyed(decide(running_job(), seeing(noticed(notice(6))), 2).job)
