@@ -70,6 +70,20 @@ async def test_a_connection_that_is_of_no_use_is_ended(tmp_path: Path, wire: str
         assert await is_ended(port(running.peers, wire), said) > 0.9 * LIMIT
 
 
+async def test_streams_outlive_the_limit(tmp_path: Path) -> None:
+    """That of a launcher, of a process and of an agent, on the connections that they began with."""
+    async with started(tmp_path, connection_seconds=LIMIT) as running:
+        agent = await running.peers.agent("n1")
+        launcher, order = await running.peers.running("job", ["n1"])
+        process = await running.peers.process(order["token"], "n1", None)
+        begun = time.monotonic()
+        while time.monotonic() - begun < 3 * LIMIT:
+            await process.lines.any()  # A heartbeat; `{}` would be the end.
+        await agent.notices("n1")
+        assert await process.lines.matching(directive="STOP")
+        assert await launcher.lines.matching(phase="Stopping")
+
+
 async def test_a_connection_holds_a_hundred_agents_and_no_more(tmp_path: Path) -> None:
     """An honest one holds one; the others wait, and nobody else notices."""
     # Its hundred agents say nothing after their hello, and must not be given up for that meanwhile.
