@@ -28,9 +28,9 @@ replay: $(INSTALLED) ## Replay the whole trace and made-up ones, and judge each 
 test: $(INSTALLED) ## Run all tests, several at a time because most of them wait (options: ARGS="-k plan" WORKERS=0)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
-metadata-faults: $(INSTALLED) ## Three minutes of a node agent beside metadata that misbehave, per cloud (options: SEED=2)
-	METADATA_FAULTS_SEED=$(or $(SEED),1) METADATA_FAULTS_ROUNDS=3 METADATA_FAULTS_LONGEST_SECONDS=4 \
-		$(BIN)/python -m pytest --numprocesses 2 tests/node_agent/test_agent_faults.py
+metadata-faults: $(INSTALLED) ## Three minutes of a node agent beside metadata that misbehave (options: SEED=2)
+	METADATA_FAULTS_SEED=$(or $(SEED),1) METADATA_FAULTS_ROUNDS=3 METADATA_FAULTS_LONGEST_SECONDS=2 \
+		$(BIN)/python -m pytest tests/node_agent/test_agent_faults.py
 
 test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod 0.28.1 (installs that in a cache of its own)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/horovod $(ARGS)

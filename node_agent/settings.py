@@ -51,7 +51,12 @@ class Settings:
         ),
     ] = ""
     sources: Annotated[
-        tuple[SourceKind, ...], Meta(min_length=1, description="Who announces reclaims, with commas between.")
+        tuple[SourceKind, ...],
+        Meta(
+            min_length=1,
+            description="Who announces reclaims, with commas between. New workers start on a node only while all "
+            "of them answer, so name none that is not there.",
+        ),
     ] = (SourceKind.ALIYUN,)
     metadata_url: Annotated[
         str, Meta(description="Base address that `aliyun` asks; the default is link-local to an ECS instance.")

@@ -17,6 +17,8 @@ DRIP_SECONDS = 0.2
 CLOCK_SECONDS = 3600.0
 RETRY_AFTER_SECONDS = 1
 CHUNK = b" " * 65536
+# Whoever follows a redirect finds nothing there, which reads as if nothing was announced.
+NOWHERE = "/nowhere"
 # What some faults say beside the point: an agent that believed it would announce a reclaim that nobody planned.
 TIME = "2026-01-05T18:02:00Z"
 
@@ -63,6 +65,8 @@ def spells(seed: int, rounds: int, longest: float) -> tuple[Spell, ...]:
 
 async def answer(fault: MetadataFault, request: web.Request, handler: Handler) -> web.StreamResponse:
     """What is answered to a request while the fault lasts; expired tokens are the business of whoever keeps them."""
+    if request.path == NOWHERE:
+        return web.Response(status=404)
     if fault in _USELESS:
         return _USELESS[fault]()
     match fault:
@@ -80,8 +84,7 @@ _USELESS: Mapping[MetadataFault, Callable[[], web.Response]] = {
     MetadataFault.BROKEN: lambda: web.Response(status=500, text=TIME),
     MetadataFault.FORBIDDEN: lambda: web.Response(status=403),
     MetadataFault.THROTTLED: lambda: web.Response(status=429, headers={"Retry-After": str(RETRY_AFTER_SECONDS)}),
-    # Whoever follows it finds nothing there, which reads as if nothing was announced.
-    MetadataFault.REDIRECT: lambda: web.Response(status=302, headers={"Location": "/nodes/nowhere"}),
+    MetadataFault.REDIRECT: lambda: web.Response(status=302, headers={"Location": NOWHERE}),
     MetadataFault.GARBAGE: lambda: web.Response(body=b"\x00\xff<html>" + TIME.encode()),
 }
 

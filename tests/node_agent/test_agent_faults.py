@@ -20,7 +20,7 @@ from simulator.cloud.trace import Node
 from tests.node_agent.agent_process import MEBIBYTE, Process, agent, probe
 from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor, until
 
-# `make metadata-faults` sets these: 3 rounds of up to 4 s a fault take about three minutes.
+# `make metadata-faults` sets these: 3 rounds of up to 2 s a fault take 80 s a cloud.
 SEED = int(os.environ.get("METADATA_FAULTS_SEED", "1"))
 ROUNDS = int(os.environ.get("METADATA_FAULTS_ROUNDS", "1"))
 LONGEST = float(os.environ.get("METADATA_FAULTS_LONGEST_SECONDS", "0.2"))
