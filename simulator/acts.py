@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from simulator.cloud.schedule import Pace, Schedule, plan
+from simulator.cloud.schedule import Kill, Notice, Pace, Schedule, plan
 from simulator.cloud.shorten import shortened, topped_up
 from simulator.cloud.synthetic import HARD_MINIMUM, HARD_NODES, Rates, fixed_rate, hard
-from simulator.cloud.trace import DEFAULT_TRACE, Cut, cut, load
+from simulator.cloud.trace import DEFAULT_TRACE, Cut, Node, cut, load
 from simulator.job import Fault
 from simulator.promise import Costs, refuse_unfair
 from simulator.services import JobPlan
@@ -27,7 +27,8 @@ TRACE_MIN, TRACE_MAX = 10, 24
 SHORT_FROM, SHORT_TO, SHORT_MIN, SHORT_MAX = 18840.0, 20220.0, 8, 12
 # Sixteen nodes, in groups of up to four: with a minimum of 13 a large group, or two small ones, mean STOP.
 RATES, RATES_MIN, RATES_MAX = Rates(), 13, 16
-TINY, TINY_MIN = Rates(nodes=3, sizes=(1,), groups=1), 2
+# As short as it can be: a node of three goes, with less notice than a group would need.
+TINY_MIN, TINY_MAX, TINY_LEAD = 2, 3, 4.0
 
 
 class Part(StrEnum):
@@ -97,7 +98,7 @@ def _acts(wanted: Wanted, costs: Costs) -> Iterator[Act]:
         case Part.CI:
             yield from _short(wanted, costs)
         case Part.TINY:
-            yield _tiny(wanted, costs)
+            yield _tiny(wanted)
 
 
 def _recorded(wanted: Wanted, costs: Costs) -> Iterator[Act]:
@@ -127,10 +128,10 @@ def _hard(wanted: Wanted) -> Iterator[Act]:
         yield _act(f"hard, seed {seed}", hard(seed), HARD_MINIMUM, HARD_NODES, wanted)
 
 
-def _tiny(wanted: Wanted, costs: Costs) -> Act:
-    lead = wanted.leads[-1]
-    schedule = _paced(fixed_rate(TINY, wanted.seeds[0]), TINY_MIN, wanted, _pace(lead, wanted, costs))
-    return _act(f"tiny, lead {lead:g} s", schedule, TINY_MIN, TINY.nodes, wanted)
+def _tiny(wanted: Wanted) -> Act:
+    present = tuple(Node(f"node{number}") for number in range(1, TINY_MAX + 1))
+    steps = (Notice(0.1, present[-1], TINY_LEAD, "only"), Kill(0.1 + TINY_LEAD, present[-1]))
+    return _act("tiny", Schedule(present, steps, steps[-1].at), TINY_MIN, TINY_MAX, wanted)
 
 
 def _pace(lead: float, wanted: Wanted, costs: Costs, seed: int = 1) -> Pace:

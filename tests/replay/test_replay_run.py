@@ -1,37 +1,46 @@
 """The command itself, with everything real and one removal."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from simulator.__main__ import main
+from simulator.cloud.process import leftovers
 from simulator.stage import ExitCode
 
 
-def test_a_tiny_replay_passes_and_says_so_to_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One removal of three nodes: nothing lost, one change, equal parameters, exit code 0."""
-    result = tmp_path / "result.json"
-    assert main(["replay", "--part", "tiny", "--json", str(result)]) == ExitCode.OK
-    (act,) = json.loads(result.read_text())["acts"]
+def replay(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the tiny part; its worlds and its result lie in the directory."""
+    command = [sys.executable, "-m", "simulator", "replay", "--part", "tiny", "--json", str(directory / "result.json")]
+    env = {**os.environ, "TMPDIR": str(directory)}
+    return subprocess.run([*command, *arguments], env=env, capture_output=True, text=True, timeout=90, check=False)
+
+
+def test_a_tiny_replay_passes_and_says_so_to_machines(tmp_path: Path) -> None:
+    """One of three nodes goes: nothing lost, one change, equal parameters, exit code 0, and nothing is left behind."""
+    ended = replay(tmp_path)
+    assert ended.returncode == ExitCode.OK, ended.stdout + ended.stderr
+    assert "passed" in ended.stdout
+    (act,) = json.loads((tmp_path / "result.json").read_text())["acts"]
     assert act["ok"]
     assert [group["changes"] for group in act["verdict"]["figures"]["groups"]] == [1]
     assert act["costs"]["step"] >= 0.2
-    assert "passed" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_a_damaged_replay_fails(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_replay_fails(tmp_path: Path) -> None:
     """An update that is left out shows in the parameters, in the exit code, and in the result for machines."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    result = tmp_path / "result.json"
-    arguments = ["--part", "tiny", "--fault", "skip-update", "--json", str(result)]
-    assert main(["replay", *arguments]) == ExitCode.FAILED
-    assert not json.loads(result.read_text())["ok"]
-    output = capsys.readouterr().out
-    assert "parameters differ" in output
-    assert "Logs and events are kept in" in output
+    ended = replay(tmp_path, "--fault", "skip-update")
+    assert ended.returncode == ExitCode.FAILED
+    assert "parameters differ" in ended.stdout
+    assert not json.loads((tmp_path / "result.json").read_text())["ok"]
+    (kept,) = tmp_path.glob("elastic-replay-*")
+    assert f"Logs and events are kept in {kept}" in ended.stdout
+    assert leftovers(kept) == []
 
 
 def test_a_replay_that_would_prove_nothing_is_not_started(capsys: pytest.CaptureFixture[str]) -> None:

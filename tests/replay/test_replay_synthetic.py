@@ -102,7 +102,7 @@ def test_a_schedule_that_is_too_fast_for_the_promise_is_refused() -> None:
         refuse_unfair(hard(1), Costs(step=5.0, checkpoint=1.1))
 
 
-@pytest.mark.parametrize("part", [Part.TRACE, Part.RATES, Part.CI, Part.TINY])
+@pytest.mark.parametrize("part", [Part.TRACE, Part.RATES, Part.CI])
 def test_a_speed_that_breaks_the_promise_is_refused(part: Part) -> None:
     """30 s of the trace at twenty times its pace are 1.5 s on the clock."""
     with pytest.raises(ScheduleError, match=r"1\.5 s on the clock"):
