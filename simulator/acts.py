@@ -23,8 +23,8 @@ GAP_LEADS = 0.8
 STEP_SECONDS = 0.2
 # The recording has 24 nodes at most, is below ten for a while four times, and ends with five.
 TRACE_MIN, TRACE_MAX = 10, 24
-# The short piece has ten nodes, loses two and one, and gets five: a shrink, a STOP, a resume and growth.
-SHORT_FROM, SHORT_TO, SHORT_MIN, SHORT_MAX = 18840.0, 20220.0, 8, 12
+# The short piece has ten nodes, loses two and one, and gets two: a shrink, a STOP, a resume and growth.
+SHORT_FROM, SHORT_TO, SHORT_MIN, SHORT_MAX = 18840.0, 20160.0, 8, 12
 # Sixteen nodes, in groups of up to four: with a minimum of 13 a large group, or two small ones, mean STOP.
 RATES, RATES_MIN, RATES_MAX = Rates(), 13, 16
 # As short as it can be: a node of three goes, with less notice than a group would need.
