@@ -15,8 +15,9 @@ seconds it took), `await w.nodes.agent(node).kill()` and `w.nodes.start_agent(no
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,17 +55,35 @@ class ProcessesLeft(AssertionError):  # noqa: N818  # It names what is so.
     """Something that the world started outlived its stop."""
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """More variables for the services of a world, in each of their lives."""
+
+    supervisor: Mapping[str, str] = field(default_factory=dict)
+    agents: Mapping[str, str] = field(default_factory=dict)
+
+
 class World:
     """What runs in a world, and what can be done to it. Made by `world()`."""
 
-    def __init__(self, root: Path, mode: Mode = Mode.PLAIN, cloud: Cloud = Cloud.ALIYUN, *, tls: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        mode: Mode = Mode.PLAIN,
+        cloud: Cloud = Cloud.ALIYUN,
+        *,
+        tls: bool = False,
+        given: Given | None = None,
+    ) -> None:
+        given = given or Given()
         self.places = Places(root)
         self.authority = Authority(self.places.tls) if tls else None
-        self.supervisor = SupervisorProcess(self.places, self.authority)
+        self.supervisor = SupervisorProcess(self.places, self.authority, given.supervisor)
         self.metadata = MetadataServer(mode, cloud=cloud)
         self.nodes = Nodes(
             self.places,
             lambda node: agent_command(node, self.supervisor, self.metadata.url_of(node), self.places, cloud),
+            given.agents,
         )
         self._truth = EventLog(self.places.truth, "cloud")
         self.provider = Provider(self.metadata, self.nodes, self._truth)
@@ -73,9 +92,9 @@ class World:
         self._http: aiohttp.ClientSession | None = None
         self._viewer = ""
 
-    def start_job(self, plan: JobPlan) -> JobProcess:
-        """Start a job under kubeai-run."""
-        job = start_job(plan, self.supervisor, self.places)
+    def start_job(self, plan: JobPlan, variables: Mapping[str, str] | None = None) -> JobProcess:
+        """Start a job under kubeai-run; `variables` are more of its environment."""
+        job = start_job(plan, self.supervisor, self.places, variables or {})
         self.jobs.append(job)
         self._observers.append(asyncio.create_task(self._observe(job), name=f"observe {plan.name}"))
         return job
@@ -207,8 +226,14 @@ class World:
 
 
 @asynccontextmanager
-async def world(
-    root: Path, nodes: Sequence[str], mode: Mode = Mode.PLAIN, cloud: Cloud = Cloud.ALIYUN, *, tls: bool = False
+async def world(  # noqa: PLR0913 - whoever calls it names the one that is to differ
+    root: Path,
+    nodes: Sequence[str],
+    mode: Mode = Mode.PLAIN,
+    cloud: Cloud = Cloud.ALIYUN,
+    *,
+    tls: bool = False,
+    given: Given | None = None,
 ) -> AsyncIterator[World]:
     """Make a world with these nodes and a supervisor that all their agents have reached; end it afterwards.
 
@@ -218,11 +243,12 @@ async def world(
         mode: Whether the nodes' metadata want a token.
         cloud: Whose metadata they are.
         tls: Whether the supervisor has a certificate, which the world's authority can exchange.
+        given: Settings of its services.
 
     Raises:
         ProcessesLeft: At the end, something outlived its stop.
     """
-    one = World(root, mode, cloud, tls=tls)
+    one = World(root, mode, cloud, tls=tls, given=given)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(one.close)
         await one.metadata.start()

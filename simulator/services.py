@@ -6,7 +6,7 @@ All are started as a user would start them, through their commands and documente
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,11 +39,15 @@ class SupervisorProcess:
     Args:
         places: Where its data lie.
         authority: Who signs its certificate; None for a world without TLS.
+        settings: Variables for each of its lives.
     """
 
-    def __init__(self, places: Places, authority: Authority | None = None) -> None:
+    def __init__(
+        self, places: Places, authority: Authority | None = None, settings: Mapping[str, str] | None = None
+    ) -> None:
         self._places = places
         self.authority = authority
+        self._given = settings or {}
         self._file = places.supervisor / "endpoints.json"
         self._endpoints: Endpoints | None = None
         self._child: Child | None = None
@@ -70,8 +74,11 @@ class SupervisorProcess:
             raise RuntimeError("the supervisor was never started")
         return self._child
 
-    async def start(self) -> None:
+    async def start(self, settings: Mapping[str, str] | None = None) -> None:
         """Start it, for the first time or again, and return once it serves.
+
+        Args:
+            settings: More variables, for this life alone.
 
         Raises:
             ProcessEnded: It ended instead.
@@ -79,7 +86,7 @@ class SupervisorProcess:
         """
         self._file.unlink(missing_ok=True)
         command = [script("elastic-job-supervisor"), "serve"]
-        env = environment(self._places.root, self._settings())
+        env = environment(self._places.root, {**self._settings(), **(settings or {})})
         self._child = spawn("supervisor", command, env, self._places.log("supervisor"))
         deadline = time.monotonic() + START_SECONDS
         while not self._file.exists():
@@ -104,6 +111,7 @@ class SupervisorProcess:
     def _settings(self) -> dict[str, str]:
         known = self._endpoints
         return {
+            **self._given,
             **self._tls(),
             "JOB_SUPERVISOR_DATA_DIR": str(self._places.supervisor),
             "JOB_SUPERVISOR_GRPC_ADDRESS": known.grpc if known else "127.0.0.1:0",
@@ -228,15 +236,16 @@ class JobProcess:
         return await self.child.wait(seconds)
 
 
-def start_job(plan: JobPlan, supervisor: SupervisorProcess, places: Places) -> JobProcess:
-    """Start a job as its user would."""
+def start_job(plan: JobPlan, supervisor: SupervisorProcess, places: Places, variables: Mapping[str, str]) -> JobProcess:
+    """Start a job as its user would; `variables` are more of its environment."""
     home = places.job(plan.name)
     (home / "kubeai").mkdir(parents=True, exist_ok=True, mode=0o700)
     token = _write_token(places.token(f"launcher-{plan.name}"), supervisor.tokens().launcher(plan.name))
     if supervisor.authority is not None:
         plan = replace(plan, run_arguments=("--ca-file", str(supervisor.authority.ca_file), *plan.run_arguments))
     command = plan.command(places, supervisor.endpoints.http, token)
-    env = environment(places.root, {"SIM_EVENTS": str(home / "events"), "SIM_STATE": str(places.state)})
+    ours = {"SIM_EVENTS": str(home / "events"), "SIM_STATE": str(places.state)}
+    env = environment(places.root, {**variables, **ours})
     return JobProcess(plan, spawn(f"job {plan.name}", command, env, places.log(f"job-{plan.name}")), places)
 
 

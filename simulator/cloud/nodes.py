@@ -57,11 +57,20 @@ class HostsFile:
 
 
 class Nodes:
-    """All nodes that are there. Close it when done."""
+    """All nodes that are there. Close it when done.
 
-    def __init__(self, places: Places, agent: Callable[[Node], AgentCommand]) -> None:
+    Args:
+        places: Where their files lie.
+        agent: How a node's agent is started.
+        given: More variables for each agent, in each of its lives.
+    """
+
+    def __init__(
+        self, places: Places, agent: Callable[[Node], AgentCommand], given: Mapping[str, str] | None = None
+    ) -> None:
         self._places = places
         self._agent = agent
+        self._given = given or {}
         self._agents: dict[Node, Child] = {}
         self._killed: list[Child] = []
         self._vanishing: dict[Node, asyncio.Task[None]] = {}
@@ -74,10 +83,10 @@ class Nodes:
         self.start_agent(node)
         self.hosts.put(node)
 
-    def start_agent(self, node: Node) -> Child:
-        """Start the agent of a node, for the first time or again."""
+    def start_agent(self, node: Node, settings: Mapping[str, str] | None = None) -> Child:
+        """Start the agent of a node, for the first time or again; `settings` are variables for this life alone."""
         how = self._agent(node)
-        env = environment(self._places.root, how.env)
+        env = environment(self._places.root, {**self._given, **how.env, **(settings or {})})
         child = spawn(f"agent of {node}", how.command, env, self._places.log(f"agent-{node}"))
         self._agents[node] = child
         return child
