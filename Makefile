@@ -6,7 +6,7 @@ WORKERS ?= 3
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod metadata-faults check lint types imports proto proto-check lock clean
+.PHONY: help install demo replay test test-horovod metadata-faults chaos check lint types imports proto proto-check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-12s %s\n", $$1, $$2 }'
@@ -34,6 +34,9 @@ metadata-faults: $(INSTALLED) ## Three minutes of a node agent beside metadata t
 
 test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod 0.28.1 (installs that in a cache of its own)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/horovod $(ARGS)
+
+chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)
 
 check: lint types imports proto-check ## Everything that is checked without running it
 

@@ -3,7 +3,9 @@
 import os
 import sys
 
+from node_agent.failpoints import At
 from node_agent.settings import PREFIX, Settings, load
+from servicekit import failpoints
 from servicekit.logs import configure
 from servicekit.settings import SettingsError, describe
 
@@ -24,6 +26,7 @@ def main() -> None:
         print(f"elastic-node-agent: {error}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
         sys.exit(ExitCode.MISCONFIGURED)
     configure(settings.log_format, settings.log_level)
+    failpoints.arm(failpoints.parse(settings.failpoint, At))
     sys.exit(lifecycle.run(lambda: run(settings)))
 
 

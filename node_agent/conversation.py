@@ -9,10 +9,12 @@ import grpc.aio
 from reclaim.v1 import reclaim_pb2 as pb
 
 from node_agent import wire
+from node_agent.failpoints import At
 from node_agent.notices import NoticeId, SourceName, SourceState
 from node_agent.outbox import Outbox
 from node_agent.pulse import Pulse
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 
 Call = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.SupervisorMessage]
 
@@ -118,13 +120,17 @@ class Conversation:
         statuses, reports = self._outbox.statuses(), self._outbox.everything()
         self._states = {status.source: (status.state, status.detail) for status in statuses}
         self._revisions = {report.id: report.revision for report in reports}
+        failpoint(At.HELLO_SENDING)
         await self._write(wire.hello(speaker, statuses, reports, self._clock.monotonic()))
+        failpoint(At.HELLO_SENT)
 
     async def _say_changes(self) -> None:
         for report in self._outbox.unacknowledged():
             if self._revisions.get(report.id) != report.revision:
                 self._revisions[report.id] = report.revision
+                failpoint(At.NOTICE_SENDING)
                 await self._write(wire.notice(report, self._clock.monotonic()))
+                failpoint(At.NOTICE_SENT)
         for status in self._outbox.statuses():
             if self._states.get(status.source) != (status.state, status.detail):
                 self._states[status.source] = (status.state, status.detail)
@@ -162,8 +168,10 @@ class Conversation:
                 self._follow(message.welcome.heartbeat_seconds)
                 on_welcome()
             case "acknowledgement":
+                failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
                 for entry in message.acknowledgement.entries:
                     self._outbox.acknowledge(NoticeId(entry.notice_id), entry.revision)
+                failpoint(At.ACKNOWLEDGEMENT_KEPT)
             case "superseded":
                 raise SessionSuperseded(message.superseded.session)
             case "goodbye":

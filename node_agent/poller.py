@@ -7,12 +7,14 @@ from dataclasses import replace
 import structlog
 
 from node_agent import tracking
+from node_agent.failpoints import At
 from node_agent.identity import ThisNode
 from node_agent.notices import NoticeReport, SourceName
 from node_agent.outbox import Outbox, OutboxFull
 from node_agent.pulse import Pulse
 from node_agent.sources import Answer, Clear, Source, SourceUnavailable
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 
 # Seconds that one poll may take in all: a source that hangs must not cost the polls after it.
@@ -96,6 +98,7 @@ class Poller:
             structlog.get_logger().warning("source.warned", source=self.source, warning=answer.warning)
 
     def _take(self, answer: Answer | tracking.Unknown) -> None:
+        failpoint(At.SOURCE_ANSWERED)
         before = self.tracked
         self.tracked, report = tracking.step(before, answer, self._node.subject, self._clock.monotonic())
         if report is not None and not self._put(report):
@@ -109,5 +112,6 @@ class Poller:
         except OutboxFull as full:
             self._overflow.failed(str(full))
             return False
+        failpoint(At.REPORT_KEPT)
         self._overflow.recovered()
         return True

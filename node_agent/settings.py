@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from node_agent.failpoints import At
 from node_agent.sources.aliyun import MetadataMode
-from servicekit import address, settings
+from servicekit import address, failpoints, settings
 from servicekit.logs import LogFormat, LogLevel
 
 PREFIX = "NODE_AGENT"
@@ -93,6 +94,9 @@ class Settings:
     ] = ""
     log_format: Annotated[LogFormat, Meta(description="console or json.")] = LogFormat.JSON
     log_level: Annotated[LogLevel, Meta(description="The least important line that is written.")] = LogLevel.INFO
+    failpoint: Annotated[
+        str, Meta(description="For tests: NAME[:NTH][@USR1], where this process kills itself; see docs/adr/0011.")
+    ] = ""
 
     def __post_init__(self) -> None:
         supervisor = address.parse(self.supervisor)
@@ -102,6 +106,7 @@ class Settings:
             )
         if self.probe_address:
             address.parse(self.probe_address)
+        failpoints.parse(self.failpoint, At)
         _check_sources(self)
 
 

@@ -6,10 +6,12 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from servicekit import failpoints
 from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure
 from servicekit.settings import SettingsError, load
 from servicekit.tls import CertificateUnusable
+from supervisor.failpoints import At
 from supervisor.identity.tokens import SecretError, Tokens
 from supervisor.settings import PREFIX, Settings
 from supervisor.store.interface import StoreError
@@ -63,6 +65,7 @@ def _serve(settings: Settings) -> int:
     from supervisor.app import serve  # noqa: PLC0415
 
     configure(settings.log_format, settings.log_level)
+    failpoints.arm(failpoints.parse(settings.failpoint, At))
     return run(lambda: serve(settings))
 
 

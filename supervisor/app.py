@@ -6,11 +6,13 @@ import structlog
 
 from servicekit import descriptors
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 from servicekit.lifecycle import run_tasks, stop_on_signals
 from servicekit.tls import Files, ServerCertificate
 from supervisor.control.facts import Facts
 from supervisor.control.loop import Control, Ports
 from supervisor.domain.ids import Host, JobName
+from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
 from supervisor.identity.tokens import Tokens
@@ -108,10 +110,12 @@ class Supervisor:
 
     async def prune_once(self) -> None:
         """Forgets what ended long ago; what cannot be forgotten now will be later."""
+        failpoint(At.PRUNING)
         try:
             await self._store.prune(self._clock.now() - self._settings.retention_hours * 3600)
         except StoreUnavailableError as error:
             _log.warning("store.not_pruned", why=str(error))
+        failpoint(At.PRUNED)
 
     async def _watch(self) -> None:
         version = 0
@@ -142,8 +146,8 @@ class Supervisor:
 
     async def _prune(self) -> None:
         while True:
-            await asyncio.sleep(_PRUNE_SECONDS)
             await self.prune_once()
+            await asyncio.sleep(_PRUNE_SECONDS)
 
 
 async def serve(settings: Settings) -> int:

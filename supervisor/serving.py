@@ -16,7 +16,9 @@ from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceServicer, add_ReclaimServi
 
 from servicekit.address import Address
 from servicekit.connections import Dropped, GuardedSite, timed
+from servicekit.failpoints import failpoint
 from servicekit.tls import ServerCertificate
+from supervisor.failpoints import At
 from supervisor.ingest.http import refusals
 from supervisor.settings import Settings
 
@@ -50,6 +52,7 @@ class Servers:
             OSError: An address cannot be had.
         """
         runner, http = await self._start_http()
+        failpoint(At.HTTP_BOUND)
         server, agents = await self._start_grpc()
         scheme = "http" if self.certificate is None else "https"
         write_endpoints(self.settings.data_dir, {"grpc": str(agents), "http": f"{scheme}://{http}"})
@@ -95,7 +98,9 @@ def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
     handle, name = tempfile.mkstemp(dir=directory, prefix=".endpoints-")
     with os.fdopen(handle, "wb") as file:
         file.write(msgspec.json.encode(endpoints))
+    failpoint(At.ENDPOINTS_WRITTEN)
     Path(name).replace(directory / ENDPOINTS_FILE)
+    failpoint(At.ENDPOINTS_REPLACED)
 
 
 def _grpc_options(patience: float) -> list[tuple[str, int]]:

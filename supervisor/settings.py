@@ -6,9 +6,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from servicekit import failpoints
 from servicekit.address import Address, parse
 from servicekit.logs import LogFormat, LogLevel
 from supervisor.decide.policy import Policy
+from supervisor.failpoints import At
 
 PREFIX = "JOB_SUPERVISOR_"
 
@@ -50,8 +52,12 @@ class Settings(Policy):
     ] = 24.0
     log_format: Annotated[LogFormat, Meta(description="console or json.")] = LogFormat.CONSOLE
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error.")] = LogLevel.INFO
+    failpoint: Annotated[
+        str, Meta(description="For tests: NAME[:NTH][@USR1], where this process kills itself; see docs/adr/0011.")
+    ] = ""
 
     def __post_init__(self) -> None:
+        failpoints.parse(self.failpoint, At)
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both or neither")
         for address in (self.grpc, self.http):

@@ -8,6 +8,7 @@ from typing import Protocol
 import structlog
 
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
 from supervisor.control.facts import Facts
@@ -19,6 +20,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.order import Action
+from supervisor.failpoints import At
 from supervisor.fanout.processes import Processes
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
 
@@ -132,11 +134,15 @@ class Control:
     async def _carry_out(self, job: SupervisedJob, planned: Plan) -> None:
         decided = replace(job, decision=planned.decision)
         if planned.decision != job.decision:
+            failpoint(At.DECISION_MADE)
             if not await self._ports.store.decide(job, planned.decision):
                 return  # Something changed meanwhile, so another pass is due already.
+            failpoint(At.DECISION_STORED)
             _record(decided)
             self._ports.processes.refresh([job.name])
+            failpoint(At.DIRECTIVES_PUSHED)
         await self._ports.adapter.carry_out(decided, planned.actions)
+        failpoint(At.ORDER_PUBLISHED)
 
 
 def _record(job: SupervisedJob) -> None:

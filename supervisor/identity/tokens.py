@@ -12,7 +12,9 @@ from typing import Any, Self
 
 import jwt
 
+from servicekit.failpoints import failpoint
 from supervisor.domain.ids import Host, JobName
+from supervisor.failpoints import At
 
 SECRET_FILE = "token-secret"  # noqa: S105 - the file's name, not a secret
 _ALGORITHM = "HS256"
@@ -137,7 +139,9 @@ def _create(path: Path) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(secrets.token_hex(_SECRET_BYTES).encode())
+        failpoint(At.SECRET_WRITTEN)
         os.link(name, path)
+        failpoint(At.SECRET_LINKED)
     except FileExistsError:
         pass  # Another process was first: its secret counts.
     finally:

@@ -3,12 +3,14 @@
 import structlog
 
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
 from supervisor.decide.notices import settle, settles_at
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.failpoints import At
 from supervisor.presence import Agents
 from supervisor.store.interface import Store, StoreUnavailableError
 
@@ -58,11 +60,13 @@ class Ageing:
                 return known
             return settle(known, agent_connected=self._silent_since(known) is None, now=now, policy=self._policy)
 
+        failpoint(At.NOTICE_AGEING)
         try:
             settled = await self._store.put_notice(notice.id, change)
         except StoreUnavailableError as error:
             self._fault.failed(str(error))
             return False
+        failpoint(At.NOTICE_AGED)
         self._fault.recovered()
         if settled is not None and settled.state is not notice.state:
             _log.info("notice.ended", notice=settled.id, subject=settled.subject.name, state=settled.state)

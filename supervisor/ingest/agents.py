@@ -11,10 +11,12 @@ from reclaim.v1 import reclaim_pb2 as wire
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceServicer
 
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 from supervisor.decide.notices import accept, replaced
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import ReclaimNotice, Report
+from supervisor.failpoints import At
 from supervisor.identity.tokens import Agent, BadTokenError, Principal
 from supervisor.ingest.agent_messages import MalformedError, hello_view, report, source_state
 from supervisor.presence import Agents, AgentView
@@ -106,6 +108,7 @@ class _Stream:
         if self._ports.agents.connect(view, self) is not None:
             await self._superseded()
             return
+        failpoint(At.AGENT_CONNECTED)
         _log.info("agent.connected", node=self._node, session=view.session)
         try:
             await self._replace_machine(view.uid)
@@ -148,6 +151,7 @@ class _Stream:
 
         for key in earlier:
             await self._ports.store.put_notice(key, change)
+            failpoint(At.MACHINE_REPLACED)
 
     async def _converse(self, view: AgentView) -> None:
         """Reads until the agent ends the stream or falls silent, or this side stops; heartbeats meanwhile."""
@@ -215,6 +219,7 @@ class _Stream:
 
     async def _put(self, said: Report) -> None:
         """Weighs a report, and acknowledges it once what came of it is durable."""
+        failpoint(At.NOTICE_RECEIVED)
         received = self._ports.clock.now()
 
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
@@ -224,8 +229,10 @@ class _Stream:
             return accept(known, said, received, self._ports.policy)
 
         notice = await self._ports.store.put_notice(said.id, change)
+        failpoint(At.NOTICE_STORED)
         entry = wire.Acknowledgement.Entry(notice_id=said.id, revision=said.revision)
         await self._write(wire.SupervisorMessage(acknowledgement=wire.Acknowledgement(entries=[entry])))
+        failpoint(At.NOTICE_ACKNOWLEDGED)
         if notice is not None and (notice.session, notice.revision) == (said.session, said.revision):
             _log.info(
                 "notice.received",

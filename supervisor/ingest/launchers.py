@@ -10,10 +10,12 @@ from aiohttp import web
 from msgspec import Meta
 
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 from supervisor.decide.orders import order_for
 from supervisor.decide.registration import LauncherReport, Registration, observe, register
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Framework, Result, Spec, SupervisedJob
+from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream
 from supervisor.identity.tokens import Launcher
@@ -113,12 +115,15 @@ class LauncherEndpoints:
         """Registers the job and sends orders until either side ends."""
         launcher = bearer_as(Launcher, request, self.bearer)
         hello = await body(request, Hello, _MOST_BYTES)
+        failpoint(At.HELLO_RECEIVED)
         job = await self._register(launcher.name, hello)
+        failpoint(At.JOB_REGISTERED)
         lines = LineStream(request)
         await lines.prepare()
         # What was decided while the answer's head was sent is newer than what registering returned.
         job = self.store.snapshot().jobs.get(job.name, job)
         self.launchers.attach(job, order_for(job), lines)
+        failpoint(At.FIRST_ORDER_SENT)
         _log.info("launcher.connected", job=job.name, launcher=launcher.name)
         try:
             return await lines.serve()
@@ -134,7 +139,9 @@ class LauncherEndpoints:
         def change(known: SupervisedJob | None) -> SupervisedJob:
             return observe(known, launcher.name, sent.instance, sent.value())
 
+        failpoint(At.REPORT_RECEIVED)
         await self.store.put_job(JobName(sent.job), change)
+        failpoint(At.REPORT_STORED)
         return done()
 
     async def _register(self, launcher: str, hello: Hello) -> SupervisedJob:

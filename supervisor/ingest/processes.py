@@ -10,10 +10,12 @@ from aiohttp import web
 from msgspec import Meta
 
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 from supervisor.decide.registration import acknowledge, admit
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
+from supervisor.failpoints import At
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes
 from supervisor.identity.tokens import Process
@@ -111,7 +113,9 @@ class ProcessEndpoints:
         def change(known: SupervisedJob | None) -> SupervisedJob | None:
             return acknowledge(admit(known, speaker.uid, speaker.run), worker, acknowledgement)
 
+        failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
         await self.store.put_job(speaker.job, change)
+        failpoint(At.ACKNOWLEDGEMENT_STORED)
         _log.info(
             "directive.acknowledged", job=speaker.job, kind=sent.kind, rank=sent.rank, host=sent.host, step=sent.step
         )

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, TypeVar, TypeVarTuple, cast
 
+from servicekit.failpoints import failpoint
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
+from supervisor.failpoints import At
 from supervisor.store import rows
 from supervisor.store.interface import (
     JobChange,
@@ -175,6 +177,7 @@ class SqliteStore:
                     _refuse(pending, f"cannot write: {error}", error)
                 return
             await self._publish(Snapshot(self._snapshot.version + 1, draft.notices, draft.jobs))
+            failpoint(At.STORE_PUBLISHED)
         for pending, result, refusal in outcomes:
             _settle(pending, result, refusal)
 
@@ -228,11 +231,14 @@ def _read(connection: sqlite3.Connection) -> Snapshot:
 
 
 def _write(connection: sqlite3.Connection, writes: list[rows.Write]) -> None:
+    failpoint(At.STORE_BEGINS)
     connection.execute("BEGIN IMMEDIATE")
     try:
         for statement, values in writes:
             connection.execute(statement, values)
+        failpoint(At.STORE_WRITTEN)
         connection.execute("COMMIT")
+        failpoint(At.STORE_COMMITTED)
     except BaseException:
         # A full disk has rolled the transaction back already.
         if connection.in_transaction:

@@ -36,6 +36,7 @@ def test_the_promised_defaults() -> None:
         probe_address="",
         log_format=LogFormat.JSON,
         log_level=LogLevel.INFO,
+        failpoint="",
     )
 
 

@@ -31,6 +31,7 @@ def test_the_promised_defaults() -> None:
         "retention_hours": 24.0,
         "log_format": "console",
         "log_level": "info",
+        "failpoint": "",
         "window_seconds": 1.25,
         "margin_seconds": 5.0,
         "leave_margin_seconds": 2.0,

@@ -14,6 +14,7 @@ from kubeai.elastic import wire
 
 from .events import Confirmed, Event, Lost, Ordered, Rejected, Remarked
 from .exit_codes import ExitCode
+from .failpoints import At, failpoint
 from .orders import Job, MalformedOrder, Report, order_of
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class Link:
         said = self._outbox.latest()
         is_welcome = False
         hello = self._job.hello(self._instance, said)
+        failpoint(At.HELLO_SENDING)
         with wire.open_stream(self._supervisor.endpoint(), _STREAM, hello) as stream:
             self._hold(stream)
             for line in stream:
@@ -119,6 +121,7 @@ class Link:
                     continue
                 if not is_welcome:
                     is_welcome = True
+                    failpoint(At.HELLO_ANSWERED)
                     backoff.reset()
                     self._welcome(said)
                 self._take(line)
@@ -163,12 +166,14 @@ class Link:
     def _deliver(self, report: Report) -> str:
         """Post one report; returns what went wrong, or nothing."""
         body = {"job": self._job.name, "instance": self._instance, **report.fields()}
+        failpoint(At.REPORT_SENDING)
         try:
             wire.post(self._supervisor.endpoint(), _REPORT, body)
         except wire.Refused as refusal:
             return self._react(report, refusal)
         except wire.Unreachable as fault:
             return str(fault)
+        failpoint(At.REPORT_ANSWERED)
         self._outbox.confirm(report)
         self._put(Confirmed(report))
         return ""

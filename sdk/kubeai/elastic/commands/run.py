@@ -20,6 +20,7 @@ from typing import Callable, Iterator, Sequence
 from .command import Command
 from .events import CommandEnded, Confirmed, Event, HostsChanged, Lost, Ordered, Rejected, Remarked, Signalled
 from .exit_codes import ExitCode
+from .failpoints import At, UnknownFailpoint, arm, failpoint
 from .hosts import PORT_VARIABLE
 from .link import Link
 from .options import TOKEN_FILE_VARIABLE, Options, UsageError, back_off, parse
@@ -41,11 +42,12 @@ _TRUST_SECONDS = 5.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job; returns one of ``ExitCode``."""
     try:
+        arm(os.environ)
         options = parse(sys.argv[1:] if argv is None else argv, os.environ)
         with _directory(options) as directory:
             workspace = Workspace(directory, options.job.name, options.supervisor.address, options.supervisor.ca)
             return Runner(options, workspace).run()
-    except (UsageError, OSError) as error:
+    except (UsageError, UnknownFailpoint, OSError) as error:
         _say(str(error))
         return ExitCode.USAGE
 
@@ -178,6 +180,7 @@ class Runner:
             self._situation = now_so.leave(ExitCode(128 + event.number))
 
     def _absorb_end(self, exit_code: int) -> None:
+        failpoint(At.COMMAND_ENDED)
         delay = back_off(self._options.back_off, self._situation.restarts, random.random())  # noqa: S311 - jitter.
         word = self._workspace.word_of_stop()
         self._command = None
@@ -201,10 +204,13 @@ class Runner:
     def _take(self, step: Step) -> None:
         now = time.monotonic()
         if isinstance(step, Terminate):
+            failpoint(At.COMMAND_ENDING)
             self._end_command(Command.terminate)
+            failpoint(At.COMMAND_ASKED_TO_END)
             self._situation = self._situation.asked_to_end(now)
         elif isinstance(step, Kill):
             self._end_command(Command.kill)
+            failpoint(At.COMMAND_KILLED)
             self._situation = self._situation.killed()
         else:
             try:
@@ -227,6 +233,7 @@ class Runner:
         self._workspace.list_hosts(order.hosts, order.exclusions)
         if order.run == self._situation.run:
             self._workspace.give_token(order.token)
+        failpoint(At.ORDER_APPLIED)
         self._situation = self._situation.applied_order()
 
     def _start(self, step: Start) -> None:
@@ -234,6 +241,7 @@ class Runner:
         if order is None:
             raise RuntimeError("nothing is started without an order")
         self._workspace.enter_run(step.run, order.token if order.run == step.run else None)
+        failpoint(At.COMMAND_STARTING)
         arguments = [argument.replace("{workers}", str(order.workers)) for argument in self._options.command]
         self._command = Command(
             arguments,
@@ -241,6 +249,7 @@ class Runner:
             self._options.limits.stop,
             lambda code: self._events.put(CommandEnded(code)),
         )
+        failpoint(At.COMMAND_STARTED)
         self._situation = self._situation.started(step.run, restart=step.restart)
         _say(f"run {step.run} started with {order.workers} workers" + (", a restart" if step.restart else ""))
 
@@ -260,9 +269,11 @@ class Runner:
     def _finish(self, step: Finish) -> ExitCode:
         _say(f"{step.code.meaning}: exit code {step.code.value}")
         if step.result is not None and self._situation.order is not None:
+            failpoint(At.FINISHING)
             self._outbox.offer(self._report(step.result))
             is_awaited = step.result is Result.TERMINATED
             self._await_confirmation(time.monotonic() + (_TERMINATED_SECONDS if is_awaited else _RESULT_SECONDS))
+            failpoint(At.FINISHED)
         return step.code
 
     def _await_confirmation(self, deadline: float) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Iterable, Sequence
 
 from kubeai.elastic import identity
 
+from .failpoints import At, failpoint
 from .situation import Stop
 
 if TYPE_CHECKING:
@@ -52,8 +53,11 @@ class Workspace:
         before = self._written.get(_HOSTS)
         if before is not None:
             self._write(_HOSTS, [host for host in before if host in hosts])
+        failpoint(At.HOSTS_NARROWED)
         self._write(_EXCLUSIONS, exclusions)
+        failpoint(At.EXCLUSIONS_WRITTEN)
         self._write(_HOSTS, hosts)
+        failpoint(At.HOSTS_WRITTEN)
 
     def _write(self, name: str, listed: Iterable[str]) -> None:
         names = tuple(listed)
@@ -67,11 +71,16 @@ class Workspace:
         Without its token there is none: a process waits for it, rather than speak for the run before.
         """
         self._remove(_TOKEN)
+        failpoint(At.TOKEN_REMOVED)
         # A new run asks every host anew: nobody has watched the list since the command of the last one ended.
         self._remove(_LAST_HOSTS)
+        failpoint(At.LAST_HOSTS_REMOVED)
         identity.write_atomically(self.directory / "run", f"{run}\n")
+        failpoint(At.RUN_WRITTEN)
         identity.write_atomically(self.directory / "job", f"{self._job}\n")
+        failpoint(At.JOB_WRITTEN)
         identity.write_atomically(self.directory / "address", f"{self._address}\n")
+        failpoint(At.ADDRESS_WRITTEN)
         self.renew_trust()
         self._token = ""
         if token:
@@ -90,8 +99,10 @@ class Workspace:
     def give_token(self, token: str) -> None:
         """Put the present run's token in place."""
         if token and token != self._token:
+            failpoint(At.TOKEN_GIVING)
             identity.write_atomically(self.directory / _TOKEN, f"{token}\n")
             self._token = token
+            failpoint(At.TOKEN_GIVEN)
 
     def word_of_stop(self) -> Stop | None:
         """Read what a training process left about a STOP; None when there is nothing, or nothing usable."""

@@ -1,0 +1,37 @@
+"""Where the supervisor can be made to kill itself (see `servicekit.failpoints`): around every write and action."""
+
+from enum import StrEnum
+
+
+class At(StrEnum):
+    """Every failpoint, in the order in which a notice meets them."""
+
+    SECRET_WRITTEN = "secret.written"  # noqa: S105 - a point in the code
+    SECRET_LINKED = "secret.linked"  # noqa: S105 - as above
+    HTTP_BOUND = "http.bound"
+    ENDPOINTS_WRITTEN = "endpoints.written"
+    ENDPOINTS_REPLACED = "endpoints.replaced"
+    AGENT_CONNECTED = "agent.connected"
+    MACHINE_REPLACED = "machine.replaced"
+    NOTICE_RECEIVED = "notice.received"
+    NOTICE_STORED = "notice.stored"
+    NOTICE_ACKNOWLEDGED = "notice.acknowledged"
+    NOTICE_AGEING = "notice.ageing"
+    NOTICE_AGED = "notice.aged"
+    HELLO_RECEIVED = "hello.received"
+    JOB_REGISTERED = "job.registered"
+    FIRST_ORDER_SENT = "first_order.sent"
+    REPORT_RECEIVED = "report.received"
+    REPORT_STORED = "report.stored"
+    ACKNOWLEDGEMENT_RECEIVED = "acknowledgement.received"
+    ACKNOWLEDGEMENT_STORED = "acknowledgement.stored"
+    STORE_BEGINS = "store.begins"
+    STORE_WRITTEN = "store.written"
+    STORE_COMMITTED = "store.committed"
+    STORE_PUBLISHED = "store.published"
+    DECISION_MADE = "decision.made"
+    DECISION_STORED = "decision.stored"
+    DIRECTIVES_PUSHED = "directives.pushed"
+    ORDER_PUBLISHED = "order.published"
+    PRUNING = "pruning"
+    PRUNED = "pruned"

@@ -1,0 +1,148 @@
+"""Which failpoints are armed in which scene: each name of each deployable at least once.
+
+A number counts passings since the process was armed; where a point is passed several times in a scene, the ones that
+matter are named. `brief` marks those that the short form runs.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from kubeai.elastic.commands.failpoints import At as Launcher
+
+from node_agent.failpoints import At as Agent
+from supervisor.failpoints import At as Supervisor
+
+
+class Scene(Enum):
+    """What goes on around the process that dies."""
+
+    STARTING = auto()
+    """A supervisor starts on an empty directory, or with something to forget."""
+    PEERS = auto()
+    """A supervisor alone, and peers that count what it has confirmed."""
+    STOPPING = auto()
+    """Two of four hosts are noticed, three are needed: STOP, suspended, resumed elsewhere."""
+    SHRINKING = auto()
+    """One of four hosts is noticed, two are needed: one change of the host list."""
+    PLAIN = auto()
+    """Nothing is reclaimed."""
+    STUBBORN = auto()
+    """A command that does not end when it is asked to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Armed:
+    """One scenario."""
+
+    at: Enum
+    scene: Scene
+    passes: int = 1
+    brief: bool = False
+    passed_at_start: bool = False
+    """Nobody passes it later: the process is started armed, rather than armed when the scene begins."""
+
+    @property
+    def name(self) -> str:
+        """The failpoint's name."""
+        return str(self.at.value)
+
+    @property
+    def setting(self) -> str:
+        """As it is armed."""
+        return f"{self.name}:{self.passes}"
+
+    def __str__(self) -> str:
+        return f"{self.scene.name.lower()}-{self.setting}"
+
+
+def _each(at: Enum, scene: Scene, *passes: int) -> tuple[Armed, ...]:
+    return tuple(Armed(at, scene, number) for number in passes)
+
+
+SUPERVISOR = (
+    *(
+        Armed(at, Scene.STARTING, brief=True)
+        for at in (
+            Supervisor.SECRET_WRITTEN,
+            Supervisor.SECRET_LINKED,
+            Supervisor.HTTP_BOUND,
+            Supervisor.ENDPOINTS_WRITTEN,
+            Supervisor.ENDPOINTS_REPLACED,
+            Supervisor.PRUNING,
+            Supervisor.PRUNED,
+        )
+    ),
+    Armed(Supervisor.MACHINE_REPLACED, Scene.PEERS, brief=True),
+    Armed(Supervisor.NOTICE_AGEING, Scene.PEERS, brief=True),
+    Armed(Supervisor.NOTICE_AGED, Scene.PEERS, brief=True),
+    Armed(Supervisor.AGENT_CONNECTED, Scene.STOPPING, 2, passed_at_start=True),
+    *_each(Supervisor.NOTICE_RECEIVED, Scene.STOPPING, 1, 2),
+    *_each(Supervisor.NOTICE_STORED, Scene.STOPPING, 1),
+    Armed(Supervisor.NOTICE_STORED, Scene.STOPPING, 2, brief=True),
+    *_each(Supervisor.NOTICE_ACKNOWLEDGED, Scene.STOPPING, 2),
+    Armed(Supervisor.HELLO_RECEIVED, Scene.STOPPING, 1, passed_at_start=True),
+    Armed(Supervisor.JOB_REGISTERED, Scene.STOPPING, 1, passed_at_start=True),
+    Armed(Supervisor.FIRST_ORDER_SENT, Scene.STOPPING, 1, passed_at_start=True),
+    *_each(Supervisor.REPORT_RECEIVED, Scene.STOPPING, 1, 2),
+    *_each(Supervisor.REPORT_STORED, Scene.STOPPING, 1, 2),
+    *_each(Supervisor.ACKNOWLEDGEMENT_RECEIVED, Scene.STOPPING, 1),
+    Armed(Supervisor.ACKNOWLEDGEMENT_STORED, Scene.STOPPING, brief=True),
+    *_each(Supervisor.STORE_BEGINS, Scene.STOPPING, 1, 3),
+    *_each(Supervisor.STORE_WRITTEN, Scene.STOPPING, 2, 4),
+    *_each(Supervisor.STORE_COMMITTED, Scene.STOPPING, 1, 2, 3, 4, 5, 6),
+    *_each(Supervisor.STORE_PUBLISHED, Scene.STOPPING, 2, 5),
+    *_each(Supervisor.DECISION_MADE, Scene.STOPPING, 1, 2, 3),
+    # The STOP is durable, and nobody has been told of it yet.
+    Armed(Supervisor.DECISION_STORED, Scene.STOPPING, 2, brief=True),
+    *_each(Supervisor.DECISION_STORED, Scene.STOPPING, 1, 3, 4),
+    # Rank 0 has the STOP on its way; the launcher has heard nothing.
+    *_each(Supervisor.DIRECTIVES_PUSHED, Scene.STOPPING, 1, 2, 3),
+    *_each(Supervisor.ORDER_PUBLISHED, Scene.STOPPING, 1, 2, 4),
+    *_each(Supervisor.DECISION_STORED, Scene.SHRINKING, 1, 2),
+    *_each(Supervisor.ORDER_PUBLISHED, Scene.SHRINKING, 2),
+    *_each(Supervisor.STORE_COMMITTED, Scene.SHRINKING, 3),
+    *_each(Supervisor.REPORT_STORED, Scene.SHRINKING, 1),
+)
+
+AGENT = (
+    # At its start, when its successor has all to do again.
+    *_each(Agent.SOURCE_ANSWERED, Scene.STOPPING, 1),
+    *_each(Agent.HELLO_SENDING, Scene.STOPPING, 1),
+    *_each(Agent.HELLO_SENT, Scene.STOPPING, 1),
+    # The first report of an agent is that there is nothing; the second one is the notice.
+    *_each(Agent.REPORT_KEPT, Scene.STOPPING, 2),
+    *_each(Agent.NOTICE_SENDING, Scene.STOPPING, 2),
+    Armed(Agent.NOTICE_SENT, Scene.STOPPING, 2, brief=True),
+    *_each(Agent.ACKNOWLEDGEMENT_RECEIVED, Scene.STOPPING, 2),
+    *_each(Agent.ACKNOWLEDGEMENT_KEPT, Scene.STOPPING, 2),
+    *_each(Agent.NOTICE_SENT, Scene.SHRINKING, 2),
+)
+
+LAUNCHER = (
+    *_each(Launcher.HELLO_SENDING, Scene.PLAIN, 1),
+    *_each(Launcher.HELLO_ANSWERED, Scene.PLAIN, 1),
+    *_each(Launcher.EXCLUSIONS_WRITTEN, Scene.PLAIN, 1),
+    *_each(Launcher.TOKEN_REMOVED, Scene.PLAIN, 1),
+    *_each(Launcher.LAST_HOSTS_REMOVED, Scene.PLAIN, 1),
+    *_each(Launcher.RUN_WRITTEN, Scene.PLAIN, 1),
+    *_each(Launcher.JOB_WRITTEN, Scene.PLAIN, 1),
+    *_each(Launcher.ADDRESS_WRITTEN, Scene.PLAIN, 1),
+    *_each(Launcher.TOKEN_GIVING, Scene.PLAIN, 1),
+    *_each(Launcher.TOKEN_GIVEN, Scene.PLAIN, 1),
+    *_each(Launcher.COMMAND_STARTING, Scene.PLAIN, 1),
+    Armed(Launcher.COMMAND_STARTED, Scene.PLAIN, brief=True),
+    *_each(Launcher.REPORT_SENDING, Scene.PLAIN, 1),
+    *_each(Launcher.REPORT_ANSWERED, Scene.PLAIN, 1),
+    *_each(Launcher.FINISHING, Scene.PLAIN, 1),
+    *_each(Launcher.FINISHED, Scene.PLAIN, 1),
+    *_each(Launcher.HOSTS_NARROWED, Scene.SHRINKING, 4),
+    *_each(Launcher.EXCLUSIONS_WRITTEN, Scene.SHRINKING, 4),
+    *_each(Launcher.HOSTS_WRITTEN, Scene.SHRINKING, 4),
+    *_each(Launcher.ORDER_APPLIED, Scene.SHRINKING, 4),
+    *_each(Launcher.COMMAND_ENDING, Scene.STOPPING, 1),
+    *_each(Launcher.COMMAND_ASKED_TO_END, Scene.STOPPING, 1),
+    *_each(Launcher.COMMAND_ENDED, Scene.STOPPING, 1),
+    *_each(Launcher.RUN_WRITTEN, Scene.STOPPING, 2),
+    *_each(Launcher.COMMAND_STARTED, Scene.STOPPING, 2),
+    Armed(Launcher.COMMAND_KILLED, Scene.STUBBORN, brief=True),
+)

@@ -1,0 +1,79 @@
+"""kill -9 at every failpoint amid a reclaim: nothing lost, no false stop, one suspension, the same parameters."""
+
+import pytest
+
+from simulator.cloud.schedule import Kill
+from simulator.judge import Failure
+from tests.chaos.chaos_points import AGENT, LAUNCHER, SUPERVISOR, Armed, Scene
+from tests.chaos.chaos_world import (
+    NODES,
+    PATIENCE,
+    PLANS,
+    announce,
+    arm_supervisor,
+    armed_by_signal,
+    fired,
+    nothing_was_lost,
+    restart_agent_armed,
+    start_again,
+    take_away,
+)
+from tests.chaos.conftest import OpenWorld
+
+_WHOLE = (Scene.STOPPING, Scene.SHRINKING, Scene.PLAIN)
+
+# With kubeai-run die its command and all training processes that this one has started: steps since the last checkpoint
+# are gone with them. The job that is registered next counts its runs from 1 again, so that the judge takes them for the
+# earlier ones and sees steps after their checkpoint.
+_GONE_WITH_THE_LAUNCHER = (Failure.STEP_LOST, Failure.STEP_AFTER_STOP)
+
+
+def _params(scenarios: tuple[Armed, ...], *scenes: Scene) -> list[object]:
+    chosen = [armed for armed in scenarios if armed.scene in scenes]
+    return [pytest.param(armed, id=str(armed), marks=[pytest.mark.brief] * armed.brief) for armed in chosen]
+
+
+@pytest.mark.parametrize("armed", _params(SUPERVISOR, *_WHOLE))
+async def test_the_supervisor_dies_and_comes_back(open_world: OpenWorld, armed: Armed) -> None:
+    """What it had confirmed is durable, what it had not is said again; nobody is stopped twice."""
+    world = await open_world(armed_by_signal(armed))
+    job = world.start_job(PLANS[armed.scene])
+    await world.until_training(job, workers=4)
+    revived = await arm_supervisor(world, armed)
+    await world.until(lambda status: len(status.connected()) == len(NODES), "all agents", PATIENCE)
+    await announce(world, armed.scene)
+    await take_away(world, armed.scene, job)
+    await nothing_was_lost(world, armed.scene, job)
+    await revived
+
+
+@pytest.mark.parametrize("armed", _params(AGENT, *_WHOLE))
+async def test_an_agent_dies_and_comes_back(open_world: OpenWorld, armed: Armed) -> None:
+    """Its successor says the same again, and it is the same notice."""
+    world = await open_world()
+    job = world.start_job(PLANS[armed.scene])
+    await world.until_training(job, workers=4)
+    revived = await restart_agent_armed(world, NODES[1], armed)
+    await announce(world, armed.scene)
+    await take_away(world, armed.scene, job)
+    await nothing_was_lost(world, armed.scene, job)
+    await revived
+
+
+@pytest.mark.parametrize("armed", _params(LAUNCHER, *_WHOLE))
+async def test_kubeai_run_dies_and_its_user_starts_it_again(open_world: OpenWorld, armed: Armed) -> None:
+    """Its command dies with it; the name is free after a moment, and the job goes on from its checkpoint."""
+    world = await open_world()
+    plan = PLANS[armed.scene]
+    first = world.start_job(plan, {"KUBEAI_RUN_FAILPOINT": armed.setting})
+    if armed.scene is not Scene.PLAIN:
+        await world.until_training(first, workers=4)
+        await announce(world, armed.scene)
+    if armed.scene is Scene.STOPPING:
+        await take_away(world, armed.scene, first)
+    await first.child.wait(PATIENCE)
+    fired(first.child, armed)
+    job = await start_again(world, plan)
+    if armed.scene is Scene.SHRINKING:
+        await world.play([Kill(0, NODES[1])])
+    await nothing_was_lost(world, armed.scene, job, excused=_GONE_WITH_THE_LAUNCHER)

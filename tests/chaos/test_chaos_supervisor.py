@@ -1,0 +1,225 @@
+"""The supervisor dies where no world is needed to see it: at its start, and between two answers to its peers."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+
+from supervisor.failpoints import At
+from supervisor.identity.tokens import SECRET_FILE, Tokens
+from supervisor.serving import ENDPOINTS_FILE
+from supervisor.settings import PREFIX
+from tests.chaos.chaos_points import SUPERVISOR, Armed, Scene
+from tests.supervisor.serving import FAST, Peers, launcher_hello, noticed, until
+
+_START_SECONDS = 20.0
+# How an agent's stream fails whose supervisor has died.
+_CUT_OFF = (AssertionError, grpc.RpcError, asyncio.InvalidStateError)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a supervisor."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    directory: Path
+
+    def fired(self, name: str) -> bool:
+        """Whether it killed itself at that point."""
+        return self.process.returncode == -signal.SIGKILL and f"failpoint {name}: " in self.log.read_text()
+
+    @asynccontextmanager
+    async def peers(self) -> AsyncIterator[Peers]:
+        """Peers of it."""
+        endpoints = json.loads((self.directory / ENDPOINTS_FILE).read_bytes())
+        async with Peers.of(Tokens.load(self.directory), endpoints) as peers:
+            yield peers
+
+
+@asynccontextmanager
+async def life(directory: Path, **changes: object) -> AsyncIterator[Life]:
+    """A supervisor on that directory, once it serves or has died; killed at the end."""
+    endpoints = directory / ENDPOINTS_FILE
+    endpoints.unlink(missing_ok=True)
+    settings = {**FAST, "data_dir": directory, **changes}
+    environment = {**os.environ, **{PREFIX + name.upper(): str(value) for name, value in settings.items()}}
+    log = directory.with_name(f"log-{time.monotonic_ns()}")
+    process = _spawn(environment, log)
+    try:
+        await until(lambda: endpoints.exists() or process.poll() is not None, _START_SECONDS)
+        yield Life(process, log, directory)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _spawn(environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        return subprocess.Popen([sys.executable, "-m", "supervisor", "serve"], env=environment, stderr=output)
+
+
+async def status(peers: Peers) -> dict[str, Any]:
+    """What a viewer sees."""
+    headers = {"Authorization": f"Bearer {peers.tokens.viewer()}"}
+    async with peers.session.get(peers.http + "/v1/status", headers=headers) as response:
+        value: dict[str, Any] = await response.json()
+    return value
+
+
+def _params(scene: Scene) -> list[object]:
+    return [
+        pytest.param(armed, id=str(armed), marks=[pytest.mark.brief] * armed.brief)
+        for armed in SUPERVISOR
+        if armed.scene is scene
+    ]
+
+
+@pytest.mark.parametrize("armed", _params(Scene.STARTING))
+async def test_a_start_that_is_cut_off_is_made_up_for_by_the_next(tmp_path: Path, armed: Armed) -> None:
+    """Whatever was written by then, the next start serves, with one secret and no file that others can read."""
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    changes = {"retention_hours": 0.00001}
+    async with life(directory, failpoint=armed.setting, **changes) as armed_life:
+        await until(lambda: armed_life.process.poll() is not None, _START_SECONDS)
+        assert armed_life.fired(armed.name)
+    before = (directory / SECRET_FILE).read_bytes() if (directory / SECRET_FILE).exists() else None
+    async with life(directory, **changes) as again, again.peers() as peers:
+        assert (await status(peers))["jobs"] == []
+        await peers.agent("n1")
+    secret = directory / SECRET_FILE
+    assert before in (None, secret.read_bytes())
+    assert secret.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("armed", [Armed(At.PRUNING, Scene.STARTING), Armed(At.PRUNED, Scene.STARTING)], ids=str)
+async def test_forgetting_that_is_cut_off_is_done_by_the_next(tmp_path: Path, armed: Armed) -> None:
+    """What ended long ago is gone after the next start, whether this one had forgotten it or not; the rest is there."""
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    async with life(directory) as first, first.peers() as peers:
+        ended, present = await peers.agent("ended"), await peers.agent("present")
+        await ended.notices("ended")
+        await ended.notices("ended", revision=2, withdrawn=True)
+        await present.notices("present")
+    async with life(directory, failpoint=armed.setting, retention_hours=0.00001) as second:
+        await until(lambda: second.process.poll() is not None, _START_SECONDS)
+        assert second.fired(armed.name)
+    async with life(directory, retention_hours=0.00001) as third, third.peers() as peers:
+        deadline = time.monotonic() + 5
+        while [one["subject"] for one in (await status(peers))["notices"]] != ["present"]:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("armed", _params(Scene.PEERS))
+async def test_notices_end_once_although_their_end_is_cut_off(tmp_path: Path, armed: Armed) -> None:
+    """Two machines are gone, one replaced and one silent past its deadline; then both are known as gone, once."""
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    async with life(directory, failpoint=armed.setting) as first, first.peers() as peers:
+        machine, silent = await peers.agent("replaced"), await peers.agent("silent")
+        await machine.notices("replaced")
+        await silent.notices("silent", left=0.3)
+        silent.call.cancel()
+        machine.call.cancel()
+        with suppress(*_CUT_OFF):
+            await peers.agent("replaced", node_uid="another", session=11)
+        await until(lambda: first.process.poll() is not None)
+        assert first.fired(armed.name)
+    async with life(directory) as second, second.peers() as peers:
+        await peers.agent("replaced", node_uid="another", session=11)
+        deadline = time.monotonic() + 5
+        while sorted((one["subject"], one["state"], one["episode"]) for one in (await status(peers))["notices"]) != [
+            ("replaced", "gone", 1),
+            ("silent", "gone", 1),
+        ]:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+
+
+_CONFIRMING = (
+    At.STORE_BEGINS,
+    At.STORE_WRITTEN,
+    At.STORE_COMMITTED,
+    At.STORE_PUBLISHED,
+    At.NOTICE_RECEIVED,
+    At.NOTICE_STORED,
+    At.NOTICE_ACKNOWLEDGED,
+    At.REPORT_RECEIVED,
+    At.REPORT_STORED,
+    At.HELLO_RECEIVED,
+    At.JOB_REGISTERED,
+    At.FIRST_ORDER_SENT,
+)
+
+
+@pytest.mark.parametrize(
+    "at", [pytest.param(at, id=at, marks=[pytest.mark.brief] * (at is At.STORE_COMMITTED)) for at in _CONFIRMING]
+)
+async def test_whatever_was_confirmed_is_known_afterwards(tmp_path: Path, at: At) -> None:
+    """Dozens of agents and launchers speak at once; the process dies among the commits that they share."""
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    notices: set[str] = set()
+    restarts: dict[str, int] = {}
+    # The passings before are those of the peers that are connected already.
+    async with life(directory, failpoint=f"{at}:7") as first, first.peers() as peers:
+        async with asyncio.TaskGroup() as group:
+            for number in range(30):
+                group.create_task(_notice(peers, f"node{number}", notices))
+                group.create_task(_restarts(peers, f"job{number}", restarts))
+        await until(lambda: first.process.poll() is not None)
+        assert first.fired(at)
+    assert notices or restarts
+    async with life(directory) as second, second.peers() as peers:
+        known = await status(peers)
+        assert notices <= {one["subject"] for one in known["notices"]}
+        # The launcher's restarts are not shown, but a lower revision than the one that is known is refused.
+        assert restarts.keys() <= {one["job"] for one in known["jobs"]}
+        for job, revision in restarts.items():
+            await _knows(peers, job, revision)
+
+
+async def _notice(peers: Peers, node: str, confirmed: set[str]) -> None:
+    """Reports a notice, and notes that it was acknowledged."""
+    try:
+        agent = await peers.agent(node)
+        await agent.say(notice=noticed(node))
+        await agent.acknowledged(1)
+    except _CUT_OFF:
+        return
+    confirmed.add(node)
+
+
+async def _restarts(peers: Peers, job: str, confirmed: dict[str, int]) -> None:
+    """Registers a job and reports again and again; notes the last revision that was confirmed."""
+    try:
+        launcher = await peers.launcher(job, [])
+        confirmed[job] = 1
+        for restarts in range(1, 20):
+            await launcher.reports(restarts=restarts)
+            confirmed[job] = launcher.report["revision"]
+    except (AssertionError, aiohttp.ClientError, OSError):
+        return
+
+
+async def _knows(peers: Peers, job: str, revision: int) -> None:
+    """An older report of this launcher is refused as such."""
+    report: Mapping[str, Any] = {**launcher_hello(job, [])["report"], "revision": revision - 1}
+    token = peers.tokens.launcher("launcher")
+    answer = await peers.post("/v1/launchers/report", token, {"job": job, "instance": "instance-1", **report})
+    assert answer.code == "older_revision", (job, revision, answer)
