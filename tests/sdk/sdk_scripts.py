@@ -76,7 +76,8 @@ class Clean:
 
     def install(self, *arguments: str) -> bool:
         """Install; whether that was possible."""
-        command = [self.uv, "pip", "install", "--quiet", "--python", self.python, *arguments]
+        # uv's own certificates do not know an index behind a company's authority; those of the system do.
+        command = [self.uv, "pip", "install", "--system-certs", "--quiet", "--python", self.python, *arguments]
         return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
     def remove(self, distribution: str) -> None:
