@@ -33,6 +33,7 @@ metadata-faults: $(INSTALLED) ## Three minutes of a node agent beside metadata t
 		$(BIN)/python -m pytest tests/node_agent/test_agent_faults.py
 
 test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod 0.28.1 (installs that in a cache of its own)
+	-@$(BIN)/python tests/horovod/horovod_installation.py
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/horovod $(ARGS)
 
 chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
