@@ -1,82 +1,22 @@
 """The supervisor dies where no world is needed to see it: at its start, and between two answers to its peers."""
 
 import asyncio
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import grpc
 import pytest
 
 from supervisor.failpoints import At
-from supervisor.identity.tokens import SECRET_FILE, Tokens
-from supervisor.serving import ENDPOINTS_FILE
-from supervisor.settings import PREFIX
+from supervisor.identity.tokens import SECRET_FILE
 from tests.chaos.chaos_points import SUPERVISOR, Armed, Scene
-from tests.supervisor.serving import FAST, Peers, launcher_hello, noticed, until
+from tests.chaos.chaos_service import START_SECONDS, life, status
+from tests.supervisor.serving import Peers, launcher_hello, noticed, until
 
-_START_SECONDS = 20.0
 # How an agent's stream fails whose supervisor has died.
 _CUT_OFF = (AssertionError, grpc.RpcError, asyncio.InvalidStateError)
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """One life of a supervisor."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-    directory: Path
-
-    def fired(self, name: str) -> bool:
-        """Whether it killed itself at that point."""
-        return self.process.returncode == -signal.SIGKILL and f"failpoint {name}: " in self.log.read_text()
-
-    @asynccontextmanager
-    async def peers(self) -> AsyncIterator[Peers]:
-        """Peers of it."""
-        endpoints = json.loads((self.directory / ENDPOINTS_FILE).read_bytes())
-        async with Peers.of(Tokens.load(self.directory), endpoints) as peers:
-            yield peers
-
-
-@asynccontextmanager
-async def life(directory: Path, **changes: object) -> AsyncIterator[Life]:
-    """A supervisor on that directory, once it serves or has died; killed at the end."""
-    endpoints = directory / ENDPOINTS_FILE
-    endpoints.unlink(missing_ok=True)
-    settings = {**FAST, "data_dir": directory, **changes}
-    environment = {**os.environ, **{PREFIX + name.upper(): str(value) for name, value in settings.items()}}
-    log = directory.with_name(f"log-{time.monotonic_ns()}")
-    process = _spawn(environment, log)
-    try:
-        await until(lambda: endpoints.exists() or process.poll() is not None, _START_SECONDS)
-        yield Life(process, log, directory)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _spawn(environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as output:
-        return subprocess.Popen([sys.executable, "-m", "supervisor", "serve"], env=environment, stderr=output)
-
-
-async def status(peers: Peers) -> dict[str, Any]:
-    """What a viewer sees."""
-    headers = {"Authorization": f"Bearer {peers.tokens.viewer()}"}
-    async with peers.session.get(peers.http + "/v1/status", headers=headers) as response:
-        value: dict[str, Any] = await response.json()
-    return value
 
 
 def _params(scene: Scene) -> list[object]:
@@ -94,7 +34,7 @@ async def test_a_start_that_is_cut_off_is_made_up_for_by_the_next(tmp_path: Path
     directory.mkdir(mode=0o700)
     changes = {"retention_hours": 0.00001}
     async with life(directory, failpoint=armed.setting, **changes) as armed_life:
-        await until(lambda: armed_life.process.poll() is not None, _START_SECONDS)
+        await until(lambda: armed_life.process.poll() is not None, START_SECONDS)
         assert armed_life.fired(armed.name)
     before = (directory / SECRET_FILE).read_bytes() if (directory / SECRET_FILE).exists() else None
     async with life(directory, **changes) as again, again.peers() as peers:
@@ -116,7 +56,7 @@ async def test_forgetting_that_is_cut_off_is_done_by_the_next(tmp_path: Path, ar
         await ended.notices("ended", revision=2, withdrawn=True)
         await present.notices("present")
     async with life(directory, failpoint=armed.setting, retention_hours=0.00001) as second:
-        await until(lambda: second.process.poll() is not None, _START_SECONDS)
+        await until(lambda: second.process.poll() is not None, START_SECONDS)
         assert second.fired(armed.name)
     async with life(directory, retention_hours=0.00001) as third, third.peers() as peers:
         deadline = time.monotonic() + 5
@@ -178,6 +118,8 @@ async def test_whatever_was_confirmed_is_known_afterwards(tmp_path: Path, at: At
     restarts: dict[str, int] = {}
     # The passings before are those of the peers that are connected already.
     async with life(directory, failpoint=f"{at}:7") as first, first.peers() as peers:
+        # One that is confirmed whatever the point is: the others may all be waiting there together.
+        await _notice(peers, "first", notices)
         async with asyncio.TaskGroup() as group:
             for number in range(30):
                 group.create_task(_notice(peers, f"node{number}", notices))
@@ -219,7 +161,7 @@ async def _restarts(peers: Peers, job: str, confirmed: dict[str, int]) -> None:
 
 async def _knows(peers: Peers, job: str, revision: int) -> None:
     """An older report of this launcher is refused as such."""
-    report: Mapping[str, Any] = {**launcher_hello(job, [])["report"], "revision": revision - 1}
+    report = {**launcher_hello(job, [])["report"], "revision": revision - 1}
     token = peers.tokens.launcher("launcher")
     answer = await peers.post("/v1/launchers/report", token, {"job": job, "instance": "instance-1", **report})
     assert answer.code == "older_revision", (job, revision, answer)

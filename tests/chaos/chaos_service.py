@@ -1,0 +1,90 @@
+"""One supervisor process at a time on a directory, watched from outside."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.identity.tokens import Tokens
+from supervisor.serving import ENDPOINTS_FILE
+from supervisor.settings import PREFIX
+from tests.supervisor.serving import FAST, Peers, until
+
+START_SECONDS = 20.0
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a supervisor."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    directory: Path
+
+    def fired(self, name: str) -> bool:
+        """Whether it killed itself at that point."""
+        return self.process.returncode == -signal.SIGKILL and f"failpoint {name}: " in self.said()
+
+    def said(self) -> str:
+        """What it has logged."""
+        return _ESCAPES.sub("", self.log.read_text(encoding="utf-8"))
+
+    @asynccontextmanager
+    async def peers(self) -> AsyncIterator[Peers]:
+        """Peers of it."""
+        endpoints = json.loads((self.directory / ENDPOINTS_FILE).read_bytes())
+        async with Peers.of(Tokens.load(self.directory), endpoints) as peers:
+            yield peers
+
+    def descriptors(self) -> int:
+        """How many it has open."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def threads(self) -> int:
+        """How many run in it."""
+        return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
+
+    def resident_bytes(self) -> int:
+        """Memory that it holds."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@asynccontextmanager
+async def life(directory: Path, **changes: object) -> AsyncIterator[Life]:
+    """A supervisor on that directory, once it serves or has died; killed at the end."""
+    endpoints = directory / ENDPOINTS_FILE
+    if endpoints.exists():
+        endpoints.unlink()
+    settings = {**FAST, "data_dir": directory, **changes}
+    environment = {**os.environ, **{PREFIX + name.upper(): str(value) for name, value in settings.items()}}
+    log = directory.with_name(f"log-{time.monotonic_ns()}")
+    process = _spawn(environment, log)
+    try:
+        await until(lambda: endpoints.exists() or process.poll() is not None, START_SECONDS)
+        yield Life(process, log, directory)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _spawn(environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        return subprocess.Popen([sys.executable, "-m", "supervisor", "serve"], env=environment, stderr=output)
+
+
+async def status(peers: Peers) -> dict[str, Any]:
+    """What a viewer sees."""
+    headers = {"Authorization": f"Bearer {peers.tokens.viewer()}"}
+    async with peers.session.get(peers.http + "/v1/status", headers=headers) as response:
+        value: dict[str, Any] = await response.json()
+    return value
