@@ -1,0 +1,72 @@
+"""`python -m benchmarks run` and `python -m benchmarks page`."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from benchmarks import results, table
+from benchmarks.machine import machine
+from benchmarks.results import Outcome, Results
+from benchmarks.scenarios import fanout
+
+RESULTS = Path(__file__).parent / "results" / "latest.json"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+
+
+class Scenario(Protocol):
+    """What a module of `benchmarks.scenarios` has; `root` is an empty directory of its own."""
+
+    async def __call__(self, root: Path, *, short: bool) -> Outcome:
+        """Does it and says what was measured."""
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "fanout": fanout.run,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The commands; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    match given.command:
+        case "page":
+            _page(given.results)
+        case _:
+            asyncio.run(_run(given))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks")
+    commands = parser.add_subparsers(dest="command", required=True)
+    runs = commands.add_parser("run", help="measure, and print what was measured")
+    runs.add_argument("--short", action="store_true", help="everything small: whether it works, not how fast it is")
+    runs.add_argument("--only", action="append", choices=list(SCENARIOS), help="this scenario; may be repeated")
+    runs.add_argument("--results", type=Path, help="write the results here, as JSON")
+    pages = commands.add_parser("page", help="write results into docs/benchmarks.md")
+    pages.add_argument("--results", type=Path, default=RESULTS)
+    return parser
+
+
+async def _run(given: argparse.Namespace) -> None:
+    outcomes: list[Outcome] = []
+    for name in given.only or SCENARIOS:
+        sys.stderr.write(f"{name} …\n")
+        with tempfile.TemporaryDirectory(prefix="benchmark-") as root:
+            outcomes.append(await SCENARIOS[name](Path(root), short=given.short))
+    found = Results(machine=machine(), short=given.short, outcomes=tuple(outcomes))
+    sys.stdout.write(table.render(found))
+    if given.results is not None:
+        results.write(given.results, found)
+
+
+def _page(source: Path) -> None:
+    PAGE.write_text(table.page(PAGE.read_text(encoding="utf-8"), results.read(source)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""One real training process: `kubeai.elastic` in a plain Python, asked every millisecond whether it may go on."""
+
+import sys
+import time
+
+import msgspec
+
+import kubeai.elastic
+from benchmarks.clients.speech import say
+
+_LOOK_SECONDS = 0.001
+_STOPPED = 3
+
+
+class Listening(msgspec.Struct, frozen=True, tag=True):
+    """The supervisor has spoken to it."""
+
+
+class Fell(msgspec.Struct, frozen=True, tag=True):
+    """`check_alive()` was False for the first time, at `at` (CLOCK_MONOTONIC)."""
+
+    at: float
+
+
+def main() -> int:
+    """Until the flag falls; then it ends as a training script would, through the SDK's exit hook."""
+    kubeai.elastic.init()
+    while kubeai.elastic.directive().generation == 0:
+        time.sleep(_LOOK_SECONDS)
+    say(Listening())
+    while kubeai.elastic.check_alive():
+        time.sleep(_LOOK_SECONDS)
+    say(Fell(time.monotonic()))
+    return _STOPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""How the harness and a client process speak: one tagged JSON object a line, over stdin and stdout."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+import uvloop
+
+_MOST_LINE_BYTES = 256 * 1024 * 1024
+
+C = TypeVar("C")
+
+
+def say(answer: msgspec.Struct) -> None:
+    """Answers the harness."""
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def serve(commands: msgspec.json.Decoder[C], handle: Callable[[C], Awaitable[msgspec.Struct]]) -> None:
+    """Answers one command after the other until the harness closes stdin."""
+    uvloop.run(_serve(commands, handle))
+
+
+async def _serve(commands: msgspec.json.Decoder[C], handle: Callable[[C], Awaitable[msgspec.Struct]]) -> None:
+    reader = asyncio.StreamReader(limit=_MOST_LINE_BYTES)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        say(await handle(commands.decode(line)))

@@ -1,0 +1,66 @@
+"""What a user would do without a supervisor: a loop that asks the metadata every 2 s, and SIGTERM to the training.
+
+`poll URL PID` is the loop, `train` is the process that gets the signal; it notes the time and goes on.
+"""
+
+import os
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import msgspec
+
+from benchmarks.clients.speech import say
+
+POLL_SECONDS = 2.0
+_TIMEOUT_SECONDS = 1.0
+
+
+class Training(msgspec.Struct, frozen=True, tag=True):
+    """The handler is in place."""
+
+
+class Signalled(msgspec.Struct, frozen=True, tag=True):
+    """SIGTERM was handled at `at` (CLOCK_MONOTONIC)."""
+
+    at: float
+
+
+def main(arguments: list[str]) -> None:
+    """Either of the two; both until they are killed."""
+    match arguments:
+        case ["poll", url, pid]:
+            _poll(url, int(pid))
+        case _:
+            _train()
+
+
+def _poll(url: str, pid: int) -> None:
+    was_noticed = False
+    while True:
+        noticed = _noticed(url)
+        if noticed and not was_noticed:
+            os.kill(pid, signal.SIGTERM)
+        was_noticed = noticed
+        time.sleep(POLL_SECONDS)
+
+
+def _noticed(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS):  # noqa: S310 - the harness's own loopback server
+            return True
+    except (urllib.error.URLError, TimeoutError):
+        return False
+
+
+def _train() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: say(Signalled(time.monotonic())))
+    say(Training())
+    while True:
+        time.sleep(0.001)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,113 @@
+"""From what was sent, decided and seen to delays: pure. All instants are CLOCK_MONOTONIC."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.clients.agents import Sent
+from benchmarks.clients.streams import Seen
+from benchmarks.harness.decisions import Decided
+
+_STOPPING = "Stopping"
+_SHRINKING = "Shrinking"
+_SUSPENDED = "Suspended"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Whose stream it is; a stream's number is its place in the list of peers."""
+
+    job: str
+    host: str
+    rank: int
+
+
+class MissingLineError(AssertionError):
+    """A process was never told what it had to be told: that is no slow delivery but a lost one."""
+
+
+def fanout_delays(decided: Sequence[Decided], seen: Sequence[Seen], peers: Sequence[Peer]) -> list[float]:
+    """From the commit of a decision to its line at each process that it tells.
+
+    Raises:
+        MissingLineError: One was not told.
+    """
+    return [*_stop_delays(decided, seen, peers), *_checkpoint_delays(decided, seen, peers)]
+
+
+def rank_zero_delays(sent: Iterable[Sent], seen: Iterable[Seen], peers: Sequence[Peer], spare: int) -> list[float]:
+    """From the notice that meant a job's STOP to that line at its rank 0.
+
+    A job can lose `spare` hosts, so that the notice after these means STOP.
+    """
+    notices: dict[str, list[float]] = {}
+    jobs = {peer.host: peer.job for peer in peers}
+    for each in sent:
+        notices.setdefault(jobs[each.node], []).append(each.at)
+    stops = _first(seen, lambda each: each.directive == "STOP" and peers[each.stream].rank == 0)
+    return [stops[stream] - sorted(notices[peers[stream].job])[spare] for stream in stops]
+
+
+def noticed_delays(sent: Iterable[Sent], seen: Iterable[Seen], peers: Sequence[Peer]) -> list[float]:
+    """From a node's notice to the line that shows it, at every process of that node.
+
+    Raises:
+        MissingLineError: One was not told.
+    """
+    shown = _first(seen, lambda each: each.notice.startswith(f"metadata/uid-{peers[each.stream].host}#"))
+    at = {each.node: each.at for each in sent}
+    told = [(stream, at[peer.host]) for stream, peer in enumerate(peers) if peer.host in at]
+    return list(_delays(told, shown, "a notice of its own node"))
+
+
+def everyone_at(decided: Iterable[Decided], job: str) -> float:
+    """When it was decided that all processes of a job stop: it is suspended, since rank 0 has acknowledged.
+
+    Raises:
+        MissingLineError: It never was.
+    """
+    for each in decided:
+        if each.job == job and each.phase == _SUSPENDED:
+            return each.at
+    raise MissingLineError(f"{job} was never stopped for everyone")
+
+
+def _stop_delays(decided: Sequence[Decided], seen: Sequence[Seen], peers: Sequence[Peer]) -> Iterator[float]:
+    stops = _first(seen, lambda each: each.directive == "STOP")
+    first: dict[str, float] = {}
+    for each in decided:
+        if each.phase == _STOPPING:
+            first.setdefault(each.job, each.at)
+    everyone = {job: everyone_at(decided, job) for job in first}
+    told = [
+        (stream, first[peer.job] if peer.rank == 0 else everyone[peer.job])
+        for stream, peer in enumerate(peers)
+        if peer.job in first
+    ]
+    return _delays(told, stops, "STOP")
+
+
+def _checkpoint_delays(decided: Iterable[Decided], seen: Sequence[Seen], peers: Sequence[Peer]) -> Iterator[float]:
+    """A process on an excluded host is told to leave instead, in its own time."""
+    asked = {each.generation for each in seen if each.directive == "CHECKPOINT"}
+    for each in decided:
+        if each.phase == _SHRINKING and each.generation in asked:
+            shown = _first(seen, lambda line, made=each: (line.directive, line.generation) == ("CHECKPOINT", made.generation))
+            leaving = {line.stream for line in seen if line.directive == "LEAVE" and line.generation <= each.generation}
+            told = [(s, each.at) for s, peer in enumerate(peers) if peer.job == each.job and s not in leaving]
+            yield from _delays(told, shown, "CHECKPOINT")
+
+
+def _first(seen: Iterable[Seen], wanted: Callable[[Seen], bool]) -> dict[int, float]:
+    """When each stream had its first line of a kind."""
+    found: dict[int, float] = {}
+    for each in seen:
+        if wanted(each):
+            found[each.stream] = min(each.at, found.get(each.stream, each.at))
+    return found
+
+
+def _delays(told: Iterable[tuple[int, float]], shown: dict[int, float], what: str) -> Iterator[float]:
+    for stream, since in told:
+        if stream not in shown:
+            raise MissingLineError(f"stream {stream} was never told {what}")
+        yield shown[stream] - since

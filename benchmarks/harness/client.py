@@ -1,0 +1,88 @@
+"""A client process, as the harness sees it: started, asked, ended."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Generic, Self, TypeVar
+
+import msgspec
+
+_MOST_LINE_BYTES = 256 * 1024 * 1024
+_END_SECONDS = 10.0
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+
+class ClientEndedError(RuntimeError):
+    """The client ended instead of answering; its traceback is on stderr."""
+
+
+class Client(Generic[A]):
+    """One module of `benchmarks.clients`, running; its answers are of type `A`. Start with `start`, end with `end`."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, answers: type[A]) -> None:
+        self.name = name
+        self._process = process
+        self._decoder = msgspec.json.Decoder(answers)
+
+    @classmethod
+    async def start(
+        cls, name: str, answers: type[A], arguments: Sequence[str] = (), env: Mapping[str, str] | None = None, *, quiet: bool = False
+    ) -> Self:
+        """Starts `benchmarks.clients.<name>` with more environment and arguments; `quiet` ones have no stderr."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", f"benchmarks.clients.{name}", *arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL if quiet else None,
+            env={**os.environ, **(env or {})},
+            limit=_MOST_LINE_BYTES,
+        )
+        return cls(name, process, answers)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    async def ask(self, command: msgspec.Struct) -> A:
+        """Says something and waits for the answer.
+
+        Raises:
+            ClientEndedError: There is none.
+        """
+        self.say(command)
+        return await self.hear()
+
+    def say(self, command: msgspec.Struct) -> None:
+        """Says something; the answer is still to be heard."""
+        if self._process.stdin is None:
+            raise AssertionError("clients are started with a pipe")
+        self._process.stdin.write(msgspec.json.encode(command) + b"\n")
+
+    async def hear(self) -> A:
+        """The next thing that it says.
+
+        Raises:
+            ClientEndedError: There is none.
+        """
+        if self._process.stdout is None:
+            raise AssertionError("clients are started with a pipe")
+        line = await self._process.stdout.readline()
+        if not line:
+            raise ClientEndedError(f"{self.name} has ended with {await self._process.wait()}")
+        return self._decoder.decode(line)
+
+    async def end(self) -> None:
+        """Closes its stdin, which ends it; kills it where that does not."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()

@@ -1,0 +1,180 @@
+"""A supervisor with many agents, jobs and streams, all of them protocol clients in processes of their own."""
+
+import ssl
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.clients import agents, streams
+from benchmarks.delays import Peer
+from benchmarks.harness.client import Client
+from benchmarks.harness.launchers import JobShape, LaunchedJob, Launchers
+from benchmarks.harness.server import Server
+from simulator.cloud.process import TooLate
+
+_READY_SECONDS = 300.0
+_MOST_AGENTS = 1000
+_MOST_STREAMS = 5000
+"""In one client process: more would make it the bottleneck."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How much of everything: `jobs` share `nodes` and `streams` evenly, each node with its own agent.
+
+    `spare` is how many nodes a job can lose before it is stopped.
+    """
+
+    nodes: int
+    streams: int
+    jobs: int
+    spare: int = 0
+    framework: str = "horovod"
+
+    def node_names(self) -> list[str]:
+        """All nodes."""
+        return [f"node-{number}" for number in range(self.nodes)]
+
+    def job_shapes(self) -> list[JobShape]:
+        """All jobs."""
+        names, each = self.node_names(), self.nodes // self.jobs
+        return [
+            JobShape(
+                name=f"job-{number}",
+                hosts=names[number * each : (number + 1) * each],
+                min_workers=each - self.spare,
+                framework=self.framework,
+            )
+            for number in range(self.jobs)
+        ]
+
+
+class Fleet:
+    """All that was started, and the server."""
+
+    def __init__(self, shape: Shape, server: Server, ca: Path | None) -> None:
+        self.shape = shape
+        self.server = server
+        self.jobs: list[LaunchedJob] = []
+        self._ca = ca
+        self._agents: list[Client[agents.Answer]] = []
+        self._streams: list[Client[streams.Arrivals]] = []
+        self._agents_of: dict[str, Client[agents.Answer]] = {}
+        self.peers: list[Peer] = []
+        self._stack = AsyncExitStack()
+        self._launchers: Launchers | None = None
+        self._offsets: list[int] = []
+
+    async def start_agents(self) -> None:
+        """Connects an agent for every node."""
+        tokens = self.server.tokens
+        every = self.shape.node_names()
+        for start in range(0, len(every), _MOST_AGENTS):
+            names = every[start : start + _MOST_AGENTS]
+            client = await Client.start("agents", agents.Answer)
+            self._stack.push_async_callback(client.end)
+            self._agents.append(client)
+            nodes = [agents.Node(name, tokens.agent(name)) for name in names]
+            await client.ask(agents.Setup(self.server.endpoints.grpc, _text(self._ca), nodes))
+            self._agents_of.update(dict.fromkeys(names, client))
+
+    async def start_jobs(self) -> None:
+        """Registers all jobs and lets them run."""
+        trust = ssl.create_default_context(cafile=self._ca) if self._ca is not None else None
+        launchers = Launchers(self.server.endpoints.http, self.server.tokens, trust)
+        self._launchers = await self._stack.enter_async_context(launchers)
+        self.jobs = self._launchers.launch(self.shape.job_shapes())
+        await self._launchers.until_running(self.jobs, _READY_SECONDS)
+
+    async def start_streams(self) -> None:
+        """Opens all streams and waits for the first line of each."""
+        groups = self._groups()
+        address = self.server.endpoints.http_address
+        for batch in _by_size(groups, _MOST_STREAMS):
+            client = await Client.start("streams", streams.Arrivals)
+            self._stack.push_async_callback(client.end)
+            self._streams.append(client)
+            self._offsets.append(len(self.peers))
+            self.peers += [Peer(g.job, host, rank) for g in batch for rank, host in enumerate(g.hosts)]
+            await client.ask(streams.Setup(address.host, address.port, _text(self._ca), batch))
+        await self.until_ready(_READY_SECONDS)
+
+    async def until_ready(self, seconds: float) -> list[float]:
+        """Waits until all streams have their first line; returns when they did since this was last asked.
+
+        Raises:
+            TooLate: Some do not.
+        """
+        opened: list[float] = []
+        for client in self._streams:
+            arrivals = await client.ask(streams.Ready(seconds))
+            opened += arrivals.opened
+            if arrivals.waiting:
+                raise TooLate(f"{arrivals.waiting} streams have no line")
+        return opened
+
+    async def notice(self, nodes: Sequence[str], over: float, seconds_left: float = 3600.0) -> list[agents.Sent]:
+        """Lets these nodes be noticed, evenly over so many seconds; returns when all notices are durable."""
+        by_client: dict[Client[agents.Answer], list[str]] = {}
+        for node in nodes:
+            by_client.setdefault(self._agents_of[node], []).append(node)
+        sent: list[agents.Sent] = []
+        for client, names in by_client.items():
+            client.say(agents.Notice(names, over, seconds_left))
+        for client in by_client:
+            sent += (await client.hear()).sent
+        return sent
+
+    async def seen(self) -> list[streams.Seen]:
+        """All directives that have arrived since this was last asked, with `stream` counted over all clients."""
+        seen: list[streams.Seen] = []
+        for offset, client in zip(self._offsets, self._streams, strict=True):
+            arrivals = await client.ask(streams.Drain())
+            seen += [streams.Seen(each.at, each.stream + offset, *_rest(each)) for each in arrivals.seen]
+        return seen
+
+    async def close(self) -> None:
+        """Ends everything but the server."""
+        await self._stack.aclose()
+
+    def _groups(self) -> list[streams.Group]:
+        each = self.shape.streams // self.shape.nodes
+        return [
+            streams.Group(job.shape.name, job.token, [host for host in job.shape.hosts for _ in range(each)])
+            for job in self.jobs
+        ]
+
+
+@asynccontextmanager
+async def fleet(root: Path, shape: Shape, ca: Path | None = None) -> AsyncIterator[Fleet]:
+    """A supervisor and its agents; jobs and streams are started by the scenario."""
+    server = Server(root)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.stop)
+        await server.start()
+        one = Fleet(shape, server, ca)
+        stack.push_async_callback(one.close)
+        await one.start_agents()
+        yield one
+
+
+def _by_size(groups: Iterable[streams.Group], most: int) -> list[list[streams.Group]]:
+    """Groups that together have at most so many processes; one that has more by itself stays whole."""
+    batches: list[list[streams.Group]] = [[]]
+    size = 0
+    for group in groups:
+        if batches[-1] and size + len(group.hosts) > most:
+            batches.append([])
+            size = 0
+        batches[-1].append(group)
+        size += len(group.hosts)
+    return batches
+
+
+def _rest(seen: streams.Seen) -> tuple[str, int, str]:
+    return seen.directive, seen.generation, seen.notice
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,53 @@
+"""The machine, and what a process takes of it, from /proc."""
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.results import Machine
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_USER_TICKS, _SYSTEM_TICKS = 11, 12
+"""Positions in /proc/PID/stat, counted behind the command's closing bracket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process has used: seconds of CPU since it began, bytes resident now."""
+
+    cpu_seconds: float
+    resident_bytes: int
+
+
+def usage(pid: int) -> Usage:
+    """Of a process that lives; OSError where it does not."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
+    return Usage(ticks / _TICKS, _kibibytes(Path(f"/proc/{pid}/status"), "VmRSS") * 1024)
+
+
+def machine() -> Machine:
+    """This machine, without anything that tells it from others of its kind."""
+    return Machine(
+        cores=os.cpu_count() or 1,
+        cpu=_cpu(),
+        memory_bytes=_kibibytes(Path("/proc/meminfo"), "MemTotal") * 1024,
+        python=platform.python_version(),
+    )
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _kibibytes(path: Path, field: str) -> int:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0])
+    raise OSError(f"{path} has no {field}")

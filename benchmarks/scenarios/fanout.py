@@ -1,0 +1,160 @@
+"""Notice → flag with many agents and streams, alone and while a hundred notices arrive."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.clients.agents import Sent
+from benchmarks.clients.streams import Seen
+from benchmarks.delays import Peer, everyone_at, fanout_delays, noticed_delays, rank_zero_delays
+from benchmarks.harness.decisions import Decided, decisions
+from benchmarks.harness.fleet import Fleet, Shape, fleet
+from benchmarks.harness.launchers import LaunchedJob
+from benchmarks.harness.training import Run, trainings
+from benchmarks.machine import Usage
+from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
+from benchmarks.summary import summarize
+
+FANOUT_P99_SECONDS = 0.15
+_REAL_PROCESSES = 4
+_STORM_SECONDS = 2.0
+_ROUND_SECONDS = 2.5
+"""Longer than the window in which a group of notices is collected."""
+
+METHOD = """\
+The supervisor is real, a process of its own with its own store and tokens. Agents and streams are protocol clients in
+other processes on the same cores, each with a connection and a token of its own; four processes of the stopped job are
+real ones with `kubeai.elastic`. *Fan-out* is from the commit of a decision to the receipt of its line by each process
+that it tells: STOP to rank 0, STOP to the others, CHECKPOINT to all. *To rank 0* is the whole path, from the agent's
+first notice that means STOP to rank 0's line. *To the noticed* is from a node's notice to the line that shows it on
+that node, which waits up to 50 ms for more. *Real flag* is from the commit that stops everybody to `check_alive()`
+False in the last real process. *Alone* is one job that loses a node every 2.5 s; a storm is 100 notices in 2 s, each
+job being stopped by its first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One case: what there is, and how many notices come."""
+
+    case: str
+    shape: Shape
+    notices: int
+    storm: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """What one case brought."""
+
+    sent: Sequence[Sent]
+    seen: Sequence[Seen]
+    decided: Sequence[Decided]
+    real_fell: Sequence[float]
+    before: Usage
+    streams: Usage
+    quiet: Usage
+    after: Usage
+
+
+def loads(*, short: bool) -> list[Load]:
+    """The cases."""
+    nodes, streams, notices, rounds = (20, 200, 10, 2) if short else (200, 2000, 100, 5)
+    many = (20, 200) if short else (250, 2000)
+    alone = Shape(nodes=nodes, streams=streams, jobs=1, spare=rounds, framework="torchrun")
+    storms = [
+        Shape(nodes=nodes, streams=streams, jobs=1),
+        Shape(nodes=nodes, streams=streams, jobs=nodes // 20 if not short else 5),
+        Shape(nodes=many[0], streams=many[1], jobs=many[0]),
+    ]
+    return [
+        Load(case="alone, 1 job", shape=alone, notices=rounds + 1, storm=False),
+        *(Load(case=f"storm, {_jobs(each)}", shape=each, notices=notices, storm=True) for each in storms),
+    ]
+
+
+async def run(root: Path, *, short: bool) -> Outcome:
+    """All cases, one after the other."""
+    rows = [await measure(root / str(number), load) for number, load in enumerate(loads(short=short))]
+    shape = loads(short=short)[0].shape
+    title = f"Notice → flag, {shape.nodes} agents, {shape.streams:,} streams"
+    return Outcome(scenario="fanout", title=title, method=METHOD, rows=tuple(rows))
+
+
+async def measure(root: Path, load: Load) -> Row:
+    """One case."""
+    root.mkdir(parents=True)
+    async with fleet(root, load.shape) as peers:
+        return _row(load, peers.peers, await _measure(root, load, peers))
+
+
+async def _measure(root: Path, load: Load, peers: Fleet) -> _Measured:
+    await peers.start_jobs()
+    before = peers.server.usage()
+    await peers.start_streams()
+    after_streams = peers.server.usage()
+    job = peers.jobs[0]
+    run = Run(address=peers.server.endpoints.http, token=job.token, job=job.shape.name)
+    hosts = [job.shape.hosts[0]] * _REAL_PROCESSES
+    async with trainings(root / "identity", run, hosts, first_rank=load.shape.streams) as real:
+        await peers.seen()
+        quiet = peers.server.usage()
+        sent = await _notices(load, peers)
+        real_fell = await real.fell()
+        return _Measured(
+            sent=sent,
+            seen=await peers.seen(),
+            decided=decisions(peers.server.log),
+            real_fell=real_fell,
+            before=before,
+            streams=after_streams,
+            quiet=quiet,
+            after=peers.server.usage(),
+        )
+
+
+async def _notices(load: Load, peers: Fleet) -> list[Sent]:
+    nodes = _victims(peers.jobs, load.notices)
+    if load.storm:
+        sent = await peers.notice(nodes, _STORM_SECONDS)
+    else:
+        sent = []
+        for node in nodes:
+            sent += await peers.notice([node], 0.0)
+            await asyncio.sleep(_ROUND_SECONDS)
+    await asyncio.sleep(_ROUND_SECONDS)
+    return sent
+
+
+def _victims(jobs: Sequence[LaunchedJob], count: int) -> list[str]:
+    """A node of each job in turn, so that all jobs have the same share; the last host of a job first."""
+    hosts = [list(job.shape.hosts) for job in jobs]
+    return [hosts[turn % len(hosts)].pop() for turn in range(count)]
+
+
+def _row(load: Load, peers: Sequence[Peer], measured: _Measured) -> Row:
+    aim = Target(at_most=FANOUT_P99_SECONDS)
+    everyone = everyone_at(measured.decided, peers[0].job)
+    spare = load.shape.spare
+    return Row(
+        case=load.case,
+        figures=(
+            *figures("fan-out", summarize(fanout_delays(measured.decided, measured.seen, peers)), p99=aim),
+            *figures("to rank 0", summarize(rank_zero_delays(measured.sent, measured.seen, peers, spare))),
+            *figures("to the noticed", summarize(noticed_delays(measured.sent, measured.seen, peers))),
+            Figure(label="real flag", value=max(measured.real_fell) - everyone, unit=Unit.SECONDS),
+            *_costs(load, measured),
+        ),
+    )
+
+
+def _costs(load: Load, measured: _Measured) -> Iterator[Figure]:
+    spent = measured.after.cpu_seconds - measured.quiet.cpu_seconds
+    grown = measured.streams.resident_bytes - measured.before.resident_bytes
+    yield Figure(label="server CPU", value=spent, unit=Unit.SECONDS)
+    yield Figure(label="server RSS", value=measured.after.resident_bytes, unit=Unit.BYTES)
+    yield Figure(label="a stream", value=grown / load.shape.streams, unit=Unit.BYTES)
+
+
+def _jobs(shape: Shape) -> str:
+    return f"{shape.jobs} job{'s' if shape.jobs > 1 else ''}"

@@ -1,0 +1,99 @@
+"""Results as the tables of a page."""
+
+from collections.abc import Iterable, Iterator
+
+from benchmarks.results import Figure, Machine, Outcome, Results, Unit
+
+BEGIN = "<!-- results: `make bench-page` writes what is below -->"
+END = "<!-- end of results -->"
+
+_MEBIBYTE = 1024 * 1024
+_KIBIBYTE = 1024
+
+
+class NoPlaceError(ValueError):
+    """The page lacks the two marks between which the tables belong."""
+
+
+def page(text: str, results: Results) -> str:
+    """The page with these results in place of those that it has.
+
+    Raises:
+        NoPlaceError: It has no place for them.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise NoPlaceError(f"the page must contain {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n\n{render(results)}\n{END}{after}"
+
+
+def render(results: Results) -> str:
+    """All tables, as Markdown."""
+    parts = [_machine(results.machine, short=results.short), *(_outcome(outcome) for outcome in results.outcomes)]
+    return "\n".join(parts)
+
+
+def shown(figure: Figure) -> str:
+    """A figure with a unit that suits its size."""
+    match figure.unit:
+        case Unit.SECONDS if figure.value < 1:
+            return f"{figure.value * 1000:.3g} ms"
+        case Unit.SECONDS:
+            return f"{figure.value:.3g} s"
+        case Unit.NANOSECONDS:
+            return f"{figure.value:.1f} ns"
+        case Unit.BYTES:
+            return _bytes(figure.value)
+        case Unit.CORES:
+            return f"{figure.value * 100:.3g} %"
+        case Unit.RATIO:
+            return f"× {figure.value:.2f}"
+        case Unit.COUNT:
+            return f"{figure.value:,.0f}"
+
+
+def _bytes(value: float) -> str:
+    return f"{value / _MEBIBYTE:.1f} MiB" if abs(value) >= _MEBIBYTE else f"{value / _KIBIBYTE:.1f} KiB"
+
+
+def _machine(machine: Machine, *, short: bool) -> str:
+    memory = machine.memory_bytes / _MEBIBYTE / 1024
+    kind = "A short run, for the change it checks and not for its numbers. " if short else ""
+    return f"{kind}{machine.cores} cores ({machine.cpu}), {memory:.0f} GiB, Python {machine.python}.\n"
+
+
+def _outcome(outcome: Outcome) -> str:
+    labels = _labels(outcome)
+    lines = [f"### {outcome.title}", "", outcome.method, "", *_head(labels)]
+    for row in outcome.rows:
+        cells = {figure.label: _cell(figure) for figure in row.figures}
+        lines.append(_line([row.case, *(cells.get(label, "") for label in labels)]))
+    return "\n".join([*lines, *_reasons(outcome), ""])
+
+
+def _labels(outcome: Outcome) -> list[str]:
+    return list(dict.fromkeys(figure.label for row in outcome.rows for figure in row.figures))
+
+
+def _head(labels: list[str]) -> Iterator[str]:
+    yield _line(["", *labels])
+    yield _line(["---", *("---:" for _ in labels)])
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(figure: Figure) -> str:
+    if figure.target is None:
+        return shown(figure)
+    bound = shown(Figure(label="", value=figure.target.at_most, unit=figure.unit))
+    return f"{shown(figure)} ({'≤' if figure.met else '**not** ≤'} {bound})"
+
+
+def _reasons(outcome: Outcome) -> Iterator[str]:
+    missed = [(row.case, each) for row in outcome.rows for each in row.figures if each.met is False]
+    for case, figure in missed:
+        if figure.target is not None and figure.target.why:
+            yield f"\nNot met, {case}, {figure.label}: {figure.target.why}"
