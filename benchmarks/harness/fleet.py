@@ -1,6 +1,5 @@
 """A supervisor with many agents, jobs and streams, all of them protocol clients in processes of their own."""
 
-import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -53,11 +52,10 @@ class Shape:
 class Fleet:
     """All that was started, and the server."""
 
-    def __init__(self, shape: Shape, server: Server, ca: Path | None) -> None:
+    def __init__(self, shape: Shape, server: Server) -> None:
         self.shape = shape
         self.server = server
         self.jobs: list[LaunchedJob] = []
-        self._ca = ca
         self._agents: list[Client[agents.Answer]] = []
         self._streams: list[Client[streams.Arrivals]] = []
         self._agents_of: dict[str, Client[agents.Answer]] = {}
@@ -76,13 +74,12 @@ class Fleet:
             self._stack.push_async_callback(client.end)
             self._agents.append(client)
             nodes = [agents.Node(name, tokens.agent(name)) for name in names]
-            await client.ask(agents.Setup(self.server.endpoints.grpc, _text(self._ca), nodes))
+            await client.ask(agents.Setup(self.server.endpoints.grpc, _text(self.server.ca), nodes))
             self._agents_of.update(dict.fromkeys(names, client))
 
     async def start_jobs(self) -> None:
         """Registers all jobs and lets them run."""
-        trust = ssl.create_default_context(cafile=self._ca) if self._ca is not None else None
-        launchers = Launchers(self.server.endpoints.http, self.server.tokens, trust)
+        launchers = Launchers(self.server.endpoints.http, self.server.tokens, self.server.ca)
         self._launchers = await self._stack.enter_async_context(launchers)
         self.jobs = self._launchers.launch(self.shape.job_shapes())
         await self._launchers.until_running(self.jobs, _READY_SECONDS)
@@ -97,7 +94,7 @@ class Fleet:
             self._streams.append(client)
             self._offsets.append(len(self.peers))
             self.peers += [Peer(g.job, host, rank) for g in batch for rank, host in enumerate(g.hosts)]
-            await client.ask(streams.Setup(address.host, address.port, _text(self._ca), batch))
+            await client.ask(streams.Setup(address.host, address.port, _text(self.server.ca), batch))
         await self.until_ready(_READY_SECONDS)
 
     async def until_ready(self, seconds: float) -> list[float]:
@@ -147,13 +144,13 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(root: Path, shape: Shape, ca: Path | None = None) -> AsyncIterator[Fleet]:
+async def fleet(root: Path, shape: Shape, *, tls: bool) -> AsyncIterator[Fleet]:
     """A supervisor and its agents; jobs and streams are started by the scenario."""
-    server = Server(root)
+    server = Server(root, tls=tls)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
         await server.start()
-        one = Fleet(shape, server, ca)
+        one = Fleet(shape, server)
         stack.push_async_callback(one.close)
         await one.start_agents()
         yield one

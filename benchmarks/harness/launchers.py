@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -73,7 +74,7 @@ class Launchers:
     """
 
     def __init__(
-        self, url: str, tokens: Tokens, ca: ssl.SSLContext | None = None, *, acknowledges: bool = True
+        self, url: str, tokens: Tokens, ca: Path | None = None, *, acknowledges: bool = True
     ) -> None:
         self._url = url
         self._acknowledges = acknowledges
@@ -84,7 +85,8 @@ class Launchers:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Launchers":
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._ca if self._ca is not None else True)
+        trust = True if self._ca is None else ssl.create_default_context(cafile=self._ca)
+        connector = aiohttp.TCPConnector(limit=0, ssl=trust)
         timeout = aiohttp.ClientTimeout(total=None)
         self._http = await self._stack.enter_async_context(aiohttp.ClientSession(connector=connector, timeout=timeout))
         return self

@@ -9,6 +9,7 @@ import msgspec
 
 from benchmarks.machine import Usage, usage
 from servicekit.address import Address, parse
+from simulator.certificates import Authority
 from simulator.cloud.process import Child, TooLate, environment, script, spawn
 from supervisor.identity.tokens import Tokens
 
@@ -30,9 +31,15 @@ class Endpoints:
 
 
 class Server:
-    """One `elastic-job-supervisor serve` with a data directory of its own; every start has the first one's ports."""
+    """One `elastic-job-supervisor serve` with a data directory of its own; every start has the first one's ports.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: An empty directory.
+        tls: It serves with a certificate, which an authority of its own has signed.
+    """
+
+    def __init__(self, root: Path, *, tls: bool) -> None:
+        self._authority = Authority(root / "certificates") if tls else None
         self._data = root / "supervisor"
         self._file = self._data / "endpoints.json"
         self._root = root
@@ -46,6 +53,11 @@ class Server:
         if self._endpoints is None:
             raise AssertionError("start it first")
         return self._endpoints
+
+    @property
+    def ca(self) -> Path | None:
+        """Whom its clients have to trust; None without TLS."""
+        return None if self._authority is None else self._authority.ca_file
 
     @property
     def tokens(self) -> Tokens:
@@ -95,4 +107,13 @@ class Server:
             "JOB_SUPERVISOR_GRPC_ADDRESS": known.grpc if known else "127.0.0.1:0",
             "JOB_SUPERVISOR_HTTP_ADDRESS": str(known.http_address) if known else "127.0.0.1:0",
             "JOB_SUPERVISOR_LOG_FORMAT": "json",
+            **self._certificate(),
+        }
+
+    def _certificate(self) -> dict[str, str]:
+        if self._authority is None:
+            return {}
+        return {
+            "JOB_SUPERVISOR_TLS_CERT_FILE": str(self._authority.cert_file),
+            "JOB_SUPERVISOR_TLS_KEY_FILE": str(self._authority.key_file),
         }

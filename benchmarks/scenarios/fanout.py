@@ -41,6 +41,7 @@ class Load:
     shape: Shape
     notices: int
     storm: bool
+    tls: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +69,15 @@ def loads(*, short: bool) -> list[Load]:
         Shape(nodes=many[0], streams=many[1], jobs=many[0]),
     ]
     return [
-        Load(case="alone, 1 job", shape=alone, notices=rounds + 1, storm=False),
-        *(Load(case=f"storm, {_jobs(each)}", shape=each, notices=notices, storm=True) for each in storms),
+        load
+        for tls, suffix in ((False, ""), (True, ", TLS"))
+        for load in (
+            Load(case=f"alone, 1 job{suffix}", shape=alone, notices=rounds + 1, storm=False, tls=tls),
+            *(
+                Load(case=f"storm, {_jobs(each)}{suffix}", shape=each, notices=notices, storm=True, tls=tls)
+                for each in storms
+            ),
+        )
     ]
 
 
@@ -84,7 +92,7 @@ async def run(root: Path, *, short: bool) -> Outcome:
 async def measure(root: Path, load: Load) -> Row:
     """One case."""
     root.mkdir(parents=True)
-    async with fleet(root, load.shape) as peers:
+    async with fleet(root, load.shape, tls=load.tls) as peers:
         return _row(load, peers.peers, await _measure(root, load, peers))
 
 
@@ -94,7 +102,7 @@ async def _measure(root: Path, load: Load, peers: Fleet) -> _Measured:
     await peers.start_streams()
     after_streams = peers.server.usage()
     job = peers.jobs[0]
-    run = Run(address=peers.server.endpoints.http, token=job.token, job=job.shape.name)
+    run = Run(address=peers.server.endpoints.http, token=job.token, job=job.shape.name, ca=peers.server.ca)
     hosts = [job.shape.hosts[0]] * _REAL_PROCESSES
     async with trainings(root / "identity", run, hosts, first_rank=load.shape.streams) as real:
         await peers.seen()
