@@ -11,7 +11,7 @@ from typing import Protocol
 from benchmarks import results, table
 from benchmarks.machine import machine
 from benchmarks.results import Outcome, Results
-from benchmarks.scenarios import fanout
+from benchmarks.scenarios import calls, fanout, footprint, scale, storm
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -26,6 +26,10 @@ class Scenario(Protocol):
 
 SCENARIOS: Mapping[str, Scenario] = {
     "fanout": fanout.run,
+    "storm": storm.run,
+    "scale": scale.run,
+    "calls": calls.run,
+    "footprint": footprint.run,
 }
 
 

@@ -1,0 +1,88 @@
+"""As many agents and streams as this machine carries beside their clients: at rest, and under a wave of notices."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from benchmarks.delays import fanout_delays, noticed_delays
+from benchmarks.harness.decisions import decisions
+from benchmarks.harness.fleet import Fleet, Shape, fleet
+from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
+from benchmarks.summary import summarize
+
+_IDLE_BYTES = 768 * 1024 * 1024
+_IDLE_CORES = 0.1
+_WAVE_P99_SECONDS = 1.0
+_WAVE_CORES = 2.0
+_WAVE_BYTES = 2 * 1024 * 1024 * 1024
+_SETTLE_SECONDS = 6.0
+"""Longer than the pause between two heartbeats."""
+
+METHOD = """\
+One real supervisor with TLS; all agents, launchers and streams are protocol clients in processes of their own on the
+same cores, each with a connection and a token of its own, so that a busy client delays what it measures. In the wave
+half of all nodes are noticed, one after the other; each job excludes what it loses until it must be stopped. *Durable*
+is from an agent's notice to its acknowledgement, the others are as in the first table. Nothing may be lost: a process
+that is not told fails the run."""
+
+
+async def run(root: Path, *, short: bool) -> Outcome:
+    """Both cases, on one fleet."""
+    shape = Shape(nodes=100, streams=200, jobs=5, spare=8) if short else Shape(nodes=5000, streams=10_000, jobs=100, spare=20)
+    over, watched = (3.0, 3.0) if short else (60.0, 30.0)
+    async with fleet(root, shape, tls=True) as peers:
+        await peers.start_jobs()
+        await peers.start_streams()
+        await asyncio.sleep(_SETTLE_SECONDS)
+        idle = await _idle(peers, watched)
+        wave = await _wave(peers, over)
+    title = f"{shape.nodes:,} agents and {shape.streams:,} streams, TLS"
+    return Outcome(scenario="scale", title=title, method=METHOD, rows=(idle, wave))
+
+
+async def _idle(peers: Fleet, seconds: float) -> Row:
+    before, began = peers.server.usage(), time.monotonic()
+    await asyncio.sleep(seconds)
+    after, passed = peers.server.usage(), time.monotonic() - began
+    cores = (after.cpu_seconds - before.cpu_seconds) / passed
+    return Row(
+        case="idle",
+        figures=(
+            Figure(label="server CPU", value=cores, unit=Unit.CORES, target=Target(at_most=_IDLE_CORES)),
+            Figure(
+                label="server RSS", value=after.resident_bytes, unit=Unit.BYTES, target=Target(at_most=_IDLE_BYTES)
+            ),
+        ),
+    )
+
+
+async def _wave(peers: Fleet, over: float) -> Row:
+    nodes = [job.shape.hosts[turn] for turn in range(_half(peers.shape)) for job in peers.jobs]
+    await peers.seen()
+    before, began = peers.server.usage(), time.monotonic()
+    sent = await peers.notice(nodes, over)
+    passed = time.monotonic() - began
+    await asyncio.sleep(_SETTLE_SECONDS)
+    after, seen, decided = peers.server.usage(), await peers.seen(), decisions(peers.server.log)
+    aim = Target(at_most=_WAVE_P99_SECONDS)
+    return Row(
+        case=f"{len(nodes):,} notices in {over:g} s",
+        figures=(
+            Figure(
+                label="server CPU",
+                value=(after.cpu_seconds - before.cpu_seconds) / passed,
+                unit=Unit.CORES,
+                target=Target(at_most=_WAVE_CORES),
+            ),
+            Figure(
+                label="server RSS", value=after.resident_bytes, unit=Unit.BYTES, target=Target(at_most=_WAVE_BYTES)
+            ),
+            *figures("durable", summarize(each.acknowledged_at - each.at for each in sent), p99=aim),
+            *figures("to the noticed", summarize(noticed_delays(sent, seen, peers.peers)), p99=aim),
+            *figures("fan-out", summarize(fanout_delays(decided, seen, peers.peers)), p99=aim),
+        ),
+    )
+
+
+def _half(shape: Shape) -> int:
+    return shape.nodes // shape.jobs // 2
