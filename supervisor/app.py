@@ -50,7 +50,7 @@ class Supervisor:
         self._clock = clock
         self._agents = Agents(self._agent_changed, clock.now)
         self._facts = Facts(store, self._agents, settings)
-        self._processes = Processes(self._facts.directive, clock.now, self._rank_zero_changed)
+        self._processes = Processes(self._facts.directives, clock.now, self._rank_zero_changed)
         self._launchers = Launchers(tokens.process, clock.now)
         self._control = Control(
             Ports(

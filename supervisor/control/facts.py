@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-from supervisor.decide.directives import directive_for
+from supervisor.decide.directives import JobDirectives
 from supervisor.decide.notices import noticed_hosts
 from supervisor.decide.policy import Policy
-from supervisor.domain.directive import Directive, Worker
-from supervisor.domain.ids import Host
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.presence import Agents
 from supervisor.store.interface import Store
@@ -35,7 +34,7 @@ class Facts:
         """The hosts that can be given to a job: known to be clear, and with no notice that still holds."""
         return self._agents.available().difference(self.noticed())
 
-    def directive(self, worker: Worker) -> Directive | None:
-        """The present directive for a process; None where its job is unknown."""
-        job = self._store.snapshot().jobs.get(worker.job)
-        return None if job is None else directive_for(job, worker, self.noticed(), self._policy)
+    def directives(self, name: JobName) -> JobDirectives | None:
+        """What a job means for its processes now; None where it is unknown."""
+        job = self._store.snapshot().jobs.get(name)
+        return None if job is None else JobDirectives.of(job, self.noticed(), self._policy)

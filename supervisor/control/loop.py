@@ -60,7 +60,7 @@ class _Look:
 
 def _look(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> _Look:
     hosts = job.decision.hosts | {job.spec.launcher_host}
-    notices = {host: notice for host, notice in noticed.items() if host in hosts}
+    notices = {host: noticed[host] for host in hosts if host is not None and host in noticed}
     return _Look(job.decision, job.observed.run, job.observed.running, notices)
 
 

@@ -1,6 +1,8 @@
 """What a decision means for one training process."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
 
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
@@ -12,20 +14,45 @@ from supervisor.domain.notice import NoticeState, ReclaimNotice
 _RELEASED = (Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
 
 
-def directive_for(
-    job: SupervisedJob, worker: Worker, notices: Mapping[Host, ReclaimNotice], policy: Policy
-) -> Directive:
-    """The directive for `worker`; `notices` are the hosts that must not be used, of whatever job."""
-    kind, generation, act_at = _kind(job, worker, notices, policy)
-    return Directive(
-        kind=kind,
-        run=worker.run,
-        generation=generation,
-        reason=job.decision.reason,
-        act_at=act_at,
-        notice=_notice(job, worker, notices, policy),
-        release=_released(job, worker),
-    )
+Likeness = tuple[int, Host | None, bool]
+"""All of a process that its directive depends on: its run, its host where that is noticed, whether it is rank 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDirectives:
+    """What a job means for its processes at one moment; what is the same for all of them is worked out once."""
+
+    job: SupervisedJob
+    notices: Mapping[Host, ReclaimNotice]
+    policy: Policy
+    urgent: ReclaimNotice | None
+
+    @classmethod
+    def of(cls, job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> Self:
+        """`notices` are the hosts that must not be used, of whatever job."""
+        return cls(job, notices, policy, _most_urgent(job, notices, policy))
+
+    def likeness(self, worker: Worker) -> Likeness:
+        """Processes of one likeness are told the same."""
+        return worker.run, worker.host if worker.host in self.notices else None, worker.rank == 0
+
+    def directive(self, worker: Worker) -> Directive:
+        """The directive for one process."""
+        kind, generation, act_at = _kind(self.job, worker, self.notices, self.policy)
+        return Directive(
+            kind=kind,
+            run=worker.run,
+            generation=generation,
+            reason=self.job.decision.reason,
+            act_at=act_at,
+            notice=self._notice(worker),
+            release=_released(self.job, worker),
+        )
+
+    def _notice(self, worker: Worker) -> ReclaimNotice | None:
+        """The notice on the worker's own host, else the job's most urgent one; only what is still announced."""
+        own = self.notices.get(worker.host)
+        return own if own is not None and own.state is NoticeState.ACTIVE else self.urgent
 
 
 def _released(job: SupervisedJob, worker: Worker) -> bool:
@@ -54,12 +81,11 @@ def _kind(
     return DirectiveKind.RUN, decision.generation, None
 
 
-def _notice(
-    job: SupervisedJob, worker: Worker, notices: Mapping[Host, ReclaimNotice], policy: Policy
-) -> ReclaimNotice | None:
-    """The notice on the worker's own host, else the job's most urgent one; only what is still announced."""
-    hosts = job.decision.hosts | {worker.host, job.spec.launcher_host}
-    active = {host: notice for host, notice in notices.items() if host in hosts and notice.state is NoticeState.ACTIVE}
-    if worker.host in active:
-        return active[worker.host]
-    return min(active.values(), key=lambda notice: deadline_of(notice, policy), default=None)
+def _most_urgent(job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> ReclaimNotice | None:
+    hosts = job.decision.hosts | {job.spec.launcher_host}
+    announced = (
+        notices[host]
+        for host in hosts
+        if host is not None and host in notices and notices[host].state is NoticeState.ACTIVE
+    )
+    return min(announced, key=lambda notice: (deadline_of(notice, policy), notice.id), default=None)

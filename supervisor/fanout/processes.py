@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from supervisor.decide.directives import JobDirectives, Likeness
 from supervisor.decide.situation import RankZero
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import JobName
@@ -17,8 +18,8 @@ COALESCE_SECONDS = 0.05
 """What is not urgent waits this long for more: every notice of a group to 2,000 streams one by one took 755 ms p99 with
 TLS, coalesced over 50 ms 137 ms."""
 
-Render = Callable[[Worker], Directive | None]
-"""The present directive for a worker; None where its job is unknown."""
+Render = Callable[[JobName], JobDirectives | None]
+"""What a job means for its processes now; None where it is unknown."""
 
 _log = structlog.get_logger()
 
@@ -28,6 +29,24 @@ class _Connection:
     worker: Worker
     stream: LineStream
     sent: Directive | None = None
+
+
+class _Telling:
+    """What the processes of a job are told at one moment; those that are told the same share one line."""
+
+    def __init__(self, directives: JobDirectives, now: float) -> None:
+        self._directives = directives
+        self._now = now
+        self._told: dict[Likeness, tuple[Directive, bytes]] = {}
+
+    def to(self, worker: Worker) -> tuple[Directive, bytes]:
+        """A process's directive, and the line that says it."""
+        likeness = self._directives.likeness(worker)
+        told = self._told.get(likeness)
+        if told is None:
+            directive = self._directives.directive(worker)
+            told = self._told[likeness] = (directive, line(message(directive, worker.job, self._now)))
+        return told
 
 
 @dataclass(slots=True)
@@ -61,7 +80,7 @@ class Processes:
             replaced.stream.finish("replaced by a newer stream")
         job.connections[worker.process] = connection = _Connection(worker, stream)
         self._rank_zero_changed(worker.job)
-        self._send(connection)
+        _send(connection, self._telling(worker.job))
 
     def detach(self, worker: Worker, stream: LineStream) -> None:
         """The stream has ended."""
@@ -81,7 +100,7 @@ class Processes:
             return
         connection.worker = replace(connection.worker, rank=rank)
         self._rank_zero_changed(job)
-        self._send(connection)
+        _send(connection, self._telling(job))
 
     def rank_zero(self, job: JobName, run: int) -> RankZero:
         """Whether a process of `run` is rank 0; one never seen is missing since this supervisor began to serve."""
@@ -99,10 +118,10 @@ class Processes:
     def refresh(self, names: Iterable[JobName]) -> None:
         """Sends what has changed: a STOP or LEAVE at once, anything else with what comes in the next 50 ms."""
         for name in names:
-            job = self._jobs.get(name)
-            if job is None:
+            job, telling = self._jobs.get(name), self._telling(name)
+            if job is None or telling is None:
                 continue
-            if any(self._urgent(connection) for connection in job.connections.values()):
+            if any(_urgent(connection, telling) for connection in job.connections.values()):
                 self._flush(name)
             elif job.flush is None:
                 job.flush = asyncio.get_running_loop().call_later(COALESCE_SECONDS, self._flush, name)
@@ -125,9 +144,9 @@ class Processes:
         if job.flush is not None:
             job.flush.cancel()
 
-    def _urgent(self, connection: _Connection) -> bool:
-        directive = self._render(connection.worker)
-        return directive is not None and directive.kind is not DirectiveKind.RUN and directive != connection.sent
+    def _telling(self, name: JobName) -> _Telling | None:
+        directives = self._render(name)
+        return None if directives is None else _Telling(directives, self._now())
 
     def _flush(self, name: JobName) -> None:
         job = self._jobs.get(name)
@@ -136,18 +155,26 @@ class Processes:
         if job.flush is not None:
             job.flush.cancel()
             job.flush = None
+        telling = self._telling(name)
         for connection in job.connections.values():
-            self._send(connection)
+            _send(connection, telling)
 
-    def _send(self, connection: _Connection) -> None:
-        directive = self._render(connection.worker)
-        if directive is None or directive == connection.sent:
-            return
+
+def _urgent(connection: _Connection, telling: _Telling) -> bool:
+    directive, _ = telling.to(connection.worker)
+    return directive.kind is not DirectiveKind.RUN and directive != connection.sent
+
+
+def _send(connection: _Connection, telling: _Telling | None) -> None:
+    if telling is None:
+        return
+    directive, said = telling.to(connection.worker)
+    if directive != connection.sent:
         connection.sent = directive
-        connection.stream.push(line(message(directive, connection.worker, self._now())))
+        connection.stream.push(said)
 
 
-def message(directive: Directive, worker: Worker, now: float) -> Mapping[str, Any]:
+def message(directive: Directive, job: JobName, now: float) -> Mapping[str, Any]:
     """A directive on the wire: instants become seconds from now."""
     notice = None if directive.notice is None else _notice(directive.notice, now)
     return {
@@ -155,7 +182,7 @@ def message(directive: Directive, worker: Worker, now: float) -> Mapping[str, An
         "directive": directive.kind,
         "act_in": 0.0 if directive.act_at is None else max(0.0, directive.act_at - now),
         "seconds_left": None if notice is None else notice["seconds_left"],
-        "job": worker.job,
+        "job": job,
         "run": directive.run,
         "generation": directive.generation,
         "reason": directive.reason,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from supervisor.decide.directives import directive_for
+from supervisor.decide.directives import JobDirectives
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, plan
@@ -216,7 +216,7 @@ def _directives_follow(after: SupervisedJob, view: View) -> None:
     for host in decision.hosts:
         for rank in (0, 1):
             worker = Worker("process", after.name, after.observed.run, host, rank)
-            told = directive_for(after, worker, view.notices, POLICY)
+            told = JobDirectives.of(after, view.notices, POLICY).directive(worker)
             if told.kind is DirectiveKind.STOP:
                 assert decision.phase in (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT)
                 assert rank == 0 or decision.stop is None or decision.stop.everyone

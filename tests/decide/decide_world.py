@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 
-from supervisor.decide.directives import directive_for
+from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import grants
 from supervisor.decide.notices import accept, noticed_hosts, replaced, settle, settles_at
 from supervisor.decide.orders import order_for
@@ -435,6 +435,6 @@ class World:
         launcher = self.launchers[name]
         if not self.rank_zeros[name].connected or launcher.told is not None:
             return
-        directive = directive_for(self.jobs[name], self._rank_zero(name), self.noticed(), POLICY)
+        directive = JobDirectives.of(self.jobs[name], self.noticed(), POLICY).directive(self._rank_zero(name))
         if directive.kind is DirectiveKind.STOP:
             launcher.told = (launcher.run, directive.generation)

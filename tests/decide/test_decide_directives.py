@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.decide.directives import directive_for
+from supervisor.decide.directives import JobDirectives
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework, Phase, Result, SupervisedJob
@@ -31,7 +31,9 @@ GROUP = noticed(notice(5, left=120), notice(6, left=100))
 def _told(
     job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], number: int, *, rank: int | None = 1, run: int = 1
 ) -> Directive:
-    return directive_for(job, Worker(f"p{number}", job.name, run, Host(f"n{number}"), rank), notices, POLICY)
+    return JobDirectives.of(job, notices, POLICY).directive(
+        Worker(f"p{number}", job.name, run, Host(f"n{number}"), rank)
+    )
 
 
 def _shrunk(framework: Framework) -> SupervisedJob:
