@@ -1,6 +1,6 @@
 """From what was sent, decided and seen to delays: pure. All instants are CLOCK_MONOTONIC."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.clients.agents import Sent
@@ -43,7 +43,7 @@ def rank_zero_delays(sent: Iterable[Sent], seen: Iterable[Seen], peers: Sequence
     jobs = {peer.host: peer.job for peer in peers}
     for each in sent:
         notices.setdefault(jobs[each.node], []).append(each.at)
-    stops = _first(seen, lambda each: each.directive == "STOP" and peers[each.stream].rank == 0)
+    stops = _first(each for each in seen if each.directive == "STOP" and peers[each.stream].rank == 0)
     return [stops[stream] - sorted(notices[peers[stream].job])[spare] for stream in stops]
 
 
@@ -53,7 +53,7 @@ def noticed_delays(sent: Iterable[Sent], seen: Iterable[Seen], peers: Sequence[P
     Raises:
         MissingLineError: One was not told.
     """
-    shown = _first(seen, lambda each: each.notice.startswith(f"metadata/uid-{peers[each.stream].host}#"))
+    shown = _first(each for each in seen if each.notice.startswith(f"metadata/uid-{peers[each.stream].host}#"))
     at = {each.node: each.at for each in sent}
     told = [(stream, at[peer.host]) for stream, peer in enumerate(peers) if peer.host in at]
     return list(_delays(told, shown, "a notice of its own node"))
@@ -72,7 +72,7 @@ def everyone_at(decided: Iterable[Decided], job: str) -> float:
 
 
 def _stop_delays(decided: Sequence[Decided], seen: Sequence[Seen], peers: Sequence[Peer]) -> Iterator[float]:
-    stops = _first(seen, lambda each: each.directive == "STOP")
+    stops = _first(each for each in seen if each.directive == "STOP")
     first: dict[str, float] = {}
     for each in decided:
         if each.phase == _STOPPING:
@@ -91,18 +91,19 @@ def _checkpoint_delays(decided: Iterable[Decided], seen: Sequence[Seen], peers: 
     asked = {each.generation for each in seen if each.directive == "CHECKPOINT"}
     for each in decided:
         if each.phase == _SHRINKING and each.generation in asked:
-            shown = _first(seen, lambda line, made=each: (line.directive, line.generation) == ("CHECKPOINT", made.generation))
+            shown = _first(
+                line for line in seen if (line.directive, line.generation) == ("CHECKPOINT", each.generation)
+            )
             leaving = {line.stream for line in seen if line.directive == "LEAVE" and line.generation <= each.generation}
             told = [(s, each.at) for s, peer in enumerate(peers) if peer.job == each.job and s not in leaving]
             yield from _delays(told, shown, "CHECKPOINT")
 
 
-def _first(seen: Iterable[Seen], wanted: Callable[[Seen], bool]) -> dict[int, float]:
-    """When each stream had its first line of a kind."""
+def _first(seen: Iterable[Seen]) -> dict[int, float]:
+    """When each stream had the first of these lines."""
     found: dict[int, float] = {}
     for each in seen:
-        if wanted(each):
-            found[each.stream] = min(each.at, found.get(each.stream, each.at))
+        found[each.stream] = min(each.at, found.get(each.stream, each.at))
     return found
 
 

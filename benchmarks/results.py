@@ -26,8 +26,6 @@ class Unit(StrEnum):
     NANOSECONDS = "ns"
     BYTES = "bytes"
     CORES = "cores"
-    RATIO = "ratio"
-    COUNT = "count"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Results as the tables of a page."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from benchmarks.results import Figure, Machine, Outcome, Results, Unit
 
@@ -36,25 +36,23 @@ def render(results: Results) -> str:
 
 def shown(figure: Figure) -> str:
     """A figure with a unit that suits its size."""
-    match figure.unit:
-        case Unit.SECONDS if figure.value < 1:
-            return f"{figure.value * 1000:.3g} ms"
-        case Unit.SECONDS:
-            return f"{figure.value:.3g} s"
-        case Unit.NANOSECONDS:
-            return f"{figure.value:.1f} ns"
-        case Unit.BYTES:
-            return _bytes(figure.value)
-        case Unit.CORES:
-            return f"{figure.value * 100:.3g} %"
-        case Unit.RATIO:
-            return f"× {figure.value:.2f}"
-        case Unit.COUNT:
-            return f"{figure.value:,.0f}"
+    return _FORMATS[figure.unit](figure.value)
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 def _bytes(value: float) -> str:
     return f"{value / _MEBIBYTE:.1f} MiB" if abs(value) >= _MEBIBYTE else f"{value / _KIBIBYTE:.1f} KiB"
+
+
+_FORMATS: Mapping[Unit, Callable[[float], str]] = {
+    Unit.SECONDS: _seconds,
+    Unit.NANOSECONDS: lambda value: f"{value:.1f} ns",
+    Unit.BYTES: _bytes,
+    Unit.CORES: lambda value: f"{value * 100:.3g} %",
+}
 
 
 def _machine(machine: Machine, *, short: bool) -> str:

@@ -65,7 +65,7 @@ class _Agent:
         self._acknowledged: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._revision = 0
         metadata = (("authorization", f"Bearer {node.token}"),)
-        self._call = ReclaimServiceStub(channel).Connect(metadata=metadata)  # type: ignore[call-arg, attr-defined]
+        self._call = ReclaimServiceStub(channel).Connect(metadata=metadata)  # type: ignore[call-arg]  # The stubs want all.
 
     async def connect(self) -> float:
         """Says hello; returns the seconds between heartbeats."""
@@ -74,7 +74,9 @@ class _Agent:
         hello = wire.Hello(node=name, node_uid=f"uid-{name}", session=1, agent_version="benchmark", sources=sources)
         await self._write(wire.AgentMessage(hello=hello))
         first = await self._call.read()
-        return float(first.welcome.heartbeat_seconds)
+        if not isinstance(first, wire.SupervisorMessage):
+            raise ConnectionError(f"the agent of {name} was not welcomed")
+        return first.welcome.heartbeat_seconds
 
     async def read(self) -> None:
         """Until the stream ends."""
@@ -107,7 +109,7 @@ class _Agent:
     async def close(self) -> None:
         """Goes away."""
         self._call.cancel()
-        await self._channel.close()
+        await self._channel.close(None)
 
     async def _write(self, message: wire.AgentMessage) -> None:
         async with self._writing:
@@ -132,9 +134,7 @@ class _Agents:
 
     async def _start(self, setup: Setup) -> None:
         gate = asyncio.Semaphore(setup.at_once)
-        credentials = None
-        if setup.ca is not None:
-            credentials = grpc.ssl_channel_credentials(Path(setup.ca).read_bytes())
+        credentials = _credentials(setup.ca)
 
         async def enter(node: Node) -> None:
             async with gate:
@@ -154,6 +154,10 @@ class _Agents:
             return await self._agents[node].notice(command.seconds_left)
 
         return await asyncio.gather(*(one(turn, node) for turn, node in enumerate(command.nodes)))
+
+
+def _credentials(ca: str | None) -> grpc.ChannelCredentials | None:
+    return None if ca is None else grpc.ssl_channel_credentials(Path(ca).read_bytes())
 
 
 def _channel(target: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:

@@ -3,9 +3,9 @@
 import sys
 import time
 
+import kubeai.elastic
 import msgspec
 
-import kubeai.elastic
 from benchmarks.clients.speech import say
 
 _LOOK_SECONDS = 0.001

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import msgspec
-
-from benchmarks.clients.speech import serve
 from kubeai.elastic.framing import ChunkDecoder, LineSplitter
 from kubeai.elastic.wire import Backoff
+
+from benchmarks.clients.speech import serve
 
 _DIRECTIVE = b'"directive"'
 _HEAD_END = b"\r\n\r\n"
@@ -206,7 +206,7 @@ class _Clients:
 
     async def _until_ready(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._waiting() and time.monotonic() < deadline:
+        while self._waiting() and time.monotonic() < deadline:  # noqa: ASYNC110 - an event for each line would disturb
             await asyncio.sleep(0.05)
 
     def _waiting(self) -> int:

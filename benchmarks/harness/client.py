@@ -29,7 +29,13 @@ class Client(Generic[A]):
 
     @classmethod
     async def start(
-        cls, name: str, answers: type[A], arguments: Sequence[str] = (), env: Mapping[str, str] | None = None, *, quiet: bool = False
+        cls,
+        name: str,
+        answers: type[A],
+        arguments: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        *,
+        quiet: bool = False,
     ) -> Self:
         """Starts `benchmarks.clients.<name>` with more environment and arguments; `quiet` ones have no stderr."""
         process = await asyncio.create_subprocess_exec(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import msgspec
@@ -73,9 +73,7 @@ class Launchers:
         acknowledges: A STOP is also acknowledged at once, as by a rank 0 whose checkpoint takes no time.
     """
 
-    def __init__(
-        self, url: str, tokens: Tokens, ca: Path | None = None, *, acknowledges: bool = True
-    ) -> None:
+    def __init__(self, url: str, tokens: Tokens, ca: Path | None = None, *, acknowledges: bool = True) -> None:
         self._url = url
         self._acknowledges = acknowledges
         self._headers = {"Authorization": f"Bearer {tokens.launcher(_LAUNCHER)}"}
@@ -84,7 +82,7 @@ class Launchers:
         self._http: aiohttp.ClientSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> "Launchers":
+    async def __aenter__(self) -> Self:
         trust = True if self._ca is None else ssl.create_default_context(cafile=self._ca)
         connector = aiohttp.TCPConnector(limit=0, ssl=trust)
         timeout = aiohttp.ClientTimeout(total=None)

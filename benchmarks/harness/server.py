@@ -39,6 +39,7 @@ class Server:
     """
 
     def __init__(self, root: Path, *, tls: bool) -> None:
+        root.mkdir(parents=True, exist_ok=True)
         self._authority = Authority(root / "certificates") if tls else None
         self._data = root / "supervisor"
         self._file = self._data / "endpoints.json"

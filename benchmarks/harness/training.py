@@ -6,9 +6,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubeai.elastic import identity
+
 from benchmarks.clients.process import Fell, Listening
 from benchmarks.harness.client import Client
-from kubeai.elastic import identity
 
 _Answers = Listening | Fell
 
@@ -39,8 +40,7 @@ class Trainings:
 @asynccontextmanager
 async def trainings(directory: Path, run: Run, hosts: Sequence[str], first_rank: int = 0) -> AsyncIterator[Trainings]:
     """One process a host, ranks counted from `first_rank`; the supervisor has spoken to all of them."""
-    directory.mkdir(parents=True, mode=0o700)
-    identity.write(identity.Identity(directory, run.address, run.token, run.job, run.number, run.ca))
+    _identify(directory, run)
     async with AsyncExitStack() as stack:
         clients: list[Client[_Answers]] = []
         for rank, host in enumerate(hosts, first_rank):
@@ -51,3 +51,8 @@ async def trainings(directory: Path, run: Run, hosts: Sequence[str], first_rank:
         for client in clients:
             await client.hear()
         yield Trainings(clients)
+
+
+def _identify(directory: Path, run: Run) -> None:
+    directory.mkdir(parents=True, mode=0o700)
+    identity.write(identity.Identity(directory, run.address, run.token, run.job, run.number, run.ca))

@@ -91,7 +91,6 @@ async def run(root: Path, *, short: bool) -> Outcome:
 
 async def measure(root: Path, load: Load) -> Row:
     """One case."""
-    root.mkdir(parents=True)
     async with fleet(root, load.shape, tls=load.tls) as peers:
         return _row(load, peers.peers, await _measure(root, load, peers))
 

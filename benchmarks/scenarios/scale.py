@@ -28,7 +28,11 @@ that is not told fails the run."""
 
 async def run(root: Path, *, short: bool) -> Outcome:
     """Both cases, on one fleet."""
-    shape = Shape(nodes=100, streams=200, jobs=5, spare=8) if short else Shape(nodes=5000, streams=10_000, jobs=100, spare=20)
+    shape = (
+        Shape(nodes=100, streams=200, jobs=5, spare=8)
+        if short
+        else Shape(nodes=5000, streams=10_000, jobs=100, spare=20)
+    )
     over, watched = (3.0, 3.0) if short else (60.0, 30.0)
     async with fleet(root, shape, tls=True) as peers:
         await peers.start_jobs()
@@ -49,9 +53,7 @@ async def _idle(peers: Fleet, seconds: float) -> Row:
         case="idle",
         figures=(
             Figure(label="server CPU", value=cores, unit=Unit.CORES, target=Target(at_most=_IDLE_CORES)),
-            Figure(
-                label="server RSS", value=after.resident_bytes, unit=Unit.BYTES, target=Target(at_most=_IDLE_BYTES)
-            ),
+            Figure(label="server RSS", value=after.resident_bytes, unit=Unit.BYTES, target=Target(at_most=_IDLE_BYTES)),
         ),
     )
 
@@ -74,9 +76,7 @@ async def _wave(peers: Fleet, over: float) -> Row:
                 unit=Unit.CORES,
                 target=Target(at_most=_WAVE_CORES),
             ),
-            Figure(
-                label="server RSS", value=after.resident_bytes, unit=Unit.BYTES, target=Target(at_most=_WAVE_BYTES)
-            ),
+            Figure(label="server RSS", value=after.resident_bytes, unit=Unit.BYTES, target=Target(at_most=_WAVE_BYTES)),
             *figures("durable", summarize(each.acknowledged_at - each.at for each in sent), p99=aim),
             *figures("to the noticed", summarize(noticed_delays(sent, seen, peers.peers)), p99=aim),
             *figures("fan-out", summarize(fanout_delays(decided, seen, peers.peers)), p99=aim),

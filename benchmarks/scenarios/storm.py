@@ -27,7 +27,6 @@ async def run(root: Path, *, short: bool) -> Outcome:
 
 
 async def _measure(root: Path, streams: int, absence: float, *, tls: bool) -> Row:
-    root.mkdir(parents=True)
     async with fleet(root, Shape(nodes=10, streams=streams, jobs=1), tls=tls) as peers:
         await peers.start_jobs()
         await peers.start_streams()
