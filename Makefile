@@ -6,7 +6,7 @@ WORKERS ?= 3
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod metadata-faults chaos check lint types imports proto proto-check lock clean
+.PHONY: help install demo replay test test-horovod metadata-faults chaos bench bench-page check lint types imports proto proto-check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-12s %s\n", $$1, $$2 }'
@@ -38,6 +38,13 @@ test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod
 
 chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)
+
+bench: $(INSTALLED) ## Measure everything and write docs/benchmarks.md (whether it works, in short: ARGS=--short)
+	$(BIN)/python -m benchmarks run $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks page)
+
+bench-page: $(INSTALLED) ## Write docs/benchmarks.md from the last results
+	$(BIN)/python -m benchmarks page
 
 check: lint types imports proto-check ## Everything that is checked without running it
 

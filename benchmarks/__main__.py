@@ -11,7 +11,7 @@ from typing import Protocol
 from benchmarks import results, table
 from benchmarks.machine import machine
 from benchmarks.results import Outcome, Results
-from benchmarks.scenarios import calls, fanout, footprint, scale, storm
+from benchmarks.scenarios import calls, fanout, footprint, path, scale, storm
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -25,6 +25,7 @@ class Scenario(Protocol):
 
 
 SCENARIOS: Mapping[str, Scenario] = {
+    "path": path.run,
     "fanout": fanout.run,
     "storm": storm.run,
     "scale": scale.run,
@@ -50,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     runs = commands.add_parser("run", help="measure, and print what was measured")
     runs.add_argument("--short", action="store_true", help="everything small: whether it works, not how fast it is")
     runs.add_argument("--only", action="append", choices=list(SCENARIOS), help="this scenario; may be repeated")
-    runs.add_argument("--results", type=Path, help="write the results here, as JSON")
+    runs.add_argument("--results", type=Path, help="write the results here, as JSON; by default only a full run's are")
     pages = commands.add_parser("page", help="write results into docs/benchmarks.md")
     pages.add_argument("--results", type=Path, default=RESULTS)
     return parser
@@ -64,8 +65,9 @@ async def _run(given: argparse.Namespace) -> None:
             outcomes.append(await SCENARIOS[name](Path(root), short=given.short))
     found = Results(machine=machine(), short=given.short, outcomes=tuple(outcomes))
     sys.stdout.write(table.render(found))
-    if given.results is not None:
-        results.write(given.results, found)
+    target = given.results if given.results is not None or given.short or given.only else RESULTS
+    if target is not None:
+        results.write(target, found)
 
 
 def _page(source: Path) -> None:

@@ -89,6 +89,10 @@ class Client(Generic[A]):
             async with asyncio.timeout(_END_SECONDS):
                 await self._process.wait()
         except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+            await self.kill()
+
+    async def kill(self) -> None:
+        """Ends it with SIGKILL."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()

@@ -60,25 +60,29 @@ class _Measured:
 
 def loads(*, short: bool) -> list[Load]:
     """The cases."""
-    nodes, streams, notices, rounds = (20, 200, 10, 2) if short else (200, 2000, 100, 5)
-    many = (20, 200) if short else (250, 2000)
-    alone = Shape(nodes=nodes, streams=streams, jobs=1, spare=rounds, framework="torchrun")
-    storms = [
-        Shape(nodes=nodes, streams=streams, jobs=1),
-        Shape(nodes=nodes, streams=streams, jobs=nodes // 20 if not short else 5),
-        Shape(nodes=many[0], streams=many[1], jobs=many[0]),
-    ]
+    if short:
+        alone = Shape(nodes=20, streams=200, jobs=1, spare=1, framework="torchrun")
+        return [_alone(alone, tls=False), _storm(Shape(nodes=20, streams=200, jobs=5), 10, tls=True)]
+    alone = Shape(nodes=200, streams=2000, jobs=1, spare=5, framework="torchrun")
+    storms = [Shape(nodes=250 if jobs > 200 else 200, streams=2000, jobs=jobs) for jobs in (1, 10, 250)]  # noqa: PLR2004 - a job needs a node
     return [
         load
-        for tls, suffix in ((False, ""), (True, ", TLS"))
-        for load in (
-            Load(case=f"alone, 1 job{suffix}", shape=alone, notices=rounds + 1, storm=False, tls=tls),
-            *(
-                Load(case=f"storm, {_jobs(each)}{suffix}", shape=each, notices=notices, storm=True, tls=tls)
-                for each in storms
-            ),
-        )
+        for tls in (False, True)
+        for load in (_alone(alone, tls=tls), *(_storm(shape, 100, tls=tls) for shape in storms))
     ]
+
+
+def _alone(shape: Shape, *, tls: bool) -> Load:
+    return Load(case=f"alone, 1 job{_suffix(tls)}", shape=shape, notices=shape.spare + 1, storm=False, tls=tls)
+
+
+def _storm(shape: Shape, notices: int, *, tls: bool) -> Load:
+    case = f"storm, {shape.jobs} job{'s' if shape.jobs > 1 else ''}{_suffix(tls)}"
+    return Load(case=case, shape=shape, notices=notices, storm=True, tls=tls)
+
+
+def _suffix(tls: bool) -> str:  # noqa: FBT001 - the callers' own keyword
+    return ", TLS" if tls else ""
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
@@ -161,7 +165,3 @@ def _costs(load: Load, measured: _Measured) -> Iterator[Figure]:
     yield Figure(label="server CPU", value=spent, unit=Unit.SECONDS)
     yield Figure(label="server RSS", value=measured.after.resident_bytes, unit=Unit.BYTES)
     yield Figure(label="a stream", value=grown / load.shape.streams, unit=Unit.BYTES)
-
-
-def _jobs(shape: Shape) -> str:
-    return f"{shape.jobs} job{'s' if shape.jobs > 1 else ''}"

@@ -1,0 +1,168 @@
+"""The whole path with everything real: a notice in a node's metadata to the flag, and to the launcher's list."""
+
+import asyncio
+import random
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+
+from benchmarks.clients.terminated import POLL_SECONDS, Signalled, Training
+from benchmarks.harness.client import Client
+from benchmarks.harness.launchers import JobShape, Launchers
+from benchmarks.harness.training import Run, trainings
+from benchmarks.results import Outcome, Row, Target, figures
+from benchmarks.summary import summarize
+from simulator.cloud.trace import Node
+from simulator.events import Event, Kind
+from simulator.harness import World, world
+from simulator.services import JobPlan
+from supervisor.decide.policy import Policy
+
+_HOSTS = [Node(f"node-{number}") for number in range(8)]
+_LEAD_SECONDS = 3600.0
+_ABOVE_SECONDS = 0.05
+_LOOK_SECONDS = 0.001
+_PATIENCE_SECONDS = 30.0
+_SEED = 4
+_RECEIVED = re.compile(r"^(\S+Z) .*notice\.received")
+_ALTERNATIVE = Node("alternative")
+
+METHOD = """\
+Supervisor, agents and training processes are real, started through their commands, and the metadata server is a real
+HTTP server; eight processes with `kubeai.elastic` on eight nodes, whose agents ask once a second. The notice comes at a
+random moment of that second and means STOP. *Whole path* is from the notice in the
+metadata to the last of them; *poll wait* is from the notice in the metadata to the agent's next
+question; *to rank 0* and *to the last* are what follows until `check_alive()` is False, the last being told only when
+rank 0 has left, as it does at once here. *To the list* is from the first notice of a group of three that the supervisor
+has stored to the one change of the file that Horovod's discovery reads, with a real `kubeai-run`. The alternative is
+what a user would do alone: a loop that asks the same metadata every 2 s and sends SIGTERM to a real process; it reaches
+the processes of its own node only."""
+
+
+async def run(root: Path, *, short: bool) -> Outcome:
+    """The flag, the alternative beside it, and the host list."""
+    rounds, window = 1 if short else 8, Policy().window_seconds
+    stops, terminated = await _flags(root / "flags", rounds)
+    changed = [await _host_list(root / f"list-{number}") for number in range(1 if short else 3)]
+    rows = (
+        Row(
+            case="supervisor: flags of 8 processes",
+            figures=(
+                *figures("whole path", summarize(wait + last for wait, _, last in stops)),
+                *figures("poll wait", summarize(wait for wait, _, _ in stops)),
+                *figures("to rank 0", summarize(zero for _, zero, _ in stops)),
+                *figures("to the last", summarize(last for _, _, last in stops), p99=Target(at_most=_ABOVE_SECONDS)),
+            ),
+        ),
+        Row(
+            case=f"a loop of {POLL_SECONDS:g} s and SIGTERM: 1 process",
+            figures=tuple(figures("whole path", summarize(terminated))),
+        ),
+        Row(
+            case=f"supervisor: group of three, window {window:g} s",
+            figures=tuple(
+                figures("to the list", summarize(changed), p99=Target(at_most=window + _ABOVE_SECONDS)),
+            ),
+        ),
+    )
+    return Outcome(scenario="path", title="The whole path, everything real", method=METHOD, rows=rows)
+
+
+async def _flags(root: Path, rounds: int) -> tuple[list[tuple[float, float, float]], list[float]]:
+    """Seconds of poll wait, to rank 0 and to the last, by round; and the alternative's."""
+    moments = random.Random(_SEED)  # noqa: S311 - moments that can be had again, no secret
+    async with world(root, _HOSTS) as w, _launchers(w) as launchers, _alternative(w) as signalled:
+        stops, terminated = [], []
+        for number in range(rounds):
+            stops.append(await _stop(w, launchers, root / "rounds", number, moments.random()))
+            terminated.append(await _signal(w, signalled))
+        return stops, terminated
+
+
+async def _stop(
+    w: World, launchers: Launchers, directory: Path, number: int, moment: float
+) -> tuple[float, float, float]:
+    [job] = launchers.launch([JobShape(name=f"round-{number}", hosts=_HOSTS, min_workers=len(_HOSTS))])
+    await launchers.until_running([job], _PATIENCE_SECONDS)
+    run = Run(address=w.supervisor.endpoints.http, token=job.token, job=job.shape.name)
+    async with trainings(directory / str(number), run, _HOSTS) as real:
+        await asyncio.sleep(moment)
+        victim = _HOSTS[-1]
+        asked, noticed = w.metadata.polled(victim), time.monotonic()
+        w.provider.notice(victim, time.time() + _LEAD_SECONDS)
+        while w.metadata.polled(victim) == asked:  # noqa: ASYNC110 - the simulated cloud has no event for it
+            await asyncio.sleep(_LOOK_SECONDS)
+        told = time.monotonic()
+        fell = await real.fell()
+        await launchers.ended(job)
+    w.provider.withdraw(victim)
+    await w.until(lambda status: all(each.state != "active" for each in status.notices), "the notice to be withdrawn")
+    return told - noticed, fell[0] - told, max(fell) - told
+
+
+@asynccontextmanager
+async def _launchers(w: World) -> AsyncIterator[Launchers]:
+    async with Launchers(w.supervisor.endpoints.http, w.supervisor.tokens(), acknowledges=False) as launchers:
+        yield launchers
+
+
+_Signals = Client[Training | Signalled]
+
+
+@asynccontextmanager
+async def _alternative(w: World) -> AsyncIterator[_Signals]:
+    """A training process, and the loop that watches a node of its own for it."""
+    w.metadata.add(_ALTERNATIVE)
+    url = f"{w.metadata.url_of(_ALTERNATIVE)}/latest/meta-data/instance/spot/termination-time"
+    training = await _Signals.start("terminated", Training | Signalled, ["train"])  # type: ignore[arg-type]
+    loop = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.clients.terminated", "poll", url, str(training.pid))
+    )
+    try:
+        await training.hear()
+        yield training
+    finally:
+        loop.kill()
+        await loop.wait()
+        await training.kill()
+
+
+async def _signal(w: World, training: _Signals) -> float:
+    await asyncio.sleep(POLL_SECONDS)  # The loop has seen that there is no notice.
+    began = time.monotonic()
+    w.metadata.notice(_ALTERNATIVE, time.time() + _LEAD_SECONDS)
+    heard = await training.hear()
+    w.metadata.withdraw(_ALTERNATIVE)
+    if not isinstance(heard, Signalled):
+        raise AssertionError("it trains already")  # noqa: TRY004 - nobody called this with a wrong type
+    return heard.at - began
+
+
+async def _host_list(root: Path) -> float:
+    """Seconds from the first stored notice of a group to the change of the list; there must be exactly one."""
+    async with world(root, _HOSTS) as w:
+        job = w.start_job(JobPlan(min_workers=4, max_workers=8, steps=100_000))
+        await w.until_training(job, workers=len(_HOSTS))
+        for node in _HOSTS[:3]:
+            w.provider.notice(node, time.time() + _LEAD_SECONDS, "group")
+        await w.until_event(job, lambda events: bool(_changes(events)), "the list to change")
+        await asyncio.sleep(Policy().window_seconds)
+        [changed] = _changes(job.events())
+        stored = _first_stored(root / "logs" / "supervisor.log")
+    return changed.t - stored
+
+
+def _changes(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if event.kind is Kind.EXCLUSIONS_CHANGED]
+
+
+def _first_stored(log: Path) -> float:
+    """Unix seconds, from the supervisor's own log."""
+    for line in log.read_text(encoding="utf-8").splitlines():
+        if (found := _RECEIVED.match(line)) is not None:
+            return datetime.fromisoformat(found[1]).timestamp()
+    raise AssertionError("no notice was stored")

@@ -1,0 +1,16 @@
+"""One scenario of the benchmarks, as small as it can be."""
+
+from pathlib import Path
+
+from benchmarks.harness.fleet import Shape
+from benchmarks.scenarios.fanout import Load, measure
+
+
+async def test_a_tiny_storm_is_measured(tmp_path: Path) -> None:
+    """Real supervisor, real clients over TLS: every process of the stopped job is told."""
+    shape = Shape(nodes=4, streams=8, jobs=2)
+    row = await measure(tmp_path / "run", Load(case="tiny", shape=shape, notices=2, storm=True, tls=True))
+    values = {figure.label: figure.value for figure in row.figures}
+    assert 0 < values["fan-out p50"] <= values["fan-out max"] < 10
+    assert 0 < values["to rank 0 max"] < 10
+    assert values["a stream"] > 0
