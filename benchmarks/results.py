@@ -26,6 +26,7 @@ class Unit(StrEnum):
     NANOSECONDS = "ns"
     BYTES = "bytes"
     CORES = "cores"
+    COUNT = "count"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ _FORMATS: Mapping[Unit, Callable[[float], str]] = {
     Unit.NANOSECONDS: lambda value: f"{value:.1f} ns",
     Unit.BYTES: _bytes,
     Unit.CORES: lambda value: f"{value * 100:.3g} %",
+    Unit.COUNT: lambda value: f"{value:,.0f}",
 }
 
 

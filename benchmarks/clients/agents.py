@@ -1,12 +1,15 @@
 """Many node agents in one process: the agents' wire without the agents, each on a connection of its own."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import msgspec
+from kubeai.elastic.wire import Backoff
 from reclaim.v1 import reclaim_pb2 as wire
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
@@ -49,67 +52,92 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came of a command."""
+    """What came of a command; `reconnected` counts streams that were lost and opened again since the start."""
 
     connected: int
+    reconnected: int = 0
     sent: list[Sent] = []
 
 
 class _Agent:
-    """One agent's stream."""
+    """One agent: its stream, opened again when it is lost, and a notice that is repeated until it is acknowledged."""
 
     def __init__(self, node: Node, channel: grpc.aio.Channel) -> None:
+        self.reconnected = 0
         self._node = node
         self._channel = channel
         self._writing = asyncio.Lock()
+        self._welcomed = asyncio.Event()
+        self._call: Any = None
+        self._report: wire.NoticeReport | None = None
         self._acknowledged: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self._revision = 0
-        metadata = (("authorization", f"Bearer {node.token}"),)
-        self._call = ReclaimServiceStub(channel).Connect(metadata=metadata)  # type: ignore[call-arg]  # The stubs want all.
 
-    async def connect(self) -> float:
-        """Says hello; returns the seconds between heartbeats."""
-        sources = [wire.SourceReport(source="metadata", state=wire.SOURCE_STATE_CLEAR)]
-        name = self._node.name
-        hello = wire.Hello(node=name, node_uid=f"uid-{name}", session=1, agent_version="benchmark", sources=sources)
-        await self._write(wire.AgentMessage(hello=hello))
-        first = await self._call.read()
-        if not isinstance(first, wire.SupervisorMessage):
-            raise ConnectionError(f"the agent of {name} was not welcomed")
-        return first.welcome.heartbeat_seconds
-
-    async def read(self) -> None:
-        """Until the stream ends."""
-        while isinstance(message := await self._call.read(), wire.SupervisorMessage):
-            if message.WhichOneof("message") == "acknowledgement" and not self._acknowledged.done():
-                self._acknowledged.set_result(time.monotonic())
-
-    async def beat(self, seconds: float) -> None:
-        """Heartbeats until the stream ends."""
+    async def run(self) -> None:
+        """Holds a stream, and the next one after it."""
+        backoff = Backoff()
         while True:
-            await asyncio.sleep(seconds)
-            await self._write(wire.AgentMessage(heartbeat=wire.Heartbeat()))
+            try:
+                await self._hold()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                self.reconnected += self._welcomed.is_set()
+                self._welcomed.clear()
+            await asyncio.sleep(backoff.next())
+
+    async def welcomed(self) -> None:
+        """Returns once it has a stream."""
+        await self._welcomed.wait()
 
     async def notice(self, seconds_left: float) -> Sent:
         """Reports that the node will go, and waits until that is durable."""
-        self._revision += 1
-        self._acknowledged = asyncio.get_running_loop().create_future()
         name = self._node.name
-        report = wire.NoticeReport(
+        self._report = wire.NoticeReport(
             source="metadata",
             subject=wire.Subject(kind=wire.SUBJECT_KIND_NODE, name=name, uid=f"uid-{name}"),
-            revision=self._revision,
+            revision=1,
             announcement=wire.ANNOUNCEMENT_ACTIVE,
             seconds_left=seconds_left,
         )
         at = time.monotonic()
-        await self._write(wire.AgentMessage(notice=report))
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            if self._welcomed.is_set():
+                await self._write(wire.AgentMessage(notice=self._report))
         return Sent(name, at, await self._acknowledged)
 
-    async def close(self) -> None:
-        """Goes away."""
-        self._call.cancel()
-        await self._channel.close(None)
+    async def _hold(self) -> None:
+        metadata = (("authorization", f"Bearer {self._node.token}"),)
+        self._call = ReclaimServiceStub(self._channel).Connect(metadata=metadata)  # type: ignore[call-arg]  # The stubs want all.
+        await self._write(wire.AgentMessage(hello=self._hello()))
+        beating: asyncio.Task[None] | None = None
+        try:
+            while isinstance(message := await self._call.read(), wire.SupervisorMessage):
+                match message.WhichOneof("message"):
+                    case "welcome":
+                        self._welcomed.set()
+                        beating = asyncio.create_task(self._beat(message.welcome.heartbeat_seconds))
+                    case "acknowledgement" if not self._acknowledged.done():
+                        self._acknowledged.set_result(time.monotonic())
+            await self._call.code()
+        finally:
+            if beating is not None:
+                beating.cancel()
+                await asyncio.gather(beating, return_exceptions=True)
+
+    def _hello(self) -> wire.Hello:
+        name, report = self._node.name, self._report
+        state = wire.SOURCE_STATE_CLEAR if report is None else wire.SOURCE_STATE_NOTICED
+        return wire.Hello(
+            node=name,
+            node_uid=f"uid-{name}",
+            session=1,
+            agent_version="benchmark",
+            sources=[wire.SourceReport(source="metadata", state=state)],
+            notices=[] if report is None else [report],
+        )
+
+    async def _beat(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await self._write(wire.AgentMessage(heartbeat=wire.Heartbeat()))
 
     async def _write(self, message: wire.AgentMessage) -> None:
         async with self._writing:
@@ -128,9 +156,12 @@ class _Agents:
         match command:
             case Setup():
                 await self._start(command)
-                return Answer(len(self._agents))
+                return self._answer([])
             case Notice():
-                return Answer(len(self._agents), list(await self._notice(command)))
+                return self._answer(await self._notice(command))
+
+    def _answer(self, sent: Sequence[Sent]) -> Answer:
+        return Answer(len(self._agents), sum(agent.reconnected for agent in self._agents.values()), list(sent))
 
     async def _start(self, setup: Setup) -> None:
         gate = asyncio.Semaphore(setup.at_once)
@@ -138,10 +169,9 @@ class _Agents:
 
         async def enter(node: Node) -> None:
             async with gate:
-                channel = _channel(setup.target, credentials)
-                agent = self._agents[node.name] = _Agent(node, channel)
-                seconds = await agent.connect()
-            self._tasks += [asyncio.create_task(agent.read()), asyncio.create_task(agent.beat(seconds))]
+                agent = self._agents[node.name] = _Agent(node, _channel(setup.target, credentials))
+                self._tasks.append(asyncio.create_task(agent.run()))
+                await agent.welcomed()
 
         await asyncio.gather(*(enter(node) for node in setup.nodes))
 

@@ -60,6 +60,7 @@ class Fleet:
         self._streams: list[Client[streams.Arrivals]] = []
         self._agents_of: dict[str, Client[agents.Answer]] = {}
         self.peers: list[Peer] = []
+        self.reconnected = 0
         self._stack = AsyncExitStack()
         self._launchers: Launchers | None = None
         self._offsets: list[int] = []
@@ -120,7 +121,9 @@ class Fleet:
         for client, names in by_client.items():
             client.say(agents.Notice(names, over, seconds_left))
         for client in by_client:
-            sent += (await client.hear()).sent
+            answer = await client.hear()
+            sent += answer.sent
+            self.reconnected += answer.reconnected
         return sent
 
     async def seen(self) -> list[streams.Seen]:

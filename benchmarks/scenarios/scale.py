@@ -23,7 +23,7 @@ One real supervisor with TLS; all agents, launchers and streams are protocol cli
 same cores, each with a connection and a token of its own, so that a busy client delays what it measures. In the wave
 half of all nodes are noticed, one after the other; each job excludes what it loses until it must be stopped. *Durable*
 is from an agent's notice to its acknowledgement, the others are as in the first table. Nothing may be lost: a process
-that is not told fails the run."""
+that is not told fails the run. An agent whose stream is lost, as on starved cores, opens it again and repeats."""
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
@@ -77,6 +77,7 @@ async def _wave(peers: Fleet, over: float) -> Row:
                 target=Target(at_most=_WAVE_CORES),
             ),
             Figure(label="server RSS", value=after.resident_bytes, unit=Unit.BYTES, target=Target(at_most=_WAVE_BYTES)),
+            Figure(label="agents that reconnected", value=peers.reconnected, unit=Unit.COUNT),
             *figures("durable", summarize(each.acknowledged_at - each.at for each in sent), p99=aim),
             *figures("to the noticed", summarize(noticed_delays(sent, seen, peers.peers)), p99=aim),
             *figures("fan-out", summarize(fanout_delays(decided, seen, peers.peers)), p99=aim),
