@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 3
 INSTALLED := $(VENV)/.installed
+# By the system's certificates, as uv's own do not know an index behind a company's authority.
+LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+	--python-version 3.11
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo replay test test-horovod metadata-faults chaos bench bench-page check lint types imports proto proto-check lock clean
@@ -71,17 +74,11 @@ proto-check: $(INSTALLED) ## The checked-in stubs are what the contract generate
 		for file in $$out/reclaim/v1/*; do diff -u proto/reclaim/v1/$$(basename $$file) $$file || exit 1; done && rm -r $$out
 
 lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions and hashes only)
-	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
-		--python-version 3.11 --all-extras $(ARGS) pyproject.toml -o requirements/dev.txt
-	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
-		--python-version 3.11 --extra server -c requirements/dev.txt pyproject.toml -o requirements/server.txt
-	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
-		--python-version 3.11 --extra agent -c requirements/dev.txt pyproject.toml -o requirements/agent.txt
-	HOROVOD_SKIP_COMPILE=1 $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
-		--python-version 3.11 $(ARGS) requirements/horovod.in -o requirements/horovod.txt
-	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
-		--python-version 3.11 --no-emit-package horovod -c requirements/horovod.txt requirements/horovod.in \
-		-o requirements/horovod-build.txt
+	$(LOCK) --all-extras $(ARGS) pyproject.toml -o requirements/dev.txt
+	$(LOCK) --extra server -c requirements/dev.txt pyproject.toml -o requirements/server.txt
+	$(LOCK) --extra agent -c requirements/dev.txt pyproject.toml -o requirements/agent.txt
+	HOROVOD_SKIP_COMPILE=1 $(LOCK) $(ARGS) requirements/horovod.in -o requirements/horovod.txt
+	$(LOCK) --no-emit-package horovod -c requirements/horovod.txt requirements/horovod.in -o requirements/horovod-build.txt
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
