@@ -59,6 +59,15 @@ def test_the_hold_is_bounded_while_the_supervisor_is_away(supervisor: FakeSuperv
     assert script.end(3) == 255
 
 
+def test_without_a_hold_a_stopped_process_still_says_that_it_leaves(supervisor: FakeSupervisor, start: Start) -> None:
+    """For a script that acknowledges nothing it is what lets the job be suspended."""
+    script = start(TRAINING, RANK="0", KUBEAI_EXIT_HOLD="0")
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(0, directive="STOP", generation=4)
+    assert script.end() == 255
+    assert [report["generation"] for report in supervisor.reports_of("left")] == [4]
+
+
 def test_left_is_repeated_until_it_is_confirmed(supervisor: FakeSupervisor, start: Start) -> None:
     """The supervisor restarts while the process is in its exit hook."""
     script = start(TRAINING)

@@ -53,13 +53,19 @@ def say(monitor: Monitor, uplink: Uplink, voice: Voice, hold: float) -> None:
 
 
 def _report_left(monitor: Monitor, uplink: Uplink, voice: Voice, deadline: float) -> None:
-    """In this thread, since the reporter's may be busy with a function of the user's, and no thread can start now."""
+    """In this thread, since the reporter's may be busy with a function of the user's, and no thread can start now.
+
+    Tried once however near the deadline is: for a script that acknowledges nothing this is the job's acknowledgement.
+    """
     patience = Patience(voice)
-    while not monitor.is_released and time.monotonic() < deadline:
-        wait = _try(monitor, uplink, patience, deadline)
+    last_post = max(deadline, time.monotonic() + _POST_SECONDS)
+    while not monitor.is_released:
+        wait = _try(monitor, uplink, patience, last_post)
         if wait is None:
             return
         monitor.wait_for(lambda: monitor.is_released, max(0.0, min(wait, deadline - time.monotonic())))
+        if time.monotonic() >= deadline:
+            return
 
 
 def _try(monitor: Monitor, uplink: Uplink, patience: Patience, deadline: float) -> float | None:
