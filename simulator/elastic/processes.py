@@ -52,8 +52,15 @@ def start_worker(command: Sequence[str], environ: Mapping[str, str], node: Path 
     """
     if node is not None:
         node.mkdir(parents=True, exist_ok=True)
-    # The launcher has no threads, so running Python between fork and exec is safe.
-    process = subprocess.Popen(command, env=environ, preexec_fn=_prepare(os.getpid(), node))  # noqa: PLW1509, S603 - as said; the command is the user's own
+    process = subprocess.Popen(  # noqa: S603 - the command is the user's own
+        command,
+        env=environ,
+        # The launcher has no threads, so running Python between fork and exec is safe.
+        preexec_fn=_prepare(os.getpid(), node),  # noqa: PLW1509 - as said
+        # It stands for a process on another host: who signals the launcher's group does not reach it, and a launcher
+        # that runs late does not take its end for a failure.
+        start_new_session=True,
+    )
     return Child(process, node / str(process.pid) if node is not None else None)
 
 

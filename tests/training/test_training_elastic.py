@@ -1,5 +1,6 @@
 """The launcher with the demo job, as real processes: what changes of hosts do to the training."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -169,6 +170,17 @@ def test_sigterm_ends_launcher_and_workers(folder: Folder) -> None:
     assert launcher.wait(DEADLINE) == 128 + signal.SIGTERM
     assert not any(is_alive(pid) for host in pids for pid in pids[host])
     assert folder.pids("ab") == {"a": [], "b": []}
+
+
+def test_a_signal_to_the_launchers_group_blacklists_nobody(folder: Folder) -> None:
+    """Workers stand for processes on other hosts: the signal is not theirs, and none fails before its launcher ends."""
+    folder.list_hosts("abc")
+    launcher = folder.launch(steps=10_000)
+    folder.until_step(2)
+    assert all(os.getpgid(pid) != launcher.pid for pids in folder.pids("abc").values() for pid in pids)
+    os.killpg(launcher.pid, signal.SIGTERM)
+    assert launcher.wait(DEADLINE) == 128 + signal.SIGTERM
+    assert folder.verdict(10_000).figures.hosts_blacklisted == 0
 
 
 def until_stubborn(folder: Folder) -> list[int]:

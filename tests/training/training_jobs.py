@@ -81,6 +81,7 @@ class Folder:
             ],
             env=self._environment(run),
             stdin=subprocess.DEVNULL,
+            start_new_session=True,  # As kubeai-run starts it, which signals the whole group.
         )
         self.launchers.append(launcher)
         return launcher
