@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
 
 from simulator import services
 from simulator.cloud.process import Child, ProcessEnded
@@ -39,6 +40,12 @@ PLANS = {
     Scene.SHRINKING: JobPlan(2, 4, steps=200, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
     Scene.PLAIN: JobPlan(4, 4, steps=40, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
 }
+
+
+def plan_of(armed: Armed) -> JobPlan:
+    """The job of a scenario: where two absences follow each other, everybody comes back the second time more slowly."""
+    plan = PLANS[armed.scene]
+    return replace(plan, steps=plan.steps + 120) if armed.passed_at_start else plan
 
 
 def fired(child: Child, armed: Armed) -> None:

@@ -14,6 +14,7 @@ from tests.chaos.chaos_world import (
     armed_by_signal,
     fired,
     nothing_was_lost,
+    plan_of,
     restart_agent_armed,
     start_again,
     take_away,
@@ -37,7 +38,7 @@ def _params(scenarios: tuple[Armed, ...], *scenes: Scene) -> list[object]:
 async def test_the_supervisor_dies_and_comes_back(open_world: OpenWorld, armed: Armed) -> None:
     """What it had confirmed is durable, what it had not is said again; nobody is stopped twice."""
     world = await open_world(armed_by_signal(armed))
-    job = world.start_job(PLANS[armed.scene])
+    job = world.start_job(plan_of(armed))
     await world.until_training(job, workers=4)
     revived = await arm_supervisor(world, armed)
     await world.until(lambda status: len(status.connected()) == len(NODES), "all agents", PATIENCE)
