@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,22 +45,11 @@ class Life:
         async with Peers.of(Tokens.load(self.directory), endpoints) as peers:
             yield peers
 
-    def descriptors(self) -> int:
-        """How many it has open."""
-        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
-
-    def threads(self) -> int:
-        """How many run in it."""
-        return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
-
-    def resident_bytes(self) -> int:
-        """Memory that it holds."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-
 
 @asynccontextmanager
-async def life(directory: Path, **changes: object) -> AsyncIterator[Life]:
+async def life(
+    directory: Path, command: Sequence[str] = ("supervisor", "serve"), **changes: object
+) -> AsyncIterator[Life]:
     """A supervisor on that directory, once it serves or has died; killed at the end."""
     endpoints = directory / ENDPOINTS_FILE
     if endpoints.exists():
@@ -68,7 +57,7 @@ async def life(directory: Path, **changes: object) -> AsyncIterator[Life]:
     settings = {**FAST, "data_dir": directory, **changes}
     environment = {**os.environ, **{PREFIX + name.upper(): str(value) for name, value in settings.items()}}
     log = directory.with_name(f"log-{time.monotonic_ns()}")
-    process = _spawn(environment, log)
+    process = _spawn(command, environment, log)
     try:
         await until(lambda: endpoints.exists() or process.poll() is not None, START_SECONDS)
         yield Life(process, log, directory)
@@ -77,9 +66,9 @@ async def life(directory: Path, **changes: object) -> AsyncIterator[Life]:
         process.wait()
 
 
-def _spawn(environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+def _spawn(command: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
-        return subprocess.Popen([sys.executable, "-m", "supervisor", "serve"], env=environment, stderr=output)
+        return subprocess.Popen([sys.executable, "-m", *command], env=environment, stderr=output)
 
 
 async def status(peers: Peers) -> dict[str, Any]:

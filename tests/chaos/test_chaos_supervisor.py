@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import grpc
@@ -32,7 +33,7 @@ async def test_a_start_that_is_cut_off_is_made_up_for_by_the_next(tmp_path: Path
     """Whatever was written by then, the next start serves, with one secret and no file that others can read."""
     directory = tmp_path / "data"
     directory.mkdir(mode=0o700)
-    changes = {"retention_hours": 0.00001}
+    changes: dict[str, Any] = {"retention_hours": 0.00001}
     async with life(directory, failpoint=armed.setting, **changes) as armed_life:
         await until(lambda: armed_life.process.poll() is not None, START_SECONDS)
         assert armed_life.fired(armed.name)

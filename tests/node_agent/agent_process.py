@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,11 +56,11 @@ class Process:
 
 
 @asynccontextmanager
-async def agent(environ: Mapping[str, str]) -> AsyncIterator[Process]:
+async def agent(environ: Mapping[str, str], module: Sequence[str] = ("node_agent",)) -> AsyncIterator[Process]:
     """Run an agent for as long as the context lasts."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("NODE_AGENT_")}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "node_agent", env={**inherited, **environ}, stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", *module, env={**inherited, **environ}, stderr=asyncio.subprocess.PIPE
     )
     running = Process(process, [], [])
     reader = asyncio.create_task(_read(running))

@@ -1,0 +1,99 @@
+"""A service in a process that says at SIGUSR2 what it holds: `python -m tests.chaos.chaos_witness supervisor serve`.
+
+The product's own command, with one handler more. What the kernel knows is counted from outside.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.supervisor.serving import until
+
+WITNESS_FILE = "WITNESS_FILE"
+"""The environment variable that names the file which is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a process holds at an instant: `objects` as the collector counts them after it has collected."""
+
+    tasks: Counter[str]
+    objects: int
+    descriptors: int
+    threads: int
+    resident_bytes: int
+
+    def is_no_more_than(self, earlier: "Held") -> bool:
+        """In what must be exactly as it was."""
+        return (
+            not self.tasks - earlier.tasks
+            and self.descriptors <= earlier.descriptors
+            and self.threads <= earlier.threads
+        )
+
+
+async def held(pid: int, file: Path) -> Held:
+    """Ask a process with that witness file what it holds."""
+    _ask(pid, file)
+    await until(file.exists)
+    return _read(pid, file)
+
+
+def _ask(pid: int, file: Path) -> None:
+    file.unlink(missing_ok=True)
+    os.kill(pid, signal.SIGUSR2)
+
+
+def _read(pid: int, file: Path) -> Held:
+    said = json.loads(file.read_bytes())
+    process = Path(f"/proc/{pid}")
+    return Held(
+        Counter(said["tasks"]),
+        said["objects"],
+        len(list((process / "fd").iterdir())),
+        len(list((process / "task").iterdir())),
+        int((process / "statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE"),
+    )
+
+
+def _say(file: Path) -> None:
+    gc.collect()
+    objects = len(gc.get_objects())
+    tasks = Counter(getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks())
+    # As a whole or not at all: somebody waits for it to appear.
+    unfinished = file.with_suffix(".part")
+    unfinished.write_text(json.dumps({"tasks": tasks, "objects": objects}), encoding="utf-8")
+    unfinished.replace(file)
+
+
+def _agent(_arguments: Sequence[str]) -> None:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from node_agent import __main__, uplink  # noqa: PLC0415 - after the variable, as in the agent itself
+
+    # No setting, as no user should shorten it: with its five seconds, hundreds of reconnections take half an hour.
+    uplink._MOST_DELAY = 0.02
+    sys.argv[1:] = []
+    __main__.main()
+
+
+def _supervisor(arguments: Sequence[str]) -> None:
+    from supervisor import __main__  # noqa: PLC0415 - the agent's process does without it
+
+    sys.exit(__main__.main(arguments))
+
+
+def _main(service: str, *arguments: str) -> None:
+    file = Path(os.environ.pop(WITNESS_FILE))
+    signal.signal(signal.SIGUSR2, lambda _number, _frame: _say(file))
+    {"agent": _agent, "supervisor": _supervisor}[service](arguments)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
