@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod metadata-faults chaos bench bench-page check lint types imports proto proto-check lock clean
+.PHONY: help install demo replay test test-horovod metadata-faults chaos hostile bench bench-page check lint types imports proto proto-check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-12s %s\n", $$1, $$2 }'
@@ -41,6 +41,9 @@ test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod
 
 chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)
+
+hostile: $(INSTALLED) ## Peers that lie, and ten times what the usual run has of them
+	HOSTILE_EXAMPLES=10 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/hostile $(ARGS)
 
 bench: $(INSTALLED) ## Measure everything and write docs/benchmarks.md (whether it works, in short: ARGS=--short)
 	$(BIN)/python -m benchmarks run $(ARGS)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Callable
 
 import grpc.aio
@@ -20,8 +19,10 @@ Call = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.SupervisorMessage]
 
 # A peer that was silent for so many heartbeats is gone.
 _SILENT_HEARTBEATS = 3
-# A supervisor that names a longer one, in seconds, or none at all, is not followed.
-_LONGEST_HEARTBEAT = 60.0
+# A supervisor that names one beyond these, in seconds, is not followed: the shortest costs twenty messages a second.
+_SHORTEST_HEARTBEAT, _LONGEST_HEARTBEAT = 0.05, 60.0
+# The wire's largest: no session could follow it.
+_LAST_SESSION = 2**64 - 1
 # Seconds that a goodbye may take: with everything else that happens at the end well below two.
 _GOODBYE_SECONDS = 0.5
 
@@ -172,8 +173,10 @@ class Conversation:
                 for entry in message.acknowledgement.entries:
                     self._outbox.acknowledge(NoticeId(entry.notice_id), entry.revision)
                 failpoint(At.ACKNOWLEDGEMENT_KEPT)
-            case "superseded":
+            case "superseded" if message.superseded.session < _LAST_SESSION:
                 raise SessionSuperseded(message.superseded.session)
+            case "superseded":
+                raise StreamLost("the supervisor knows a session that none can follow")
             case "goodbye":
                 raise StreamLost(f"the supervisor says goodbye: {message.goodbye.reason}")
             case _:
@@ -181,7 +184,7 @@ class Conversation:
                 pass
 
     def _follow(self, heartbeat: float) -> None:
-        if math.isfinite(heartbeat) and 0.0 < heartbeat <= _LONGEST_HEARTBEAT:
+        if _SHORTEST_HEARTBEAT <= heartbeat <= _LONGEST_HEARTBEAT:
             self._heartbeat = heartbeat
             # Whoever waits for the old one must not wait so long.
             self._outbox.wake()

@@ -34,6 +34,8 @@ _IDENTITY = machine.Paths(
 # take as much itself. So a warning that cannot be had never costs an answer about notices.
 _WARNING_EVERY = 5.0
 _WARNING_SECONDS = 0.3
+# What msgspec and the encoding of its words raise. Some thousand brackets fit into the largest answer.
+_MALFORMED = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
 class _Action(enum.StrEnum):
@@ -114,7 +116,7 @@ class AwsSource:
         try:
             planned = msgspec.json.decode(reply.body, type=_InstanceAction)
             deadline = read(planned.time.encode())
-        except (msgspec.DecodeError, UnicodeError) as error:
+        except _MALFORMED as error:
             raise SourceUnavailable("malformed announcement") from error
         if deadline is None:
             raise SourceUnavailable("malformed announcement")
@@ -141,6 +143,6 @@ def _warning(reply: Reply, before: str) -> str:
         return before
     try:
         since = read(msgspec.json.decode(reply.body, type=_Rebalance).noticeTime.encode())
-    except (msgspec.DecodeError, UnicodeError):
+    except _MALFORMED:
         return before
     return f"rebalance recommended since {since:%Y-%m-%dT%H:%M:%SZ}" if since else before

@@ -206,7 +206,7 @@ async def test_a_silent_supervisor_is_left(fake: FakeSupervisor, agent: Agent) -
     await until(lambda: fake.streams[0].over)
 
 
-@pytest.mark.parametrize("heartbeat", [0.0, -1.0, 1e9, float("inf"), float("nan")])
+@pytest.mark.parametrize("heartbeat", [0.0, 0.001, -1.0, 1e9, float("inf"), float("nan")])
 async def test_an_impossible_heartbeat_is_not_followed(fake: FakeSupervisor, agent: Agent, heartbeat: float) -> None:
     """The agent keeps its own interval, and neither floods nor falls silent."""
     fake.heartbeat = heartbeat

@@ -93,7 +93,8 @@ def parse(message: Mapping[str, Any]) -> Line:
             notice=_notice(message.get("notice")),
             release=_checked(message.get("release", False), bool),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        # OverflowError: JSON has whole numbers that no float holds.
         raise MalformedLine(f"{type(error).__name__}: {error}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Mapping
@@ -29,6 +30,11 @@ class MalformedOrder(Exception):  # noqa: N818 - named for what the line is.
 
 
 TIMED_OUT_PHASE = "TimedOut"
+
+_MOST_NUMBER = 2**31
+# As the contract has them. Half a surrogate pair, which JSON can say, is in no file.
+_HOST = re.compile(r"[^\s:\ud800-\udfff]{1,253}")
+_TOKEN = re.compile(r"[!-~]*")
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ def order_of(line: Mapping[str, Any]) -> Order:
             exclusions=_names(line["exclusions"]),
             phase=_of(str, line["phase"]),
             reason=_of(str, line.get("reason", "")),
-            token=_of(str, line.get("token") or ""),
+            token=_text(line.get("token") or "", _TOKEN),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedOrder(f"malformed order: {type(error).__name__}: {error}") from error
@@ -80,13 +86,21 @@ def _of(kind: type, value: Any) -> Any:
 
 
 def _number(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no number of ours")
+    # Above the most, no report that repeats the number would be taken.
+    if type(value) is not int or not 0 <= value <= _MOST_NUMBER:
+        raise ValueError("no number of ours")
     return value
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    return tuple(_of(str, name) for name in _of(list, value))
+    return tuple(_text(name, _HOST) for name in _of(list, value))
+
+
+def _text(value: Any, allowed: re.Pattern[str]) -> str:
+    """A text that goes into a file, where each has its line."""
+    if not allowed.fullmatch(_of(str, value)):
+        raise ValueError("a host or token that no file can hold")  # Not shown: a token is a secret.
+    return str(value)
 
 
 @dataclass(frozen=True)

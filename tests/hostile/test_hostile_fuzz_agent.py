@@ -1,0 +1,202 @@
+"""Whatever metadata and a supervisor say to a node agent, it goes on and keeps to its vocabulary."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+from reclaim.v1 import reclaim_pb2 as pb
+
+from node_agent import wire
+from node_agent.conversation import Conversation, SessionSuperseded, StreamLost
+from node_agent.identity import ThisNode
+from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, Subject, SubjectKind
+from node_agent.outbox import Outbox
+from node_agent.poller import Poller
+from node_agent.pulse import Pulse
+from node_agent.sources import Source
+from node_agent.sources.aliyun import AliyunSource, MetadataMode
+from node_agent.sources.aws import AwsSource
+from node_agent.sources.file import FileSource
+from servicekit.clock import Clock
+from tests.hostile.hostile_fuzz import each_field_odd, numbers, spoken, steadily
+from tests.node_agent.fake_metadata import TERMINATION, FakeMetadata, Reply, metadata
+
+NODE = Subject(SubjectKind.NODE, "n1", "uid-1")
+SPEAKER = wire.Speaker(NODE, 1, "0")
+ACTION = "/latest/meta-data/spot/instance-action"
+REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+STAMP = "2026-01-05T18:02:00Z"
+
+digits = st.integers(-1, 99999).map(lambda number: f"{number:02}")
+instants = st.builds("{}-{}-{}T{}:{}:{}Z".format, *[digits] * 6) | st.from_regex(r"\d{4}-[01]\d-[0-3]\dT23:59:60Z")
+stamps = st.one_of(
+    instants.map(str.encode),
+    st.sampled_from([b"", b" \n", STAMP.encode(), b"0001-01-01T00:00:00Z", b"9999-12-31T23:59:60Z"]),
+    st.binary(max_size=40),
+)
+# Words of a date in any number and order: where a reader of dates looks for the sixth of five.
+words = st.sampled_from(["Mon,", "05", "Jan", "2026", "18:02:00", "GMT", "-0000", "+9999", "-", ",", "99999", "²", ":"])
+dates = st.none() | st.lists(words, max_size=7).map(" ".join) | st.just("Mon, 05 Jan 2026 17:59:00 GMT")
+statuses = st.sampled_from([200, 200, 200, 204, 404, 401, 403, 429, 500, 503])
+waits = st.sampled_from([{}, {"Retry-After": "9" * 5000}, {"Retry-After": "-1"}, {"Retry-After": "²"}])
+PLANNED = {"action": "terminate", "time": STAMP}
+RECOMMENDED = {"noticeTime": STAMP}
+actions, warnings = spoken(PLANNED), spoken(RECOMMENDED)
+
+
+def replies(bodies: st.SearchStrategy[bytes]) -> st.SearchStrategy[Reply]:
+    """Answers with such bodies; a header cannot hold everything that a body can."""
+    latin = dates.map(lambda date: None if date is None else date.replace("²", "2\N{DEGREE SIGN}"))
+    return st.builds(Reply, statuses, bodies, latin, waits)
+
+
+@pytest_asyncio.fixture
+async def service() -> AsyncIterator[FakeMetadata]:
+    """A metadata service."""
+    async with metadata() as fake:
+        yield fake
+
+
+async def one_poll(source: Source) -> None:
+    """Polls once as the agent does, and looks at what it would tell the supervisor."""
+    outbox = Outbox(10)
+    poller = Poller(source, ThisNode(NODE.name, NODE.uid), outbox, Clock(), 1.0)
+    try:
+        await poller.turn()
+    finally:
+        await source.close()
+    said = wire.hello(SPEAKER, outbox.statuses(), outbox.everything(), Clock().monotonic()).hello
+    (state,) = said.sources
+    assert state.state in set(pb.SourceState.values()) - {pb.SOURCE_STATE_UNSPECIFIED}
+    assert len(said.notices) == (state.state == pb.SOURCE_STATE_NOTICED)
+    assert (poller.tracked.status.state is SourceState.UNKNOWN) == (state.state == pb.SOURCE_STATE_UNKNOWN)
+    for notice in said.notices:
+        assert notice.announcement == pb.ANNOUNCEMENT_ACTIVE
+        assert math.isfinite(notice.seconds_left)
+        assert notice.deadline.ToJsonString()
+
+
+@steadily(40)
+@given(replies(stamps))
+async def test_no_answer_of_aliyun_ends_the_agent(service: FakeMetadata, reply: Reply) -> None:
+    """It is a notice, clear or unknown."""
+    service.replies[TERMINATION] = reply
+    await one_poll(AliyunSource(service.url, MetadataMode.AUTO, Clock()))
+
+
+@steadily(40)
+@given(replies(actions), replies(warnings))
+async def test_no_answer_of_aws_ends_the_agent(service: FakeMetadata, action: Reply, warning: Reply) -> None:
+    """Nor one that only warns."""
+    await one_poll_of_aws(service, action, warning)
+
+
+async def test_no_odd_field_of_aws_ends_the_agent(service: FakeMetadata) -> None:
+    """Each field and each value that some parser has met too late, in a notice and in a warning."""
+    for body in each_field_odd(PLANNED):
+        await one_poll_of_aws(service, Reply(body=body), Reply(404))
+    for body in each_field_odd(RECOMMENDED):
+        await one_poll_of_aws(service, Reply(404), Reply(body=body))
+
+
+async def one_poll_of_aws(service: FakeMetadata, action: Reply, warning: Reply) -> None:
+    """A poll that asks for both."""
+    service.replies |= {ACTION: action, REBALANCE: warning}
+    service.token_reply = Reply(body=b"token")
+    service.tokens = {"token"}
+    await one_poll(AwsSource(service.url, Clock()))
+
+
+@steadily(30)
+@given(replies(stamps | st.text().map(str.encode)), replies(stamps))
+async def test_no_identity_or_token_ends_the_agent(service: FakeMetadata, item: Reply, token: Reply) -> None:
+    """The answers to the questions before the first poll."""
+    service.hardened = True
+    service.token_reply = token
+    service.replies["/latest/meta-data/instance-id"] = item
+    await one_poll(AliyunSource(service.url, MetadataMode.HARDENED, Clock()))
+
+
+@steadily(60)
+@given(content=stamps | actions)
+async def test_no_file_ends_the_agent(tmp_path: Path, content: bytes) -> None:
+    """Whoever writes it."""
+    file = tmp_path / "announcement"
+    file.write_bytes(content)
+    await one_poll(FileSource(file, Clock()))
+
+
+class Call:
+    """A stream on which a supervisor says all that it has to say, and then ends."""
+
+    def __init__(self, messages: list[pb.SupervisorMessage]) -> None:
+        self._messages = iter(messages)
+        self.said: list[pb.AgentMessage] = []
+
+    async def read(self) -> pb.SupervisorMessage | None:
+        """The next message."""
+        await asyncio.sleep(0)
+        return next(self._messages, None)
+
+    async def write(self, message: pb.AgentMessage) -> None:
+        """Takes anything that can be sent at all."""
+        self.said.append(pb.AgentMessage.FromString(message.SerializeToString()))
+
+    async def done_writing(self) -> None:
+        """Nothing more is written."""
+
+    def cancel(self) -> None:
+        """It is over."""
+
+
+unsigned = st.sampled_from([0, 1, 2, 3, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+doubles = st.floats() | numbers.filter(lambda number: abs(number) < 2**63).map(float)
+entries = st.builds(
+    pb.Acknowledgement.Entry, notice_id=st.sampled_from(["s/uid-1", "s/uid-2", "s/", ""]) | st.text(), revision=unsigned
+)
+said = st.one_of(
+    st.builds(pb.SupervisorMessage, welcome=st.builds(pb.Welcome, heartbeat_seconds=doubles)),
+    st.builds(
+        pb.SupervisorMessage, acknowledgement=st.builds(pb.Acknowledgement, entries=st.lists(entries, max_size=5))
+    ),
+    st.builds(pb.SupervisorMessage, superseded=st.builds(pb.Superseded, session=unsigned)),
+    st.builds(pb.SupervisorMessage, goodbye=st.builds(pb.Goodbye, reason=st.text())),
+    st.just(pb.SupervisorMessage(heartbeat=pb.Heartbeat())),
+    # A kind that a later supervisor has.
+    st.binary(max_size=20).map(lambda body: pb.SupervisorMessage.FromString(b"\xfa\x01" + bytes([len(body)]) + body)),
+)
+
+
+def report(number: int, revision: int, announcement: Announcement) -> NoticeReport:
+    """What the agent knows."""
+    return NoticeReport(SourceName("s"), Subject(SubjectKind.NODE, "n1", f"uid-{number}"), revision, announcement)
+
+
+KNOWN = [report(1, 1, Announcement.ACTIVE), report(2, 3, Announcement.ACTIVE), report(3, 2, Announcement.WITHDRAWN)]
+
+
+@steadily(100)
+@given(st.lists(said, max_size=6))
+async def test_no_supervisor_ends_an_agent_or_makes_it_forget(messages: list[pb.SupervisorMessage]) -> None:
+    """The stream ends in one of two ways, and only what was acknowledged at its revision is settled."""
+    outbox = Outbox(10)
+    for each in KNOWN:
+        outbox.put(each)
+    call: Any = Call(messages)
+    conversation = Conversation(call, outbox, Clock(), 5.0, Pulse(Clock()))
+    with pytest.raises((StreamLost, SessionSuperseded)) as ended:
+        await conversation.hold(SPEAKER, lambda: None)
+    if isinstance(ended.value, SessionSuperseded):
+        # What follows is a hello of the next one.
+        assert wire.hello(wire.Speaker(NODE, ended.value.session + 1, "0"), [], [], 0.0)
+    heard = {(entry.notice_id, entry.revision) for each in messages for entry in each.acknowledgement.entries}
+    for each in KNOWN:
+        settled = any(name == each.id and revision >= each.revision for name, revision in heard)
+        assert settled or each in outbox.unacknowledged()
+        assert each in outbox.everything() or (settled and each.announcement is Announcement.WITHDRAWN)
