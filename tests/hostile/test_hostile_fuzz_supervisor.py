@@ -1,0 +1,271 @@
+"""Whatever is said to a supervisor on either wire is taken as what it says, or refused and changes nothing."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import math
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import grpc
+import pytest_asyncio
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+from reclaim.v1 import reclaim_pb2 as wire
+
+from supervisor.domain.job import Phase
+from supervisor.domain.notice import Announcement, NoticeState
+from supervisor.ingest.agent_messages import MalformedError, hello_view, report
+from supervisor.presence import SourceState
+from tests.hostile.hostile_fuzz import mostly, spoken, steadily, texts
+from tests.supervisor.serving import PATIENCE, AgentPeer, Served, launcher_hello, serving
+
+REFUSALS = {
+    400: {"malformed"},
+    403: {"foreign_token"},
+    404: {"unknown_job"},
+    409: {"name_is_live", "run_is_over", "older_revision"},
+    413: {"oversized"},
+}
+COUNT = 2**31
+NODE = "node"
+STATUSES = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED}
+OF_A_FAILED_WRITE = {*STATUSES, grpc.StatusCode.INTERNAL}
+sessions = itertools.count(1)
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    """One supervisor for all examples of a test."""
+    async with serving(tmp_path) as supervisor:
+        yield supervisor
+
+
+names = st.sampled_from([NODE, "uid-node", "metadata", "other"]) | texts.filter(lambda text: "\ud800" not in text)
+whole = st.sampled_from([0, 1, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+# An enum's number that nobody has named yet goes over the wire like any other.
+enums: Any = st.integers(-1, 4) | st.integers(-(2**31), 2**31 - 1)
+timestamps = st.builds(
+    Timestamp,
+    seconds=st.integers(-(2**63), 2**63 - 1) | st.just(1_800_000_000),
+    nanos=st.integers(-(2**31), 2**31 - 1) | st.just(0),
+)
+subjects = st.builds(wire.Subject, kind=st.just(wire.SUBJECT_KIND_NODE) | enums, name=names, uid=names)
+own_subject = wire.Subject(kind=wire.SUBJECT_KIND_NODE, name=NODE, uid="uid-node")
+notices = st.builds(
+    wire.NoticeReport,
+    source=mostly("metadata", names),
+    subject=mostly(own_subject, subjects),
+    revision=mostly(1, whole),
+    announcement=mostly(wire.ANNOUNCEMENT_ACTIVE, st.just(wire.ANNOUNCEMENT_WITHDRAWN) | enums),
+    seconds_left=st.none() | st.floats(),
+    deadline=mostly(None, timestamps),
+    message=names,
+)
+sources = st.builds(
+    wire.SourceReport,
+    source=mostly("metadata", names),
+    state=mostly(wire.SOURCE_STATE_CLEAR, enums),
+    last_good_poll_age=st.none() | st.floats(),
+    detail=names,
+)
+hellos = st.builds(
+    wire.Hello,
+    node=mostly(NODE, names),
+    node_uid=mostly("uid-node", names),
+    session=mostly(1, whole),
+    agent_version=names,
+    sources=mostly([wire.SourceReport(source="s")] * 16, st.lists(sources, max_size=17)),
+    notices=mostly([], st.lists(notices, max_size=3) | st.just([wire.NoticeReport()] * 1025)),
+)
+messages = st.one_of(
+    st.builds(wire.AgentMessage, notice=notices),
+    st.builds(wire.AgentMessage, source=sources),
+    st.builds(wire.AgentMessage, hello=hellos),
+    st.just(wire.AgentMessage(heartbeat=wire.Heartbeat())),
+    st.just(wire.AgentMessage()),
+)
+
+
+@steadily(200)
+@given(hellos)
+def test_a_hello_is_a_view_of_its_agent_or_malformed(hello: wire.Hello) -> None:
+    """And each notice in it a report about that node."""
+    try:
+        view = hello_view(hello)
+        reports = [report(each, view) for each in hello.notices]
+    except MalformedError:
+        return
+    assert view.session == hello.session > 0
+    assert all(0 < len(name) <= 253 and name.isprintable() for name in (view.node, view.uid, *view.sources))
+    assert set(view.sources.values()) <= set(SourceState)
+    for each in reports:
+        assert (each.subject.name, each.subject.uid) == (view.node, view.uid)
+        assert each.announcement in Announcement
+        assert each.revision > 0
+        assert len(each.message) <= 512
+        assert each.seconds_left is None or math.isfinite(each.seconds_left)
+
+
+@steadily(60)
+@given(hellos, st.lists(messages, max_size=4))
+async def test_an_agent_says_anything(served: Served, hello: wire.Hello, rest: list[wire.AgentMessage]) -> None:
+    """What is refused is refused with its status, and all that is kept is about the agent's own node."""
+    hello.session = next(sessions) if hello.session else 0
+    before = served.notices()
+    agent = served.peers.stranger(served.peers.tokens.agent(NODE))
+    # To whom a write fails, gRPC reports INTERNAL, and not the status that came.
+    known = STATUSES if await says_all(agent, wire.AgentMessage(hello=hello), *rest) else OF_A_FAILED_WRITE
+    heard, status = await until_the_end(agent)
+    assert status in known
+    reported = {notice_id(each) for each in (*hello.notices, *(message.notice for message in rest))}
+    assert {entry.notice_id for each in heard for entry in each.acknowledgement.entries} <= reported
+    if not heard:
+        assert served.notices() == before
+    for notice in served.notices().values():
+        assert notice.subject.name == NODE
+        assert notice.state in NoticeState
+        assert notice.deadline is None or math.isfinite(notice.deadline)
+    assert {each["node"] for each in (await served.status())["agents"]} <= {NODE}
+
+
+async def says_all(agent: AgentPeer, *messages: wire.AgentMessage) -> bool:
+    """Whether all of it could be written before the supervisor ended the stream."""
+    try:
+        for message in messages:
+            await agent.call.write(message)
+        await agent.call.done_writing()
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return False
+    return True
+
+
+async def until_the_end(agent: AgentPeer) -> tuple[list[wire.SupervisorMessage], grpc.StatusCode]:
+    """All that the supervisor says, and the status with which it ends."""
+    heard = []
+    async with asyncio.timeout(PATIENCE):
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while isinstance(message := await agent.call.read(), wire.SupervisorMessage):
+                heard.append(message)
+        status: grpc.StatusCode = await agent.call.code()
+    return heard, status
+
+
+def notice_id(message: wire.NoticeReport) -> str:
+    """As the contract makes it."""
+    return f"{message.source}/{message.subject.uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Says things over HTTP, with one token."""
+
+    served: Served
+    token: str
+
+    async def says(self, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        """The status, and the answer or the first line of it."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        async with self.served.peers.session.post(self.served.peers.http + path, headers=headers, data=body) as answer:
+            said = await answer.content.readline()
+            return answer.status, json.loads(said)
+
+    async def is_understood_or_refused(self, path: str, body: bytes) -> bool:
+        """Whether it is accepted; where it is not, that is said and nothing has changed."""
+        before = told(self.served)
+        status, answer = await self.says(path, body)
+        if status != HTTPStatus.OK:
+            assert answer["error"] in REFUSALS[status]
+            assert answer["message"]
+            assert told(self.served) == before
+        return status == HTTPStatus.OK
+
+
+def told(served: Served) -> dict[str, tuple[Any, Any]]:
+    """What is durable of what was said."""
+    return {name: (job.spec, job.observed) for name, job in served.store.snapshot().jobs.items()}
+
+
+async def keeps_to_its_vocabulary(served: Served) -> None:
+    """Every job, and what people are shown of it."""
+    for name, job in served.store.snapshot().jobs.items():
+        assert re.fullmatch(r"[a-z0-9.-]{1,253}", name)
+        assert 1 <= job.spec.min_workers <= job.spec.requested_workers <= job.spec.max_workers <= 100_000
+        assert math.isfinite(job.spec.max_wait_seconds)
+        assert all(
+            0 <= each <= COUNT
+            for each in (job.observed.revision, job.observed.run, job.observed.restarts, job.observed.applied)
+        )
+        assert all(re.fullmatch(r"[^\s:]{1,253}", host) for host in job.observed.hosts)
+    assert {each["phase"] for each in (await served.status())["jobs"]} <= set(Phase)
+
+
+LAUNCHER = launcher_hello("job", ["host-1"])
+REPORT = {"job": "job", "instance": LAUNCHER["instance"], **LAUNCHER["report"], "revision": 2}
+PROCESS = {"process": "p", "host": "host-1", "rank": 0, "pid": 1, "step": None, "sdk": "0"}
+ANSWER = {"process": "p", "host": "host-1", "rank": 0, "step": 7, "run": 1, "generation": 1, "kind": "saved"}
+
+
+@steadily(40)
+@given(body=spoken(LAUNCHER), now=spoken(REPORT))
+async def test_a_launcher_says_anything(served: Served, body: bytes, now: bytes) -> None:
+    """In its hello, and in a report about a job that it has."""
+    launcher = Caller(served, served.peers.tokens.launcher("launcher"))
+    name = f"job-{next(sessions)}".encode()
+    await launcher.is_understood_or_refused("/v1/launchers/stream", body.replace(b'"job"', b'"' + name + b'"'))
+    hello = json.dumps(launcher_hello(name.decode(), ["host-1"])).encode()
+    await launcher.is_understood_or_refused("/v1/launchers/stream", hello)
+    await launcher.is_understood_or_refused("/v1/launchers/report", now.replace(b': "job"', b': "' + name + b'"'))
+    await keeps_to_its_vocabulary(served)
+
+
+@steadily(40)
+@given(body=spoken(PROCESS), now=spoken(ANSWER))
+async def test_a_process_says_anything(served: Served, body: bytes, now: bytes) -> None:
+    """In its hello, and in a report."""
+    if not served.store.snapshot().jobs:
+        await served.peers.agent("host-1")
+        await served.peers.running("job", ["host-1"])
+    process = Caller(served, served.peers.tokens.process("job", served.job("job").uid, 1))
+    if await process.is_understood_or_refused("/v1/processes/stream", body):
+        await keeps_to_its_vocabulary(served)
+    if await process.is_understood_or_refused("/v1/processes/report", now):
+        await keeps_to_its_vocabulary(served)
+    assert served.job("job").decision.phase is Phase.RUNNING
+
+
+queries = st.dictionaries(texts, texts, max_size=3).map(lambda pairs: urlencode(pairs, errors="surrogatepass"))
+targets = st.one_of(
+    queries.map(lambda query: f"/v1/status?{query}".encode()),
+    st.binary(max_size=20).map(lambda raw: b"/v1/status?" + raw),
+    st.binary(max_size=20).map(lambda raw: b"/" + raw),
+    st.sampled_from([b"*", b"//", b"http://[::1", b"/v1/%00", b"/v1/status#", b"/v1/../v1/status", b"/" + b"a" * 9000]),
+)
+methods = st.sampled_from([b"GET", b"GET", b"POST", b"HEAD", b"OPTIONS", b"CONNECT", b"PUT", b"\x00", b"get"])
+fields = st.lists(st.binary(max_size=30), max_size=3).map(b"\r\n".join)
+
+
+@steadily(60)
+@given(methods, targets, fields)
+async def test_a_viewer_asks_for_anything(served: Served, method: bytes, target: bytes, more: bytes) -> None:
+    """Whatever path, query, method and header: an answer that is no fault of the server's."""
+    token = served.peers.tokens.viewer().encode()
+    at = urlsplit(served.peers.http)
+    reader, writer = await asyncio.open_connection(at.hostname, at.port)
+    writer.write(method + b" " + target + b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n")
+    writer.write(b"Authorization: Bearer " + token + b"\r\n" + more + b"\r\n\r\n")
+    writer.write_eof()
+    async with asyncio.timeout(PATIENCE):
+        answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    if answer:
+        assert 200 <= int(answer.split()[1]) < 500, answer
+    assert (await served.status()).keys() >= {"jobs", "notices", "agents"}
