@@ -48,6 +48,9 @@ class Agents:
     def __init__(self, changed: Callable[[Host], None], now: Callable[[], float]) -> None:
         self._agents: dict[Host, AgentView] = {}
         self._streams: dict[Host, object] = {}
+        # Kept with every change: 5,000 agents are too many to go through for each decision.
+        self._uids: dict[Host, str] = {}
+        self._clear: set[Host] = set()
         self._silent: dict[Host, float] = {}
         self._changed = changed
         self._now = now
@@ -98,15 +101,23 @@ class Agents:
         """Whether the node's agent has a stream."""
         return node in self._agents and self._agents[node].connected
 
-    def uids(self) -> dict[Host, str]:
+    def uids(self) -> Mapping[Host, str]:
         """The machines whose agents are connected."""
-        return {node: agent.uid for node, agent in self._agents.items() if agent.connected}
+        return self._uids
 
     def available(self) -> frozenset[Host]:
         """The nodes that are known to have no notice."""
-        return frozenset(node for node, agent in self._agents.items() if agent.clear)
+        return frozenset(self._clear)
 
     def _put(self, view: AgentView) -> None:
         self._agents[view.node] = view
+        if view.connected:
+            self._uids[view.node] = view.uid
+        else:
+            self._uids.pop(view.node, None)
+        if view.clear:
+            self._clear.add(view.node)
+        else:
+            self._clear.discard(view.node)
         self.version += 1
         self._changed(view.node)

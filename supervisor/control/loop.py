@@ -104,13 +104,14 @@ class Control:
         return news
 
     def _plan(self, snapshot: Snapshot, now: float) -> dict[JobName, Plan]:
-        noticed = self._ports.facts.noticed()
-        granted = grants(snapshot.jobs.values(), self._ports.facts.available(), noticed)
+        granted = grants(snapshot.jobs.values(), self._ports.facts.available(), self._ports.facts.noticed())
         plans: dict[JobName, Plan] = {}
         for name, job in snapshot.jobs.items():
             rank_zero = self._ports.processes.rank_zero(name, job.observed.run)
             hosts: frozenset[Host] = granted.get(name, frozenset())
-            view = View(notices=noticed, granted=hosts, rank_zero=rank_zero, since=self._since)
+            # Its own notices alone: 100 jobs that each looked through all 2,500 took a third of a pass.
+            notices = self._looks[name].notices
+            view = View(notices=notices, granted=hosts, rank_zero=rank_zero, since=self._since)
             plans[name] = plan(job, view, now, self._ports.policy)
         return plans
 
