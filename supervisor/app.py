@@ -141,7 +141,7 @@ class Supervisor:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._settings.heartbeat_seconds)
-            self._processes.heartbeat()
+            await self._processes.heartbeat()
             self._launchers.heartbeat()
 
     async def _prune(self) -> None:

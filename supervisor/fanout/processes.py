@@ -18,6 +18,9 @@ COALESCE_SECONDS = 0.05
 """What is not urgent waits this long for more: every notice of a group to 2,000 streams one by one took 755 ms p99 with
 TLS, coalesced over 50 ms 137 ms."""
 
+_HEARTBEATS_AT_ONCE = 100
+"""With TLS a push takes some 20 µs: 10,000 without a pause held everything else up for a fifth of a second."""
+
 Render = Callable[[JobName], JobDirectives | None]
 """What a job means for its processes now; None where it is unknown."""
 
@@ -126,11 +129,13 @@ class Processes:
             elif job.flush is None:
                 job.flush = asyncio.get_running_loop().call_later(COALESCE_SECONDS, self._flush, name)
 
-    def heartbeat(self) -> None:
-        """Tells every stream that this side lives."""
-        for job in self._jobs.values():
-            for connection in job.connections.values():
-                connection.stream.push(HEARTBEAT)
+    async def heartbeat(self) -> None:
+        """Tells every stream that this side lives; what is urgent goes in between."""
+        streams = [each.stream for job in self._jobs.values() for each in job.connections.values()]
+        for turn, stream in enumerate(streams, 1):
+            stream.push(HEARTBEAT)
+            if turn % _HEARTBEATS_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def finish(self, reason: str) -> None:
         """Says goodbye on every stream."""
