@@ -8,9 +8,9 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from typing import cast
 
-import structlog
 from aiohttp import web
 
 from servicekit.address import Address
@@ -18,27 +18,22 @@ from servicekit.address import Address
 _CLOSE_SECONDS = 2.0  # For the peer's part in the end of a TLS connection; 30 where nothing is said.
 _UNANSWERED_MILLISECONDS = 15_000  # As the wire's silence. The system's own patience is some 16 minutes.
 _BACKLOG = 4096  # 128 makes a reconnect storm of 2,000 take 28 s.
-_LOG_SECONDS = 60.0
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_log = structlog.get_logger()
+
+class Drop(StrEnum):
+    """Why a connection was dropped."""
+
+    NO_REQUEST = "no request"
+    TOO_SLOW = "request or answer too slow"
+    TOO_MANY = "more than one request at a time"
+    IDLE = "no further request"
+    """Nothing is wrong with it: it has done its work."""
 
 
-class Dropped:
-    """Counts the connections that were dropped; each reason is logged when it comes up, and then once a minute."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self._logged: dict[str, float] = {}
-
-    def add(self, why: str) -> None:
-        """One more was dropped."""
-        self.counts[why] = self.counts.get(why, 0) + 1
-        now = asyncio.get_running_loop().time()
-        if now - self._logged.get(why, -_LOG_SECONDS) >= _LOG_SECONDS:
-            self._logged[why] = now
-            _log.warning("connections.dropped", why=why, so_far=self.counts[why])
+Dropped = Callable[[Drop], None]
+"""Told of each connection that was dropped."""
 
 
 class Connection(asyncio.Protocol):
@@ -47,10 +42,10 @@ class Connection(asyncio.Protocol):
     Args:
         inner: aiohttp's part.
         patience: Seconds for a complete head, and again for the rest of the request and the whole answer.
-        dropped: Counts.
+        dropped: Told of the end that is not the peer's.
     """
 
-    __slots__ = ("_deadline", "_dropped", "_inner", "_patience", "_request", "_transport")
+    __slots__ = ("_deadline", "_dropped", "_inner", "_otherwise", "_patience", "_request", "_transport")
 
     def __init__(self, inner: asyncio.Protocol, patience: float, dropped: Dropped) -> None:
         self._inner = inner
@@ -58,6 +53,7 @@ class Connection(asyncio.Protocol):
         self._dropped = dropped
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._otherwise = Drop.NO_REQUEST
         self._request: web.Request | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -65,14 +61,16 @@ class Connection(asyncio.Protocol):
         # Not a matter for isinstance: uvloop's transports are of no class of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         _bound_silence(transport)
-        self._expect("no request")
+        self._expect(Drop.NO_REQUEST)
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Hands on what belongs to a request; nobody honest sends more before that is answered."""
         if self._request is not None and self._request.content.is_eof():
-            self._drop("more than one request at a time")
+            self._drop(Drop.TOO_MANY)
         else:
+            if self._otherwise is Drop.IDLE:
+                self._otherwise = Drop.NO_REQUEST
             self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -96,7 +94,7 @@ class Connection(asyncio.Protocol):
     def begin(self, request: web.Request) -> None:
         """A complete head is there."""
         self._request = request
-        self._expect("request or answer too slow")
+        self._expect(Drop.TOO_SLOW)
 
     def stream(self) -> None:
         """The answer takes as long as it takes: whoever sends it sees to peers that do not read."""
@@ -106,21 +104,25 @@ class Connection(asyncio.Protocol):
         """The answer is there, and has to be taken; then the next request may come."""
         self._request = None
         if self._transport is not None:
-            self._expect("no further request")
+            self._expect(Drop.IDLE)
 
-    def _expect(self, otherwise: str) -> None:
+    def _expect(self, otherwise: Drop) -> None:
         self._disarm()
-        self._deadline = asyncio.get_running_loop().call_later(self._patience, self._drop, otherwise)
+        self._otherwise = otherwise
+        self._deadline = asyncio.get_running_loop().call_later(self._patience, self._late)
+
+    def _late(self) -> None:
+        self._drop(self._otherwise)
 
     def _disarm(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _drop(self, why: str) -> None:
+    def _drop(self, why: Drop) -> None:
         self._disarm()
         if self._transport is not None:
-            self._dropped.add(why)
+            self._dropped(why)
             self._transport.abort()
 
 
@@ -132,7 +134,7 @@ class GuardedSite(web.BaseSite):
         address: Port 0 takes a free one.
         context: Serves the certificate; None serves without TLS.
         patience: Seconds for the TLS handshake, and then as each `Connection` has it.
-        dropped: Counts.
+        dropped: As a `Connection` has it.
     """
 
     def __init__(

@@ -23,6 +23,7 @@ from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.jobs.standalone import StandaloneJobs
 from supervisor.presence import Agents
 from supervisor.record.status import StatusEndpoint
+from supervisor.refusals import SUMMARY_SECONDS, Refusals
 from supervisor.serving import Servers
 from supervisor.settings import Settings
 from supervisor.store.interface import StoreUnavailableError
@@ -48,6 +49,7 @@ class Supervisor:
         self._settings = settings
         self._store = store
         self._clock = clock
+        self._refusals = Refusals()
         self._agents = Agents(self._agent_changed, clock.now)
         self._facts = Facts(store, self._agents, settings)
         self._processes = Processes(self._facts.directives, clock.now, self._rank_zero_changed)
@@ -67,6 +69,7 @@ class Supervisor:
             AgentPorts(
                 store=store,
                 agents=self._agents,
+                refusals=self._refusals,
                 bearer=tokens.bearer,
                 policy=settings,
                 clock=clock,
@@ -78,18 +81,24 @@ class Supervisor:
             LauncherEndpoints(
                 store=store,
                 launchers=self._launchers,
+                refusals=self._refusals,
                 bearer=tokens.bearer,
                 clock=clock,
                 live_seconds=settings.launcher_live_seconds,
             ),
-            ProcessEndpoints(store=store, processes=self._processes, bearer=tokens.bearer, clock=clock),
-            StatusEndpoint(store=store, agents=self._agents, bearer=tokens.bearer, clock=clock),
+            ProcessEndpoints(
+                store=store, processes=self._processes, refusals=self._refusals, bearer=tokens.bearer, clock=clock
+            ),
+            StatusEndpoint(
+                store=store, agents=self._agents, refusals=self._refusals, bearer=tokens.bearer, clock=clock
+            ),
         )
         self._servers = Servers(
             settings=settings,
             certificate=certificate,
             agents=self._reclaim,
             endpoints=endpoints,
+            refusals=self._refusals,
             goodbye=self._goodbye,
         )
 
@@ -102,6 +111,7 @@ class Supervisor:
             "watch": self._watch,
             "heartbeat": self._beat,
             "retention": self._prune,
+            "refusals": self._summarize,
             "servers": self._servers.run,
         }
         if self._certificate is not None:
@@ -143,6 +153,11 @@ class Supervisor:
             await asyncio.sleep(self._settings.heartbeat_seconds)
             await self._processes.heartbeat()
             self._launchers.heartbeat()
+
+    async def _summarize(self) -> None:
+        while True:
+            await asyncio.sleep(SUMMARY_SECONDS)
+            self._refusals.summarize()
 
     async def _prune(self) -> None:
         while True:

@@ -12,18 +12,26 @@ import grpc
 import msgspec
 import structlog
 from aiohttp import web
-from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceServicer, add_ReclaimServiceServicer_to_server
 
 from servicekit.address import Address
-from servicekit.connections import Dropped, GuardedSite, timed
+from servicekit.connections import Drop, GuardedSite, timed
 from servicekit.failpoints import failpoint
 from servicekit.tls import ServerCertificate
 from supervisor.failpoints import At
-from supervisor.ingest.http import refusals
+from supervisor.ingest.agents import ReclaimService
+from supervisor.ingest.http import protocol_log, refusing
+from supervisor.refusals import Code, Refusals, Wire
 from supervisor.settings import Settings
 
 ENDPOINTS_FILE = "endpoints.json"
 _STOP_SECONDS = 0.5
+
+_DROPPED = {
+    Drop.NO_REQUEST: Code.TOO_SLOW,
+    Drop.TOO_SLOW: Code.TOO_SLOW,
+    Drop.TOO_MANY: Code.BAD_REQUEST,
+}
+"""What is said against connections that were dropped; nothing against those that had done their work."""
 
 _log = structlog.get_logger()
 
@@ -41,8 +49,9 @@ class Servers:
 
     settings: Settings
     certificate: ServerCertificate | None
-    agents: ReclaimServiceServicer
+    agents: ReclaimService
     endpoints: Iterable[Endpoints]
+    refusals: Refusals
     goodbye: Callable[[], None]
 
     async def run(self) -> None:
@@ -65,20 +74,32 @@ class Servers:
             await runner.cleanup()
 
     async def _start_http(self) -> tuple[web.AppRunner, Address]:
-        app = web.Application(middlewares=[timed, refusals])
+        app = web.Application(middlewares=[timed, refusing(self.refusals)])
         for endpoints in self.endpoints:
             app.router.add_routes(endpoints.routes())
         app.router.add_get("/livez", _alive)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_STOP_SECONDS)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=protocol_log(self.refusals),
+            # A few hundred bytes that unpack to gigabytes are no honest report.
+            auto_decompress=False,
+            handler_cancellation=True,
+            shutdown_timeout=_STOP_SECONDS,
+        )
         await runner.setup()
         context = None if self.certificate is None else self.certificate.context
         patience = self.settings.connection_seconds
-        await GuardedSite(runner, self.settings.http, context, patience=patience, dropped=Dropped()).start()
+        await GuardedSite(runner, self.settings.http, context, patience=patience, dropped=self._dropped).start()
         return runner, Address(*runner.addresses[0][:2])
+
+    def _dropped(self, why: Drop) -> None:
+        if why in _DROPPED:
+            self.refusals.add(Wire.HTTP, _DROPPED[why], why)
 
     async def _start_grpc(self) -> tuple[grpc.aio.Server, Address]:
         server = grpc.aio.server(options=_grpc_options(self.settings.connection_seconds))
-        add_ReclaimServiceServicer_to_server(self.agents, server)
+        server.add_generic_rpc_handlers((self.agents,))
         address = self.settings.grpc
         try:
             port = self._add_port(server, str(address))
@@ -107,7 +128,8 @@ def _grpc_options(patience: float) -> list[tuple[str, int]]:
     """What one agent's connection may take; a patience in seconds."""
     milliseconds = round(patience * 1000)
     return [
-        ("grpc.max_receive_message_length", 1024 * 1024),
+        # What gRPC itself cuts off; ingest refuses messages from 1 MiB on, and counts them.
+        ("grpc.max_receive_message_length", 4 * 1024 * 1024),
         ("grpc.so_reuseport", 0),
         # Until TLS and HTTP/2 stand; 120 s where nothing is said.
         ("grpc.server_handshake_timeout_ms", milliseconds),

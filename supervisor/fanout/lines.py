@@ -12,8 +12,9 @@ import msgspec
 from aiohttp import web
 
 from servicekit.connections import streams
+from supervisor.refusals import Code, Refusals, Wire
 
-_MOST_BUFFERED_BYTES = 256 * 1024
+_MOST_BUFFERED_BYTES = 256 * 1024  # Beside one line, whose own length is bounded by what launchers may say.
 _HEADERS = {"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"}
 
 
@@ -28,8 +29,9 @@ HEARTBEAT = line({"type": "heartbeat"})
 class LineStream:
     """One open answer. `push` from anywhere on the loop; `serve` lives as long as the stream does."""
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.Request, refusals: Refusals) -> None:
         self._request = request
+        self._refusals = refusals
         self._response = web.StreamResponse(headers=_HEADERS)
         self._response.enable_chunked_encoding()
         self._end: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -44,9 +46,11 @@ class LineStream:
         transport = self._request.transport
         if transport is None or transport.is_closing() or self._end.done():
             return
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         if transport.get_write_buffer_size() > _MOST_BUFFERED_BYTES:
+            self._refusals.add(Wire.HTTP, Code.SLOW_READER, f"{self._request.path} does not read")
             transport.abort()
+            return
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def finish(self, reason: str) -> None:
         """Ends the stream with a goodbye."""

@@ -2,11 +2,13 @@
 
 import math
 
+from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import Announcement, Report, Subject, SubjectKind
+from supervisor.ingest.refused import MalformedError, OversizedError
 from supervisor.presence import AgentView, SourceState
 
 _MOST_NAME = 253
@@ -14,6 +16,8 @@ _MOST_TEXT = 512
 _MOST_SECONDS_LEFT = 366 * 86400.0
 _MOST_SOURCES = 16
 _MOST_NOTICES = 1024
+_MOST_BYTES = 1024 * 1024
+_MOST_NUMBER = 2**63 - 1  # Leaves a session room to be raised by one, and fits whatever a store counts with.
 
 _ANNOUNCEMENTS = {
     wire.ANNOUNCEMENT_ACTIVE: Announcement.ACTIVE,
@@ -25,8 +29,18 @@ _STATES = {
 }
 
 
-class MalformedError(Exception):
-    """A message that is wrong and will stay wrong."""
+Received = wire.AgentMessage | MalformedError | OversizedError
+"""What came: gRPC would end the stream with a status of its own if decoding raised, and nobody would count it."""
+
+
+def decode(data: bytes) -> Received:
+    """A message, or why it is none."""
+    if len(data) > _MOST_BYTES:
+        return OversizedError(f"more than {_MOST_BYTES} bytes")
+    try:
+        return wire.AgentMessage.FromString(data)
+    except DecodeError:
+        return MalformedError("the bytes are no message")
 
 
 def hello_view(hello: wire.Hello) -> AgentView:
@@ -37,8 +51,8 @@ def hello_view(hello: wire.Hello) -> AgentView:
     """
     if len(hello.sources) > _MOST_SOURCES or len(hello.notices) > _MOST_NOTICES:
         raise MalformedError("too many sources or notices")
-    if hello.session == 0:
-        raise MalformedError("session must be set")
+    if not 0 < hello.session < _MOST_NUMBER:
+        raise MalformedError("session must be set, and below 2**63 - 1")
     return AgentView(
         node=Host(_name("node", hello.node)),
         uid=_name("node_uid", hello.node_uid),
@@ -68,8 +82,8 @@ def report(message: wire.NoticeReport, speaker: AgentView) -> Report:
         raise MalformedError(f"the agent of {speaker.node} reports its own node only")
     if message.announcement not in _ANNOUNCEMENTS:
         raise MalformedError("announcement must be active or withdrawn")
-    if message.revision == 0:
-        raise MalformedError("revision must be set")
+    if not 0 < message.revision <= _MOST_NUMBER:
+        raise MalformedError("revision must be set, and below 2**63")
     return Report(
         source=Source(_name("source", message.source)),
         subject=Subject(SubjectKind.NODE, subject.name, subject.uid),

@@ -1,6 +1,7 @@
 """The agent stream: hello, reports, heartbeats; every notice acknowledged when it is durable."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import grpc
 import structlog
 from reclaim.v1 import reclaim_pb2 as wire
-from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceServicer
 
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
@@ -18,23 +18,30 @@ from supervisor.domain.ids import Host
 from supervisor.domain.notice import ReclaimNotice, Report
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Agent, BadTokenError, Principal
-from supervisor.ingest.agent_messages import MalformedError, hello_view, report, source_state
+from supervisor.ingest.agent_messages import Received, decode, hello_view, report, source_state
+from supervisor.ingest.refused import ForeignTokenError, MalformedError, code_of
 from supervisor.presence import Agents, AgentView
-from supervisor.store.interface import Store, StoreUnavailableError
+from supervisor.refusals import Code, Refusals, Wire, readable
+from supervisor.store.interface import Store
 
+_CONNECT = "/reclaim.v1.ReclaimService/Connect"
 _SILENT_HEARTBEATS = 3
+_HELLO_SECONDS = 1.0
+"""For the hello of an agent that will be refused; all others have those of silence."""
+
+_STATUS = {
+    Code.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.OVERSIZED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Code.BAD_TOKEN: grpc.StatusCode.UNAUTHENTICATED,
+    Code.FOREIGN_TOKEN: grpc.StatusCode.PERMISSION_DENIED,
+    Code.NOT_SERVING: grpc.StatusCode.UNAVAILABLE,
+    Code.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+"""What the agent may do next is in the proto."""
 
 _Context = grpc.aio.ServicerContext[wire.AgentMessage, wire.SupervisorMessage]
 
 _log = structlog.get_logger()
-
-
-class _RefusedError(Exception):
-    """The stream ends with this status; what the agent may do next is in the proto."""
-
-    def __init__(self, code: grpc.StatusCode, why: str) -> None:
-        super().__init__(why)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,44 +50,62 @@ class AgentPorts:
 
     store: Store
     agents: Agents
+    refusals: Refusals
     bearer: Callable[[str | None], Principal]
     policy: Policy
     clock: Clock
     heartbeat_seconds: float
 
 
-class ReclaimService(ReclaimServiceServicer):
+class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The stubs' parameters do not exist.
     """Serves agents. `finish` says goodbye on every stream."""
 
     def __init__(self, ports: AgentPorts) -> None:
         self._ports = ports
         self._stop = asyncio.Event()
+        self._connect = grpc.stream_stream_rpc_method_handler(
+            self.connect, request_deserializer=decode, response_serializer=wire.SupervisorMessage.SerializeToString
+        )
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """The one call that there is; gRPC answers UNIMPLEMENTED to all others."""
+        if handler_call_details.method == _CONNECT:
+            return self._connect
+        self._ports.refusals.add(Wire.GRPC, Code.UNKNOWN_CALL, handler_call_details.method)
+        return None
 
     def finish(self) -> None:
         """Ends every stream with a goodbye, and new ones as they come."""
         self._stop.set()
 
-    # grpc.aio also takes a coroutine that writes through its context; the stubs know the generator only.
-    async def Connect(  # type: ignore[override]  # noqa: N802 - the name is the contract's
-        self, request_iterator: AsyncIterator[wire.AgentMessage], context: _Context
-    ) -> None:
+    async def connect(self, messages: AsyncIterator[Received], context: _Context) -> None:
         """One agent's stream."""
         try:
-            node = self._authenticate(context)
-            await _Stream(self._ports, node, request_iterator, context, self._stop).serve()
-        except _RefusedError as refusal:
-            _log.warning("agent.refused", code=refusal.code.name, why=str(refusal))
-            await context.abort(refusal.code, str(refusal))
+            node = await self._authenticate(messages, context)
+            await _Stream(self._ports, node, messages, context, self._stop).serve()
+        except grpc.aio.InternalError:  # The agent has gone while it was written to, and gRPC lets that pass.
+            raise
+        except Exception as error:  # noqa: BLE001 - what is no refusal is a fault of ours, and counted as such
+            code = code_of(error) or Code.INTERNAL
+            self._ports.refusals.add(Wire.GRPC, code, str(error), None if code_of(error) else error)
+            await context.abort(_STATUS[code], f"{code}: {readable(str(error))}")
 
-    def _authenticate(self, context: _Context) -> Host:
+    async def _authenticate(self, messages: AsyncIterator[Received], context: _Context) -> Host:
+        try:
+            return self._speaker(context)
+        except (BadTokenError, ForeignTokenError):
+            # A client that is refused while it still writes its hello reports INTERNAL, and not why.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_HELLO_SECONDS):
+                    await anext(messages, None)
+            raise
+
+    def _speaker(self, context: _Context) -> Host:
         metadata = dict(context.invocation_metadata() or ())
         header = metadata.get("authorization")
-        try:
-            principal = self._ports.bearer(header if isinstance(header, str) else None)
-        except BadTokenError as error:
-            raise _RefusedError(grpc.StatusCode.UNAUTHENTICATED, str(error)) from error
+        principal = self._ports.bearer(header if isinstance(header, str) else None)
         if not isinstance(principal, Agent):
-            raise _RefusedError(grpc.StatusCode.PERMISSION_DENIED, "the token is not an agent's")
+            raise ForeignTokenError("the token is not an agent's")
         return principal.node
 
 
@@ -91,7 +116,7 @@ class _Stream:
         self,
         ports: AgentPorts,
         node: Host,
-        messages: AsyncIterator[wire.AgentMessage],
+        messages: AsyncIterator[Received],
         context: _Context,
         stop: asyncio.Event,
     ) -> None:
@@ -105,7 +130,9 @@ class _Stream:
     async def serve(self) -> None:
         """Until either side ends it."""
         view, reports = await self._hello()
-        if self._ports.agents.connect(view, self) is not None:
+        known = self._ports.agents.connect(view, self)
+        if known is not None:
+            self._ports.refusals.add(Wire.GRPC, Code.OLDER_SESSION, f"session {known} of {self._node} is known")
             await self._superseded()
             return
         failpoint(At.AGENT_CONNECTED)
@@ -117,10 +144,6 @@ class _Stream:
             for each in reports:
                 await self._put(each)
             await self._converse(view)
-        except MalformedError as error:
-            raise _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
-        except StoreUnavailableError as error:
-            raise _RefusedError(grpc.StatusCode.UNAVAILABLE, str(error)) from error
         finally:
             self._ports.agents.disconnect(self._node, self)
             _log.info("agent.disconnected", node=self._node, session=view.session)
@@ -128,15 +151,12 @@ class _Stream:
     async def _hello(self) -> tuple[AgentView, list[Report]]:
         first = await self._next()
         if first is None or first.WhichOneof("message") != "hello":
-            raise _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a hello")
+            raise MalformedError("the first message must be a hello")
         hello = first.hello
         if hello.node != self._node:
-            raise _RefusedError(grpc.StatusCode.PERMISSION_DENIED, f"the token speaks for {self._node} only")
-        try:
-            view = hello_view(hello)
-            return view, [report(each, view) for each in hello.notices]
-        except MalformedError as error:
-            raise _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+            raise ForeignTokenError(f"the token speaks for {self._node} only")
+        view = hello_view(hello)
+        return view, [report(each, view) for each in hello.notices]
 
     async def _replace_machine(self, uid: str) -> None:
         """Notices on an earlier machine of this name are over: another one speaks now."""
@@ -201,16 +221,19 @@ class _Stream:
                 case "heartbeat" | None:
                     pass  # Being heard is all that counts; an unknown kind comes from a newer agent.
                 case "hello":
-                    raise _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "one hello is enough")
+                    raise MalformedError("one hello is enough")
 
     async def _next(self) -> wire.AgentMessage | None:
         """The next message; None when the agent ended the stream or fell silent."""
         try:
             async with asyncio.timeout(_SILENT_HEARTBEATS * self._ports.heartbeat_seconds):
-                return await anext(self._messages, None)
+                received = await anext(self._messages, None)
         except TimeoutError:
             _log.warning("agent.silent", node=self._node)
             return None
+        if isinstance(received, Exception):
+            raise received
+        return received
 
     async def _write(self, message: wire.SupervisorMessage) -> None:
         # gRPC takes one write at a time: a heartbeat beside an acknowledgement would break the stream.
@@ -233,7 +256,11 @@ class _Stream:
         entry = wire.Acknowledgement.Entry(notice_id=said.id, revision=said.revision)
         await self._write(wire.SupervisorMessage(acknowledgement=wire.Acknowledgement(entries=[entry])))
         failpoint(At.NOTICE_ACKNOWLEDGED)
-        if notice is not None and (notice.session, notice.revision) == (said.session, said.revision):
+        if notice is None:
+            return
+        if (notice.session, notice.revision) > (said.session, said.revision):
+            self._ports.refusals.add(Wire.GRPC, Code.OLDER_REVISION, f"a newer report on {notice.id} is known")
+        elif (notice.session, notice.revision) == (said.session, said.revision):
             _log.info(
                 "notice.received",
                 notice=notice.id,

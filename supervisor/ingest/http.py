@@ -1,67 +1,80 @@
 """What the HTTP endpoints share: who calls, what was sent, and how a refusal looks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
-import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler, Middleware
 
-from supervisor.decide.registration import (
-    ForeignJobError,
-    NameIsLiveError,
-    OlderRevisionError,
-    RunIsOverError,
-    UnknownJobError,
-)
-from supervisor.identity.tokens import BadTokenError, Principal
-from supervisor.store.interface import StoreUnavailableError
+from supervisor.identity.tokens import Principal
+from supervisor.ingest.refused import ForeignTokenError, MalformedError, OversizedError, code_of
+from supervisor.refusals import Code, Refusals, Wire, readable
 
 T = TypeVar("T")
 
 Bearer = Callable[[str | None], Principal]
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_log = structlog.get_logger()
-
-
-class MalformedError(Exception):
-    """The message is wrong and will stay wrong."""
-
-
-class ForeignTokenError(Exception):
-    """The token is good, but for something else."""
-
-
-class OversizedError(Exception):
-    """The message is larger than anything honest."""
-
-
-_REFUSALS: dict[type[Exception], tuple[int, str]] = {
-    MalformedError: (400, "malformed"),
-    BadTokenError: (401, "bad_token"),
-    ForeignTokenError: (403, "foreign_token"),
-    ForeignJobError: (403, "foreign_token"),
-    UnknownJobError: (404, "unknown_job"),
-    NameIsLiveError: (409, "name_is_live"),
-    RunIsOverError: (409, "run_is_over"),
-    OlderRevisionError: (409, "older_revision"),
-    OversizedError: (413, "oversized"),
-    StoreUnavailableError: (503, "not_serving"),
+_STATUS = {
+    Code.MALFORMED: 400,
+    Code.BAD_TOKEN: 401,
+    Code.FOREIGN_TOKEN: 403,
+    Code.UNKNOWN_JOB: 404,
+    Code.NAME_IS_LIVE: 409,
+    Code.RUN_IS_OVER: 409,
+    Code.OLDER_REVISION: 409,
+    Code.OVERSIZED: 413,
+    Code.NOT_SERVING: 503,
 }
 
 
-@web.middleware
-async def refusals(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Answers our own exceptions as the wire's refusals."""
-    try:
-        return await handler(request)
-    except tuple(_REFUSALS) as error:
-        status, code = next(answer for kind, answer in _REFUSALS.items() if isinstance(error, kind))
-        _log.warning("request.refused", path=request.path, code=code, why=str(error))
-        body = msgspec.json.encode({"error": code, "message": str(error)})
-        return web.Response(status=status, body=body, content_type="application/json")
+def refusing(refusals: Refusals) -> Middleware:
+    """Answers refusals as the wire has them, and counts them."""
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as error:  # The router's: no such path, or not with that method.
+            return _refusal(refusals, error.status, Code.UNKNOWN_CALL, error.reason)
+        except Exception as error:
+            code = code_of(error)
+            if code is None:
+                raise
+            return _refusal(refusals, _STATUS[code], code, str(error))
+
+    return answer
+
+
+def _refusal(refusals: Refusals, status: int, code: Code, why: str) -> web.Response:
+    refusals.add(Wire.HTTP, code, why)
+    body = msgspec.json.encode({"error": code, "message": readable(why)})
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+def protocol_log(refusals: Refusals) -> logging.Logger:
+    """For aiohttp, which has no other way of telling what it answers before any handler is asked."""
+    logger = logging.Logger("http", logging.DEBUG)  # noqa: LOG001 - nobody else is to find it, so that it ends with us
+    logger.addHandler(_ProtocolLog(refusals))
+    return logger
+
+
+class _ProtocolLog(logging.Handler):
+    """Bytes that are not HTTP are counted, and so is an exception that is no refusal."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        super().__init__()
+        self._refusals = refusals
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            self._refusals.add(Wire.HTTP, Code.BAD_REQUEST, error.message)
+        elif isinstance(error, Exception):
+            self._refusals.add(Wire.HTTP, Code.INTERNAL, repr(error), error)
 
 
 def bearer_as(kind: type[T], request: web.Request, bearer: Bearer) -> T:
@@ -89,6 +102,8 @@ async def body(request: web.Request, kind: type[T], limit: int) -> T:
         await request.content.readexactly(limit + 1)
     except asyncio.IncompleteReadError as error:  # All of it was read.
         return _decode(error.partial, kind)
+    except web.RequestPayloadError as error:
+        raise MalformedError("the body is not framed as HTTP has it") from error
     raise OversizedError(f"more than {limit} bytes")
 
 

@@ -20,6 +20,7 @@ from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream
 from supervisor.identity.tokens import Launcher
 from supervisor.ingest.http import Bearer, bearer_as, body, done
+from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
 _MOST_BYTES = 1024 * 1024
@@ -103,6 +104,7 @@ class LauncherEndpoints:
 
     store: Store
     launchers: Launchers
+    refusals: Refusals
     bearer: Bearer
     clock: Clock
     live_seconds: float
@@ -118,7 +120,7 @@ class LauncherEndpoints:
         failpoint(At.HELLO_RECEIVED)
         job = await self._register(launcher.name, hello)
         failpoint(At.JOB_REGISTERED)
-        lines = LineStream(request)
+        lines = LineStream(request, self.refusals)
         await lines.prepare()
         # What was decided while the answer's head was sent is newer than what registering returned.
         job = self.store.snapshot().jobs.get(job.name, job)

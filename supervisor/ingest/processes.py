@@ -19,7 +19,9 @@ from supervisor.failpoints import At
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes
 from supervisor.identity.tokens import Process
-from supervisor.ingest.http import Bearer, ForeignTokenError, bearer_as, body, done
+from supervisor.ingest.http import Bearer, bearer_as, body, done
+from supervisor.ingest.refused import ForeignTokenError
+from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
 _MOST_BYTES = 16 * 1024
@@ -67,6 +69,7 @@ class ProcessEndpoints:
 
     store: Store
     processes: Processes
+    refusals: Refusals
     bearer: Bearer
     clock: Clock
 
@@ -80,7 +83,7 @@ class ProcessEndpoints:
         hello = await body(request, Hello, _MOST_BYTES)
         admit(self.store.snapshot().jobs.get(speaker.job), speaker.uid, speaker.run)
         worker = Worker(hello.process, speaker.job, speaker.run, Host(hello.host), hello.rank)
-        lines = LineStream(request)
+        lines = LineStream(request, self.refusals)
         await lines.prepare()
         self.processes.attach(worker, lines)
         try:

@@ -12,6 +12,7 @@ from supervisor.domain.notice import ReclaimNotice
 from supervisor.identity.tokens import Viewer
 from supervisor.ingest.http import Bearer, bearer_as
 from supervisor.presence import Agents, AgentView
+from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
 
@@ -21,6 +22,7 @@ class StatusEndpoint:
 
     store: Store
     agents: Agents
+    refusals: Refusals
     bearer: Bearer
     clock: Clock
 
@@ -29,7 +31,7 @@ class StatusEndpoint:
         return [web.get("/v1/status", self.status)]
 
     async def status(self, request: web.Request) -> web.Response:
-        """Jobs, notices and agents, as JSON."""
+        """Jobs, notices, agents and what was refused, as JSON."""
         bearer_as(Viewer, request, self.bearer)
         snapshot, now = self.store.snapshot(), self.clock.now()
         return web.json_response(
@@ -38,6 +40,7 @@ class StatusEndpoint:
                 "jobs": [_job(job) for job in snapshot.jobs.values()],
                 "notices": [_notice(notice, now) for notice in snapshot.notices.values()],
                 "agents": [_agent(agent) for agent in self.agents.all().values()],
+                "refused": _refused(self.refusals),
             }
         )
 
@@ -73,3 +76,8 @@ def _notice(notice: ReclaimNotice, now: float) -> Mapping[str, Any]:
 def _agent(agent: AgentView) -> Mapping[str, Any]:
     sources = [{"source": source, "state": state} for source, state in agent.sources.items()]
     return {"node": agent.node, "connected": agent.connected, "sources": sources}
+
+
+def _refused(refusals: Refusals) -> list[Mapping[str, Any]]:
+    counts = sorted(refusals.counts().items())
+    return [{"wire": wire, "code": code, "count": count} for (wire, code), count in counts]

@@ -11,6 +11,7 @@ from aiohttp import web
 from supervisor.decide.orders import order_for
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream, line
+from supervisor.refusals import Code, Refusals, Wire
 from tests.decide.decide_builders import observing, waiting_job
 from tests.supervisor.serving import until
 
@@ -23,11 +24,12 @@ class Streams:
 
     def __init__(self) -> None:
         self.open: list[LineStream] = []
+        self.refusals = Refusals()
         self.address = ("", 0)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serves one stream."""
-        lines = LineStream(request)
+        lines = LineStream(request, self.refusals)
         await lines.prepare()
         self.open.append(lines)
         try:
@@ -71,6 +73,7 @@ async def test_a_peer_that_does_not_read_is_dropped() -> None:
                 if not serving.open:
                     break
             assert not serving.open
+            assert serving.refusals.counts() == {(Wire.HTTP, Code.SLOW_READER): 1}
 
 
 async def test_a_peer_that_reads_is_not_dropped_by_one_that_does_not() -> None:

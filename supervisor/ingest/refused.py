@@ -1,0 +1,43 @@
+"""Why a peer is refused: what is the same on both wires."""
+
+from supervisor.decide.registration import (
+    ForeignJobError,
+    NameIsLiveError,
+    OlderRevisionError,
+    RunIsOverError,
+    UnknownJobError,
+)
+from supervisor.identity.tokens import BadTokenError
+from supervisor.refusals import Code
+from supervisor.store.interface import StoreUnavailableError
+
+
+class MalformedError(Exception):
+    """The message is wrong and will stay wrong."""
+
+
+class ForeignTokenError(Exception):
+    """The token is good, but for something else."""
+
+
+class OversizedError(Exception):
+    """The message is larger than anything honest."""
+
+
+_CODES: dict[type[Exception], Code] = {
+    MalformedError: Code.MALFORMED,
+    BadTokenError: Code.BAD_TOKEN,
+    ForeignTokenError: Code.FOREIGN_TOKEN,
+    ForeignJobError: Code.FOREIGN_TOKEN,
+    UnknownJobError: Code.UNKNOWN_JOB,
+    NameIsLiveError: Code.NAME_IS_LIVE,
+    RunIsOverError: Code.RUN_IS_OVER,
+    OlderRevisionError: Code.OLDER_REVISION,
+    OversizedError: Code.OVERSIZED,
+    StoreUnavailableError: Code.NOT_SERVING,
+}
+
+
+def code_of(error: Exception) -> Code | None:
+    """The code of a refusal; None where the exception is none, but a fault of ours."""
+    return _CODES.get(type(error))

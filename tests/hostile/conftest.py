@@ -1,0 +1,34 @@
+"""A supervisor that somebody honest uses, for each test that asks for one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import uvloop
+
+from tests.hostile.hostile_world import Bystander
+from tests.supervisor.serving import Served, serving
+
+
+@pytest.fixture
+def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
+    """The loop that is in service."""
+    policy: asyncio.AbstractEventLoopPolicy = uvloop.EventLoopPolicy()
+    return policy
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    """A supervisor that nobody has spoken to yet."""
+    async with serving(tmp_path) as supervisor:
+        yield supervisor
+
+
+@pytest_asyncio.fixture
+async def bystander(served: Served) -> AsyncIterator[Bystander]:
+    """Somebody honest on that supervisor, who must have noticed nothing when the test is over."""
+    honest = await Bystander.of(served)
+    yield honest
+    await honest.noticed_nothing()

@@ -1,0 +1,119 @@
+"""What every attack is measured against: somebody honest on the same supervisor, and the counts of what was refused."""
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import grpc
+from reclaim.v1 import reclaim_pb2 as wire
+
+from supervisor.domain.job import Phase
+from supervisor.refusals import Code, Wire
+from tests.supervisor.serving import PATIENCE, AgentPeer, LauncherPeer, Peers, ProcessPeer, hello
+
+JOB = "honest"
+NODES = ["honest-1", "honest-2"]
+
+Counts = Counter[tuple[str, str]]
+"""Refusals by wire and code."""
+
+
+class World(Protocol):
+    """A supervisor, in this process or in one of its own."""
+
+    @property
+    def peers(self) -> Peers:
+        """Makes peers of it."""
+
+    async def status(self) -> dict[str, Any]:
+        """What a viewer sees."""
+
+
+async def refused(served: World) -> Counts:
+    """What was refused so far, as the status shows it."""
+    return Counter({(each["wire"], each["code"]): each["count"] for each in (await served.status())["refused"]})
+
+
+async def counted(served: World, before: Counts, **codes: int) -> None:
+    """Waits until exactly these refusals have been added, by code in capitals, with the wire before it."""
+    expected = before + Counter({_kind(name): count for name, count in codes.items() if count})
+    deadline = time.monotonic() + PATIENCE
+    while (found := await refused(served)) != expected:
+        assert time.monotonic() < deadline, f"refused: {dict(found - before)}, expected: {codes}"
+        await asyncio.sleep(0.02)
+
+
+def _kind(name: str) -> tuple[str, str]:
+    on, _, code = name.partition("_")
+    return Wire(on), Code(code)
+
+
+@dataclass(slots=True)
+class Bystander:
+    """A job on two nodes with a process of rank 0: all of them are connected, and none of them has a reason to stop."""
+
+    world: World
+    job: str
+    agents: dict[str, AgentPeer]
+    launcher: LauncherPeer
+    process: ProcessPeer
+    generation: int
+
+    @classmethod
+    async def of(cls, world: World, job: str = JOB) -> Self:
+        """One that is up and running."""
+        nodes = [f"{job}-1", f"{job}-2"]
+        agents = await world.peers.agents(nodes)
+        launcher, order = await world.peers.running(job, nodes)
+        process = await world.peers.process(order["token"], nodes[0], 0)
+        assert (await process.lines.any())["directive"] == "RUN"
+        # Whatever its start brings has been said by then.
+        await process.lines.before_heartbeat()
+        await launcher.lines.before_heartbeat()
+        generation = (await _job(world, job))["generation"]
+        return cls(world, job, agents, launcher, process, generation)
+
+    async def noticed_nothing(self) -> None:
+        """Every stream is the one that it was, and nothing was decided or said."""
+        job, status = await _job(self.world, self.job), await self.world.status()
+        assert (job["phase"], job["generation"]) == (Phase.RUNNING, self.generation)
+        assert not [each for each in status["notices"] if each["subject"] in self.agents]
+        connected = {each["node"] for each in status["agents"] if each["connected"]}
+        for node, agent in self.agents.items():
+            await agent.read("heartbeat")
+            assert node in connected
+        for lines in (self.process.lines, self.launcher.lines):
+            await _drained(lines)
+
+
+async def _job(world: World, name: str) -> dict[str, Any]:
+    jobs: list[dict[str, Any]] = (await world.status())["jobs"]
+    return next(each for each in jobs if each["job"] == name)
+
+
+async def _drained(lines: Any) -> None:
+    """Reads up to now: heartbeats alone, the last of which has just come."""
+    begun = time.monotonic()
+    while True:
+        asked = time.monotonic()
+        assert await lines.any() == {"type": "heartbeat"}
+        if time.monotonic() - asked > 0.02:  # It was waited for: all before it had been there already.
+            return
+        assert asked - begun < PATIENCE
+
+
+async def agent_refused(peers: Peers, token: str | None, *messages: wire.AgentMessage) -> tuple[grpc.StatusCode, str]:
+    """Says that on a stream of its own; returns the status with which it ends, and the refusal's code."""
+    agent = peers.stranger(token)
+    # Only what the refusal waits for: to whom a write fails, gRPC reports that, and not the status that came.
+    for message in messages:
+        await agent.call.write(message)
+    status = await agent.ended()
+    return status, str(await agent.call.details()).partition(":")[0]
+
+
+def said(node: str, **changes: Any) -> wire.AgentMessage:
+    """An agent's hello as a message."""
+    return wire.AgentMessage(hello=hello(node, **changes))

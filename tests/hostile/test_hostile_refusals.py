@@ -1,0 +1,129 @@
+"""What is refused is counted and told, and neither can be made to grow without end."""
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from servicekit.address import parse
+from supervisor.refusals import Code, Refusals, Wire
+from tests.hostile.hostile_world import counted, refused
+from tests.supervisor.serving import PATIENCE, Refusal, Served, launcher_hello, serving
+
+REPORT = "/v1/launchers/report"
+
+
+def test_a_thousand_refusals_are_one_line_and_a_number() -> None:
+    """The first of a kind at once, the others as their number; when they have ended, the next is a first one again."""
+    refusals = Refusals()
+    with capture_logs() as logs:
+        for number in range(1000):
+            refusals.add(Wire.HTTP, Code.MALFORMED, f"number {number}")
+        refusals.add(Wire.GRPC, Code.MALFORMED, "another kind")
+        refusals.summarize()
+        refusals.summarize()
+        refusals.add(Wire.HTTP, Code.MALFORMED, "again")
+    told = [(each["event"], each["wire"], each.get("why", each.get("count"))) for each in logs]
+    assert told == [
+        ("peer.refused", Wire.HTTP, "number 0"),
+        ("peer.refused", Wire.GRPC, "another kind"),
+        ("peer.refused_more", Wire.HTTP, 999),
+        ("peer.refused", Wire.HTTP, "again"),
+    ]
+    assert refusals.counts() == {(Wire.HTTP, Code.MALFORMED): 1001, (Wire.GRPC, Code.MALFORMED): 1}
+
+
+def test_what_a_peer_says_commands_no_terminal() -> None:
+    """Nor adds lines to a log, nor fills it."""
+    with capture_logs() as logs:
+        Refusals().add(Wire.HTTP, Code.MALFORMED, "\x1b[2J\r\n" + "x" * 10_000)
+    assert logs[0]["why"].startswith("�[2J��x")
+    assert len(logs[0]["why"]) == 200
+
+
+async def test_the_status_shows_what_was_refused(served: Served) -> None:
+    """By wire and code; what was not is not there."""
+    assert (await served.status())["refused"] == []
+    for _ in range(2):
+        assert await served.peers.post(REPORT, "no token", {}) == Refusal(401, "bad_token")
+    kind = {"wire": "http", "code": "bad_token", "count": 2}
+    assert (await served.status())["refused"] == [kind]
+
+
+async def test_calls_that_there_are_not_are_counted(served: Served) -> None:
+    """An unknown path, a known one with another method, an unknown gRPC method: all the same code."""
+    before = await refused(served)
+    assert await served.peers.post("/v1/\x1b[2J", "x", {}) == Refusal(404, "unknown_call")
+    async with served.peers.session.put(served.peers.http + REPORT, data=io.BytesIO()) as response:
+        assert (response.status, (await response.json())["error"]) == (405, "unknown_call")
+    await counted(served, before, http_unknown_call=2)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: many\r\n\r\n"],
+)
+async def test_bytes_that_are_not_http_are_counted(served: Served, said: bytes) -> None:
+    """Answered and ended before any handler is asked."""
+    before = await refused(served)
+    async with connection(served) as (reader, writer):
+        writer.write(said)
+        assert b" 400 " in await reader.read()
+    await counted(served, before, http_bad_request=1)
+
+
+async def test_a_request_beside_a_stream_is_counted(served: Served) -> None:
+    """Its connection is dropped, with the stream on it."""
+    before = await refused(served)
+    token = served.peers.tokens.launcher("launcher").encode()
+    body = json.dumps(launcher_hello("job", ["n1"])).encode()
+    head = b"POST /v1/launchers/stream HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n"
+    async with connection(served) as (reader, writer):
+        writer.write(head % (token, len(body)) + body)
+        await reader.readuntil(b"order")
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+    await counted(served, before, http_bad_request=1)
+
+
+@pytest.mark.parametrize(
+    ("said", "count"), [(b"", 1), (b"POST /v1/", 1), (b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n", 0)]
+)
+async def test_connections_that_come_to_nothing_are_counted(tmp_path: Path, said: bytes, count: int) -> None:
+    """Those that said nothing, or half a request; one that has done its work is just closed."""
+    async with serving(tmp_path, connection_seconds=0.3) as served:
+        before = await refused(served)
+        async with connection(served) as (reader, writer):
+            writer.write(said)
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        await counted(served, before, http_too_slow=count)
+
+
+async def test_what_is_late_is_counted_and_acknowledged(served: Served) -> None:
+    """An agent's report that a newer one has overtaken: it would be repeated for ever otherwise."""
+    agent = await served.peers.agent("n1")
+    await agent.notices("n1", revision=5)
+    before = await refused(served)
+    await agent.notices("n1", revision=4, withdrawn=True)
+    await agent.notices("n1", revision=5)
+    await counted(served, before, grpc_older_revision=1)
+
+
+@asynccontextmanager
+async def connection(served: Served) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """One that nothing has been said on; it may be read for as long as a test may wait."""
+    address = parse(served.peers.http.removeprefix("http://"))
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield reader, writer
+    finally:
+        writer.transport.abort()
