@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from servicekit import failpoints
+from servicekit.clock import Clock
 from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure
 from servicekit.settings import SettingsError, load
@@ -18,6 +19,7 @@ from supervisor.store.interface import StoreError
 
 _USAGE = 64
 _FAILED = 1
+_MOST_DAYS = 36500
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,10 +54,21 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="serve agents, launchers and training processes")
     kinds = commands.add_parser("token", help="print a token").add_subparsers(dest="kind", required=True)
-    kinds.add_parser("agent", help="for one node's agent").add_argument("--node", required=True)
-    kinds.add_parser("launcher", help="for one launcher").add_argument("--name", required=True)
-    kinds.add_parser("viewer", help="for somebody who only looks")
+    agent = kinds.add_parser("agent", help="for one node's agent")
+    agent.add_argument("--node", required=True)
+    launcher = kinds.add_parser("launcher", help="for one launcher")
+    launcher.add_argument("--name", required=True)
+    viewer = kinds.add_parser("viewer", help="for somebody who only looks")
+    for kind in (agent, launcher, viewer):
+        kind.add_argument("--days", type=_days, help="until it expires; without, it never does")
     return parser
+
+
+def _days(text: str) -> float:
+    days = float(text)
+    if not 0 < days <= _MOST_DAYS:
+        raise ValueError(f"between 0 and {_MOST_DAYS} days")
+    return days
 
 
 def _serve(settings: Settings) -> int:
@@ -72,13 +85,14 @@ def _serve(settings: Settings) -> int:
 def _token(settings: Settings, given: argparse.Namespace) -> int:
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     tokens = Tokens.load(settings.data_dir)
+    until = None if given.days is None else Clock().now() + given.days * 86400
     match given.kind:
         case "agent":
-            token = tokens.agent(given.node)
+            token = tokens.agent(given.node, until)
         case "launcher":
-            token = tokens.launcher(given.name)
+            token = tokens.launcher(given.name, until)
         case _:
-            token = tokens.viewer()
+            token = tokens.viewer(until)
     sys.stdout.write(token + "\n")
     return 0
 

@@ -65,13 +65,14 @@ def register(known: SupervisedJob | None, registration: Registration, *, live: b
     """The job after a hello; `live` says whether its present launcher is connected, or was a moment ago.
 
     Raises:
-        NameIsLiveError: Another launcher process runs a job of this name.
+        NameIsLiveError: Another launcher process runs a job of this name, or it is another launcher's and not over: a
+            token must not take a job from the one that registered it while that one is away.
     """
     if known is not None and _same(known, registration.launcher, registration.instance):
         job = replace(known, spec=registration.spec)
         fresh = registration.report.revision >= known.observed.revision
         return replace(job, observed=_observed(job.observed, registration.report)) if fresh else job
-    if known is not None and live and not known.over:
+    if known is not None and not known.over and (live or known.observed.launcher != registration.launcher):
         raise NameIsLiveError(f"a job named {registration.name} is running")
     blank = Observed(launcher=registration.launcher, instance=registration.instance, registered_at=now)
     observed = _observed(blank, registration.report)

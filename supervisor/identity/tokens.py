@@ -84,21 +84,21 @@ class Tokens:
             raise SecretError(f"{path} is too short to be a secret")
         return cls(secret)
 
-    def agent(self, node: str) -> str:
-        """A token for the agent of one node."""
-        return self._sign({"kind": "agent", "node": node})
+    def agent(self, node: str, until: float | None = None) -> str:
+        """A token for the agent of one node, for ever or `until` an instant in Unix seconds."""
+        return self._sign({"kind": "agent", "node": node}, until)
 
-    def launcher(self, name: str) -> str:
-        """A token for one launcher."""
-        return self._sign({"kind": "launcher", "name": name})
+    def launcher(self, name: str, until: float | None = None) -> str:
+        """A token for one launcher; `until` as for an agent."""
+        return self._sign({"kind": "launcher", "name": name}, until)
 
     def process(self, job: str, uid: str, run: int) -> str:
         """A token for the processes of one run of one job; `uid` keeps it from a later job of the same name."""
         return self._sign({"kind": "process", "job": job, "uid": uid, "run": run})
 
-    def viewer(self) -> str:
-        """A token for onlookers."""
-        return self._sign({"kind": "viewer"})
+    def viewer(self, until: float | None = None) -> str:
+        """A token for onlookers; `until` as for an agent."""
+        return self._sign({"kind": "viewer"}, until)
 
     def bearer(self, authorization: str | None) -> Principal:
         """Who sent this Authorization header.
@@ -112,11 +112,13 @@ class Tokens:
         try:
             claims = jwt.decode(token, self._secret, algorithms=[_ALGORITHM], audience=_AUDIENCE)
             return _principal(claims)
-        except (jwt.InvalidTokenError, LookupError, ValueError) as error:  # ValueError: bytes that are no text.
+        # ValueError: bytes that are no text. RecursionError: JSON that is brackets all the way down.
+        except (jwt.InvalidTokenError, LookupError, ValueError, RecursionError) as error:
             raise BadTokenError("the token is not one of ours, or has expired") from error
 
-    def _sign(self, claims: dict[str, Any]) -> str:
-        return jwt.encode({**claims, "aud": _AUDIENCE}, self._secret, algorithm=_ALGORITHM)
+    def _sign(self, claims: dict[str, Any], until: float | None = None) -> str:
+        expiry = {} if until is None else {"exp": int(until)}
+        return jwt.encode({**claims, **expiry, "aud": _AUDIENCE}, self._secret, algorithm=_ALGORITHM)
 
 
 def _principal(claims: dict[str, Any]) -> Principal:

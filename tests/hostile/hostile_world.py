@@ -70,8 +70,7 @@ class Bystander:
         process = await world.peers.process(order["token"], nodes[0], 0)
         assert (await process.lines.any())["directive"] == "RUN"
         # Whatever its start brings has been said by then.
-        await process.lines.before_heartbeat()
-        await launcher.lines.before_heartbeat()
+        await asyncio.gather(process.lines.before_heartbeat(), launcher.lines.before_heartbeat())
         generation = (await _job(world, job))["generation"]
         return cls(world, job, agents, launcher, process, generation)
 
@@ -80,12 +79,9 @@ class Bystander:
         job, status = await _job(self.world, self.job), await self.world.status()
         assert (job["phase"], job["generation"]) == (Phase.RUNNING, self.generation)
         assert not [each for each in status["notices"] if each["subject"] in self.agents]
-        connected = {each["node"] for each in status["agents"] if each["connected"]}
-        for node, agent in self.agents.items():
-            await agent.read("heartbeat")
-            assert node in connected
-        for lines in (self.process.lines, self.launcher.lines):
-            await _drained(lines)
+        assert self.agents.keys() <= {each["node"] for each in status["agents"] if each["connected"]}
+        heard = [agent.read("heartbeat") for agent in self.agents.values()]
+        await asyncio.gather(*heard, _drained(self.process.lines), _drained(self.launcher.lines))
 
 
 async def _job(world: World, name: str) -> dict[str, Any]:
@@ -108,6 +104,7 @@ async def agent_refused(peers: Peers, token: str | None, *messages: wire.AgentMe
     """Says that on a stream of its own; returns the status with which it ends, and the refusal's code."""
     agent = peers.stranger(token)
     # Only what the refusal waits for: to whom a write fails, gRPC reports that, and not the status that came.
+    # Without a hello that is a second for a bad token.
     for message in messages:
         await agent.call.write(message)
     status = await agent.ended()

@@ -11,6 +11,7 @@ from typing import Any
 import jwt
 import pytest
 
+from supervisor.__main__ import main
 from supervisor.domain.ids import Host, JobName
 from supervisor.identity.tokens import SECRET_FILE, Agent, BadTokenError, Launcher, Process, SecretError, Tokens, Viewer
 from tests.supervisor.serving import Refusal, Served, launcher_hello
@@ -75,6 +76,33 @@ def test_a_bad_token_is_refused(header: str | None) -> None:
     """Missing, forged, cut, of another algorithm, expired, for others, or incomplete."""
     with pytest.raises(BadTokenError):
         TOKENS.bearer(header)
+
+
+@pytest.mark.parametrize("given", [["agent", "--node", "n1"], ["launcher", "--name", "me"], ["viewer"]])
+def test_a_token_lasts_for_so_many_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str]
+) -> None:
+    """As the operator says, and without a word for ever."""
+    monkeypatch.setenv("JOB_SUPERVISOR_DATA_DIR", str(tmp_path))
+    expected = time.time() + 1.5 * 86400
+    assert main(["token", *given, "--days", "1.5"]) == 0
+    assert main(["token", *given]) == 0
+    until, for_ever = [_claims(token).get("exp") for token in capsys.readouterr().out.split()]
+    assert until == pytest.approx(expected, abs=60)
+    assert for_ever is None
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "nan", "inf", "40000", "soon"])
+def test_days_that_are_none_are_refused(days: str) -> None:
+    """Before any secret is made for them."""
+    with pytest.raises(SystemExit) as ended:
+        main(["token", "viewer", "--days", days])
+    assert ended.value.code != 0
+
+
+def _claims(token: str) -> dict[str, Any]:
+    claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
+    return claims
 
 
 def test_the_good_token_that_the_bad_ones_are_made_from_is_accepted() -> None:
