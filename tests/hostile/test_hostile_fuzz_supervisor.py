@@ -22,7 +22,8 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import Announcement, NoticeState
-from supervisor.ingest.agent_messages import MalformedError, hello_view, report
+from supervisor.ingest.agent_messages import hello_view, report
+from supervisor.ingest.refused import MalformedError
 from supervisor.presence import SourceState
 from tests.hostile.hostile_fuzz import mostly, spoken, steadily, texts
 from tests.supervisor.serving import PATIENCE, AgentPeer, Served, launcher_hello, serving
