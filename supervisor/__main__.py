@@ -10,7 +10,7 @@ from servicekit import failpoints
 from servicekit.clock import Clock
 from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure
-from servicekit.settings import SettingsError, load
+from servicekit.settings import SettingsError, describe, load
 from servicekit.tls import CertificateUnusable
 from supervisor.failpoints import At
 from supervisor.identity.tokens import SecretError, Tokens
@@ -49,7 +49,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="elastic-job-supervisor", description=f"Settings are read from the environment: {PREFIX}<FIELD>."
+        prog="elastic-job-supervisor",
+        epilog=f"Settings, from the environment:\n\n{describe(Settings, PREFIX)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="serve agents, launchers and training processes")

@@ -48,6 +48,16 @@ def test_the_promised_defaults() -> None:
     }
 
 
+def test_the_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its default, as the agent's does."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert not {name for name in asdict(Settings()) if f"  {PREFIX}{name.upper()} (" not in said}
+    assert f"  {PREFIX}MARGIN_SECONDS (5.0)\n" in said
+
+
 @pytest.mark.parametrize("field", ["GRPC_ADDRESS", "HTTP_ADDRESS"])
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "supervisor:1"])
 def test_an_address_that_others_can_reach_is_refused(field: str, address: str) -> None:
