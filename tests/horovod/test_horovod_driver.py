@@ -11,10 +11,9 @@ from simulator.cloud.schedule import Add, Kill, Notice, Withdraw
 from simulator.cloud.trace import Node
 from simulator.events import Kind
 from simulator.judge import Failure
-from tests.horovod.conftest import OpenWorld
 from tests.horovod.horovod_plan import HorovodPlan
 from tests.horovod.horovod_scenes import blacklisted, instant, live, remove, rings, until_left
-from tests.line.scenes import group, node, told_to_stop
+from tests.line.scenes import OpenWorld, group, node, told_to_stop
 
 Record = Callable[[str, float], None]
 

@@ -1,13 +1,32 @@
 """Pieces of scenarios that several tests use."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 from simulator.cloud.schedule import Notice
 from simulator.cloud.trace import Node
 from simulator.events import Event, Kind
+from simulator.harness import World, world
+
+OpenWorld = Callable[[int], Coroutine[Any, Any, World]]
+"""Opens a world with so many nodes, node1 and on."""
 
 LEAD = 7.0
 """Seconds from a notice to the end of its node: detection, a step and a checkpoint take well under two."""
+
+
+@asynccontextmanager
+async def opening(root: Path) -> AsyncIterator[OpenWorld]:
+    """Worlds of that directory; each must end without leaving a process behind."""
+    async with AsyncExitStack() as opened:
+
+        async def open_with(nodes: int) -> World:
+            names = [f"node{number}" for number in range(1, nodes + 1)]
+            return await opened.enter_async_context(world(root, names))
+
+        yield open_with
 
 
 def node(number: int) -> Node:

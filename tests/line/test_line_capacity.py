@@ -4,8 +4,7 @@ from simulator.cloud.schedule import Add, Kill, Notice
 from simulator.cloud.trace import Node
 from simulator.events import Kind
 from simulator.services import JobPlan
-from tests.line.conftest import OpenWorld
-from tests.line.scenes import LEAD, node
+from tests.line.scenes import LEAD, OpenWorld, node
 
 _TIMED_OUT = 75
 

@@ -4,8 +4,7 @@ from simulator.cloud.schedule import Add, Kill
 from simulator.cloud.trace import Node
 from simulator.harness import World
 from simulator.services import JobPlan, JobProcess
-from tests.line.conftest import OpenWorld
-from tests.line.scenes import LEAD, group, node, told_to_stop
+from tests.line.scenes import LEAD, OpenWorld, group, node, told_to_stop
 
 
 async def _reclaimed_below_the_minimum(world: World, job: JobProcess) -> None:

@@ -8,8 +8,7 @@ from simulator.cloud.schedule import Add, Kill
 from simulator.cloud.trace import Node
 from simulator.judge import Failure
 from simulator.services import JobPlan
-from tests.line.conftest import OpenWorld
-from tests.line.scenes import LEAD, group, node
+from tests.line.scenes import LEAD, OpenWorld, group, node
 
 
 @pytest.mark.parametrize("fault", ["skip-update", "corrupt-shard"])

@@ -18,6 +18,7 @@ from reclaim.v1 import reclaim_pb2 as wire
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
 from servicekit.clock import Clock
+from simulator.certificates import Authority
 from supervisor.app import STORE_FILE, Supervisor, load_certificate
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
@@ -28,6 +29,7 @@ from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 
 HEARTBEAT = 0.2
+TLS_RELOAD = 0.05
 PATIENCE = 5.0
 """Seconds after which something that should have happened counts as not having happened."""
 
@@ -46,6 +48,15 @@ FAST: Mapping[str, Any] = {
     "resume_backoff_seconds": 0.1,
     "gone_grace_seconds": 0.1,
 }
+
+
+def tls_settings(authority: Authority) -> dict[str, Any]:
+    """The settings that name an authority's certificate, looked at often."""
+    return {
+        "tls_cert_file": authority.cert_file,
+        "tls_key_file": authority.key_file,
+        "tls_reload_seconds": TLS_RELOAD,
+    }
 
 
 async def until(condition: Callable[[], Any], within: float = PATIENCE) -> None:

@@ -6,7 +6,6 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
-import pytest_asyncio
 import trustme
 from structlog.testing import capture_logs
 
@@ -22,31 +20,7 @@ from servicekit.address import Address, parse
 from simulator.certificates import Authority
 from supervisor.serving import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.supervisor.serving import Peers, Served, serving, until
-
-RELOAD = 0.05
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    """Who signs the supervisor's certificate."""
-    return Authority(tmp_path / "tls")
-
-
-@pytest_asyncio.fixture
-async def secured(tmp_path: Path, authority: Authority) -> AsyncIterator[Served]:
-    """A supervisor with a certificate."""
-    async with serving(tmp_path, authority.ca_pem, **files(authority)) as served:
-        yield served
-
-
-def files(authority: Authority) -> dict[str, Any]:
-    """The settings that name them."""
-    return {
-        "tls_cert_file": authority.cert_file,
-        "tls_key_file": authority.key_file,
-        "tls_reload_seconds": RELOAD,
-    }
+from tests.supervisor.serving import TLS_RELOAD, Peers, Served, serving, tls_settings, until
 
 
 def ports(served: Served) -> tuple[Address, Address]:
@@ -75,7 +49,7 @@ async def serves(served: Served, ca: bytes, expected: bytes) -> None:
     for address in ports(served):
         async with asyncio.timeout(5):
             while await leaf(address, ca) != expected:  # noqa: ASYNC110 - there is nobody who would set an event.
-                await asyncio.sleep(RELOAD)
+                await asyncio.sleep(TLS_RELOAD)
 
 
 async def test_both_wires_speak_tls_and_the_endpoints_say_so(tmp_path: Path, secured: Served) -> None:
@@ -159,7 +133,9 @@ async def test_beyond_loopback_it_serves_with_a_certificate(tmp_path: Path, auth
     """Which is the point of it."""
     everywhere: dict[str, Any] = {"grpc_address": "0.0.0.0:0", "http_address": "0.0.0.0:0"}
     async with AsyncExitStack() as stack:
-        served = await stack.enter_async_context(serving(tmp_path, authority.ca_pem, **files(authority), **everywhere))
+        served = await stack.enter_async_context(
+            serving(tmp_path, authority.ca_pem, **tls_settings(authority), **everywhere)
+        )
         here = {name: getattr(served.peers, name).replace("0.0.0.0", "localhost") for name in ("grpc", "http")}
         peers = await stack.enter_async_context(Peers.of(served.peers.tokens, here, authority.ca_pem))
         await peers.agent("n1")

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 import trustme
 from kubeai.elastic import wire
 
@@ -20,20 +19,6 @@ from simulator.certificates import Authority
 from tests.supervisor.serving import Served, serving, until
 
 FOREIGN = trustme.CA().cert_pem.bytes()
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    """Who signs the supervisor's certificate."""
-    return Authority(tmp_path / "tls")
-
-
-@pytest_asyncio.fixture
-async def secured(tmp_path: Path, authority: Authority) -> AsyncIterator[Served]:
-    """A supervisor with a certificate."""
-    named = {"tls_cert_file": authority.cert_file, "tls_key_file": authority.key_file, "tls_reload_seconds": 0.05}
-    async with serving(tmp_path, authority.ca_pem, **named) as served:
-        yield served
 
 
 @asynccontextmanager
