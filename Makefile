@@ -12,7 +12,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 .PHONY: help install demo replay test test-horovod metadata-faults chaos hostile bench bench-page check lint types imports proto proto-check lock clean
 
 help: ## Print this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
 
 install: $(INSTALLED) ## Make .venv with all pinned and hash-locked packages
 
