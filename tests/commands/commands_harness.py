@@ -16,6 +16,7 @@ from kubeai.elastic.testing import FakeSupervisor
 RUN = "import sys; from kubeai.elastic.commands.run import main; sys.exit(main())"
 DISCOVER = "import sys; from kubeai.elastic.commands.discover_hosts import main; sys.exit(main())"
 STRICT = (sys.executable, "-X", "dev", "-W", "error", "-c")
+FOR_EVER = ("sh", "-c", "echo up; exec sleep 60")
 
 
 def wait_until(holds: Callable[[], object], what: Callable[[], str], seconds: float = 10.0) -> None:
@@ -138,3 +139,34 @@ def kill_now(pid: int) -> None:
     """End one process that may be gone already."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def in_run(first: str, others: str = "exit 0") -> tuple[str, ...]:
+    """A command that does one thing in run 1 and another in later runs."""
+    return "sh", "-c", f'echo up $KUBEAI_RUN; if [ "$KUBEAI_RUN" = 1 ]; then {first}; else {others}; fi'
+
+
+def order_stop(supervisor: FakeSupervisor) -> None:
+    """A STOP was decided for run 1."""
+    supervisor.order(order="run", run=1, stopping=True, phase="Stopping")
+
+
+def suspend(supervisor: FakeSupervisor) -> None:
+    """Run 1 is over and nothing should run."""
+    supervisor.order(order="wait", run=1, phase="Suspended")
+
+
+def resume(supervisor: FakeSupervisor, run: int = 2) -> None:
+    """The next run is granted one host."""
+    supervisor.order(order="run", run=run, workers=1, phase="Resuming")
+
+
+def until_registered(launched: Launched) -> None:
+    """Wait for the first order's effect."""
+    launched.wait_for_report(running=True)
+
+
+def command_of(launched: Launched) -> int:
+    """The command's pid."""
+    children = Path(f"/proc/{launched.process.pid}/task/{launched.process.pid}/children")
+    return int(children.read_text(encoding="ascii").split()[0])
