@@ -9,6 +9,9 @@ from simulator.events import Kind
 from simulator.model import reference
 from tests.training.training_jobs import DEADLINE, Folder, is_alive, wait_until
 
+REJOINED = 300
+"""Steps that a job is not done with before a worker has joined it, also where starting a process takes seconds."""
+
 
 def test_one_process_alone_trains_to_the_reference(folder: Folder) -> None:
     """Without a launcher the script is a job of one worker, and its result is the reference."""
@@ -30,7 +33,7 @@ def test_four_workers_train_to_the_reference(folder: Folder) -> None:
 def test_shrink_and_grow_lose_nothing(folder: Folder) -> None:
     """Hosts leave and join at step boundaries; survivors keep their processes, and the result its bits."""
     folder.list_hosts("abcd")
-    launcher = folder.launch(steps=100)
+    launcher = folder.launch(steps=REJOINED)
     folder.until_step(5)
     survivors = folder.pids("acd")
     folder.list_hosts("acd")
@@ -40,7 +43,7 @@ def test_shrink_and_grow_lose_nothing(folder: Folder) -> None:
     assert folder.pids("acd") == survivors
     wait_until(lambda: not folder.pids("b")["b"], "the removed worker to end itself")
     assert launcher.wait(DEADLINE) == 0
-    verdict = folder.verdict(100)
+    verdict = folder.verdict(REJOINED)
     assert verdict.ok, verdict.failures
     assert folder.rings() == ["abcd", "acd", "acde"]
     assert verdict.figures.hosts_blacklisted == 0
@@ -49,28 +52,28 @@ def test_shrink_and_grow_lose_nothing(folder: Folder) -> None:
 def test_a_removed_host_comes_back_with_a_new_process(folder: Folder) -> None:
     """A host that was removed in order is welcome again, as the youngest."""
     folder.list_hosts("abc")
-    launcher = folder.launch(steps=100)
+    launcher = folder.launch(steps=REJOINED)
     folder.until_step(3)
     folder.list_hosts("bc")
     folder.until_ring("bc", step=2)
     folder.list_hosts("abc")
     folder.until_ring("bca")
     assert launcher.wait(DEADLINE) == 0
-    verdict = folder.verdict(100)
+    verdict = folder.verdict(REJOINED)
     assert verdict.ok, verdict.failures
 
 
 def test_the_oldest_survivor_becomes_rank_0(folder: Folder) -> None:
     """When rank 0's host is removed, the state comes from the next oldest and nothing is lost."""
     folder.list_hosts("bcd")
-    launcher = folder.launch(steps=100)
+    launcher = folder.launch(steps=REJOINED)
     folder.until_step(3)
     folder.list_hosts("abcd")
     folder.until_ring("bcda", step=2)
     folder.list_hosts("acd")
     folder.until_ring("cda")
     assert launcher.wait(DEADLINE) == 0
-    verdict = folder.verdict(100)
+    verdict = folder.verdict(REJOINED)
     assert verdict.ok, verdict.failures
 
 
