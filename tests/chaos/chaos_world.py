@@ -92,7 +92,7 @@ async def restart_agent_armed(world: World, node: Node, armed: Armed) -> Awaitab
 
     task = asyncio.create_task(revive(), name=f"revive after {armed}")
     # Four polls make three clear answers, which are reported; so what comes next is the notice.
-    await _until(lambda: task.done() or world.metadata.polled(node) >= polled + 5)
+    await until(lambda: task.done() or world.metadata.polled(node) >= polled + 5)
     return task
 
 
@@ -108,7 +108,7 @@ async def start_again(world: World, plan: JobPlan) -> JobProcess:
 async def _is_accepted(job: JobProcess) -> bool:
     # All kubeai-runs of a job write to one log: what an earlier one wrote says nothing about this one.
     before = len(job.child.log.read_bytes())
-    await _until(lambda: not job.child.running or b"(run, run " in job.child.log.read_bytes()[before:])
+    await until(lambda: not job.child.running or b"(run, run " in job.child.log.read_bytes()[before:])
     return job.child.exit_code != NAME_IS_LIVE
 
 
@@ -148,7 +148,8 @@ async def _each_notice_is_known_once(world: World, count: int) -> None:
     assert {notice.state for notice in status.notices} <= {"active", "gone"}
 
 
-async def _until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+async def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Waits for a condition."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition never came true"

@@ -1,0 +1,97 @@
+"""SIGSTOP for longer than the heartbeats amid a reclaim, then SIGCONT: nothing is lost, nobody is stopped for it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from simulator.cloud.nodes import worker_pids
+from simulator.cloud.trace import Node
+from simulator.events import Kind
+from simulator.harness import Given, World
+from simulator.services import JobProcess
+from tests.chaos.chaos_points import Scene
+from tests.chaos.chaos_world import NODES, PATIENCE, PLANS, QUICK, announce, nothing_was_lost, take_away, until
+from tests.chaos.conftest import OpenWorld
+
+_FROZEN_SECONDS = 3.0
+"""Ten heartbeats, of which three are silence; and then there is time left before the deadline."""
+_HEARTBEAT = "0.3"
+
+Who = Callable[[World, JobProcess], int]
+
+
+def _supervisor(world: World, _job: JobProcess) -> int:
+    return world.supervisor.child.pid
+
+
+def _agent(world: World, _job: JobProcess) -> int:
+    """Of a node that will be noticed."""
+    return world.nodes.agent(NODES[1]).pid
+
+
+def _kubeai_run(_world: World, job: JobProcess) -> int:
+    return job.child.pid
+
+
+def _rank_zero(world: World, job: JobProcess) -> int:
+    return _process(world, _ring(job)[0])
+
+
+def _another_rank(world: World, job: JobProcess) -> int:
+    """On a node that will be noticed."""
+    return _process(world, next(node for node in NODES[1:3] if node != _ring(job)[0]))
+
+
+def _ring(job: JobProcess) -> list[Node]:
+    return [Node(host) for host in [one for one in job.events() if one.kind is Kind.RING_FORMED][-1].texts("hosts")]
+
+
+def _process(world: World, node: Node) -> int:
+    (pid,) = worker_pids(world.places, node)
+    return pid
+
+
+@asynccontextmanager
+async def _frozen(pid: int) -> AsyncIterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await until(lambda: _state(pid) == "T")
+        yield
+        assert _state(pid) == "T"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2][0]
+
+
+_EVERYBODY = (_supervisor, _agent, _kubeai_run, _rank_zero, _another_rank)
+
+# Where its silence is heard, and as what. Launchers and training processes say nothing while all is well.
+_HEARD = {_supervisor: ("agent-node1", "dependency.failing"), _agent: ("supervisor", "agent.silent")}
+
+
+@pytest.mark.parametrize("scene", [Scene.STOPPING, Scene.SHRINKING], ids=lambda scene: scene.name.lower())
+@pytest.mark.parametrize("who", _EVERYBODY, ids=lambda who: who.__name__.lstrip("_"))
+async def test_nobody_misses_what_comes_while_it_is_frozen(open_world: OpenWorld, who: Who, scene: Scene) -> None:
+    """The notices come while one process stands still; the others think what they like, and it is the usual reclaim."""
+    heartbeats = {"JOB_SUPERVISOR_HEARTBEAT_SECONDS": _HEARTBEAT, "JOB_SUPERVISOR_CONNECTION_SECONDS": "2"}
+    agents = {"NODE_AGENT_HEARTBEAT_SECONDS": _HEARTBEAT}
+    world = await open_world(Given({**QUICK.supervisor, **heartbeats}, {**QUICK.agents, **agents}))
+    job = world.start_job(PLANS[scene])
+    await world.until_training(job, workers=4)
+    async with _frozen(who(world, job)):
+        await announce(world, scene)
+        await asyncio.sleep(_FROZEN_SECONDS)
+        if who in _HEARD:
+            log, event = _HEARD[who]
+            await until(lambda: event in world.places.log(log).read_text(encoding="utf-8"))
+    await take_away(world, scene, job)
+    await nothing_was_lost(world, scene, job)
+    await world.until(lambda status: len(status.connected()) >= 3, "the agents that are left", PATIENCE)
