@@ -121,10 +121,15 @@ class Supervisor:
     async def prune_once(self) -> None:
         """Forgets what ended long ago; what cannot be forgotten now will be later."""
         failpoint(At.PRUNING)
+        before = self._clock.now() - self._settings.retention_hours * 3600
         try:
-            await self._store.prune(self._clock.now() - self._settings.retention_hours * 3600)
+            await self._store.prune(before)
         except StoreUnavailableError as error:
             _log.warning("store.not_pruned", why=str(error))
+        jobs = self._store.snapshot().jobs
+        self._agents.forget(before)
+        self._launchers.forget_others(jobs)
+        self._processes.forget_others(jobs)
         failpoint(At.PRUNED)
 
     async def _watch(self) -> None:

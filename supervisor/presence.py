@@ -81,6 +81,13 @@ class Agents:
             unknown = dict.fromkeys(known.sources, SourceState.UNKNOWN)
             self._put(replace(known, connected=False, sources=unknown))
 
+    def forget(self, before: float) -> None:
+        """Forgets the nodes that have been silent since before that instant: spot nodes seldom come back by name."""
+        for node in [node for node, since in self._silent.items() if since < before]:
+            del self._silent[node]
+            if not self.connected(node):
+                del self._agents[node]
+
     def speaks(self, node: Host, stream: object) -> bool:
         """Whether this is the node's present stream."""
         return self._streams.get(node) is stream
@@ -94,7 +101,7 @@ class Agents:
         return None if self.connected(node) else self._silent.get(node, self._started)
 
     def all(self) -> Mapping[Host, AgentView]:
-        """Every agent that has ever spoken to this process."""
+        """Every agent that has spoken to this process and is not forgotten."""
         return self._agents
 
     def connected(self, node: Host) -> bool:

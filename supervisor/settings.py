@@ -48,7 +48,8 @@ class Settings(Policy):
         float, Meta(ge=0, description="A launcher owns its job's name for this long after its stream ended.")
     ] = 15.0
     retention_hours: Annotated[
-        float, Meta(gt=0, description="Ended notices and jobs are forgotten after this long.")
+        float,
+        Meta(gt=0, description="Ended notices and jobs, and nodes that are silent, are forgotten after this long."),
     ] = 24.0
     log_format: Annotated[LogFormat, Meta(description="console or json.")] = LogFormat.CONSOLE
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error.")] = LogLevel.INFO

@@ -1,6 +1,6 @@
 """The launchers that are connected, and the order each was last sent."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,10 @@ class Launchers:
     def last_seen(self, name: JobName) -> float:
         """When the job's launcher was last connected; never before this process began to serve."""
         return self._now() if name in self._connections else self._seen.get(name, self._started)
+
+    def forget_others(self, jobs: Collection[JobName]) -> None:
+        """Forgets what is known of the launchers of other jobs."""
+        self._seen = {name: at for name, at in self._seen.items() if name in jobs}
 
     def publish(self, job: SupervisedJob, order: Order) -> None:
         """Sends an order if it is not the one last sent; one for an earlier job of the name reaches nobody."""

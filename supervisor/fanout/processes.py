@@ -1,7 +1,7 @@
 """The training processes that are connected, and the directive each was last sent."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,6 +128,10 @@ class Processes:
                 self._flush(name)
             elif job.flush is None:
                 job.flush = asyncio.get_running_loop().call_later(COALESCE_SECONDS, self._flush, name)
+
+    def forget_others(self, jobs: Collection[JobName]) -> None:
+        """Forgets what is known of rank 0 of other jobs."""
+        self._rank_zeros = {name: known for name, known in self._rank_zeros.items() if name in jobs}
 
     async def heartbeat(self) -> None:
         """Tells every stream that this side lives; what is urgent goes in between."""
