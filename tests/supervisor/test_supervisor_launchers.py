@@ -102,6 +102,20 @@ async def test_a_name_is_free_again_a_while_after_its_launcher_went(served: Serv
     assert served.job("job").uid != uid
 
 
+async def test_a_launcher_that_went_without_a_word_keeps_its_hosts_until_its_name_is_taken_up(served: Served) -> None:
+    """Its processes may go on without it: nobody guesses, and the hosts are free once its user speaks again."""
+    await served.peers.agent("n1")
+    lost, _ = await served.peers.running("lost", ["n1"])
+    other = await served.peers.launcher("other", ["n1"])
+    lost.lines.close()
+    again = launcher_hello("lost", ["n1"], instance="instance-2")
+    refusal = Refusal(409, "name_is_live")
+    while await served.peers.refused_or_open(STREAM, served.peers.tokens.launcher("launcher"), again) == refusal:
+        assert all(line["order"] == "wait" for line in await other.lines.before_heartbeat() if line["type"] == "order")
+        assert served.job("lost").decision.hosts == {"n1"}
+    assert (await other.lines.matching(order="run"))["hosts"] == ["n1"]
+
+
 async def test_the_name_of_a_job_that_is_over_is_free_at_once(served: Served) -> None:
     """Nobody has to wait for a job that has ended."""
     launcher = await served.peers.launcher("job", ["n1"])
