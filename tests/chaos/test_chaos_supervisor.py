@@ -1,8 +1,11 @@
 """The supervisor dies where no world is needed to see it: at its start, and between two answers to its peers."""
 
 import asyncio
+import re
+import signal
 import time
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,14 @@ import aiohttp
 import grpc
 import pytest
 
+from supervisor.app import STORE_FILE
+from supervisor.domain.ids import JobName
 from supervisor.failpoints import At
 from supervisor.identity.tokens import SECRET_FILE
+from supervisor.store.sqlite import SqliteStore
 from tests.chaos.chaos_points import SUPERVISOR, Armed, Scene
 from tests.chaos.chaos_service import START_SECONDS, life, status
-from tests.supervisor.serving import Peers, launcher_hello, noticed, until
+from tests.supervisor.serving import Peers, Refusal, launcher_hello, noticed, until
 
 # How an agent's stream fails whose supervisor has died.
 _CUT_OFF = (AssertionError, grpc.RpcError, asyncio.InvalidStateError)
@@ -166,3 +172,51 @@ async def _knows(peers: Peers, job: str, revision: int) -> None:
     token = peers.tokens.launcher("launcher")
     answer = await peers.post("/v1/launchers/report", token, {"job": job, "instance": "instance-1", **report})
     assert answer.code == "older_revision", (job, revision, answer)
+
+
+_STOPPING = (
+    pytest.param(At.DECISION_MADE, "Running", id=At.DECISION_MADE),
+    pytest.param(At.DECISION_STORED, "Stopping", id=At.DECISION_STORED, marks=pytest.mark.brief),
+    pytest.param(At.DIRECTIVES_PUSHED, "Stopping", id=At.DIRECTIVES_PUSHED),
+    pytest.param(At.ORDER_PUBLISHED, "Stopping", id=At.ORDER_PUBLISHED),
+)
+
+
+@pytest.mark.parametrize(("at", "phase"), _STOPPING)
+async def test_a_stop_that_falls_as_the_supervisor_dies_is_one_stop(tmp_path: Path, at: At, phase: str) -> None:
+    """Durable or not, told or not: rank 0 hears of it from the next one, and the job is suspended once."""
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    async with life(directory, failpoint=f"{at}@USR1") as first, first.peers() as peers:
+        agents = await peers.agents(["n1", "n2"])
+        launcher, order = await peers.running("job", ["n1", "n2"])
+        await peers.process(order["token"], "n1", 0)
+        await launcher.lines.before_heartbeat()
+        # From here on, the first decision is the STOP.
+        first.process.send_signal(signal.SIGUSR1)
+        await agents["n2"].say(notice=noticed("n2"))
+        await until(lambda: first.process.poll() is not None)
+        assert first.fired(at)
+    assert await _stored_phase(directory) == phase
+    report = {name: value for name, value in launcher.report.items() if name not in ("job", "instance")}
+    async with life(directory) as second, second.peers() as peers:
+        launcher = await peers.launcher("job", ["n1", "n2"], report=report)
+        process = await peers.process(order["token"], "n1", 0)
+        await peers.agent("n1")
+        await peers.agent("n2", notices=[noticed("n2")])
+        stop = await process.lines.matching(directive="STOP")
+        assert await process.reports("saved", stop) == Refusal(200, None)
+        suspended = await launcher.lines.matching(order="wait")
+        await launcher.reports(running=False, exit_code=255, applied=suspended["generation"])
+        await launcher.lines.before_heartbeat()
+        # What was published since is that the hosts are free, and no run.
+        assert all(line.get("order") == "wait" for line in await launcher.lines.before_heartbeat())
+        assert [one["phase"] for one in (await status(peers))["jobs"]] == ["Suspended"]
+        phases = [phase for phase, _ in groupby(re.findall(r"phase=(\w+)", second.said()))]
+        assert phases.count("Suspended") == 1
+
+
+async def _stored_phase(directory: Path) -> str:
+    store = await SqliteStore.open(directory / STORE_FILE)
+    await store.close()
+    return store.snapshot().jobs[JobName("job")].decision.phase
