@@ -27,6 +27,7 @@ class Code(StrEnum):
     UNKNOWN_CALL = "unknown_call"
     MALFORMED = "malformed"
     OVERSIZED = "oversized"
+    TOO_MANY = "too_many"
     BAD_TOKEN = "bad_token"  # noqa: S105 - a code, not a token
     FOREIGN_TOKEN = "foreign_token"  # noqa: S105 - as above
     UNKNOWN_JOB = "unknown_job"

@@ -123,7 +123,8 @@ def acknowledge(known: SupervisedJob | None, worker: Worker, acknowledgement: Ac
     stop = None if known is None else known.decision.stop
     if known is None or stop is None or worker.rank != 0 or worker.run != stop.run:
         return known
-    if acknowledgement.generation < stop.generation:
+    # Below: an answer to what was said before the STOP. Above: an answer to what was never said.
+    if not stop.generation <= acknowledgement.generation <= known.decision.generation:
         return known
     before = known.observed.acknowledgement
     repeated = before is not None and before.generation >= acknowledgement.generation and before.run == worker.run

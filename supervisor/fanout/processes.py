@@ -21,6 +21,9 @@ TLS, coalesced over 50 ms 137 ms."""
 _HEARTBEATS_AT_ONCE = 100
 """With TLS a push takes some 20 µs: 10,000 without a pause held everything else up for a fifth of a second."""
 
+MOST_STREAMS = 10_000
+"""Of one job: more than any has processes, fewer than one token could open to keep all others out."""
+
 Render = Callable[[JobName], JobDirectives | None]
 """What a job means for its processes now; None where it is unknown."""
 
@@ -113,6 +116,10 @@ class Processes:
             since = self._started if known is None and not connected else self._now()
             known = self._rank_zeros[job] = RankZero(connected, since)
         return known
+
+    def full(self, job: JobName) -> bool:
+        """Whether a job has as many streams as it may have."""
+        return job in self._jobs and len(self._jobs[job].connections) >= MOST_STREAMS
 
     def workers(self, job: JobName) -> list[Worker]:
         """The connected processes of a job."""

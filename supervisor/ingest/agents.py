@@ -14,12 +14,12 @@ from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from supervisor.decide.notices import accept, replaced
 from supervisor.decide.policy import Policy
-from supervisor.domain.ids import Host
+from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import ReclaimNotice, Report
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Agent, BadTokenError, Principal
 from supervisor.ingest.agent_messages import Received, decode, hello_view, report, source_state
-from supervisor.ingest.refused import ForeignTokenError, MalformedError, code_of
+from supervisor.ingest.refused import ForeignTokenError, MalformedError, SlowReaderError, TooManyError, code_of
 from supervisor.presence import Agents, AgentView
 from supervisor.refusals import Code, Refusals, Wire, readable
 from supervisor.store.interface import Store
@@ -29,9 +29,15 @@ _SILENT_HEARTBEATS = 3
 _HELLO_SECONDS = 1.0
 """For the hello of an agent that will be refused; all others have those of silence."""
 
+_MOST_SOURCES = 16
+"""Of one stream."""
+_MOST_NOTICES = 256
+"""Kept of one node, ended ones of the last 24 h included: a machine replaced every 6 minutes stays below."""
+
 _STATUS = {
     Code.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
     Code.OVERSIZED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Code.TOO_MANY: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Code.BAD_TOKEN: grpc.StatusCode.UNAUTHENTICATED,
     Code.FOREIGN_TOKEN: grpc.StatusCode.PERMISSION_DENIED,
     Code.NOT_SERVING: grpc.StatusCode.UNAVAILABLE,
@@ -85,6 +91,10 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
             await _Stream(self._ports, node, messages, context, self._stop).serve()
         except grpc.aio.InternalError:  # The agent has gone while it was written to, and gRPC lets that pass.
             raise
+        except SlowReaderError as error:
+            self._ports.refusals.add(Wire.GRPC, Code.SLOW_READER, str(error))
+            # A status would wait behind what is not read, for ever. gRPC resets the stream of a call that is cancelled.
+            raise asyncio.CancelledError from error
         except Exception as error:  # noqa: BLE001 - what is no refusal is a fault of ours, and counted as such
             code = code_of(error) or Code.INTERNAL
             self._ports.refusals.add(Wire.GRPC, code, str(error), None if code_of(error) else error)
@@ -126,6 +136,8 @@ class _Stream:
         self._context = context
         self._stop = stop
         self._writing = asyncio.Lock()
+        self._sources: set[Source] = set()
+        self._patience = _SILENT_HEARTBEATS * ports.heartbeat_seconds
 
     async def serve(self) -> None:
         """Until either side ends it."""
@@ -156,15 +168,23 @@ class _Stream:
         if hello.node != self._node:
             raise ForeignTokenError(f"the token speaks for {self._node} only")
         view = hello_view(hello)
-        return view, [report(each, view) for each in hello.notices]
+        reports = [report(each, view) for each in hello.notices]
+        for source in (*view.sources, *(each.source for each in reports)):
+            self._admit(source)
+        return view, reports
+
+    def _admit(self, source: Source) -> None:
+        """Bounds what one stream can make this side keep."""
+        self._sources.add(source)
+        if len(self._sources) > _MOST_SOURCES:
+            raise TooManyError(f"more than {_MOST_SOURCES} sources")
 
     async def _replace_machine(self, uid: str) -> None:
         """Notices on an earlier machine of this name are over: another one speaks now."""
-        earlier = [
-            notice.id
-            for notice in self._ports.store.snapshot().notices.values()
-            if notice.subject.name == self._node and notice.subject.uid != uid
-        ]
+        notices = [each for each in self._ports.store.snapshot().notices.values() if each.subject.name == self._node]
+        if len(notices) > _MOST_NOTICES:
+            raise TooManyError(f"more than {_MOST_NOTICES} notices of {self._node} are known")
+        earlier = [each.id for each in notices if each.subject.uid != uid]
 
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
             return None if known is None else replaced(known, uid, self._ports.clock.now())
@@ -212,9 +232,12 @@ class _Stream:
         while (message := await self._next()) is not None and self._speaks():
             match message.WhichOneof("message"):
                 case "notice":
-                    await self._put(report(message.notice, view))
+                    said = report(message.notice, view)
+                    self._admit(said.source)
+                    await self._put(said)
                 case "source":
                     name, state = source_state(message.source)
+                    self._admit(name)
                     self._ports.agents.source(self._node, self, name, state)
                 case "goodbye":
                     return
@@ -226,7 +249,7 @@ class _Stream:
     async def _next(self) -> wire.AgentMessage | None:
         """The next message; None when the agent ended the stream or fell silent."""
         try:
-            async with asyncio.timeout(_SILENT_HEARTBEATS * self._ports.heartbeat_seconds):
+            async with asyncio.timeout(self._patience):
                 received = await anext(self._messages, None)
         except TimeoutError:
             _log.warning("agent.silent", node=self._node)
@@ -236,9 +259,20 @@ class _Stream:
         return received
 
     async def _write(self, message: wire.SupervisorMessage) -> None:
-        # gRPC takes one write at a time: a heartbeat beside an acknowledgement would break the stream.
-        async with self._writing:
-            await self._context.write(message)
+        """Sends a message.
+
+        Raises:
+            SlowReaderError: What was sent before is not read. The agent would count as connected for ever, with nobody
+                listening.
+        """
+        try:
+            async with asyncio.timeout(self._patience):
+                # gRPC takes one write at a time: a heartbeat beside an acknowledgement would break the stream.
+                await self._writing.acquire()
+                await self._context.write(message)
+        except TimeoutError as error:  # The lock stays taken: gRPC still has that write, and the stream is over.
+            raise SlowReaderError(f"the agent of {self._node} does not read") from error
+        self._writing.release()
 
     async def _put(self, said: Report) -> None:
         """Weighs a report, and acknowledges it once what came of it is durable."""

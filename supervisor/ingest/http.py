@@ -27,6 +27,7 @@ _STATUS = {
     Code.RUN_IS_OVER: 409,
     Code.OLDER_REVISION: 409,
     Code.OVERSIZED: 413,
+    Code.TOO_MANY: 429,
     Code.NOT_SERVING: 503,
 }
 
@@ -112,6 +113,16 @@ def _decode(data: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedError(str(error)) from error
+
+
+def printable(field: str, text: str) -> None:
+    """What is shown to people must not command their terminals, nor add lines to their logs.
+
+    Raises:
+        ValueError: The text has control characters, or others that are not seen.
+    """
+    if not text.isprintable():
+        raise ValueError(f"{field} must be printable")
 
 
 def done() -> web.Response:

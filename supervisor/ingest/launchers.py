@@ -19,7 +19,8 @@ from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream
 from supervisor.identity.tokens import Launcher
-from supervisor.ingest.http import Bearer, bearer_as, body, done
+from supervisor.ingest.http import Bearer, bearer_as, body, done, printable
+from supervisor.ingest.refused import TooManyError
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
@@ -32,6 +33,10 @@ Name = Annotated[str, Meta(pattern=_NAME)]
 HostName = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\s:]+\Z")]
 ExitCode = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 Instance = Annotated[str, Meta(min_length=8, max_length=64)]
+Hosts = Annotated[list[HostName], Meta(max_length=10_000)]
+
+_MOST_JOBS = 1000
+"""Known of one launcher token. With more, the one that ended or fell silent first gives way."""
 
 _log = structlog.get_logger()
 
@@ -40,13 +45,17 @@ class ReportBody(msgspec.Struct, frozen=True, kw_only=True):
     """The launcher report of the wire, without who sends it."""
 
     revision: Count
-    hosts: list[HostName]
+    hosts: Hosts
     run: Count
     running: bool
     exit_code: ExitCode | None = None
     restarts: Count = 0
     applied: Count = 0
     result: Result | None = None
+
+    def __post_init__(self) -> None:
+        for host in self.hosts:
+            printable("hosts", host)
 
     def value(self) -> LauncherReport:
         """As the domain says it."""
@@ -85,6 +94,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.min_workers <= self.requested_workers <= self.max_workers:
             raise ValueError("min_workers <= requested_workers <= max_workers must hold")
+        printable("launcher_host", self.launcher_host or "")
 
     def spec(self) -> Spec:
         """What the job asks for."""
@@ -148,6 +158,7 @@ class LauncherEndpoints:
 
     async def _register(self, launcher: str, hello: Hello) -> SupervisedJob:
         name = JobName(hello.job)
+        await self._make_room(launcher, name)
         registration = Registration(
             name=name,
             uid=str(uuid.uuid4()),
@@ -165,6 +176,19 @@ class LauncherEndpoints:
         if job is None:
             raise AssertionError("registering always returns a job")
         return job
+
+    async def _make_room(self, launcher: str, name: JobName) -> None:
+        jobs = self.store.snapshot().jobs
+        if name in jobs:
+            return
+        own = [job for job in jobs.values() if job.observed.launcher == launcher]
+        if len(own) < _MOST_JOBS:
+            return
+        idle = [job for job in own if job.over or not self._live(job)]
+        if not idle:
+            raise TooManyError(f"{launcher} has {len(own)} jobs that go on")
+        oldest = min(idle, key=lambda job: (not job.over, self.launchers.last_seen(job.name)))
+        await self.store.forget_job(oldest.name, oldest.uid)
 
     def _live(self, known: SupervisedJob | None) -> bool:
         """Whether the job's launcher is connected, or was a moment ago, or is about to be."""

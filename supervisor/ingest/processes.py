@@ -19,8 +19,8 @@ from supervisor.failpoints import At
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes
 from supervisor.identity.tokens import Process
-from supervisor.ingest.http import Bearer, bearer_as, body, done
-from supervisor.ingest.refused import ForeignTokenError
+from supervisor.ingest.http import Bearer, bearer_as, body, done, printable
+from supervisor.ingest.refused import ForeignTokenError, TooManyError
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
@@ -40,7 +40,11 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     rank: Count | None
     pid: Count
     step: Count | None = None
-    sdk: str = ""
+    sdk: Annotated[str, Meta(max_length=253)] = ""
+
+    def __post_init__(self) -> None:
+        printable("process", self.process)
+        printable("host", self.host)
 
 
 class ReportKind(StrEnum):
@@ -61,6 +65,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     run: Count
     generation: Count
     kind: ReportKind
+
+    def __post_init__(self) -> None:
+        printable("process", self.process)
+        printable("host", self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +91,8 @@ class ProcessEndpoints:
         hello = await body(request, Hello, _MOST_BYTES)
         admit(self.store.snapshot().jobs.get(speaker.job), speaker.uid, speaker.run)
         worker = Worker(hello.process, speaker.job, speaker.run, Host(hello.host), hello.rank)
+        if self.processes.full(speaker.job):
+            raise TooManyError(f"{speaker.job} has as many streams as a job may have")
         lines = LineStream(request, self.refusals)
         await lines.prepare()
         self.processes.attach(worker, lines)

@@ -24,6 +24,14 @@ class OversizedError(Exception):
     """The message is larger than anything honest."""
 
 
+class TooManyError(Exception):
+    """One token has brought more than anything honest; what it brought before is kept."""
+
+
+class SlowReaderError(Exception):
+    """The peer does not read what it is sent."""
+
+
 _CODES: dict[type[Exception], Code] = {
     MalformedError: Code.MALFORMED,
     BadTokenError: Code.BAD_TOKEN,
@@ -34,6 +42,8 @@ _CODES: dict[type[Exception], Code] = {
     RunIsOverError: Code.RUN_IS_OVER,
     OlderRevisionError: Code.OLDER_REVISION,
     OversizedError: Code.OVERSIZED,
+    TooManyError: Code.TOO_MANY,
+    SlowReaderError: Code.SLOW_READER,
     StoreUnavailableError: Code.NOT_SERVING,
 }
 

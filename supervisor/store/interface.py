@@ -62,5 +62,12 @@ class Store(Protocol):
     async def changed(self, since: int) -> Snapshot:
         """The first snapshot with a version above `since`: the watch that everything level-triggered waits on."""
 
+    async def forget_job(self, name: JobName, uid: str) -> None:
+        """Forgets one job, if it is still that one.
+
+        Raises:
+            StoreUnavailableError: It is not durable.
+        """
+
     async def prune(self, before: float) -> int:
         """Forgets notices and jobs that ended before that instant (Unix seconds); returns how many."""

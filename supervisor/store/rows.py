@@ -13,6 +13,7 @@ from supervisor.domain.job import Decision, Observed, Spec, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 
 _VERSION = 1
+_MOST_EPISODES = 100
 _TABLES = (
     """CREATE TABLE notices (
         id TEXT NOT NULL, episode INTEGER NOT NULL, ended_at REAL, body BLOB NOT NULL,
@@ -73,10 +74,15 @@ def read(connection: sqlite3.Connection) -> tuple[dict[NoticeId, ReclaimNotice],
     return {notice.id: notice for notice in notices}, {job.name: job for job in jobs}
 
 
-def notice(value: ReclaimNotice) -> Write:
-    """Stores one episode of a notice."""
+def notice(value: ReclaimNotice) -> list[Write]:
+    """Stores one episode of a notice, and lets go of one that is many episodes old."""
     statement = "INSERT OR REPLACE INTO notices (id, episode, ended_at, body) VALUES (?, ?, ?, ?)"
-    return statement, (value.id, value.episode, value.ended_at, _encoder.encode(value))
+    writes: list[Write] = [(statement, (value.id, value.episode, value.ended_at, _encoder.encode(value)))]
+    if value.episode > _MOST_EPISODES:
+        # A source that announces and withdraws without end must not fill the disk until retention comes round.
+        outlived = value.episode - _MOST_EPISODES
+        writes.append(("DELETE FROM notices WHERE id = ? AND episode = ?", (value.id, outlived)))
+    return writes
 
 
 def job(value: SupervisedJob) -> Write:
@@ -86,10 +92,15 @@ def job(value: SupervisedJob) -> Write:
     return statement, (value.name, value.uid, *parts)
 
 
+def forget_job(name: JobName) -> Write:
+    """Deletes a job."""
+    return "DELETE FROM jobs WHERE name = ?", (name,)
+
+
 def forget(before: float, jobs: Iterable[JobName]) -> list[Write]:
     """Deletes the episodes that ended before that instant, and the named jobs."""
     writes: list[Write] = [("DELETE FROM notices WHERE ended_at < ?", (before,))]
-    return writes + [("DELETE FROM jobs WHERE name = ?", (name,)) for name in jobs]
+    return writes + [forget_job(name) for name in jobs]
 
 
 def _job(name: str, uid: str, spec: bytes, observed: bytes, decision: bytes) -> SupervisedJob:

@@ -106,7 +106,7 @@ class SqliteStore:
             known = draft.notices.get(key)
             notice = change(known)
             if notice is not None and notice != known:
-                draft.writes.append(rows.notice(notice))
+                draft.writes.extend(rows.notice(notice))
                 draft.notices[key] = notice
             return notice
 
@@ -140,6 +140,14 @@ class SqliteStore:
         async with self._news:
             await self._news.wait_for(lambda: self._snapshot.version > since)
         return self._snapshot
+
+    async def forget_job(self, name: JobName, uid: str) -> None:  # noqa: D102 - interface
+        def apply(draft: _Draft) -> None:
+            if name in draft.jobs and draft.jobs[name].uid == uid:
+                del draft.jobs[name]
+                draft.writes.append(rows.forget_job(name))
+
+        await self._submit(apply)
 
     async def prune(self, before: float) -> int:  # noqa: D102 - interface
         def apply(draft: _Draft) -> int:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -56,15 +55,6 @@ async def test_the_status_shows_what_was_refused(served: Served) -> None:
     assert (await served.status())["refused"] == [kind]
 
 
-async def test_calls_that_there_are_not_are_counted(served: Served) -> None:
-    """An unknown path, a known one with another method, an unknown gRPC method: all the same code."""
-    before = await refused(served)
-    assert await served.peers.post("/v1/\x1b[2J", "x", {}) == Refusal(404, "unknown_call")
-    async with served.peers.session.put(served.peers.http + REPORT, data=io.BytesIO()) as response:
-        assert (response.status, (await response.json())["error"]) == (405, "unknown_call")
-    await counted(served, before, http_unknown_call=2)
-
-
 @pytest.mark.parametrize(
     "said",
     [b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: many\r\n\r\n"],
@@ -105,16 +95,6 @@ async def test_connections_that_come_to_nothing_are_counted(tmp_path: Path, said
             with contextlib.suppress(ConnectionError):
                 await reader.read()
         await counted(served, before, http_too_slow=count)
-
-
-async def test_what_is_late_is_counted_and_acknowledged(served: Served) -> None:
-    """An agent's report that a newer one has overtaken: it would be repeated for ever otherwise."""
-    agent = await served.peers.agent("n1")
-    await agent.notices("n1", revision=5)
-    before = await refused(served)
-    await agent.notices("n1", revision=4, withdrawn=True)
-    await agent.notices("n1", revision=5)
-    await counted(served, before, grpc_older_revision=1)
 
 
 @asynccontextmanager

@@ -47,7 +47,8 @@ class ReclaimServiceServicer:
     def Connect(self, request_iterator, context):
         """The call's metadata carries `authorization: Bearer TOKEN`; the token names the agent's node.
         Status codes: UNAUTHENTICATED (bad token), PERMISSION_DENIED (the token speaks for another node),
-        INVALID_ARGUMENT (malformed), RESOURCE_EXHAUSTED (oversized), UNAVAILABLE (not serving; try again).
+        INVALID_ARGUMENT (malformed), RESOURCE_EXHAUSTED (oversized, or more than is kept), UNAVAILABLE (not serving; try
+        again). The details begin with the refusal's code.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,7 +39,8 @@ class ReclaimServiceStub:
     Connect: _grpc.StreamStreamMultiCallable[_reclaim_pb2.AgentMessage, _reclaim_pb2.SupervisorMessage]
     """The call's metadata carries `authorization: Bearer TOKEN`; the token names the agent's node.
     Status codes: UNAUTHENTICATED (bad token), PERMISSION_DENIED (the token speaks for another node),
-    INVALID_ARGUMENT (malformed), RESOURCE_EXHAUSTED (oversized), UNAVAILABLE (not serving; try again).
+    INVALID_ARGUMENT (malformed), RESOURCE_EXHAUSTED (oversized, or more than is kept), UNAVAILABLE (not serving; try
+    again). The details begin with the refusal's code.
     """
 
 @_typing.type_check_only
@@ -48,7 +49,8 @@ class ReclaimServiceAsyncStub(ReclaimServiceStub):
     Connect: _aio.StreamStreamMultiCallable[_reclaim_pb2.AgentMessage, _reclaim_pb2.SupervisorMessage]  # type: ignore[assignment]
     """The call's metadata carries `authorization: Bearer TOKEN`; the token names the agent's node.
     Status codes: UNAUTHENTICATED (bad token), PERMISSION_DENIED (the token speaks for another node),
-    INVALID_ARGUMENT (malformed), RESOURCE_EXHAUSTED (oversized), UNAVAILABLE (not serving; try again).
+    INVALID_ARGUMENT (malformed), RESOURCE_EXHAUSTED (oversized, or more than is kept), UNAVAILABLE (not serving; try
+    again). The details begin with the refusal's code.
     """
 
 class ReclaimServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -60,7 +62,8 @@ class ReclaimServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_reclaim_pb2.SupervisorMessage], _abc.AsyncIterator[_reclaim_pb2.SupervisorMessage]]:
         """The call's metadata carries `authorization: Bearer TOKEN`; the token names the agent's node.
         Status codes: UNAUTHENTICATED (bad token), PERMISSION_DENIED (the token speaks for another node),
-        INVALID_ARGUMENT (malformed), RESOURCE_EXHAUSTED (oversized), UNAVAILABLE (not serving; try again).
+        INVALID_ARGUMENT (malformed), RESOURCE_EXHAUSTED (oversized, or more than is kept), UNAVAILABLE (not serving; try
+        again). The details begin with the refusal's code.
         """
 
 def add_ReclaimServiceServicer_to_server(servicer: ReclaimServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
