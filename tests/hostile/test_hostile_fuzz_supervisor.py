@@ -6,15 +6,12 @@ import itertools
 import json
 import math
 import re
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import grpc
-import pytest_asyncio
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +23,8 @@ from supervisor.ingest.agent_messages import hello_view, report
 from supervisor.ingest.refused import MalformedError
 from supervisor.presence import SourceState
 from tests.hostile.hostile_fuzz import mostly, spoken, steadily, texts
-from tests.supervisor.serving import PATIENCE, AgentPeer, Served, launcher_hello, serving
+from tests.hostile.hostile_world import refused
+from tests.supervisor.serving import PATIENCE, AgentPeer, Served, launcher_hello
 
 REFUSALS = {
     400: {"malformed"},
@@ -40,13 +38,6 @@ NODE = "node"
 STATUSES = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED}
 OF_A_FAILED_WRITE = {*STATUSES, grpc.StatusCode.INTERNAL}
 sessions = itertools.count(1)
-
-
-@pytest_asyncio.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    """One supervisor for all examples of a test."""
-    async with serving(tmp_path) as supervisor:
-        yield supervisor
 
 
 names = st.sampled_from([NODE, "uid-node", "metadata", "other"]) | texts.filter(lambda text: "\ud800" not in text)
@@ -135,6 +126,7 @@ async def test_an_agent_says_anything(served: Served, hello: wire.Hello, rest: l
         assert notice.state in NoticeState
         assert notice.deadline is None or math.isfinite(notice.deadline)
     assert {each["node"] for each in (await served.status())["agents"]} <= {NODE}
+    await no_fault_of_the_servers(served)
 
 
 async def says_all(agent: AgentPeer, *messages: wire.AgentMessage) -> bool:
@@ -194,6 +186,11 @@ def told(served: Served) -> dict[str, tuple[Any, Any]]:
     return {name: (job.spec, job.observed) for name, job in served.store.snapshot().jobs.items()}
 
 
+async def no_fault_of_the_servers(served: Served) -> None:
+    """Nothing was answered that is no refusal."""
+    assert "internal" not in {code for _, code in await refused(served)}
+
+
 async def keeps_to_its_vocabulary(served: Served) -> None:
     """Every job, and what people are shown of it."""
     for name, job in served.store.snapshot().jobs.items():
@@ -206,6 +203,7 @@ async def keeps_to_its_vocabulary(served: Served) -> None:
         )
         assert all(re.fullmatch(r"[^\s:]{1,253}", host) for host in job.observed.hosts)
     assert {each["phase"] for each in (await served.status())["jobs"]} <= set(Phase)
+    await no_fault_of_the_servers(served)
 
 
 LAUNCHER = launcher_hello("job", ["host-1"])
@@ -269,4 +267,4 @@ async def test_a_viewer_asks_for_anything(served: Served, method: bytes, target:
     await writer.wait_closed()
     if answer:
         assert 200 <= int(answer.split()[1]) < 500, answer
-    assert (await served.status()).keys() >= {"jobs", "notices", "agents"}
+    await no_fault_of_the_servers(served)
