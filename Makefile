@@ -42,8 +42,8 @@ test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod
 chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)
 
-hostile: $(INSTALLED) ## Peers that lie, and ten times what the usual run has of them
-	HOSTILE_EXAMPLES=10 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/hostile $(ARGS)
+hostile: $(INSTALLED) ## Ten thousand garbage connections, and three times the usual fuzzing
+	HOSTILE_CONNECTIONS=10000 HOSTILE_EXAMPLES=3 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/hostile $(ARGS)
 
 bench: $(INSTALLED) ## Measure everything and write docs/benchmarks.md (whether it works, in short: ARGS=--short)
 	$(BIN)/python -m benchmarks run $(ARGS)
