@@ -60,25 +60,19 @@ def _each(at: Enum, scene: Scene, *passes: int) -> tuple[Armed, ...]:
 
 
 SUPERVISOR = (
-    *(
-        Armed(at, Scene.STARTING, brief=True)
-        for at in (
-            Supervisor.SECRET_WRITTEN,
-            Supervisor.SECRET_LINKED,
-            Supervisor.HTTP_BOUND,
-            Supervisor.ENDPOINTS_WRITTEN,
-            Supervisor.ENDPOINTS_REPLACED,
-            Supervisor.PRUNING,
-            Supervisor.PRUNED,
-        )
-    ),
-    Armed(Supervisor.MACHINE_REPLACED, Scene.PEERS, brief=True),
-    Armed(Supervisor.NOTICE_AGEING, Scene.PEERS, brief=True),
+    *_each(Supervisor.SECRET_WRITTEN, Scene.STARTING, 1),
+    Armed(Supervisor.SECRET_LINKED, Scene.STARTING, brief=True),
+    *_each(Supervisor.HTTP_BOUND, Scene.STARTING, 1),
+    Armed(Supervisor.ENDPOINTS_WRITTEN, Scene.STARTING, brief=True),
+    *_each(Supervisor.ENDPOINTS_REPLACED, Scene.STARTING, 1),
+    *_each(Supervisor.PRUNING, Scene.STARTING, 1),
+    *_each(Supervisor.PRUNED, Scene.STARTING, 1),
+    *_each(Supervisor.MACHINE_REPLACED, Scene.PEERS, 1),
+    *_each(Supervisor.NOTICE_AGEING, Scene.PEERS, 1),
     Armed(Supervisor.NOTICE_AGED, Scene.PEERS, brief=True),
     Armed(Supervisor.AGENT_CONNECTED, Scene.STOPPING, 2, passed_at_start=True),
     *_each(Supervisor.NOTICE_RECEIVED, Scene.STOPPING, 1, 2),
-    *_each(Supervisor.NOTICE_STORED, Scene.STOPPING, 1),
-    Armed(Supervisor.NOTICE_STORED, Scene.STOPPING, 2, brief=True),
+    *_each(Supervisor.NOTICE_STORED, Scene.STOPPING, 1, 2),
     *_each(Supervisor.NOTICE_ACKNOWLEDGED, Scene.STOPPING, 2),
     Armed(Supervisor.HELLO_RECEIVED, Scene.STOPPING, 1, passed_at_start=True),
     Armed(Supervisor.JOB_REGISTERED, Scene.STOPPING, 1, passed_at_start=True),
@@ -92,9 +86,8 @@ SUPERVISOR = (
     *_each(Supervisor.STORE_COMMITTED, Scene.STOPPING, 1, 2, 3, 4, 5, 6),
     *_each(Supervisor.STORE_PUBLISHED, Scene.STOPPING, 2, 5),
     *_each(Supervisor.DECISION_MADE, Scene.STOPPING, 1, 2, 3),
-    # The STOP is durable, and nobody has been told of it yet.
-    Armed(Supervisor.DECISION_STORED, Scene.STOPPING, 2, brief=True),
-    *_each(Supervisor.DECISION_STORED, Scene.STOPPING, 1, 3, 4),
+    # The second one mostly is the STOP: durable, and nobody has been told of it yet.
+    *_each(Supervisor.DECISION_STORED, Scene.STOPPING, 1, 2, 3, 4),
     # Rank 0 has the STOP on its way; the launcher has heard nothing.
     *_each(Supervisor.DIRECTIVES_PUSHED, Scene.STOPPING, 1, 2, 3),
     *_each(Supervisor.ORDER_PUBLISHED, Scene.STOPPING, 1, 2, 4),
@@ -113,7 +106,7 @@ AGENT = (
     *_each(Agent.REPORT_KEPT, Scene.STOPPING, 2),
     *_each(Agent.NOTICE_SENDING, Scene.STOPPING, 2),
     Armed(Agent.NOTICE_SENT, Scene.STOPPING, 2, brief=True),
-    *_each(Agent.ACKNOWLEDGEMENT_RECEIVED, Scene.STOPPING, 2),
+    Armed(Agent.ACKNOWLEDGEMENT_RECEIVED, Scene.STOPPING, 2, brief=True),
     *_each(Agent.ACKNOWLEDGEMENT_KEPT, Scene.STOPPING, 2),
     *_each(Agent.NOTICE_SENT, Scene.SHRINKING, 2),
 )

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -73,12 +73,20 @@ def _state(pid: int) -> str:
 
 _EVERYBODY = (_supervisor, _agent, _kubeai_run, _rank_zero, _another_rank)
 
+
+def _params() -> Iterator[object]:
+    for who in _EVERYBODY:
+        for scene in (Scene.STOPPING, Scene.SHRINKING):
+            brief = who is _supervisor and scene is Scene.STOPPING
+            name = f"{who.__name__.lstrip('_')}-{scene.name.lower()}"
+            yield pytest.param(who, scene, id=name, marks=[pytest.mark.brief] * brief)
+
+
 # Where its silence is heard, and as what. Launchers and training processes say nothing while all is well.
 _HEARD = {_supervisor: ("agent-node1", "dependency.failing"), _agent: ("supervisor", "agent.silent")}
 
 
-@pytest.mark.parametrize("scene", [Scene.STOPPING, Scene.SHRINKING], ids=lambda scene: scene.name.lower())
-@pytest.mark.parametrize("who", _EVERYBODY, ids=lambda who: who.__name__.lstrip("_"))
+@pytest.mark.parametrize(("who", "scene"), list(_params()))
 async def test_nobody_misses_what_comes_while_it_is_frozen(open_world: OpenWorld, who: Who, scene: Scene) -> None:
     """The notices come while one process stands still; the others think what they like, and it is the usual reclaim."""
     heartbeats = {"JOB_SUPERVISOR_HEARTBEAT_SECONDS": _HEARTBEAT, "JOB_SUPERVISOR_CONNECTION_SECONDS": "2"}
