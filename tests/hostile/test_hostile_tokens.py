@@ -15,7 +15,7 @@ import pytest
 from servicekit.address import parse
 from supervisor.identity.tokens import SECRET_FILE
 from tests.hostile.hostile_world import JOB, NODES, Bystander, agent_refused, counted, refused, said
-from tests.supervisor.serving import Refusal, Served, launcher_hello, until
+from tests.supervisor.serving import FAST, Refusal, Served, launcher_hello, until
 
 STREAM = "/v1/launchers/stream"
 REPORT = "/v1/launchers/report"
@@ -217,15 +217,15 @@ async def test_a_launcher_cannot_speak_for_another_ones_job(served: Served, byst
 
 async def test_a_job_is_not_taken_while_its_launcher_is_away(served: Served) -> None:
     """However long: the name is free for its own launcher alone, until the job is over."""
-    token = served.peers.tokens.launcher("mallory")
     launcher = await served.peers.launcher("job", ["n1"])
     uid = served.job("job").uid
     launcher.lines.close()
-    own = served.peers.tokens.launcher("launcher")
-    mine = launcher_hello("job", ["n1"], instance="instance-3")
-    while await served.peers.refused_or_open(STREAM, own, mine) != Refusal(200, None):
-        theirs = launcher_hello("job", ["n1"], instance="instance-2")
+    begun, token = time.monotonic(), served.peers.tokens.launcher("mallory")
+    theirs = launcher_hello("job", ["n1"], instance="instance-2")
+    while time.monotonic() - begun < 3 * FAST["launcher_live_seconds"]:
         assert await served.peers.post(STREAM, token, theirs) == Refusal(409, "name_is_live")
+    own = launcher_hello("job", ["n1"], instance="instance-3")
+    assert await served.peers.refused_or_open(STREAM, launcher.token, own) == Refusal(200, None)
     assert served.job("job").uid != uid
 
 

@@ -213,7 +213,11 @@ class Peers:
         """A short POST, or a stream that should be refused."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
-        async with self.session.post(self.http + path, headers=headers, data=data) as response:
+        # A stream that is not refused after all would be read for ever.
+        async with (
+            asyncio.timeout(PATIENCE),
+            self.session.post(self.http + path, headers=headers, data=data) as response,
+        ):
             answer = json.loads(await response.read())
             return Refusal(response.status, answer.get("error"))
 
