@@ -93,7 +93,7 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
             raise
         except SlowReaderError as error:
             self._ports.refusals.add(Wire.GRPC, Code.SLOW_READER, str(error))
-            # A status would wait behind what is not read, for ever. gRPC resets the stream of a call that is cancelled.
+            # A status would wait behind what is not read, and we with it: gRPC has no way to reset one stream.
             raise asyncio.CancelledError from error
         except Exception as error:  # noqa: BLE001 - what is no refusal is a fault of ours, and counted as such
             code = code_of(error) or Code.INTERNAL
