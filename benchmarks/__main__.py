@@ -1,10 +1,10 @@
 """`python -m benchmarks run` and `python -m benchmarks page`."""
 
 import argparse
-import asyncio
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from benchmarks import results, table
 from benchmarks.machine import machine
 from benchmarks.results import Outcome, Results
 from benchmarks.scenarios import calls, fanout, footprint, path, scale, storm
+from simulator.stage import ExitCode, run
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -35,13 +36,13 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The commands; returns the exit code."""
+    """The commands; returns the exit code. SIGTERM ends what was started, as Ctrl-C does."""
     given = _parser().parse_args(arguments)
     match given.command:
         case "page":
             _page(given.results)
         case _:
-            asyncio.run(_run(given))
+            return run(partial(_run, given))
     return 0
 
 
@@ -57,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _run(given: argparse.Namespace) -> None:
+async def _run(given: argparse.Namespace) -> ExitCode:
     outcomes: list[Outcome] = []
     for name in given.only or SCENARIOS:
         sys.stderr.write(f"{name} …\n")
@@ -68,6 +69,7 @@ async def _run(given: argparse.Namespace) -> None:
     target = given.results if given.results is not None or given.short or given.only else RESULTS
     if target is not None:
         results.write(target, found)
+    return ExitCode.OK
 
 
 def _page(source: Path) -> None:
