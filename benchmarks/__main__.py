@@ -64,8 +64,9 @@ async def _run(given: argparse.Namespace) -> ExitCode:
         sys.stderr.write(f"{name} …\n")
         with tempfile.TemporaryDirectory(prefix="benchmark-") as root:
             outcomes.append(await SCENARIOS[name](Path(root), short=given.short))
+        sys.stdout.write(f"{table.one(outcomes[-1])}\n")
+        sys.stdout.flush()
     found = Results(machine=machine(), short=given.short, outcomes=tuple(outcomes))
-    sys.stdout.write(table.render(found))
     target = given.results if given.results is not None or given.short or given.only else RESULTS
     if target is not None:
         results.write(target, found)

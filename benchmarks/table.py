@@ -30,8 +30,18 @@ def page(text: str, results: Results) -> str:
 
 def render(results: Results) -> str:
     """All tables, as Markdown."""
-    parts = [_machine(results.machine, short=results.short), *(_outcome(outcome) for outcome in results.outcomes)]
+    parts = [_machine(results.machine, short=results.short), *(one(outcome) for outcome in results.outcomes)]
     return "\n".join(parts)
+
+
+def one(outcome: Outcome) -> str:
+    """One scenario's table, as Markdown."""
+    labels = _labels(outcome)
+    lines = [f"### {outcome.title}", "", outcome.method, "", *_head(labels)]
+    for row in outcome.rows:
+        cells = {figure.label: _cell(figure) for figure in row.figures}
+        lines.append(_line([row.case, *(cells.get(label, "") for label in labels)]))
+    return "\n".join([*lines, *_reasons(outcome), ""])
 
 
 def shown(figure: Figure) -> str:
@@ -60,15 +70,6 @@ def _machine(machine: Machine, *, short: bool) -> str:
     memory = machine.memory_bytes / _MEBIBYTE / 1024
     kind = "A short run, for the change it checks and not for its numbers. " if short else ""
     return f"{kind}{machine.cores} cores ({machine.cpu}), {memory:.0f} GiB, Python {machine.python}.\n"
-
-
-def _outcome(outcome: Outcome) -> str:
-    labels = _labels(outcome)
-    lines = [f"### {outcome.title}", "", outcome.method, "", *_head(labels)]
-    for row in outcome.rows:
-        cells = {figure.label: _cell(figure) for figure in row.figures}
-        lines.append(_line([row.case, *(cells.get(label, "") for label in labels)]))
-    return "\n".join([*lines, *_reasons(outcome), ""])
 
 
 def _labels(outcome: Outcome) -> list[str]:

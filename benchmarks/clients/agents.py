@@ -78,7 +78,8 @@ class _Agent:
         while True:
             try:
                 await self._hold()
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+                # The last is how gRPC reports a call that the supervisor has cancelled; nobody cancels an agent here.
                 self.reconnected += self._welcomed.is_set()
                 self._welcomed.clear()
             await asyncio.sleep(backoff.next())
@@ -113,6 +114,7 @@ class _Agent:
                 match message.WhichOneof("message"):
                     case "welcome":
                         self._welcomed.set()
+                        await self._repeat()
                         beating = asyncio.create_task(self._beat(message.welcome.heartbeat_seconds))
                     case "acknowledgement" if not self._acknowledged.done():
                         self._acknowledged.set_result(time.monotonic())
@@ -121,6 +123,11 @@ class _Agent:
             if beating is not None:
                 beating.cancel()
                 await asyncio.gather(beating, return_exceptions=True)
+
+    async def _repeat(self) -> None:
+        """What came up after the hello was written."""
+        if self._report is not None and not self._acknowledged.done():
+            await self._write(wire.AgentMessage(notice=self._report))
 
     def _hello(self) -> wire.Hello:
         name, report = self._node.name, self._report
