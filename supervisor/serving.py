@@ -13,6 +13,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from servicekit import grpc_events
 from servicekit.address import Address
 from servicekit.connections import Drop, GuardedSite, timed
 from servicekit.failpoints import failpoint
@@ -98,6 +99,7 @@ class Servers:
             self.refusals.add(Wire.HTTP, _DROPPED[why], why)
 
     async def _start_grpc(self) -> tuple[grpc.aio.Server, Address]:
+        grpc_events.keep_up()
         server = grpc.aio.server(options=_grpc_options(self.settings.connection_seconds))
         server.add_generic_rpc_handlers((self.agents,))
         address = self.settings.grpc
