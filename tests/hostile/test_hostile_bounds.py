@@ -68,7 +68,7 @@ async def test_an_agent_that_does_not_read_is_given_up(served: Served) -> None:
         for agent, node in ((beside, "n2"), (stuck, "n1")):
             await agent.call.write(said(node, node_uid="u" * 253))
         await beside.read("welcome")
-        alive = asyncio.create_task(beside.live())
+        alive = [asyncio.create_task(beside.live()), asyncio.create_task(reads_on(beside))]
         for revision in range(1, 4):
             report = noticed("n1", revision, uid="u" * 253)
             report.source = "s" * 253
@@ -76,8 +76,15 @@ async def test_an_agent_that_does_not_read_is_given_up(served: Served) -> None:
         await counted(served, before, grpc_slow_reader=1)
         await served.agent_is("n1", connected=False)
         await served.agent_is("n2", connected=True)
-        await beside.read("heartbeat")
-        alive.cancel()
+        for task in alive:
+            assert not task.done()
+            task.cancel()
+
+
+async def reads_on(agent: AgentPeer) -> None:
+    """Hears one heartbeat after the other, until cancelled."""
+    while True:
+        await agent.read("heartbeat")
 
 
 @asynccontextmanager
