@@ -85,7 +85,8 @@ class Processes:
         if replaced is not None:
             replaced.stream.finish("replaced by a newer stream")
         job.connections[worker.process] = connection = _Connection(worker, stream)
-        self._rank_zero_changed(worker.job)
+        if worker.rank == 0 or (replaced is not None and replaced.worker.rank == 0):
+            self._rank_zero_changed(worker.job)
         _send(connection, self._telling(worker.job))
 
     def detach(self, worker: Worker, stream: LineStream) -> None:
@@ -97,15 +98,17 @@ class Processes:
         del job.connections[worker.process]
         if not job.connections:
             self._forget(worker.job)
-        self._rank_zero_changed(worker.job)
+        if connection.worker.rank == 0:
+            self._rank_zero_changed(worker.job)
 
     def rank(self, job: JobName, process: str, rank: int | None) -> None:
         """A process says that its rank is another one."""
         connection = self._jobs.get(job, _Job()).connections.get(process)
         if connection is None or connection.worker.rank == rank:
             return
-        connection.worker = replace(connection.worker, rank=rank)
-        self._rank_zero_changed(job)
+        before, connection.worker = connection.worker, replace(connection.worker, rank=rank)
+        if 0 in (before.rank, rank):
+            self._rank_zero_changed(job)
         _send(connection, self._telling(job))
 
     def rank_zero(self, job: JobName, run: int) -> RankZero:
