@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod metadata-faults chaos hostile bench bench-page check lint types imports proto proto-check lock clean
+.PHONY: help install demo replay test test-horovod controlplane metadata-faults chaos hostile bench bench-page check lint types imports proto proto-check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
@@ -38,6 +38,9 @@ metadata-faults: $(INSTALLED) ## Three minutes of a node agent beside metadata t
 test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod 0.28.1 (installs that in a cache of its own)
 	-@$(BIN)/python tests/horovod/horovod_installation.py
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/horovod $(ARGS)
+
+controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, once, in a cache of its own (needs Go 1.24)
+	@$(BIN)/python tests/controlplane/controlplane_binaries.py
 
 chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)

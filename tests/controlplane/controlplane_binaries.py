@@ -1,0 +1,223 @@
+"""The programs of a real control plane, built from pinned Go modules outside the checkout, once for each set of pins.
+
+Run as a script: prints where they are, built where they are missing.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+# A directory that has the programs already; the name is the one that Kubernetes' own test tools look at.
+ASSETS = "KUBEBUILDER_ASSETS"
+_PINS = Path(__file__).parent / "pins"
+# The API server alone takes four minutes on two busy cores, and half a gigabyte of modules comes first.
+_SECONDS = 1800.0
+_VERSION = "k8s.io/component-base/version"
+
+
+class Program(StrEnum):
+    """What a control plane consists of, in the order in which it is started."""
+
+    ETCD = "etcd"
+    API_SERVER = "kube-apiserver"
+    CONTROLLER_MANAGER = "kube-controller-manager"
+    SCHEDULER = "kube-scheduler"
+    KWOK = "kwok"
+
+
+class NoGo(Exception):  # noqa: N818  # It names what is so.
+    """Nothing can be built here: Go is missing or too old."""
+
+
+class NotBuilt(Exception):  # noqa: N818  # As above.
+    """The programs are not there, and could be."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """One go.mod and the programs that are built of it."""
+
+    name: str
+    packages: Mapping[Program, str]
+
+    @property
+    def pins(self) -> Path:
+        return _PINS / self.name
+
+    @property
+    def home(self) -> Path:
+        """Where its programs lie once they are built."""
+        pins = b"".join((self.pins / name).read_bytes() for name in ("go.mod", "go.sum"))
+        return _cache() / f"{self.name}-{hashlib.sha256(pins + platform.machine().encode()).hexdigest()[:12]}"
+
+
+# Two, because their dependencies contradict each other.
+_KUBERNETES = _Module(
+    "kubernetes",
+    {
+        Program.ETCD: "go.etcd.io/etcd/server/v3",
+        Program.API_SERVER: "k8s.io/kubernetes/cmd/kube-apiserver",
+        Program.CONTROLLER_MANAGER: "k8s.io/kubernetes/cmd/kube-controller-manager",
+        Program.SCHEDULER: "k8s.io/kubernetes/cmd/kube-scheduler",
+    },
+)
+_KWOK = _Module("kwok", {Program.KWOK: "sigs.k8s.io/kwok/cmd/kwok"})
+
+
+def binaries() -> Mapping[Program, Path]:
+    """The path of each program; builds nothing.
+
+    Raises:
+        NotBuilt: One is missing.
+        NoGo: One is missing and cannot be built here.
+    """
+    paths = _paths()
+    missing = [program for program, path in paths.items() if not path.exists()]
+    if missing:
+        _refuse_incomplete_assets(paths)
+        _require_go()
+        raise NotBuilt(f"{missing[0]} is not built; `make controlplane` does it, in some ten minutes")
+    return paths
+
+
+def build() -> Mapping[Program, Path]:
+    """The path of each program, built first where it is missing.
+
+    Raises:
+        NotBuilt: One cannot be built; the message has the compiler's last words.
+        NoGo: One is missing and cannot be built here.
+    """
+    paths = _paths()
+    _refuse_incomplete_assets(paths)
+    for module in (_KUBERNETES, _KWOK):
+        if any(paths[program].parent == module.home for program in module.packages):
+            _build_once(module)
+    return paths
+
+
+def kubernetes_version() -> str:
+    """The pinned version of Kubernetes, such as 1.34.4."""
+    return _pinned(_KUBERNETES, r"^\s*k8s\.io/kubernetes v(\S+)")
+
+
+def _paths() -> dict[Program, Path]:
+    built = {program: module.home / program for module in (_KUBERNETES, _KWOK) for program in module.packages}
+    assets = _assets()
+    if not assets:
+        return built
+    given = {program: assets / program for program in Program}
+    # kwok is part of no such directory by custom.
+    if not given[Program.KWOK].exists():
+        given[Program.KWOK] = Path(shutil.which(Program.KWOK) or built[Program.KWOK])
+    return given
+
+
+def _assets() -> Path | None:
+    assets = os.environ.get(ASSETS)
+    return Path(assets) if assets else None
+
+
+def _refuse_incomplete_assets(paths: Mapping[Program, Path]) -> None:
+    missing = [program for program in _KUBERNETES.packages if not paths[program].exists()]
+    if missing and _assets():
+        raise NotBuilt(f"{ASSETS}={_assets()} has no {missing[0]}; without {ASSETS} all are built")
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-job-supervisor" / "controlplane"
+
+
+def _build_once(module: _Module) -> None:
+    home = module.home
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(home.parent / ".lock"):
+        if home.exists():
+            return
+        _require_go()
+        # Whoever has the lock is alone: what others were building, they left unfinished.
+        for left in home.parent.glob(".building-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        # Built beside its final place and then renamed: whoever finds it finds all of it.
+        with tempfile.TemporaryDirectory(dir=home.parent, prefix=".building-") as building:
+            for program, package in module.packages.items():
+                _build(module, package, Path(building) / "bin" / program)
+            (Path(building) / "bin").rename(home)
+
+
+def _build(module: _Module, package: str, output: Path) -> None:
+    sys.stderr.write(f"building {output.name}\n")
+    command = ["go", "build", "-trimpath", "-buildvcs=false", "-ldflags", _linked(module), "-o", str(output), package]
+    environment = {
+        **os.environ,
+        "CGO_ENABLED": "0",
+        # The pins alone decide, not what somebody has set for other work.
+        "GOFLAGS": "-mod=readonly",
+        "GOWORK": "off",
+        "GOTOOLCHAIN": "local",
+    }
+    try:
+        subprocess.run(
+            command, cwd=module.pins, env=environment, check=True, capture_output=True, text=True, timeout=_SECONDS
+        )
+    except subprocess.CalledProcessError as error:
+        raise NotBuilt(f"{output.name} cannot be built: {' '.join(error.stderr.split())[-300:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise NotBuilt(f"{output.name} was not built after {_SECONDS:g} s") from error
+
+
+def _linked(module: _Module) -> str:
+    if module is not _KUBERNETES:
+        return "-s -w"
+    # Without it the API server says v0.0.0, and clients that ask for its version are misled.
+    version = kubernetes_version()
+    major, minor, _ = version.split(".", 2)
+    said = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return " ".join(["-s -w", *(f"-X {_VERSION}.{name}={value}" for name, value in said.items())])
+
+
+def _require_go() -> None:
+    major, minor = needed = max(_number(_pinned(module, r"^(go \S+)")) for module in (_KUBERNETES, _KWOK))
+    wanted = f"a control plane is built with Go {major}.{minor} or later"
+    if not shutil.which("go"):
+        raise NoGo(f"{wanted}, and there is none on the PATH")
+    said = subprocess.run(["go", "env", "GOVERSION"], check=False, capture_output=True, text=True).stdout.strip()  # noqa: S607  # The PATH's is the one that builds.
+    if _number(said) < needed:
+        raise NoGo(f"{wanted}, and the one on the PATH is {said or 'of no known version'}")
+
+
+def _number(version: str) -> tuple[int, int]:
+    found = re.search(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _pinned(module: _Module, pattern: str) -> str:
+    found = re.search(pattern, (module.pins / "go.mod").read_text(encoding="utf-8"), re.MULTILINE)
+    if not found:
+        raise LookupError(f"{module.pins / 'go.mod'} has no line {pattern}")
+    return found[1]
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    try:
+        for path in build().values():
+            sys.stdout.write(f"{path}\n")
+    except (NoGo, NotBuilt) as reason:
+        sys.exit(f"no control plane: {reason}")

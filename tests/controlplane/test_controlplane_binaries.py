@@ -1,0 +1,135 @@
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.controlplane_binaries import ASSETS, NotBuilt, Program, binaries, build
+
+_HERE = Path(__file__).parent
+_GO = """#!/bin/sh
+if [ "$1" = env ]; then echo ${FAKE_VERSION:-go1.24.0}; exit; fi
+echo "$*" >> "$FAKE_BUILT"
+while [ "$1" != -o ]; do shift; done
+[ "${2##*/}" = "$FAKE_DEADLY" ] && kill -9 $PPID
+[ "${2##*/}" = "$FAKE_WRONG" ] && { echo undefined: everything >&2; exit 1; }
+mkdir -p "${2%/*}" && echo built > "$2"
+"""
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Path:
+    """A directory with a stand-in for Go, a cache, and a copy of the builder and its pins."""
+    go = tmp_path / "bin" / "go"
+    go.parent.mkdir()
+    go.write_text(_GO, encoding="utf-8")
+    go.chmod(0o755)
+    shutil.copytree(_HERE / "pins", tmp_path / "pins")
+    shutil.copy(_HERE / "controlplane_binaries.py", tmp_path)
+    return tmp_path
+
+
+def test_all_programs_are_built_once(workshop: Path) -> None:
+    """Two builders at once and a third later: each program is compiled once, and all are told the same paths."""
+    both = [_start(workshop), _start(workshop)]
+    told = [process.communicate()[0] for process in both]
+    assert told[0] == told[1] == _run(workshop).stdout
+    assert sorted(Path(line).name for line in told[0].splitlines()) == sorted(Program)
+    assert all(Path(line).read_text(encoding="utf-8") == "built\n" for line in told[0].splitlines())
+    assert len(_built(workshop)) == len(Program)
+
+
+def test_other_pins_are_built_beside_the_old_ones(workshop: Path) -> None:
+    """A changed pin of kwok builds kwok alone again, and leaves the old one to checkouts that still want it."""
+    before = _run(workshop).stdout.splitlines()
+    with (workshop / "pins" / "kwok" / "go.sum").open("a") as pins:
+        pins.write("\n")
+    after = _run(workshop).stdout.splitlines()
+    changed = [Path(new).name for old, new in zip(before, after, strict=True) if old != new]
+    assert changed == [Program.KWOK]
+    assert all(Path(path).exists() for path in before)
+    assert len(_built(workshop)) == len(Program) + 1
+
+
+def test_a_killed_build_leaves_nothing_half(workshop: Path) -> None:
+    """What it had built is built again, as nobody can tell how much of it is there, and its remains are gone."""
+    assert _run(workshop, FAKE_DEADLY="kube-scheduler").returncode == -9
+    [left] = _cache(workshop).glob(".building-*")
+    assert not list(_cache(workshop).glob("kubernetes-*"))
+    assert _run(workshop).returncode == 0
+    assert not left.exists()
+
+
+def test_a_build_that_fails_says_so_in_a_sentence(workshop: Path) -> None:
+    """With the compiler's words, and nothing that looks built."""
+    failed = _run(workshop, FAKE_WRONG="kube-apiserver")
+    assert failed.stderr.splitlines()[-1] == ("no control plane: kube-apiserver cannot be built: undefined: everything")
+    assert not list(_cache(workshop).glob("[!.]*"))
+
+
+def test_without_go_it_says_so_in_a_sentence(workshop: Path) -> None:
+    """With the version that is needed."""
+    (workshop / "bin" / "go").unlink()
+    failed = _run(workshop, PATH=str(workshop / "bin"))
+    said = "no control plane: a control plane is built with Go 1.24 or later, and there is none on the PATH\n"
+    assert failed.stderr == said
+
+
+@pytest.mark.parametrize("version", ["go1.23.12", "go1.9", "devel"])
+def test_go_that_is_too_old_is_named_in_a_sentence(workshop: Path, version: str) -> None:
+    """Nothing is compiled with it."""
+    failed = _run(workshop, FAKE_VERSION=version)
+    said = "no control plane: a control plane is built with Go 1.24 or later, and the one on the PATH is"
+    assert failed.stderr == f"{said} {version}\n"
+    assert not _built(workshop)
+
+
+def test_programs_that_somebody_has_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From KUBEBUILDER_ASSETS, without Go; kwok from there or from the PATH."""
+    monkeypatch.setenv(ASSETS, str(tmp_path / "assets"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for path in [*(tmp_path / "assets" / program for program in Program), tmp_path / "bin" / Program.KWOK]:
+        path.parent.mkdir(exist_ok=True)
+        path.touch(mode=0o755)
+    assert set(build().values()) == {tmp_path / "assets" / program for program in Program}
+    (tmp_path / "assets" / Program.KWOK).unlink()
+    assert build()[Program.KWOK] == binaries()[Program.KWOK] == tmp_path / "bin" / Program.KWOK
+
+
+def test_a_directory_of_programs_that_lacks_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two versions of Kubernetes are not mixed."""
+    monkeypatch.setenv(ASSETS, str(tmp_path))
+    (tmp_path / Program.ETCD).touch()
+    said = f"{ASSETS}={tmp_path} has no kube-apiserver; without {ASSETS} all are built"
+    for place in (build, binaries):
+        with pytest.raises(NotBuilt, match=said):
+            place()
+
+
+def _run(workshop: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    process = _start(workshop, **environment)
+    said, wrong = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, said, wrong)
+
+
+def _start(workshop: Path, **changes: str) -> subprocess.Popen[str]:
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != ASSETS},
+        "PATH": f"{workshop / 'bin'}:{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(workshop / "cache"),
+        "FAKE_BUILT": str(workshop / "built"),
+        **changes,
+    }
+    command = [sys.executable, str(workshop / "controlplane_binaries.py")]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _cache(workshop: Path) -> Path:
+    return workshop / "cache" / "elastic-job-supervisor" / "controlplane"
+
+
+def _built(workshop: Path) -> list[str]:
+    built = workshop / "built"
+    return built.read_text(encoding="utf-8").splitlines() if built.exists() else []
