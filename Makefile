@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod controlplane metadata-faults chaos hostile bench bench-page check lint types imports proto proto-check lock clean
+.PHONY: help install demo replay test test-horovod test-cluster controlplane metadata-faults chaos hostile bench bench-page check lint types imports proto proto-check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
@@ -41,6 +41,10 @@ test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod
 
 controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, once, in a cache of its own (needs Go 1.24)
 	@$(BIN)/python tests/controlplane/controlplane_binaries.py
+
+test-cluster: $(INSTALLED) ## Run the tests that need a real control plane (builds it first; skips them without Go)
+	-@$(BIN)/python tests/controlplane/controlplane_binaries.py >/dev/null
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/controlplane $(ARGS)
 
 chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)

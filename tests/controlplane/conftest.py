@@ -1,0 +1,68 @@
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controlplane.controlplane_api import Api, client
+from tests.controlplane.controlplane_binaries import NoGo, Program, binaries
+from tests.controlplane.controlplane_namespace import Namespace, fresh_namespace
+from tests.controlplane.controlplane_running import Cluster, ControlPlane, running
+from tests.controlplane.controlplane_shared import shared
+
+
+@pytest.fixture(scope="session")
+def programs() -> Mapping[Program, Path]:
+    """The programs of a control plane; without Go the test is skipped, and fails where nobody has built them."""
+    try:
+        return binaries()
+    except NoGo as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def cluster(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The control plane that all tests of this run share, in all of its processes."""
+    assert programs
+    base = tmp_path_factory.getbasetemp()
+    with shared(base.parent if base.name.startswith("popen-") else base) as present:
+        yield present
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[Api]:
+    """A client of the shared control plane that may do everything."""
+    async with client(cluster) as administrator:
+        yield administrator
+
+
+@pytest.fixture
+async def namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
+    """The test's own part of the shared control plane."""
+    async with fresh_namespace(cluster, api) as own:
+        yield own
+
+
+@pytest.fixture
+def own_controlplane(programs: Mapping[Program, Path], tmp_path: Path) -> Iterator[ControlPlane]:
+    """A control plane for a test that harms it."""
+    with running(programs, tmp_path / "controlplane") as plane:
+        yield plane
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of the logs with a test that has failed."""
+    report = yield
+    if report.failed:
+        for used in _clusters(getattr(item, "funcargs", {})):
+            report.sections.append((f"control plane in {used.directory}", used.last_words()))
+    return report
+
+
+def _clusters(used: Mapping[str, Any]) -> Iterator[Cluster]:
+    for value in used.values():
+        if isinstance(value, Cluster):
+            yield value
+        elif isinstance(value, ControlPlane):
+            yield value.cluster

@@ -1,0 +1,86 @@
+"""What the parts of one control plane know each other by: a CA, a server certificate, and a token for each."""
+
+import json
+import secrets
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import trustme
+
+
+class User(Enum):
+    """Who has a token, as (file name, user name, group)."""
+
+    ADMIN = ("admin", "admin", "system:masters")
+    # Outside system:masters it gets 403s, the not-ready taint stays on every node, and pods stay pending; service
+    # accounts of its own cost five seconds at the start.
+    CONTROLLER_MANAGER = ("controller-manager", "system:kube-controller-manager", "system:masters")
+    SCHEDULER = ("scheduler", "system:kube-scheduler", "")
+    KWOK = ("kwok", "kwok", "system:masters")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The files, all in one directory that only their owner reads."""
+
+    directory: Path
+
+    @property
+    def ca(self) -> Path:
+        """The certificate that all are verified with."""
+        return self.directory / "ca.crt"
+
+    @property
+    def certificate(self) -> Path:
+        """Of every server."""
+        return self.directory / "server.crt"
+
+    @property
+    def key(self) -> Path:
+        """Of every server."""
+        return self.directory / "server.key"
+
+    @property
+    def service_accounts(self) -> Path:
+        """The key that tokens of service accounts are signed with."""
+        return self.directory / "service-accounts.key"
+
+    @property
+    def tokens(self) -> Path:
+        """The API server's list of tokens."""
+        return self.directory / "tokens.csv"
+
+    def kubeconfig(self, user: User) -> Path:
+        """How that user reaches the API server."""
+        return self.directory / f"{user.value[0]}.kubeconfig"
+
+
+def make(credentials: Credentials, address: str, url: str) -> None:
+    """Write all of them, for servers on that IP address and an API server at that URL."""
+    credentials.directory.mkdir(mode=0o700, parents=True)
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(credentials.ca)
+    server = ca.issue_cert(address)
+    server.cert_chain_pems[0].write_to_path(credentials.certificate)
+    server.private_key_pem.write_to_path(credentials.key)
+    ca.issue_cert("service-accounts").private_key_pem.write_to_path(credentials.service_accounts)
+    tokens = {user: secrets.token_hex(16) for user in User}
+    lines = (f'{token},{user.value[1]},{user.value[1]},"{user.value[2]}"\n' for user, token in tokens.items())
+    credentials.tokens.write_text("".join(lines), encoding="utf-8")
+    for user, token in tokens.items():
+        write_kubeconfig(credentials.kubeconfig(user), url, credentials.ca, token)
+
+
+def write_kubeconfig(path: Path, url: str, ca: Path, token: str, namespace: str = "default") -> None:
+    """Write a kubeconfig; JSON, which is YAML too."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "here", "cluster": {"server": url, "certificate-authority": str(ca)}}],
+        "users": [{"name": "me", "user": {"token": token}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": namespace}}],
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(config), encoding="utf-8")

@@ -1,0 +1,120 @@
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.controlplane_binaries import ASSETS, Program
+from tests.controlplane.controlplane_running import NotReady
+from tests.controlplane.controlplane_shared import shared
+from tests.training.training_jobs import wait_until
+
+_ROOT = Path(__file__).parents[2]
+_SHARING = """
+import pathlib, sys
+from tests.controlplane.controlplane_shared import shared
+with shared(pathlib.Path(sys.argv[1])) as cluster:
+    print(cluster.directory, flush=True)
+    sys.stdin.read()
+"""
+_OWNING = """
+import pathlib, sys
+from tests.controlplane.controlplane_binaries import binaries
+from tests.controlplane.controlplane_running import running
+with running(binaries(), pathlib.Path(sys.argv[1]) / "own") as plane:
+    print(plane.cluster.directory, flush=True)
+    sys.stdin.read()
+"""
+_FAILING = "def test_that_fails(cluster): raise AssertionError(cluster)"
+
+
+def test_all_users_have_the_same_one_until_the_last_is_gone(programs: Mapping[Program, Path], tmp_path: Path) -> None:
+    """The one that started it may go first, and the last may be killed: nothing is left, and the next starts anew."""
+    assert programs
+    with _using(_SHARING, tmp_path) as (first, directory), _using(_SHARING, tmp_path) as (second, same):
+        assert same == directory
+        first.communicate()
+        assert len(_programs(tmp_path)) == len(Program)
+        second.kill()
+        wait_until(lambda: not _processes(tmp_path), "everything has ended")
+        with _using(_SHARING, tmp_path) as (_, other):
+            assert other != directory
+    wait_until(lambda: not _processes(tmp_path), "everything has ended")
+
+
+def test_a_killed_keeper_takes_everything_with_it(programs: Mapping[Program, Path], tmp_path: Path) -> None:
+    """No program outlives who has it."""
+    assert programs
+    with _using(_SHARING, tmp_path):
+        assert len(_programs(tmp_path)) == len(Program)
+        [keeper] = (pid for pid, command in _processes(tmp_path).items() if "-m" in command)
+        os.kill(keeper, signal.SIGKILL)
+        wait_until(lambda: not _programs(tmp_path), "all programs have ended")
+
+
+def test_a_killed_test_run_takes_its_own_control_plane_with_it(
+    programs: Mapping[Program, Path], tmp_path: Path
+) -> None:
+    """Also where there is no keeper."""
+    assert programs
+    with _using(_OWNING, tmp_path) as (owner, _):
+        assert len(_programs(tmp_path)) == len(Program)
+        owner.kill()
+        wait_until(lambda: not _processes(tmp_path), "everything has ended")
+
+
+def test_one_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failing program's own words reach whoever wanted to use it, and nothing is left running."""
+    for program in Program:
+        path = tmp_path / program
+        path.write_text(f"#!/bin/sh\necho {program} has no wish to run\n", encoding="utf-8")
+        path.chmod(0o755)
+    monkeypatch.setenv(ASSETS, str(tmp_path))
+    with pytest.raises(NotReady, match="has no wish to run"), shared(tmp_path):
+        pass
+    wait_until(lambda: not _processes(tmp_path), "everything has ended")
+
+
+def test_a_failed_test_shows_the_logs(programs: Mapping[Program, Path], tmp_path: Path) -> None:
+    """The end of each program's log is in the report, and the control plane of that run ends with it."""
+    (tmp_path / "test_failing.py").write_text(_FAILING, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.controlplane.conftest", "-c", os.devnull, "--basetemp"]
+    command += [str(tmp_path / "base"), str(tmp_path)]
+    run = subprocess.run(command, check=False, cwd=_ROOT, capture_output=True, text=True)
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout
+    assert all(f"{program}.log" in run.stdout for program in programs)
+    wait_until(lambda: not _processes(tmp_path), "everything has ended")
+
+
+@contextmanager
+def _using(script: str, directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that has a control plane, until its input ends; and where that has its files."""
+    command = [sys.executable, "-c", script, str(directory)]
+    with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        line = process.stdout.readline().strip()
+        assert line, "it did not start"
+        yield process, line
+
+
+def _programs(directory: Path) -> list[str]:
+    """The programs that run with files in there."""
+    names = {Path(command[0]).name for command in _processes(directory).values()}
+    return sorted(names & set(Program))
+
+
+def _processes(directory: Path) -> dict[int, list[str]]:
+    """The commands of all processes that name the directory, by process id."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = entry.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if any(str(directory) in word for word in command):
+            found[int(entry.parent.name)] = command
+    return found
