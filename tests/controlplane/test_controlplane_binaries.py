@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.controlplane_binaries import ASSETS, NotBuilt, Program, binaries, build
+from tests.controlplane.controlplane_procfs import waits_for_a_lock
+from tests.training.training_jobs import wait_until
 
 _HERE = Path(__file__).parent
 _GO = """#!/bin/sh
 if [ "$1" = env ]; then echo ${FAKE_VERSION:-go1.24.0}; exit; fi
 echo "$*" >> "$FAKE_BUILT"
+while [ -e "${FAKE_BUSY:-/dev/null/none}" ]; do sleep 0.02; done
 while [ "$1" != -o ]; do shift; done
 [ "${2##*/}" = "$FAKE_DEADLY" ] && kill -9 $PPID
 [ "${2##*/}" = "$FAKE_WRONG" ] && { echo undefined: everything >&2; exit 1; }
@@ -28,16 +31,21 @@ def workshop(tmp_path: Path) -> Path:
     go.chmod(0o755)
     shutil.copytree(_HERE / "pins", tmp_path / "pins")
     shutil.copy(_HERE / "controlplane_binaries.py", tmp_path)
+    (tmp_path / "busy").touch()
     return tmp_path
 
 
 def test_all_programs_are_built_once(workshop: Path) -> None:
     """Two builders at once and a third later: each program is compiled once, and all are told the same paths."""
-    both = [_start(workshop), _start(workshop)]
-    told = [process.communicate()[0] for process in both]
-    assert told[0] == told[1] == _run(workshop).stdout
-    assert sorted(Path(line).name for line in told[0].splitlines()) == sorted(Program)
-    assert all(Path(line).read_text(encoding="utf-8") == "built\n" for line in told[0].splitlines())
+    first = _start(workshop, FAKE_BUSY=str(workshop / "busy"))
+    wait_until(lambda: len(_built(workshop)) == 1, "the first compiles")
+    second = _start(workshop)
+    wait_until(lambda: waits_for_a_lock(second.pid), "the second waits for the first")
+    (workshop / "busy").unlink()
+    told = first.communicate()[0]
+    assert told == second.communicate()[0] == _run(workshop).stdout
+    assert sorted(Path(line).name for line in told.splitlines()) == sorted(Program)
+    assert all(Path(line).read_text(encoding="utf-8") == "built\n" for line in told.splitlines())
     assert len(_built(workshop)) == len(Program)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.controlplane_binaries import ASSETS, Program
+from tests.controlplane.controlplane_procfs import processes, waits_for_a_lock
 from tests.controlplane.controlplane_running import NotReady
 from tests.controlplane.controlplane_shared import shared
 from tests.training.training_jobs import wait_until
@@ -24,6 +25,7 @@ with shared(pathlib.Path(sys.argv[1])) as cluster:
 _OWNING = """
 import pathlib, sys
 from tests.controlplane.controlplane_binaries import binaries
+from tests.controlplane.controlplane_procfs import processes, waits_for_a_lock
 from tests.controlplane.controlplane_running import running
 with running(binaries(), pathlib.Path(sys.argv[1]) / "own") as plane:
     print(plane.cluster.directory, flush=True)
@@ -37,13 +39,15 @@ def test_all_users_have_the_same_one_until_the_last_is_gone(programs: Mapping[Pr
     assert programs
     with _using(_SHARING, tmp_path) as (first, directory), _using(_SHARING, tmp_path) as (second, same):
         assert same == directory
+        keeper = _keeper(tmp_path)
         first.communicate()
+        wait_until(lambda: waits_for_a_lock(keeper), "the keeper waits for the second user")
         assert len(_programs(tmp_path)) == len(Program)
         second.kill()
-        wait_until(lambda: not _processes(tmp_path), "everything has ended")
+        wait_until(lambda: not processes(tmp_path), "everything has ended")
         with _using(_SHARING, tmp_path) as (_, other):
             assert other != directory
-    wait_until(lambda: not _processes(tmp_path), "everything has ended")
+    wait_until(lambda: not processes(tmp_path), "everything has ended")
 
 
 def test_a_killed_keeper_takes_everything_with_it(programs: Mapping[Program, Path], tmp_path: Path) -> None:
@@ -51,8 +55,7 @@ def test_a_killed_keeper_takes_everything_with_it(programs: Mapping[Program, Pat
     assert programs
     with _using(_SHARING, tmp_path):
         assert len(_programs(tmp_path)) == len(Program)
-        [keeper] = (pid for pid, command in _processes(tmp_path).items() if "-m" in command)
-        os.kill(keeper, signal.SIGKILL)
+        os.kill(_keeper(tmp_path), signal.SIGKILL)
         wait_until(lambda: not _programs(tmp_path), "all programs have ended")
 
 
@@ -64,7 +67,7 @@ def test_a_killed_test_run_takes_its_own_control_plane_with_it(
     with _using(_OWNING, tmp_path) as (owner, _):
         assert len(_programs(tmp_path)) == len(Program)
         owner.kill()
-        wait_until(lambda: not _processes(tmp_path), "everything has ended")
+        wait_until(lambda: not processes(tmp_path), "everything has ended")
 
 
 def test_one_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +79,7 @@ def test_one_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv(ASSETS, str(tmp_path))
     with pytest.raises(NotReady, match="has no wish to run"), shared(tmp_path):
         pass
-    wait_until(lambda: not _processes(tmp_path), "everything has ended")
+    wait_until(lambda: not processes(tmp_path), "everything has ended")
 
 
 def test_a_failed_test_shows_the_logs(programs: Mapping[Program, Path], tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ def test_a_failed_test_shows_the_logs(programs: Mapping[Program, Path], tmp_path
     run = subprocess.run(command, check=False, cwd=_ROOT, capture_output=True, text=True)
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout
     assert all(f"{program}.log" in run.stdout for program in programs)
-    wait_until(lambda: not _processes(tmp_path), "everything has ended")
+    wait_until(lambda: not processes(tmp_path), "everything has ended")
 
 
 @contextmanager
@@ -101,20 +104,12 @@ def _using(script: str, directory: Path) -> Iterator[tuple[subprocess.Popen[str]
         yield process, line
 
 
+def _keeper(directory: Path) -> int:
+    [keeper] = (pid for pid, command in processes(directory).items() if "-m" in command)
+    return keeper
+
+
 def _programs(directory: Path) -> list[str]:
     """The programs that run with files in there."""
-    names = {Path(command[0]).name for command in _processes(directory).values()}
+    names = {Path(command[0]).name for command in processes(directory).values()}
     return sorted(names & set(Program))
-
-
-def _processes(directory: Path) -> dict[int, list[str]]:
-    """The commands of all processes that name the directory, by process id."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = entry.read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if any(str(directory) in word for word in command):
-            found[int(entry.parent.name)] = command
-    return found
