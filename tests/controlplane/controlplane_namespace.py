@@ -4,10 +4,11 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from tests.controlplane.controlplane_api import Api, Manifest, until
+from tests.controlplane.controlplane_api import Api, Manifest, Refused, until
 from tests.controlplane.controlplane_commands import KWOK_LABEL
 from tests.controlplane.controlplane_credentials import write_kubeconfig
 from tests.controlplane.controlplane_running import Cluster
@@ -154,7 +155,15 @@ class Namespace:
     async def _close(self) -> None:
         """Ask for the end of everything; a namespace takes ten seconds to go, and nobody waits for it."""
         for path in [self.path, *self._outside]:
+            await self._delete(path)
+
+    async def _delete(self, path: str) -> None:
+        try:
             await self._api.delete(path)
+        except Refused as refused:
+            # A test may well take away its own nodes.
+            if refused.status != HTTPStatus.NOT_FOUND:
+                raise
 
 
 @asynccontextmanager

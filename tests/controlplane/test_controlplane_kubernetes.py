@@ -99,7 +99,7 @@ async def test_an_account_may_do_what_its_role_says_and_nothing_else(namespace: 
 
 
 async def test_two_namespaces_do_not_see_each_other(cluster: Cluster, api: Api) -> None:
-    """Pods of the same name run in both, each on its own node of the same name."""
+    """Pods of the same name run in both, each on its own node of the same name; what goes in one stays in the other."""
     async with fresh_namespace(cluster, api) as one, fresh_namespace(cluster, api) as other:
         for namespace in (one, other):
             node = await namespace.node("gpu-1")
@@ -107,6 +107,7 @@ async def test_two_namespaces_do_not_see_each_other(cluster: Cluster, api: Api) 
             assert (await namespace.running("worker"))["spec"]["nodeName"] == node
         await api.delete(f"{one.path}/pods/worker")
         await one.gone("worker")
+        await api.delete(f"/api/v1/nodes/gpu-1.{one.name}")
         assert await other.running("worker")
 
 
