@@ -100,9 +100,12 @@ def build() -> Mapping[Program, Path]:
     """
     paths = _paths()
     _refuse_incomplete_assets(paths)
-    for module in (_KUBERNETES, _KWOK):
-        if any(paths[program].parent == module.home for program in module.packages):
-            _build_once(module)
+    wanted = [module for module in (_KUBERNETES, _KWOK) if module.home in {path.parent for path in paths.values()}]
+    if not all(module.home.exists() for module in wanted):
+        _require_go()
+        with _alone(_cache()):
+            for module in wanted:
+                _build_once(module)
     return paths
 
 
@@ -140,19 +143,16 @@ def _cache() -> Path:
 
 def _build_once(module: _Module) -> None:
     home = module.home
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(home.parent / ".lock"):
-        if home.exists():
-            return
-        _require_go()
-        # Whoever has the lock is alone: what others were building, they left unfinished.
-        for left in home.parent.glob(".building-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        # Built beside its final place and then renamed: whoever finds it finds all of it.
-        with tempfile.TemporaryDirectory(dir=home.parent, prefix=".building-") as building:
-            for program, package in module.packages.items():
-                _build(module, package, Path(building) / "bin" / program)
-            (Path(building) / "bin").rename(home)
+    if home.exists():
+        return
+    # Whoever builds is alone: what others were building, they left unfinished.
+    for left in home.parent.glob(".building-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    # Built beside its final place and then renamed: whoever finds it finds all of it.
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=".building-") as building:
+        for program, package in module.packages.items():
+            _build(module, package, Path(building) / "bin" / program)
+        (Path(building) / "bin").rename(home)
 
 
 def _build(module: _Module, package: str, output: Path) -> None:
@@ -209,9 +209,14 @@ def _pinned(module: _Module, pattern: str) -> str:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+def _alone(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.stderr.write("somebody else is building it: waiting\n")
+            fcntl.flock(held, fcntl.LOCK_EX)
         yield
 
 
