@@ -1,0 +1,205 @@
+"""One collection of one API server: what can be asked of it, in raw JSON on one side and decoded on the other."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from servicekit.kubernetes.errors import UnreadableError
+from servicekit.kubernetes.objects import Object, ObjectKey
+from servicekit.kubernetes.server import Answer, ApiServer, Call, refusal
+
+R = TypeVar("R", bound=Object)
+
+_PATCH = "application/json-patch+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of object; `page` is how many of them a list brings at a time."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    page: int = 500
+
+
+class EventType(StrEnum):
+    """What a watch may tell."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+    ERROR = "ERROR"
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: EventType
+    object: msgspec.Raw
+
+
+class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _Page(msgspec.Struct, frozen=True):
+    metadata: _ListMetadata
+    items: list[msgspec.Raw]
+
+
+class _Bookmarked(msgspec.Struct, frozen=True):
+    metadata: _ListMetadata
+
+
+class Collection(Generic[R]):
+    """All objects of a kind, in all namespaces.
+
+    Args:
+        server: Where it is.
+        kind: Of what.
+        decode: Reads one object; it may leave out whatever it does not need.
+    """
+
+    def __init__(self, server: ApiServer, kind: Kind, decode: Callable[[bytes | msgspec.Raw], R]) -> None:
+        self.kind = kind
+        self._server = server
+        self._decode = decode
+
+    async def list(self) -> tuple[list[R], str]:
+        """All of them, by pages of one version, and that version."""
+        objects: list[R] = []
+        page = await self._page("")
+        while True:
+            objects.extend(self._read(item) for item in page.items)
+            if not page.metadata.continue_:
+                return objects, page.metadata.resource_version
+            page = await self._page(page.metadata.continue_)
+
+    async def watch(
+        self, version: str, seconds: int, opened: Callable[[], None]
+    ) -> AsyncGenerator[tuple[EventType, R | str], None]:
+        """What changed since that version, for so long: an object, or with a bookmark a version.
+
+        Calls `opened` when the API server has agreed to tell.
+
+        Raises:
+            HistoryLostError: That version is too old.
+        """
+        query: dict[str, str | int] = {
+            "watch": 1,
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": seconds,
+        }
+        call = Call(method="GET", path=self._path(), query=query)
+        # The API server ends it by itself; one that does not is not there any more.
+        async with aclosing(self._server.lines(call, seconds + self._server.timeout_seconds, opened)) as lines:
+            async for line in lines:
+                yield self._event(line)
+
+    async def get(self, key: ObjectKey) -> R:
+        """One object, as it is now."""
+        return self._read(await self._server.request(Call(method="GET", path=self._path(key))))
+
+    async def create(self, key: ObjectKey, spec: object) -> R:
+        """Makes one; its status, if it has one, is another change.
+
+        Raises:
+            ChangedMeanwhileError: It is there already.
+        """
+        metadata = {"name": key.name, **({"namespace": key.namespace} if self.kind.namespaced else {})}
+        body = {
+            "apiVersion": f"{self.kind.group}/{self.kind.version}",
+            "kind": self.kind.kind,
+            "metadata": metadata,
+            "spec": spec,
+        }
+        path = self._path(ObjectKey(key.namespace, ""))
+        return await self._change(Call(method="POST", path=path, body=msgspec.json.encode(body)))
+
+    async def replace(self, read: R, part: str, value: object) -> R:
+        """Replaces the spec or the status of an object that is still as it was read.
+
+        Raises:
+            ChangedMeanwhileError: It is not.
+            NotThereError: It is gone.
+        """
+        # A patch, as a PUT of a trimmed object would remove other people's labels and owner references.
+        patch = [
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": read.metadata.resource_version},
+            {"op": "add", "path": f"/{part}", "value": value},
+        ]
+        path = self._path(read.metadata.key) + ("/status" if part == "status" else "")
+        return await self._change(Call(method="PATCH", path=path, body=msgspec.json.encode(patch), content_type=_PATCH))
+
+    async def delete(self, read: R) -> None:
+        """Deletes an object that is still as it was read.
+
+        Raises:
+            ChangedMeanwhileError: It is not.
+            NotThereError: It is gone.
+        """
+        metadata = read.metadata
+        conditions = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        body = msgspec.json.encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": conditions})
+        await self._server.request(Call(method="DELETE", path=self._path(metadata.key), body=body))
+
+    def _event(self, line: bytes) -> tuple[EventType, R | str]:
+        event = _decoded(line, _Event)
+        match event.type:
+            case EventType.ERROR:
+                raise refusal(_decoded(event.object, Answer).code, bytes(event.object))
+            case EventType.BOOKMARK:
+                return event.type, _decoded(event.object, _Bookmarked).metadata.resource_version
+            case _:
+                return event.type, self._read(event.object)
+
+    async def _page(self, token: str) -> _Page:
+        query: dict[str, str | int] = {"limit": self.kind.page, **({"continue": token} if token else {})}
+        return _decoded(await self._server.request(Call(method="GET", path=self._path(), query=query)), _Page)
+
+    async def _change(self, call: Call) -> R:
+        # Strict: a field that an older definition does not know would be dropped in silence.
+        strict = replace(call, query={"fieldValidation": "Strict"})
+        return self._read(await self._server.request(strict))
+
+    def _read(self, data: bytes | msgspec.Raw) -> R:
+        try:
+            return self._decode(data)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise UnreadableError(f"{_name(data)} of {self.kind.plural} does not decode: {error}") from error
+
+    def _path(self, key: ObjectKey | None = None) -> str:
+        kind, space, name = self.kind, "", ""
+        if key is not None:
+            space = f"/namespaces/{key.namespace}" if kind.namespaced else ""
+            name = f"/{key.name}" if key.name else ""
+        return f"/apis/{kind.group}/{kind.version}{space}/{kind.plural}{name}"
+
+
+T = TypeVar("T")
+
+
+def _decoded(data: bytes | msgspec.Raw, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise UnreadableError(f"the API server's answer does not decode: {error}") from error
+
+
+class _Named(msgspec.Struct, frozen=True):
+    metadata: dict[str, Any]
+
+
+def _name(data: bytes | msgspec.Raw) -> str:
+    try:
+        return str(msgspec.json.decode(data, type=_Named).metadata.get("name"))
+    except msgspec.MsgspecError:
+        return "something"

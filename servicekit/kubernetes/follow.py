@@ -1,0 +1,104 @@
+"""Keeps a mirror in step with its collection: list, then watch; and list again after anything but an orderly end."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+from servicekit.backoff import Backoff
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.kubernetes.collection import Collection, EventType
+from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, HistoryLostError
+from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.objects import Object
+
+R = TypeVar("R", bound=Object)
+
+_FIRST_PAUSE = 0.1
+_MOST_PAUSE = 1.0
+"""Short: what is decided after an outage is decided within seconds of its end."""
+
+_WATCH_SECONDS = 60
+"""An API server that is gone without a word is missed after this long and one time-out; two requests a minute."""
+
+_TOO_SHORT = 0.5
+"""Seconds; a watch that ends sooner, over and over, would be a storm of requests."""
+
+
+class Follower(Generic[R]):
+    """Lists once with `list`, then `run` follows for ever."""
+
+    def __init__(
+        self, collection: Collection[R], mirror: Mirror[R], clock: Clock, watch_seconds: int = _WATCH_SECONDS
+    ) -> None:
+        self._collection = collection
+        self._mirror = mirror
+        self._watch_seconds = watch_seconds
+        self._clock = clock
+        self._fault = Fault(f"watch of {collection.kind.plural}", clock)
+        self._backoff = Backoff(_FIRST_PAUSE, _MOST_PAUSE)
+        self._synced = False
+        self.lists = 0
+
+    async def list(self) -> None:
+        """Brings the mirror up to date, all at once: there is no half of a list to see.
+
+        Raises:
+            ApiError: It could not be had; the mirror is as it was.
+        """
+        self.lists += 1
+        objects, version = await self._collection.list()
+        self._mirror.listed(objects, version)
+        self._synced = True
+
+    async def first(self) -> None:
+        """Lists as soon as that is possible.
+
+        Raises:
+            ApiError: It is not, and waiting will not help.
+        """
+        while True:
+            try:
+                return await self.list()
+            except (ApiUnavailableError, HistoryLostError) as error:
+                self._fault.failed(str(error))
+                await asyncio.sleep(self._backoff.next())
+
+    async def run(self) -> None:
+        """Root task: follows, whatever happens."""
+        while True:
+            try:
+                await self.once()
+            except ApiError as error:
+                self._synced = False
+                self._fault.failed(str(error))
+                await asyncio.sleep(self._backoff.next())
+
+    async def once(self) -> None:
+        """Lists where that is needed, and follows one watch to its orderly end.
+
+        Raises:
+            ApiError: It ended otherwise: something may have been missed.
+        """
+        if not self._synced:
+            await self.list()
+        begun = self._clock.monotonic()
+        try:
+            watch = self._collection.watch(self._mirror.version, self._watch_seconds, self._fault.recovered)
+            async with aclosing(watch) as news:
+                async for kind, told in news:
+                    self._tell(kind, told)
+        finally:
+            lived = self._clock.monotonic() - begun
+            if lived >= _TOO_SHORT:
+                self._backoff.reset()
+        if lived < _TOO_SHORT:
+            raise ApiUnavailableError("the watch ended as soon as it had begun")
+
+    def _tell(self, kind: EventType, told: R | str) -> None:
+        if isinstance(told, str):
+            self._mirror.passed(told)
+        elif kind is EventType.DELETED:
+            self._mirror.told_gone(told)
+        else:
+            self._mirror.told(told)

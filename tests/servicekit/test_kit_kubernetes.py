@@ -1,0 +1,306 @@
+"""Following a collection of an API server that does what real ones do on bad days: a scripted one, on loopback."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.collection import Collection, Kind
+from servicekit.kubernetes.errors import (
+    ApiError,
+    ApiUnavailableError,
+    ChangedMeanwhileError,
+    ConfigurationError,
+    HistoryLostError,
+    NotThereError,
+    RefusedError,
+    UnreadableError,
+)
+from servicekit.kubernetes.follow import Follower
+from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.server import ApiServer
+
+THINGS = Kind(group="kit.test", version="v1", kind="Thing", plural="things", namespaced=True, page=2)
+PATIENCE = 5.0
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Thing(msgspec.Struct, frozen=True):
+    """An object of the collection."""
+
+    metadata: Metadata
+
+
+def thing(name: str, version: int) -> dict[str, Any]:
+    """As the API server shows it."""
+    metadata = {"name": name, "namespace": "space", "uid": name, "resourceVersion": str(version), "labels": {"a": "b"}}
+    return {"kind": "Thing", "metadata": metadata, "spec": {"much": "more"}}
+
+
+def page(version: int, *names: str, more: str = "") -> Answer:
+    """One page of a list."""
+    items = [thing(name, version) for name in names]
+    return answered(200, {"metadata": {"resourceVersion": str(version), "continue": more}, "items": items})
+
+
+def answered(status: int, body: Any) -> Answer:
+    """That answer."""
+
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        return web.json_response(body, status=status)
+
+    return answer
+
+
+def event(kind: str, shown: dict[str, Any]) -> bytes:
+    """One line of a watch."""
+    return json.dumps({"type": kind, "object": shown}).encode() + b"\n"
+
+
+def watch(*lines: bytes, last: float = 0.6, cut: bool = False) -> Answer:
+    """A watch that tells all that and ends in order `last` seconds later, or is cut."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for line in lines:
+            await response.write(line)
+        if cut:
+            assert request.transport is not None
+            request.transport.abort()
+        await asyncio.sleep(last)
+        return response
+
+    return answer
+
+
+@dataclass
+class Script:
+    """Answers requests one by one, the last answer for ever; remembers what was asked."""
+
+    answers: list[Answer]
+    asked: list[dict[str, str]] = field(default_factory=list)
+    headers: list[str] = field(default_factory=list)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """The next answer."""
+        self.asked.append(dict(request.query))
+        self.headers.append(request.headers.get("Authorization", ""))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return await answer(request)
+
+    @property
+    def lists(self) -> int:
+        """How many lists, or pages of one, were asked for."""
+        return sum("watch" not in each for each in self.asked)
+
+
+@dataclass
+class Following:
+    """A follower of a scripted collection."""
+
+    script: Script
+    server: ApiServer
+    collection: Collection[Thing]
+    mirror: Mirror[Thing]
+    follower: Follower[Thing]
+
+    def shown(self) -> dict[str, int]:
+        """What the mirror shows."""
+        return {key.name: one.metadata.version for key, one in self.mirror.objects.items()}
+
+    async def until(self, shown: dict[str, int]) -> None:
+        """Follows until the mirror shows that."""
+        task = asyncio.create_task(self.follower.run())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while self.shown() != shown:  # noqa: ASYNC110 - it tells nobody that it is there
+                    await asyncio.sleep(0.01)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def following(directory: Path, *answers: Answer, timeout_seconds: float = 2.0) -> AsyncIterator[Following]:
+    """A follower, and the script that it meets."""
+    script = Script([*answers])
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", script.handle)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    server = await ApiServer.connect(kubeconfig(directory, runner.addresses[0][1]), timeout_seconds)
+    collection = Collection(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing))
+    mirror: Mirror[Thing] = Mirror(lambda _before, _after: None)
+    try:
+        yield Following(script, server, collection, mirror, Follower(collection, mirror, Clock(), watch_seconds=1))
+    finally:
+        await server.close()
+        await runner.cleanup()
+
+
+def kubeconfig(directory: Path, port: int) -> str:
+    """One that names that port, a token and a namespace."""
+    file = directory / "kubeconfig"
+    context = {"cluster": "c", "user": "u", "namespace": "home"}
+    content = {
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": context}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    }
+    file.write_text(json.dumps(content))
+    return str(file)
+
+
+async def test_a_list_comes_by_pages_and_is_seen_as_one(tmp_path: Path) -> None:
+    """With the credentials of the configuration, whose namespace is known."""
+    async with following(tmp_path, page(7, "a", "b", more="token"), page(7, "c")) as one:
+        await one.follower.list()
+        assert one.shown() == {"a": 7, "b": 7, "c": 7}
+        assert one.script.asked == [{"limit": "2"}, {"limit": "2", "continue": "token"}]
+        assert one.script.headers == ["Bearer secret", "Bearer secret"]
+        assert one.server.namespace == "home"
+
+
+async def test_a_list_that_breaks_off_shows_nothing_of_itself(tmp_path: Path) -> None:
+    """Half of a list would look as if the other half had been deleted."""
+    async with following(tmp_path, page(7, "a", more="token"), answered(503, {})) as one:
+        with pytest.raises(ApiUnavailableError):
+            await one.follower.list()
+        assert one.shown() == {}
+
+
+async def test_a_list_whose_rest_has_expired_begins_again(tmp_path: Path) -> None:
+    """It took longer than the history is kept."""
+    answers = [page(7, "a", more="token"), answered(410, {"message": "expired"}), page(9, "a", "b")]
+    async with following(tmp_path, *answers) as one:
+        await one.follower.first()
+        assert one.shown() == {"a": 9, "b": 9}
+
+
+async def test_the_first_list_waits_for_an_api_server_that_is_away(tmp_path: Path) -> None:
+    """But not where waiting does not help."""
+    async with following(tmp_path, answered(503, {}), answered(429, {}), page(7, "a")) as one:
+        await one.follower.first()
+        assert one.shown() == {"a": 7}
+    async with following(tmp_path, answered(403, {"message": "not for you"})) as one:
+        with pytest.raises(RefusedError, match="not for you"):
+            await one.follower.first()
+
+
+async def test_the_watch_tells_what_changes(tmp_path: Path) -> None:
+    """Added, modified, deleted; and goes on where a bookmark was after an orderly end, without a list."""
+    bookmark = event("BOOKMARK", {"metadata": {"resourceVersion": "20", "creationTimestamp": None}})
+    told = [("ADDED", thing("b", 8)), ("MODIFIED", thing("a", 9)), ("DELETED", thing("b", 10))]
+    first = watch(*(event(kind, shown) for kind, shown in told), bookmark)
+    async with following(tmp_path, page(7, "a"), first, watch(event("ADDED", thing("c", 21)))) as one:
+        await one.until({"a": 9, "c": 21})
+        assert one.script.lists == 1
+        assert [each.get("resourceVersion") for each in one.script.asked] == [None, "7", "20"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        watch(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})),
+        watch(event("ADDED", thing("b", 8))[:20], cut=True),
+        watch(b"garbage\n"),
+        watch(event("ADDED", {"metadata": {"name": "b"}})),
+        watch(last=0.0),
+        watch(last=4.0),
+        answered(410, {"message": "gone"}),
+        answered(500, {}),
+    ],
+    ids=["too-old", "cut", "garbage", "unreadable", "ends-at-once", "silent", "410", "500"],
+)
+async def test_after_anything_but_an_orderly_end_it_lists_again(tmp_path: Path, broken: Answer) -> None:
+    """Something may have been missed; what was deleted meanwhile is gone afterwards."""
+    answers = [page(7, "a", "b"), broken, page(9, "b"), watch(event("ADDED", thing("c", 10)))]
+    async with following(tmp_path, *answers) as one:
+        await one.until({"b": 9, "c": 10})
+        assert one.script.lists == 2
+
+
+async def test_a_watch_that_is_never_allowed_is_no_storm(tmp_path: Path) -> None:
+    """Pauses grow although every list between goes well."""
+    answers: list[Answer] = []
+    for _ in range(1000):
+        answers += [page(7, "a"), answered(403, {"message": "you may list and not watch"})]
+    async with following(tmp_path, *answers) as one:
+        task = asyncio.create_task(one.follower.run())
+        await asyncio.sleep(2.0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert 2 <= one.script.lists < 40
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, RefusedError),
+        (401, ApiUnavailableError),
+        (403, RefusedError),
+        (404, NotThereError),
+        (409, ChangedMeanwhileError),
+        (410, HistoryLostError),
+        (422, RefusedError),
+        (429, ApiUnavailableError),
+        (500, ApiUnavailableError),
+        (504, ApiUnavailableError),
+    ],
+)
+async def test_a_refusal_says_what_to_do_next(tmp_path: Path, status: int, error: type[ApiError]) -> None:
+    """In the API server's own words where it has any."""
+    async with following(tmp_path, answered(status, {"message": "in its own words"}), answered(status, [])) as one:
+        with pytest.raises(error, match="in its own words"):
+            await one.collection.get(ObjectKey("space", "a"))
+        with pytest.raises(error, match=f"answered {status}"):
+            await one.collection.get(ObjectKey("space", "a"))
+
+
+async def test_silence_and_absence_are_given_up(tmp_path: Path) -> None:
+    """In the time that is set, and not for ever."""
+
+    async def silent(_request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(PATIENCE)
+        return web.Response()
+
+    async with following(tmp_path, silent, timeout_seconds=0.2) as one, asyncio.timeout(2):
+        with pytest.raises(ApiUnavailableError, match="TimeoutError"):
+            await one.collection.get(ObjectKey("space", "a"))
+    server = await ApiServer.connect(kubeconfig(tmp_path, 1), timeout_seconds=1.0)
+    try:
+        with pytest.raises(ApiUnavailableError, match="Cannot connect"):
+            await Collection(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing)).list()
+    finally:
+        await server.close()
+
+
+async def test_an_object_that_does_not_decode_is_named(tmp_path: Path) -> None:
+    """Somebody has to look at it."""
+    async with following(tmp_path, answered(200, {"metadata": {"name": "strange"}})) as one:
+        with pytest.raises(UnreadableError, match="strange of things does not decode"):
+            await one.collection.get(ObjectKey("space", "a"))
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "apiVersion: [", '{"current-context": "x", "contexts": []}'])
+async def test_a_kubeconfig_that_is_no_good_is_said_in_a_sentence(tmp_path: Path, content: str | None) -> None:
+    """The operator has to act."""
+    file = tmp_path / "kubeconfig"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigurationError, match="no cluster to connect to"):
+        await ApiServer.connect(str(file), 1.0)

@@ -1,0 +1,195 @@
+"""A local copy of a collection, fed by lists, a watch and the answers to its owner's own changes, in any order."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.objects import Metadata, ObjectKey
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """An object that is nothing but its metadata."""
+
+    metadata: Metadata
+
+
+def thing(version: int, *, name: str = "a", uid: str = "uid") -> Thing:
+    """A state of an object."""
+    return Thing(Metadata(name, uid, str(version)))
+
+
+def versions(mirror: Mirror[Thing]) -> dict[str, int]:
+    """What the mirror shows."""
+    return {key.name: one.metadata.version for key, one in mirror.objects.items()}
+
+
+def empty() -> Mirror[Thing]:
+    """Listed once, at version 1."""
+    mirror: Mirror[Thing] = Mirror(lambda _before, _after: None)
+    mirror.listed([], "1")
+    return mirror
+
+
+def test_an_own_change_is_not_undone_by_what_the_watch_still_has_to_tell() -> None:
+    """The answer is faster than the watch, which tells of older states first."""
+    mirror = empty()
+    mirror.told(thing(2))
+    mirror.wrote(thing(9))
+    mirror.told(thing(5))
+    assert versions(mirror) == {"a": 9}
+    mirror.told(thing(9))
+    mirror.told(thing(12))
+    assert versions(mirror) == {"a": 12}
+
+
+def test_what_was_deleted_here_does_not_come_back_by_the_watch() -> None:
+    """It still tells of changes before the deletion; a new object of the name is another one."""
+    mirror = empty()
+    mirror.told(thing(2))
+    mirror.deleted(thing(2))
+    mirror.told(thing(3))
+    assert versions(mirror) == {}
+    mirror.told_gone(thing(4))
+    mirror.told(thing(5, uid="another"))
+    assert versions(mirror) == {"a": 5}
+
+
+def test_an_answer_that_comes_after_the_watch_told_of_the_deletion_is_old() -> None:
+    """Somebody else deleted it in between."""
+    mirror = empty()
+    mirror.told(thing(2))
+    mirror.told_gone(thing(4))
+    mirror.wrote(thing(3))
+    assert versions(mirror) == {}
+
+
+def test_a_deletion_does_not_take_a_newer_object_of_the_name() -> None:
+    """It was made here before the watch told of the end of the one before."""
+    mirror = empty()
+    mirror.told(thing(2))
+    mirror.wrote(thing(6, uid="another"))
+    mirror.told_gone(thing(4))
+    assert versions(mirror) == {"a": 6}
+
+
+def test_a_list_takes_away_what_is_not_in_it_and_leaves_what_is_newer() -> None:
+    """A change that was made while the list was on its way is no part of it."""
+    mirror = empty()
+    mirror.told(thing(2, name="gone", uid="gone"))
+    mirror.wrote(thing(9, name="new", uid="new"))
+    mirror.wrote(thing(8, name="changed", uid="changed"))
+    mirror.listed([thing(4, name="changed", uid="changed"), thing(5, name="theirs", uid="theirs")], "7")
+    assert versions(mirror) == {"new": 9, "changed": 8, "theirs": 5}
+    assert mirror.version == "7"
+
+
+def test_a_list_from_before_an_own_deletion_does_not_bring_it_back() -> None:
+    """Neither does the watch that goes on from there."""
+    mirror = empty()
+    mirror.told(thing(2))
+    mirror.deleted(thing(2))
+    mirror.listed([thing(2)], "3")
+    mirror.told(thing(4))
+    assert versions(mirror) == {}
+
+
+def test_a_cluster_that_was_restored_from_a_backup_counts_as_it_is() -> None:
+    """Its versions go back: newer ones from before mean nothing."""
+    mirror = empty()
+    mirror.told(thing(50))
+    mirror.told(thing(60, name="lost", uid="lost"))
+    mirror.listed([thing(20)], "30")
+    assert versions(mirror) == {"a": 20}
+    mirror.told(thing(31))
+    assert versions(mirror) == {"a": 31}
+
+
+@dataclass
+class Cluster:
+    """The truth, and what of it is still on its way to the mirror."""
+
+    version: int = 1
+    objects: dict[ObjectKey, Thing] = field(default_factory=dict)
+    history: list[tuple[bool, Thing]] = field(default_factory=list)
+    answers: list[tuple[bool, Thing]] = field(default_factory=list)
+    uids: int = 0
+
+    def change(self, name: str, *, delete: bool, own: bool) -> None:
+        """One write, by the mirror's owner or by somebody else; an own one is answered some time."""
+        self.version += 1
+        known = self.objects.get(ObjectKey("", name))
+        if delete and known is not None:
+            del self.objects[known.metadata.key]
+            after = thing(self.version, name=name, uid=known.metadata.uid)
+        elif not delete:
+            self.uids += known is None
+            after = thing(self.version, name=name, uid=known.metadata.uid if known else str(self.uids))
+            self.objects[after.metadata.key] = after
+        else:
+            return
+        self.history.append((delete, after))
+        if own:
+            self.answers.append((delete, after))
+
+
+class Playing:
+    """A cluster and a mirror of it; `look` after each step."""
+
+    def __init__(self, random: Random) -> None:
+        self.cluster = Cluster()
+        self.mirror = empty()
+        self._random = random
+        self._told = 0
+        self._highest: dict[str, int] = {}
+
+    def watch(self) -> bool:
+        """The next event; whether there was one."""
+        if self._told == len(self.cluster.history):
+            return False
+        delete, one = self.cluster.history[self._told]
+        self._told += 1
+        self.mirror.told_gone(one) if delete else self.mirror.told(one)
+        return True
+
+    def answer(self) -> bool:
+        """Any of the answers; whether there was one."""
+        if not self.cluster.answers:
+            return False
+        delete, one = self.cluster.answers.pop(self._random.randrange(len(self.cluster.answers)))
+        self.mirror.deleted(one) if delete else self.mirror.wrote(one)
+        return True
+
+    def list(self) -> None:
+        """A list, from which the watch goes on."""
+        self.mirror.listed([*self.cluster.objects.values()], str(self.cluster.version))
+        self._told = len(self.cluster.history)
+
+    def look(self) -> None:
+        """No object is older than it was."""
+        for one in self.mirror.objects.values():
+            assert one.metadata.version >= self._highest.get(one.metadata.uid, 0)
+            self._highest[one.metadata.uid] = one.metadata.version
+
+
+CHANGE = st.tuples(st.sampled_from("ab"), st.booleans(), st.booleans())
+
+
+@given(st.lists(CHANGE | st.sampled_from(["watch", "answer", "list"]), max_size=40), st.randoms())
+def test_whatever_the_order_it_ends_as_the_cluster_and_never_goes_back(
+    steps: list[tuple[str, bool, bool] | str], random: Random
+) -> None:
+    """The watch is in order, answers come when they like, and a list may come at any time."""
+    playing = Playing(random)
+    for step in steps:
+        if isinstance(step, tuple):
+            playing.cluster.change(step[0], delete=step[1], own=step[2])
+        else:
+            {"watch": playing.watch, "answer": playing.answer, "list": playing.list}[step]()
+        playing.look()
+    while playing.watch() or playing.answer():
+        playing.look()
+    assert dict(playing.mirror.objects) == playing.cluster.objects
