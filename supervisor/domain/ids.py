@@ -6,7 +6,14 @@ Host = NewType("Host", str)
 """One entry of a launcher's host list; stand-alone it is the node name of the host's agent."""
 
 JobName = NewType("JobName", str)
+"""Stand-alone as the launcher registered it; on a cluster `namespace/kind.name`, which no launcher can register."""
+
 Source = NewType("Source", str)
 
 NoticeId = NewType("NoticeId", str)
 """`source/subject uid`: repeated polls, restarts and repeated Events meet in the same notice."""
+
+
+def cluster_job(namespace: str, kind: str, name: str) -> JobName:
+    """The name of a cluster's job; `kind` is its lower-case kind, such as `trainingjob`."""
+    return JobName(f"{namespace}/{kind}.{name}")

@@ -1,0 +1,49 @@
+"""What the resources of notices and jobs are called."""
+
+import hashlib
+import re
+
+from servicekit.kubernetes.objects import ObjectKey
+from supervisor.domain.ids import JobName, NoticeId
+
+_STANDALONE = "standalone"
+_HASHED = "standalone-hash"
+"""For names that a resource cannot have. No job can be registered under such a name, as a kind holds no dot."""
+
+_MOST_NAME = 253
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_RESOURCE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+
+
+def notice_key(key: NoticeId, episode: int) -> ObjectKey:
+    """One episode's resource: a hash, as sources and uids may hold anything."""
+    return ObjectKey("", "n-" + _hash(f"{key}/{episode}"))
+
+
+def job_key(name: JobName, home: str) -> ObjectKey:
+    """A job's resource: in the job's namespace, or in the supervisor's own one if it was registered stand-alone."""
+    namespace, slash, resource = name.partition("/")
+    if slash:
+        return ObjectKey(namespace, resource)
+    resource = f"{_STANDALONE}.{name}"
+    if len(resource) <= _MOST_NAME and _RESOURCE_NAME.fullmatch(resource):
+        return ObjectKey(home, resource)
+    return ObjectKey(home, f"{_HASHED}.{_hash(name)}")
+
+
+def job_name(key: ObjectKey, name: str, home: str) -> JobName | None:
+    """The job that a resource is about, whose spec says `name`; None for another supervisor's stand-alone jobs."""
+    kind, _, _ = key.name.partition(".")
+    if kind not in (_STANDALONE, _HASHED):
+        return JobName(f"{key.namespace}/{key.name}")
+    return JobName(name) if key == job_key(JobName(name), home) else None
+
+
+def bare_name(name: JobName) -> str:
+    """The name within its namespace and kind."""
+    _, slash, resource = name.partition("/")
+    return resource.partition(".")[2] if slash else name
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
