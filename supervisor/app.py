@@ -135,7 +135,9 @@ class Supervisor:
     async def _watch(self) -> None:
         version = 0
         while True:
-            version = (await self._store.changed(version)).version
+            snapshot = await self._store.changed(version)
+            version = snapshot.version
+            self._launchers.dismiss_others(snapshot.jobs)
             self._facts_changed()
 
     def _facts_changed(self) -> None:

@@ -55,6 +55,12 @@ class Launchers:
         """Forgets what is known of the launchers of other jobs."""
         self._seen = {name: at for name, at in self._seen.items() if name in jobs}
 
+    def dismiss_others(self, jobs: Collection[JobName]) -> None:
+        """Ends the streams of other jobs, which somebody has deleted: their launchers say hello and register again."""
+        for name, connection in self._connections.items():
+            if name not in jobs:
+                connection.stream.finish("the job is not known any more")
+
     def publish(self, job: SupervisedJob, order: Order) -> None:
         """Sends an order if it is not the one last sent; one for an earlier job of the name reaches nobody."""
         connection = self._connections.get(job.name)

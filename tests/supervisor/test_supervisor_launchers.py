@@ -241,6 +241,20 @@ async def test_a_running_job_is_taken_over_after_the_store_was_lost(served: Serv
     assert served.job("job").decision.stop is None
 
 
+async def test_a_job_that_somebody_deleted_is_registered_again(served: Served) -> None:
+    """Its launcher's stream ends: nobody would ever hear of the job otherwise, as it reports only what changes."""
+    launcher = await served.peers.launcher("job", ["n1"])
+    other = await served.peers.launcher("other", ["n2"])
+    before = served.job("job")
+    await served.store.forget_job(before.name, before.uid)
+    goodbye = await launcher.lines.matching(type="goodbye")
+    assert goodbye["reason"] == "the job is not known any more"
+    again = await served.peers.launcher("job", ["n1"], report=launcher.report)
+    assert (await again.lines.any())["type"] == "order"
+    assert served.job("job").uid != before.uid
+    assert all(each["type"] != "goodbye" for each in await other.lines.before_heartbeat())
+
+
 async def test_a_result_finishes_the_job(served: Served) -> None:
     """Nothing follows but `end`."""
     await served.peers.agent("n1")
