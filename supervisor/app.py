@@ -1,6 +1,7 @@
 """The wiring list: what the supervisor is made of."""
 
 import asyncio
+import os
 
 import structlog
 
@@ -25,8 +26,8 @@ from supervisor.presence import Agents
 from supervisor.record.status import StatusEndpoint
 from supervisor.refusals import SUMMARY_SECONDS, Refusals
 from supervisor.serving import Servers
-from supervisor.settings import Settings
-from supervisor.store.interface import StoreUnavailableError
+from supervisor.settings import Settings, StoreKind
+from supervisor.store.interface import Store, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
 
 STORE_FILE = "supervisor.sqlite"
@@ -41,7 +42,7 @@ class Supervisor:
     def __init__(
         self,
         settings: Settings,
-        store: SqliteStore,
+        store: Store,
         tokens: Tokens,
         clock: Clock,
         certificate: ServerCertificate | None = None,
@@ -179,7 +180,7 @@ async def serve(settings: Settings) -> int:
     certificate = load_certificate(settings, clock)
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     tokens = Tokens.load(settings.data_dir)
-    store = await SqliteStore.open(settings.data_dir / STORE_FILE)
+    store = await open_store(settings, clock)
     stop = asyncio.Event()
     try:
         with stop_on_signals(stop):
@@ -187,6 +188,25 @@ async def serve(settings: Settings) -> int:
     finally:
         await store.close()
     return 0
+
+
+async def open_store(settings: Settings, clock: Clock) -> Store:
+    """What the settings name.
+
+    Raises:
+        StoreError: It cannot be used.
+    """
+    if settings.store is StoreKind.SQLITE:
+        return await SqliteStore.open(settings.data_dir / STORE_FILE)
+    # Imported here: the client library costs 60 MiB, which a file needs none of.
+    from supervisor.store.kubernetes import KubernetesStore, Options  # noqa: PLC0415
+
+    options = Options(
+        kubeconfig=os.environ.get("KUBECONFIG"),  # Whoever speaks with clusters knows it by this name.
+        namespace=settings.namespace,
+        timeout_seconds=settings.store_timeout_seconds,
+    )
+    return await KubernetesStore.open(options, clock)
 
 
 def load_certificate(settings: Settings, clock: Clock) -> ServerCertificate | None:

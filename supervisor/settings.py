@@ -1,6 +1,7 @@
 """Every setting of the supervisor: `JOB_SUPERVISOR_<FIELD>` in the environment, parsed once."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +16,39 @@ from supervisor.failpoints import At
 PREFIX = "JOB_SUPERVISOR_"
 
 
+class StoreKind(StrEnum):
+    """Where facts and decisions are kept."""
+
+    SQLITE = "sqlite"
+    KUBERNETES = "kubernetes"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(Policy):
     """The policy of `supervisor.decide.policy`, and where and how to serve."""
 
-    data_dir: Annotated[Path, Meta(description="Holds the store, the token secret and endpoints.json.")] = Path(
+    data_dir: Annotated[Path, Meta(description="Holds the SQLite store, the token secret and endpoints.json.")] = Path(
         "./job-supervisor-data"
     )
+    store: Annotated[
+        StoreKind,
+        Meta(
+            description="sqlite: a file in DATA_DIR. kubernetes: custom resources of the cluster that KUBECONFIG "
+            "names, else of this pod's, else of the one that ~/.kube/config names."
+        ),
+    ] = StoreKind.SQLITE
+    namespace: Annotated[
+        str,
+        Meta(
+            max_length=63,
+            description="With the Kubernetes store, holds the jobs that launchers register. Empty: this pod's own, or "
+            "the kubeconfig's.",
+        ),
+    ] = ""
+    store_timeout_seconds: Annotated[
+        float,
+        Meta(ge=0.1, le=60, description="An API server that has not answered a request by then counts as away."),
+    ] = 5.0
     grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 takes a free one.")] = "127.0.0.1:8470"
     http_address: Annotated[str, Meta(description="host:port for launchers and training processes.")] = "127.0.0.1:8471"
     tls_cert_file: Annotated[

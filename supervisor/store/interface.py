@@ -18,6 +18,9 @@ NoticeChange = Callable[[ReclaimNotice | None], ReclaimNotice | None]
 JobChange = Callable[[SupervisedJob | None], SupervisedJob | None]
 """From the job (None = no such job) to the job. An exception refuses the change and reaches the caller."""
 
+MOST_EPISODES = 100
+"""Kept of one notice, whatever the retention."""
+
 
 class StoreError(Exception):
     """The store cannot be used: the operator has to act. The message says how."""
@@ -38,6 +41,12 @@ class Snapshot:
 
 class Store(Protocol):
     """Durable notices and jobs, with one owner."""
+
+    async def run(self) -> None:
+        """Root task: makes the changes; once it has ended, every change is refused."""
+
+    async def close(self) -> None:
+        """Lets go of everything."""
 
     async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:
         """Changes one notice and returns it once it is durable.

@@ -11,9 +11,9 @@ import msgspec
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, Observed, Spec, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
+from supervisor.store.interface import MOST_EPISODES
 
 _VERSION = 1
-_MOST_EPISODES = 100
 _TABLES = (
     """CREATE TABLE notices (
         id TEXT NOT NULL, episode INTEGER NOT NULL, ended_at REAL, body BLOB NOT NULL,
@@ -78,9 +78,9 @@ def notice(value: ReclaimNotice) -> list[Write]:
     """Stores one episode of a notice, and lets go of one that is many episodes old."""
     statement = "INSERT OR REPLACE INTO notices (id, episode, ended_at, body) VALUES (?, ?, ?, ?)"
     writes: list[Write] = [(statement, (value.id, value.episode, value.ended_at, _encoder.encode(value)))]
-    if value.episode > _MOST_EPISODES:
+    if value.episode > MOST_EPISODES:
         # A source that announces and withdraws without end must not fill the disk until retention comes round.
-        outlived = value.episode - _MOST_EPISODES
+        outlived = value.episode - MOST_EPISODES
         writes.append(("DELETE FROM notices WHERE id = ? AND episode = ?", (value.id, outlived)))
     return writes
 

@@ -20,6 +20,9 @@ def test_the_promised_defaults() -> None:
     """Changing one of them changes what users rely on."""
     assert asdict(Settings()) == {
         "data_dir": Path("job-supervisor-data"),
+        "store": "sqlite",
+        "namespace": "",
+        "store_timeout_seconds": 5.0,
         "grpc_address": "127.0.0.1:8470",
         "http_address": "127.0.0.1:8471",
         "tls_cert_file": None,
@@ -87,6 +90,8 @@ def test_a_loopback_address_is_accepted(address: str) -> None:
         {"TLS_CERT_FILE": "tls.crt"},
         {"TLS_KEY_FILE": "tls.key"},
         {"LOG_FORMAT": "xml"},
+        {"STORE": "etcd"},
+        {"STORE_TIMEOUT_SECONDS": "0"},
     ],
 )
 def test_bad_settings_end_with_64(

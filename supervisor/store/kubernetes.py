@@ -1,0 +1,213 @@
+"""The cluster's store: custom resources, written where nothing came between, and a mirror that follows them.
+
+What a change returned is durable, as the API server has answered, and stands in `snapshot` at that moment: nobody has
+to wait until the watch tells of it. Every value is written whole, so an answer that got lost costs a repetition alone.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.collection import Collection
+from servicekit.kubernetes.errors import ApiError, ConfigurationError, NotThereError
+from servicekit.kubernetes.follow import Follower
+from servicekit.kubernetes.server import ApiServer
+from supervisor.domain.ids import JobName, NoticeId
+from supervisor.domain.job import Decision, SupervisedJob
+from supervisor.domain.notice import ReclaimNotice
+from supervisor.store.interface import (
+    MOST_EPISODES,
+    JobChange,
+    NoticeChange,
+    Snapshot,
+    StoreError,
+    StoreUnavailableError,
+)
+from supervisor.store.names import notice_key
+from supervisor.store.resources import JOBS, NOTICES, JobSpec, JobStatus, NoticeSpec, NoticeStatus
+from supervisor.store.shapes import JobShape, NoticeShape, Stored
+from supervisor.store.shelf import Shelf
+
+_FIRST_EPOCH = 1
+"""There is one supervisor. An epoch for each leader comes with the election of one."""
+
+NoticeShelf = Shelf[NoticeId, ReclaimNotice, NoticeSpec, NoticeStatus]
+JobShelf = Shelf[JobName, SupervisedJob, JobSpec, JobStatus]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to keep it.
+
+    `kubeconfig` is a file that names the cluster; without, it is this pod's own. `namespace` is that of jobs which were
+    registered stand-alone, empty for the configuration's own. `timeout_seconds` is for one request. `epoch` grows from
+    leader to leader; the API server refuses a lower one than it has seen.
+    """
+
+    kubeconfig: str | None = None
+    namespace: str = ""
+    timeout_seconds: float = 5.0
+    epoch: int = _FIRST_EPOCH
+    watch_seconds: int = 60
+
+
+class KubernetesStore:
+    """See `supervisor.store.interface.Store`. Open with `open`, let `run` run, end with `close`."""
+
+    def __init__(self, server: ApiServer, options: Options, clock: Clock) -> None:
+        self._server = server
+        notice_shape = NoticeShape(options.epoch)
+        job_shape = JobShape(options.epoch, options.namespace or server.namespace, clock.now)
+        notices = Collection(server, NOTICES, notice_shape.read)
+        jobs = Collection(server, JOBS, job_shape.read)
+        self._notices: NoticeShelf = Shelf(notices, notice_shape, self._moved)
+        self._jobs: JobShelf = Shelf(jobs, job_shape, self._moved)
+        self._followers: tuple[Follower[Any], ...] = (
+            Follower(notices, self._notices.mirror, clock, options.watch_seconds),
+            Follower(jobs, self._jobs.mirror, clock, options.watch_seconds),
+        )
+        self._version = 1
+        self._view: Snapshot | None = None
+        self._news = asyncio.Event()
+
+    @classmethod
+    async def open(cls, options: Options, clock: Clock) -> Self:
+        """Connects and reads everything; waits for an API server that is away.
+
+        Raises:
+            StoreError: There is no cluster to connect to, it has no such resources, or they may not be read.
+        """
+        try:
+            server = await ApiServer.connect(options.kubeconfig, options.timeout_seconds)
+        except ConfigurationError as error:
+            raise StoreError(str(error)) from error
+        store = cls(server, options, clock)
+        try:
+            await store.sync()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def sync(self) -> None:
+        """Reads everything there is.
+
+        Raises:
+            StoreError: There are no such resources, or they may not be read.
+        """
+        try:
+            for follower in self._followers:
+                await follower.first()
+        except NotThereError as error:
+            raise StoreError("the cluster does not know our resources: apply the chart's crds/ first") from error
+        except ApiError as error:
+            raise StoreError(f"cannot read the store: {error}") from error
+
+    @property
+    def requests(self) -> int:
+        """Sent so far."""
+        return self._server.requests
+
+    async def close(self) -> None:
+        """Ends the connections; changes still waiting are refused."""
+        for shelf in (self._notices, self._jobs):
+            shelf.lanes.close()
+        await self._server.close()
+
+    async def run(self) -> None:
+        """Root task: makes changes and follows; once it has ended, every change is refused."""
+        async with asyncio.TaskGroup() as group:
+            for lanes in (self._notices.lanes, self._jobs.lanes):
+                group.create_task(lanes.run(), name="store.lanes")
+            for follower in self._followers:
+                group.create_task(follower.run(), name="store.follow")
+
+    async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:  # noqa: D102 - interface
+        notice = await self._notices.change(key, change)
+        if notice is not None and notice.episode > MOST_EPISODES:
+            await self._outlive(notice)
+        return notice
+
+    async def put_job(self, name: JobName, change: JobChange) -> SupervisedJob | None:  # noqa: D102 - interface
+        return await self._jobs.change(name, change)
+
+    async def decide(self, read: SupervisedJob, decision: Decision) -> bool:  # noqa: D102 - interface
+        stored = False
+
+        def change(job: SupervisedJob | None) -> SupervisedJob | None:
+            nonlocal stored
+            # A later job of the same name begins with the same small generations: its uid tells it apart.
+            stored = job is not None and (job.uid, job.decision.generation) == (read.uid, read.decision.generation)
+            return replace(job, decision=decision) if job is not None and stored else job
+
+        await self._jobs.change(read.name, change)
+        return stored
+
+    def snapshot(self) -> Snapshot:  # noqa: D102 - interface
+        if self._view is None:
+            self._view = Snapshot(self._version, self._notices.values(), self._jobs.values())
+        return self._view
+
+    async def changed(self, since: int) -> Snapshot:  # noqa: D102 - interface
+        while self._version <= since:
+            await self._news.wait()
+        return self.snapshot()
+
+    async def forget_job(self, name: JobName, uid: str) -> None:  # noqa: D102 - interface
+        while (stored := self._jobs.newest.get(name)) is not None and _uid(stored) == uid:
+            if await self._jobs.remove(stored):
+                return
+
+    async def prune(self, before: float) -> int:  # noqa: D102 - interface
+        notices = [each for each in self._notices.mirror.objects.values() if _ended(each, before)]
+        jobs = [each for each in self._jobs.mirror.objects.values() if _over(each, before)]
+        async with _all_or_unavailable() as group:
+            removed = [group.create_task(self._notices.remove(each)) for each in notices]
+            removed += [group.create_task(self._jobs.remove(each)) for each in jobs]
+        return sum(task.result() for task in removed)
+
+    async def _outlive(self, notice: ReclaimNotice) -> None:
+        """A source that announces and withdraws without end must not fill the cluster until retention comes round."""
+        outlived = self._notices.mirror.objects.get(notice_key(notice.id, notice.episode - MOST_EPISODES))
+        if outlived is not None:
+            await self._notices.remove(outlived)
+
+    def _moved(self) -> None:
+        self._version += 1
+        self._view = None
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+def _uid(stored: Stored[SupervisedJob, JobSpec, JobStatus]) -> str:
+    return stored.spec.uid
+
+
+def _ended(stored: Stored[ReclaimNotice, NoticeSpec, NoticeStatus], before: float) -> bool:
+    if stored.value is None:
+        return _abandoned(stored, before)
+    return stored.value.ended_at is not None and stored.value.ended_at < before
+
+
+def _over(stored: Stored[SupervisedJob, JobSpec, JobStatus], before: float) -> bool:
+    if stored.value is None:
+        return _abandoned(stored, before)
+    return stored.value.over and stored.value.observed.registered_at < before
+
+
+def _abandoned(stored: Stored[Any, Any, Any], before: float) -> bool:
+    """Whoever wrote the first half of it never wrote the second."""
+    made = stored.metadata.creation_timestamp
+    return stored.ours and made is not None and made.timestamp() < before
+
+
+@asynccontextmanager
+async def _all_or_unavailable() -> AsyncIterator[asyncio.TaskGroup]:
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except* StoreUnavailableError as errors:
+        raise StoreUnavailableError(str(errors.exceptions[0])) from errors

@@ -1,0 +1,162 @@
+"""An API server with our resources, and stores on it."""
+
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+
+from servicekit.clock import Clock
+from supervisor.store.kubernetes import KubernetesStore, Options
+from tests.controlplane.controlplane_api import Api, Refused, client, until
+from tests.controlplane.controlplane_binaries import Program
+from tests.controlplane.controlplane_credentials import write_kubeconfig
+from tests.controlplane.controlplane_namespace import Namespace
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.supervisor.store_behaviour import opened
+
+_CRDS = Path(__file__).parents[3] / "charts" / "elastic-job-supervisor" / "crds"
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_OURS = "/apis/job-supervisor.kube-ai.io/v1alpha1"
+_GROUP = "job-supervisor.kube-ai.io"
+RULES = (
+    {
+        "apiGroups": [_GROUP],
+        "resources": ["reclaimnotices", "supervisedjobs"],
+        "verbs": ["get", "list", "watch", "create", "delete"],
+    },
+    {
+        "apiGroups": [_GROUP],
+        "resources": ["supervisedjobs", "supervisedjobs/status", "reclaimnotices/status"],
+        "verbs": ["patch"],
+    },
+)
+"""All that the store may do: just what docs/kubernetes.md lists."""
+
+_KIND = {"apiVersion": "job-supervisor.kube-ai.io/v1alpha1", "kind": "ReclaimNotice"}
+_FIRST = {"source": "source", "subject": {"kind": "node", "name": "node", "uid": "uid"}, "episode": 1}
+NOTICES = f"{_OURS}/reclaimnotices"
+JOBS = f"{_OURS}/supervisedjobs"
+
+
+@contextmanager
+def api_server(programs: Mapping[Program, Path], directory: Path) -> Iterator[ControlPlane]:
+    """Those two programs of a control plane that keep resources; nothing runs pods or controllers."""
+    plane = ControlPlane(programs, directory)
+    try:
+        for program in (Program.ETCD, Program.API_SERVER):
+            plane.launch(program)
+        plane.wait_ready(Program.API_SERVER)
+        yield plane
+    finally:
+        plane.stop()
+
+
+async def define(api: Api) -> None:
+    """Makes our resources known, if they are not, and waits until they can be used: also after a restart."""
+    known = {one["metadata"]["name"] for one in (await api.get(_DEFINITIONS))["items"]}
+    for file in sorted(_CRDS.glob("*.yaml")):
+        definition = yaml.safe_load(file.read_text())
+        if definition["metadata"]["name"] not in known:
+            await api.create(_DEFINITIONS, definition)
+    for path in (NOTICES, JOBS):
+
+        async def listed(path: str = path) -> Any:
+            with suppress(Refused):  # 404 and then 429 for as long as it is being prepared.
+                return await api.get(path)
+            return None
+
+        await until(listed, f"{path} to be served")
+
+
+async def _warm(api: Api) -> None:
+    """The first write of a kind takes up to 2 s, which is not what a test is to wait for."""
+    await api.create(NOTICES, {**_KIND, "metadata": {"name": "first"}, "spec": _FIRST})
+
+
+async def clear(api: Api) -> None:
+    """Deletes all notices and jobs."""
+    await api.delete(NOTICES)
+    for job in (await api.get(JOBS))["items"]:
+        await api.delete(job_path(job["metadata"]["name"], job["metadata"]["namespace"]))
+
+
+def job_path(name: str, namespace: str = "default") -> str:
+    """Of one job's resource."""
+    return f"{_OURS}/namespaces/{namespace}/supervisedjobs/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An API server with our resources, to look at and to open stores on, which may do no more than they must."""
+
+    plane: ControlPlane
+    api: Api
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Of an account with the store's role; its namespace is "default"."""
+        return self.plane.cluster.directory / "store.kubeconfig"
+
+    async def store(self, **options: Any) -> KubernetesStore:
+        """A store that nobody runs yet."""
+        settings = {"kubeconfig": str(self.kubeconfig), "timeout_seconds": 10.0, **options}
+        return await KubernetesStore.open(Options(**settings), Clock())
+
+    @asynccontextmanager
+    async def opened(self, **options: Any) -> AsyncIterator[KubernetesStore]:
+        """A store that makes changes."""
+        async with opened(lambda: self.store(**options)) as store:
+            yield store
+
+    async def notices(self) -> list[Any]:
+        """As they lie there."""
+        return list((await self.api.get(NOTICES))["items"])
+
+    async def table(self, path: str) -> list[dict[str, Any]]:
+        """What kubectl get shows of that list, by column."""
+        headers = {
+            "Authorization": f"Bearer {self.plane.cluster.token}",
+            "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io",
+        }
+        trusted = ssl.create_default_context(cafile=str(self.plane.cluster.ca))
+        async with aiohttp.request("GET", self.plane.cluster.url + path, headers=headers, ssl=trusted) as answer:
+            table = await answer.json()
+        shown = [column["name"] for column in table["columnDefinitions"] if column["priority"] == 0]
+        every = [column["name"] for column in table["columnDefinitions"]]
+        rows = [dict(zip(every, row["cells"], strict=True)) for row in table["rows"]]
+        return [{name: row[name] for name in shown} for row in rows]
+
+    async def half_a_notice(self, name: str, spec: Mapping[str, Any]) -> None:
+        """As somebody leaves it who is killed between the two requests that a notice takes."""
+        await self.api.create(NOTICES, {**_KIND, "metadata": {"name": name}, "spec": spec})
+
+    async def jobs(self) -> list[Any]:
+        """As they lie there."""
+        return list((await self.api.get(JOBS))["items"])
+
+
+@asynccontextmanager
+async def place(plane: ControlPlane) -> AsyncIterator[Place]:
+    """That API server, empty of ours."""
+    async with client(plane.cluster) as api:
+        await define(api)
+        await clear(api)
+        await _warm(api)
+        await clear(api)
+        own = Place(plane, api)
+        if not own.kubeconfig.exists():
+            await _account(own)
+        yield own
+
+
+async def _account(own: Place) -> None:
+    namespace = Namespace(own.plane.cluster, own.api)
+    await own.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})
+    await namespace.account("supervisor", cluster_rules=RULES)
+    cluster = own.plane.cluster
+    write_kubeconfig(own.kubeconfig, cluster.url, cluster.ca, await namespace.token("supervisor"), "default")

@@ -1,0 +1,223 @@
+"""The API server goes away, comes back, forgets its history or says nothing: only what is durable is confirmed."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.store.interface import Snapshot, StoreError, StoreUnavailableError
+from supervisor.store.kubernetes import KubernetesStore
+from tests.controlplane.controlplane_api import client
+from tests.controlplane.controlplane_binaries import Program
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.controlplane.store.store_cluster import NOTICES, Place, define
+from tests.decide.decide_builders import T0, notice, running_job
+from tests.supervisor.store_behaviour import opened, put_job, to
+
+PATIENCE = 30.0
+
+
+async def seen(store: KubernetesStore, condition: Callable[[Snapshot], object]) -> Snapshot:
+    """The first snapshot that fulfils a condition."""
+    snapshot = store.snapshot()
+    async with asyncio.timeout(PATIENCE):
+        while not condition(snapshot):
+            snapshot = await store.changed(snapshot.version)
+    return snapshot
+
+
+async def restart(place: Place) -> None:
+    """After a kill, with the same data and port."""
+    place.plane.launch(Program.API_SERVER)
+    place.plane.wait_ready(Program.API_SERVER)
+    await define(place.api)
+
+
+@contextmanager
+def frozen(plane: ControlPlane) -> Iterator[None]:
+    """The API server keeps its connections and says nothing."""
+    pid = plane.pid(Program.API_SERVER)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        while not _stands(pid):
+            time.sleep(0.001)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _stands(pid: int) -> bool:
+    """Whether all its threads have stopped: on a busy machine one still answers for a while."""
+    stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
+class Writer:
+    """Raises the revision of one notice again and again, and remembers what was confirmed."""
+
+    def __init__(self, store: KubernetesStore, number: int) -> None:
+        self.key = notice(number).id
+        self.confirmed = 0
+        self.refused = 0
+        self._store = store
+        self._number = number
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            try:
+                made = await self._store.put_notice(self.key, self._change)
+            except StoreUnavailableError:
+                self.refused += 1
+                await asyncio.sleep(0.05)
+            else:
+                assert made is not None
+                self.confirmed = made.revision
+
+    def _change(self, known: ReclaimNotice | None) -> ReclaimNotice:
+        assert (known.revision if known else 0) >= self.confirmed, "what was confirmed is not known any more"
+        return replace(notice(self._number), revision=known.revision + 1 if known else 1)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for it."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - what a test looks at tells nobody that it has changed
+            await asyncio.sleep(0.02)
+
+
+async def more(writers: list[Writer], what: str) -> None:
+    """Waits until each of them had several more changes confirmed, or refused."""
+    before = [getattr(writer, what) for writer in writers]
+    await until(lambda: all(getattr(one, what) > was + 2 for one, was in zip(writers, before, strict=True)))
+
+
+async def test_killed_and_restarted_under_writes_nothing_confirmed_is_lost(harmed: Place) -> None:
+    """Changes are refused while it is away, and made once it is back, by the same store."""
+    async with harmed.opened() as store:
+        writers = [Writer(store, number) for number in range(5)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(writer.run()) for writer in writers]
+            for _ in range(2):
+                await more(writers, "confirmed")
+                harmed.plane.kill(Program.API_SERVER)
+                await more(writers, "refused")
+                harmed.plane.launch(Program.API_SERVER)
+                await more(writers, "confirmed")
+            for task in tasks:
+                task.cancel()
+        lies = {one["spec"]["subject"]["name"]: one["status"]["revision"] for one in await harmed.notices()}
+        for number, writer in enumerate(writers):
+            assert lies[f"n{number}"] >= writer.confirmed
+            assert store.snapshot().notices[writer.key].revision >= writer.confirmed
+
+
+async def test_what_changed_while_it_was_away_is_seen_when_it_is_back(harmed: Place) -> None:
+    """The watch lists again: something may have been missed."""
+    async with harmed.opened() as store:
+        for number in (1, 2):
+            await store.put_notice(notice(number).id, to(notice(number)))
+        harmed.plane.kill(Program.API_SERVER)
+        await restart(harmed)
+        first = (await harmed.notices())[0]
+        await harmed.api.delete(f"{NOTICES}/{first['metadata']['name']}")
+        await seen(store, lambda now: len(now.notices) == 1)
+
+
+async def test_a_history_that_was_compacted_is_listed_again(harmed: Place) -> None:
+    """The version from which the watch would go on is not known any more, and an event was missed."""
+    async with harmed.opened() as store:
+        for number in (1, 2):
+            await store.put_notice(notice(number).id, to(notice(number)))
+        # Away as a process is that sleeps: the API server is another one when it goes on.
+        names = [one["metadata"]["name"] for one in await harmed.notices()]
+        harmed.plane.kill(Program.API_SERVER)
+        harmed.plane.compact()
+        await restart(harmed)
+        await harmed.api.delete(f"{NOTICES}/{names[0]}")
+        harmed.plane.compact()
+        await seen(store, lambda now: len(now.notices) == 1)
+        await store.put_notice(notice(3).id, to(notice(3)))
+
+
+async def test_one_that_says_nothing_is_given_up_in_time(harmed: Place) -> None:
+    """As long as its time-out and not for ever; nobody believes that anything is durable, and then it is."""
+    job = running_job()
+    async with harmed.opened(timeout_seconds=2.0) as store:
+        await put_job(store, job)
+        decision = replace(job.decision, generation=6, reason="Decided.")
+        with frozen(harmed.plane):
+            async with asyncio.timeout(10):
+                with pytest.raises(StoreUnavailableError):
+                    await store.put_notice(notice(1).id, to(notice(1)))
+                with pytest.raises(StoreUnavailableError):
+                    await store.decide(job, decision)
+            assert store.snapshot().notices == {}
+            assert store.snapshot().jobs == {job.name: job}
+        async with asyncio.timeout(PATIENCE):
+            while store.snapshot().notices != {notice(1).id: notice(1)}:
+                try:
+                    await store.put_notice(notice(1).id, to(notice(1)))
+                except StoreUnavailableError:
+                    await asyncio.sleep(0.05)
+        # The first attempt may have been made although nobody was told.
+        if store.snapshot().jobs[job.name].decision != decision:
+            assert await store.decide(job, decision)
+        assert [one["status"]["decision"]["reason"] for one in await harmed.jobs()] == ["Decided."]
+
+
+async def test_a_watch_that_falls_silent_is_opened_again(harmed: Place) -> None:
+    """Its connection hangs while the API server sleeps: longer than the watch may last, so another one is opened."""
+    async with harmed.opened(watch_seconds=1, timeout_seconds=2.0) as store:
+        with frozen(harmed.plane):
+            await asyncio.sleep(4.0)  # Longer than the watch and a time-out.
+        async with harmed.opened() as other:
+            await other.put_notice(notice(1).id, to(notice(1)))
+        await seen(store, lambda now: now.notices)
+
+
+async def test_a_store_that_opens_meanwhile_waits(harmed: Place) -> None:
+    """A supervisor that is restarted during an outage serves as soon as that is over, with all that is known."""
+    async with harmed.opened() as store:
+        await store.put_notice(notice(1).id, to(notice(1)))
+    harmed.plane.kill(Program.API_SERVER)
+    opening = asyncio.create_task(harmed.store())
+    await asyncio.sleep(0)
+    assert not opening.done()
+    await restart(harmed)
+    async with asyncio.timeout(PATIENCE):
+        store = await opening
+    async with opened(lambda: opening):
+        assert store.snapshot().notices == {notice(1).id: notice(1)}
+
+
+async def test_a_cluster_without_our_resources_is_said_in_a_sentence(own_plane: ControlPlane) -> None:
+    """The operator has to act; so with a kubeconfig that names nothing."""
+    async with client(own_plane.cluster) as api:
+        bare = Place(own_plane, api)
+        with pytest.raises(StoreError, match="apply the chart's crds/ first"):
+            await bare.store(kubeconfig=str(own_plane.cluster.kubeconfig))
+        with pytest.raises(StoreError, match="no cluster to connect to"):
+            await bare.store(kubeconfig="/nowhere")
+
+
+async def test_an_outage_during_a_prune_forgets_later(harmed: Place) -> None:
+    """What could not be deleted is deleted the next time."""
+    ended = [replace(notice(n), state=NoticeState.GONE, ended_at=T0) for n in range(20)]
+    async with harmed.opened() as store:
+        for each in ended:
+            await store.put_notice(each.id, to(each))
+        harmed.plane.kill(Program.API_SERVER)
+        with pytest.raises(StoreUnavailableError):
+            await store.prune(T0 + 1)
+        assert len(store.snapshot().notices) == 20
+        await restart(harmed)
+        assert await store.prune(T0 + 1) == 20
+        assert await harmed.notices() == []
