@@ -30,6 +30,14 @@ class StoreUnavailableError(StoreError):
     """This change is not durable; the caller may try again."""
 
 
+def decided_since(read: SupervisedJob, job: SupervisedJob) -> bool:
+    """Whether `job` is no longer what was read: its decision is a later one, or it is a later job of the same name.
+
+    Such a job begins with the same small generations: its uid tells it apart.
+    """
+    return (job.uid, job.decision.generation) != (read.uid, read.decision.generation)
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that is stored, at one version: the newest episode of every notice, and every job."""

@@ -25,6 +25,7 @@ from supervisor.store.interface import (
     Snapshot,
     StoreError,
     StoreUnavailableError,
+    decided_since,
 )
 from supervisor.store.names import notice_key
 from supervisor.store.resources import JOBS, NOTICES, JobSpec, JobStatus, NoticeSpec, NoticeStatus
@@ -139,8 +140,7 @@ class KubernetesStore:
 
         def change(job: SupervisedJob | None) -> SupervisedJob | None:
             nonlocal stored
-            # A later job of the same name begins with the same small generations: its uid tells it apart.
-            stored = job is not None and (job.uid, job.decision.generation) == (read.uid, read.decision.generation)
+            stored = job is not None and not decided_since(read, job)
             return replace(job, decision=decision) if job is not None and stored else job
 
         await self._jobs.change(read.name, change)

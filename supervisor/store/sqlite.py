@@ -24,6 +24,7 @@ from supervisor.store.interface import (
     Snapshot,
     StoreError,
     StoreUnavailableError,
+    decided_since,
 )
 
 _MOST_PER_COMMIT = 1000
@@ -125,8 +126,7 @@ class SqliteStore:
 
     async def decide(self, read: SupervisedJob, decision: Decision) -> bool:  # noqa: D102 - interface
         def change(job: SupervisedJob | None) -> SupervisedJob | None:
-            # A later job of the same name begins with the same small generations: its uid tells it apart.
-            if job is None or (job.uid, job.decision.generation) != (read.uid, read.decision.generation):
+            if job is None or decided_since(read, job):
                 return job
             return replace(job, decision=decision)
 
