@@ -18,19 +18,8 @@ from kubeai.elastic.values import DirectiveKind
 from kubeai.elastic.wire import Endpoint, Refused, Unreachable, _open_sockets, open_stream, post
 
 from tests.hostile.hostile_fuzz import each_field_odd, spoken, steadily
+from tests.sdk.sdk_lines import MESSAGE
 
-DIRECTIVE = {
-    "type": "directive",
-    "directive": "STOP",
-    "act_in": 1.5,
-    "seconds_left": 30,
-    "job": "job",
-    "run": 2,
-    "generation": 7,
-    "reason": "too few workers would remain",
-    "notice": {"id": "aliyun/i-1", "source": "aliyun", "host": "node-1", "seconds_left": 29.5},
-    "release": False,
-}
 ORDER = {
     "type": "order",
     "generation": 4,
@@ -57,7 +46,7 @@ def read(line: bytes) -> dict[str, Any] | None:
 
 
 @steadily(100)
-@given(st.lists(spoken(DIRECTIVE), min_size=1, max_size=3))
+@given(st.lists(spoken(MESSAGE), min_size=1, max_size=3))
 def test_a_directive_is_understood_or_ignored(lines: list[bytes]) -> None:
     """Never half of it, and nothing but a LEAVE or STOP ends a process."""
     understood_or_ignored(lines)
@@ -65,7 +54,7 @@ def test_a_directive_is_understood_or_ignored(lines: list[bytes]) -> None:
 
 def test_a_directive_with_one_odd_field_is_understood_or_ignored() -> None:
     """Each field and each value that some parser has met too late."""
-    for line in each_field_odd(DIRECTIVE):
+    for line in each_field_odd(MESSAGE):
         understood_or_ignored([line])
 
 
@@ -118,7 +107,7 @@ def in_place_or_ignored(directory: Path, line: bytes) -> None:
     assert not order.token or (directory / "token").read_text(encoding="utf-8").strip() == order.token
 
 
-chunked = st.builds(lambda body: b"%x\r\n%s\r\n" % (len(body), body), st.binary(max_size=40) | spoken(DIRECTIVE))
+chunked = st.builds(lambda body: b"%x\r\n%s\r\n" % (len(body), body), st.binary(max_size=40) | spoken(MESSAGE))
 heads = st.sampled_from(
     [
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",

@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,19 +9,9 @@ from hypothesis import strategies as st
 from kubeai.elastic.state import Line, MalformedLine, State, advance, apply, parse
 from kubeai.elastic.values import Directive, DirectiveKind, Notice
 
+from tests.sdk.sdk_lines import MESSAGE
+
 FINAL = (DirectiveKind.LEAVE, DirectiveKind.STOP)
-MESSAGE: dict[str, Any] = {
-    "type": "directive",
-    "directive": "STOP",
-    "act_in": 1.5,
-    "seconds_left": 30,
-    "job": "job",
-    "run": 2,
-    "generation": 7,
-    "reason": "too few workers would remain",
-    "notice": {"id": "aliyun/i-1", "source": "aliyun", "host": "node-1", "seconds_left": 29.5},
-    "release": False,
-}
 
 
 def line(  # noqa: PLR0913 - the fields of a line
