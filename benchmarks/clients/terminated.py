@@ -59,7 +59,7 @@ def _train() -> None:
     signal.signal(signal.SIGTERM, lambda *_: say(Signalled(time.monotonic())))
     say(Training())
     while True:
-        time.sleep(0.001)
+        signal.pause()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import kubeai.elastic as kubeai
 def prepare(number: int) -> int:
     """In a worker: make one batch. After the flag has fallen there is no more use in that."""
     if kubeai.check_alive():
-        time.sleep(0.005)
+        time.sleep(0.005)  # one batch
     return number
 
 

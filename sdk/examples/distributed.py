@@ -31,7 +31,7 @@ def train_one_step() -> None:
     """Exchange gradients. The flag is not exchanged: rank 0 is told first, the others with the suspension."""
     if dist is not None and dist.is_initialized():
         dist.all_reduce(torch.ones(1))
-    time.sleep(0.01)
+    time.sleep(0.01)  # the rest of the step
 
 
 def save(checkpoint: Path, rank: int, step: int) -> None:
