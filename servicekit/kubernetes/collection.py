@@ -1,6 +1,6 @@
 """One collection of one API server: what can be asked of it, in raw JSON on one side and decoded on the other."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -8,18 +8,19 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from servicekit.kubernetes.errors import UnreadableError
+from servicekit.kubernetes.errors import ChangedMeanwhileError, RefusedError, UnreadableError
 from servicekit.kubernetes.objects import Object, ObjectKey
 from servicekit.kubernetes.server import Answer, ApiServer, Call, refusal
 
 R = TypeVar("R", bound=Object)
 
 _PATCH = "application/json-patch+json"
+_MERGE = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of object; `page` is how many of them a list brings at a time."""
+    """A kind of object; `page` is how many of them a list brings at a time. The core's group is empty."""
 
     group: str
     version: str
@@ -27,6 +28,26 @@ class Kind:
     plural: str
     namespaced: bool
     page: int = 500
+
+    @property
+    def api_version(self) -> str:
+        """As objects name it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which objects of a kind are listed and watched: selectors as Kubernetes writes them, empty for all."""
+
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What asks for them."""
+        asked = {"labelSelector": self.labels, "fieldSelector": self.fields}
+        return {name: value for name, value in asked.items() if value}
 
 
 class EventType(StrEnum):
@@ -59,18 +80,26 @@ class _Bookmarked(msgspec.Struct, frozen=True):
 
 
 class Collection(Generic[R]):
-    """All objects of a kind, in all namespaces.
+    """All objects of a kind, in all namespaces, or those that are selected.
 
     Args:
         server: Where it is.
         kind: Of what.
         decode: Reads one object; it may leave out whatever it does not need.
+        selection: What `list` and `watch` are about.
     """
 
-    def __init__(self, server: ApiServer, kind: Kind, decode: Callable[[bytes | msgspec.Raw], R]) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        kind: Kind,
+        decode: Callable[[bytes | msgspec.Raw], R],
+        selection: Selection = Selection(),
+    ) -> None:
         self.kind = kind
         self._server = server
         self._decode = decode
+        self._selection = selection
 
     async def list(self) -> tuple[list[R], str]:
         """All of them, by pages of one version, and that version."""
@@ -97,8 +126,9 @@ class Collection(Generic[R]):
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
             "timeoutSeconds": seconds,
+            **self._selection.query,
         }
-        call = Call(method="GET", path=self._path(), query=query)
+        call = Call(method="GET", path=self._all(), query=query)
         # The API server ends it by itself; one that does not is not there any more.
         async with aclosing(self._server.lines(call, seconds + self._server.timeout_seconds, opened)) as lines:
             async for line in lines:
@@ -114,13 +144,16 @@ class Collection(Generic[R]):
         Raises:
             ChangedMeanwhileError: It is there already.
         """
-        metadata = {"name": key.name, **({"namespace": key.namespace} if self.kind.namespaced else {})}
-        body = {
-            "apiVersion": f"{self.kind.group}/{self.kind.version}",
-            "kind": self.kind.kind,
-            "metadata": metadata,
-            "spec": spec,
-        }
+        return await self.make(key, {"spec": spec})
+
+    async def make(self, key: ObjectKey, content: Mapping[str, object], **metadata: object) -> R:
+        """Makes one of all that is not its name: `metadata` such as labels, and whatever else its kind has.
+
+        Raises:
+            ChangedMeanwhileError: It is there already.
+        """
+        named = {"name": key.name, **({"namespace": key.namespace} if self.kind.namespaced else {}), **metadata}
+        body = {"apiVersion": self.kind.api_version, "kind": self.kind.kind, "metadata": named, **content}
         path = self._path(ObjectKey(key.namespace, ""))
         return await self._change(Call(method="POST", path=path, body=msgspec.json.encode(body)))
 
@@ -139,6 +172,25 @@ class Collection(Generic[R]):
         path = self._path(read.metadata.key) + ("/status" if part == "status" else "")
         return await self._change(Call(method="PATCH", path=path, body=msgspec.json.encode(patch), content_type=_PATCH))
 
+    async def merge(
+        self, read: R, content: Mapping[str, object], part: str = "", *, metadata: Mapping[str, object] | None = None
+    ) -> R:
+        """Merges changes into an object, whatever else of it has changed since it was read; `part` such as "status".
+
+        Raises:
+            ChangedMeanwhileError: Another object has that name by now.
+            NotThereError: None has.
+        """
+        body = msgspec.json.encode({**content, "metadata": {**(metadata or {}), "uid": read.metadata.uid}})
+        path = self._path(read.metadata.key) + (f"/{part}" if part else "")
+        try:
+            return await self._change(Call(method="PATCH", path=path, body=body, content_type=_MERGE))
+        except RefusedError as error:
+            # Another uid is refused as any other change of an immutable field.
+            if (await self.get(read.metadata.key)).metadata.uid == read.metadata.uid:
+                raise
+            raise ChangedMeanwhileError(str(error)) from error
+
     async def delete(self, read: R) -> None:
         """Deletes an object that is still as it was read.
 
@@ -147,9 +199,20 @@ class Collection(Generic[R]):
             NotThereError: It is gone.
         """
         metadata = read.metadata
-        conditions = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        await self._delete(metadata.key, {"uid": metadata.uid, "resourceVersion": metadata.resource_version})
+
+    async def delete_however(self, read: R) -> None:
+        """Deletes an object, whatever of it has changed since it was read.
+
+        Raises:
+            ChangedMeanwhileError: Another object has that name by now.
+            NotThereError: None has.
+        """
+        await self._delete(read.metadata.key, {"uid": read.metadata.uid})
+
+    async def _delete(self, key: ObjectKey, conditions: Mapping[str, str]) -> None:
         body = msgspec.json.encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": conditions})
-        await self._server.request(Call(method="DELETE", path=self._path(metadata.key), body=body))
+        await self._server.request(Call(method="DELETE", path=self._path(key), body=body))
 
     def _event(self, line: bytes) -> tuple[EventType, R | str]:
         event = _decoded(line, _Event)
@@ -162,8 +225,10 @@ class Collection(Generic[R]):
                 return event.type, self._read(event.object)
 
     async def _page(self, token: str) -> _Page:
-        query: dict[str, str | int] = {"limit": self.kind.page, **({"continue": token} if token else {})}
-        return _decoded(await self._server.request(Call(method="GET", path=self._path(), query=query)), _Page)
+        query: dict[str, str | int] = {"limit": self.kind.page, **self._selection.query}
+        if token:
+            query["continue"] = token
+        return _decoded(await self._server.request(Call(method="GET", path=self._all(), query=query)), _Page)
 
     async def _change(self, call: Call) -> R:
         # Strict: a field that an older definition does not know would be dropped in silence.
@@ -176,12 +241,15 @@ class Collection(Generic[R]):
         except (msgspec.MsgspecError, ValueError) as error:
             raise UnreadableError(f"{_name(data)} of {self.kind.plural} does not decode: {error}") from error
 
-    def _path(self, key: ObjectKey | None = None) -> str:
-        kind, space, name = self.kind, "", ""
-        if key is not None:
-            space = f"/namespaces/{key.namespace}" if kind.namespaced else ""
-            name = f"/{key.name}" if key.name else ""
-        return f"/apis/{kind.group}/{kind.version}{space}/{kind.plural}{name}"
+    def _all(self) -> str:
+        return self._path(ObjectKey(self._selection.namespace, ""))
+
+    def _path(self, key: ObjectKey) -> str:
+        kind = self.kind
+        root = "/apis" if kind.group else "/api"
+        space = f"/namespaces/{key.namespace}" if kind.namespaced and key.namespace else ""
+        name = f"/{key.name}" if key.name else ""
+        return f"{root}/{kind.api_version}{space}/{kind.plural}{name}"
 
 
 T = TypeVar("T")

@@ -147,7 +147,7 @@ async def scene(faulty: Cloud, directory: Path) -> AsyncIterator[Scene]:
             await until(lambda: process.event("supervisor.welcomed"), WITHIN)
             one = Scene(servers[faulty], faulty.value, other.value, supervisor, process)
             await until(lambda: one.reports(other.value), WITHIN)
-            # Three clear answers withdraw once whatever an agent before this one announced: that must not fall into a fault.
+            # Three clear answers withdraw whatever an earlier agent announced: that is not to fall into a fault.
             await until(lambda: one.reports(faulty.value), WITHIN)
             assert one.told(faulty.value) == pb.SOURCE_STATE_CLEAR
             yield one

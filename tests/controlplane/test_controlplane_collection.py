@@ -1,0 +1,71 @@
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from servicekit.kubernetes.collection import Collection, Kind, Selection
+from servicekit.kubernetes.errors import ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.server import ApiServer
+from tests.controlplane.controlplane_namespace import Namespace
+from tests.controlplane.controlplane_running import Cluster
+
+_KIND = Kind(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
+
+
+class _ConfigMap(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    data: dict[str, str] = {}
+
+
+def _decode(data: bytes | msgspec.Raw) -> _ConfigMap:
+    return msgspec.json.decode(data, type=_ConfigMap)
+
+
+@pytest.fixture
+async def server(cluster: Cluster) -> AsyncIterator[ApiServer]:
+    """A connection that may do everything."""
+    one = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
+    yield one
+    await one.close()
+
+
+def _collection(server: ApiServer, namespace: Namespace, labels: str = "") -> Collection[_ConfigMap]:
+    return Collection(server, _KIND, _decode, Selection(namespace=namespace.name, labels=labels))
+
+
+async def test_a_selection_is_all_that_is_listed(server: ApiServer, namespace: Namespace) -> None:
+    """By namespace and by label, in the core's group."""
+    maps = _collection(server, namespace)
+    for name in ("a", "b"):
+        await maps.make(ObjectKey(namespace.name, name), {"data": {"k": name}}, labels={"is": name})
+    selected, _ = await _collection(server, namespace, "is=b").list()
+    assert [(one.metadata.name, one.data) for one in selected] == [("b", {"k": "b"})]
+    assert {"a", "b"} <= {one.metadata.name for one in (await maps.list())[0]}
+
+
+async def test_a_change_is_merged_into_what_others_changed(server: ApiServer, namespace: Namespace) -> None:
+    """What is not named stays, also where it is newer than what was read."""
+    maps = _collection(server, namespace)
+    key = ObjectKey(namespace.name, "one")
+    read = await maps.make(key, {"data": {"mine": "1"}})
+    await maps.merge(read, {"data": {"theirs": "2"}})
+    merged = await maps.merge(read, {"data": {"mine": None, "new": "3"}}, metadata={"labels": {"l": "v"}})
+    assert merged.data == {"theirs": "2", "new": "3"}
+
+
+async def test_another_object_of_the_name_is_left_alone(server: ApiServer, namespace: Namespace) -> None:
+    """Neither changed nor deleted for the one that was read."""
+    maps = _collection(server, namespace)
+    key = ObjectKey(namespace.name, "one")
+    first = await maps.make(key, {"data": {"k": "first"}})
+    await maps.merge(first, {"data": {"k": "later"}})
+    await maps.delete_however(first)
+    with pytest.raises(NotThereError):
+        await maps.delete_however(first)
+    await maps.make(key, {"data": {"k": "second"}})
+    with pytest.raises(ChangedMeanwhileError):
+        await maps.merge(first, {"data": {"k": "third"}})
+    with pytest.raises(ChangedMeanwhileError):
+        await maps.delete_however(first)
+    assert (await maps.get(key)).data == {"k": "second"}
