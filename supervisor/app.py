@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -10,9 +12,9 @@ from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.lifecycle import run_tasks, stop_on_signals
 from servicekit.tls import Files, ServerCertificate
-from supervisor.control.facts import Facts
+from supervisor.control.facts import Alone, Facts
 from supervisor.control.loop import Control, Ports
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import STANDALONE, Host, JobName
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
@@ -21,6 +23,7 @@ from supervisor.ingest.ageing import Ageing
 from supervisor.ingest.agents import AgentPorts, ReclaimService
 from supervisor.ingest.launchers import LauncherEndpoints
 from supervisor.ingest.processes import ProcessEndpoints
+from supervisor.jobs.kinds import Kinds
 from supervisor.jobs.standalone import StandaloneJobs
 from supervisor.presence import Agents
 from supervisor.record.status import StatusEndpoint
@@ -29,6 +32,9 @@ from supervisor.serving import Servers
 from supervisor.settings import Settings, StoreKind
 from supervisor.store.interface import Store, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from supervisor.on_cluster import OnCluster
 
 STORE_FILE = "supervisor.sqlite"
 _PRUNE_SECONDS = 600.0
@@ -39,20 +45,23 @@ _log = structlog.get_logger()
 class Supervisor:
     """All parts, wired; `serve` runs them until `stop` is set."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what each run has of its own
         self,
         settings: Settings,
         store: Store,
         tokens: Tokens,
         clock: Clock,
+        *,
         certificate: ServerCertificate | None = None,
+        cluster: "OnCluster | None" = None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._clock = clock
         self._refusals = Refusals()
         self._agents = Agents(self._agent_changed, clock.now)
-        self._facts = Facts(store, self._agents, settings)
+        self._cluster = cluster
+        self._facts = Facts(store, self._agents, settings, cluster or Alone())
         self._processes = Processes(self._facts.directives, clock.now, self._rank_zero_changed)
         self._launchers = Launchers(tokens.process, clock.now)
         self._control = Control(
@@ -60,7 +69,7 @@ class Supervisor:
                 store=store,
                 facts=self._facts,
                 processes=self._processes,
-                adapter=StandaloneJobs(self._launchers),
+                adapter=Kinds({STANDALONE: StandaloneJobs(self._launchers), **(cluster.adapters if cluster else {})}),
                 policy=settings,
                 clock=clock,
             )
@@ -94,6 +103,8 @@ class Supervisor:
                 store=store, agents=self._agents, refusals=self._refusals, bearer=tokens.bearer, clock=clock
             ),
         )
+        if cluster is not None:
+            cluster.wire(store, self._facts_changed)
         self._servers = Servers(
             settings=settings,
             certificate=certificate,
@@ -117,6 +128,8 @@ class Supervisor:
         }
         if self._certificate is not None:
             tasks["certificate"] = self._certificate.run
+        if self._cluster is not None:
+            tasks.update(self._cluster.tasks)
         await run_tasks(tasks, stop)
 
     async def prune_once(self) -> None:
@@ -180,13 +193,16 @@ async def serve(settings: Settings) -> int:
     certificate = load_certificate(settings, clock)
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     tokens = Tokens.load(settings.data_dir)
-    store = await open_store(settings, clock)
     stop = asyncio.Event()
-    try:
+    async with AsyncExitStack() as stack:
+        store = await open_store(settings, clock)
+        stack.push_async_callback(store.close)
+        cluster = None
+        if settings.store is StoreKind.KUBERNETES:
+            cluster = await open_cluster(settings, clock)
+            stack.push_async_callback(cluster.close)
         with stop_on_signals(stop):
-            await Supervisor(settings, store, tokens, clock, certificate).serve(stop)
-    finally:
-        await store.close()
+            await Supervisor(settings, store, tokens, clock, certificate=certificate, cluster=cluster).serve(stop)
     return 0
 
 
@@ -202,11 +218,27 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
     from supervisor.store.kubernetes import KubernetesStore, Options  # noqa: PLC0415
 
     options = Options(
-        kubeconfig=os.environ.get("KUBECONFIG"),  # Whoever speaks with clusters knows it by this name.
+        kubeconfig=_kubeconfig(),
         namespace=settings.namespace,
         timeout_seconds=settings.store_timeout_seconds,
     )
     return await KubernetesStore.open(options, clock)
+
+
+async def open_cluster(settings: Settings, clock: Clock) -> "OnCluster":
+    """What surrounds the store that is a cluster's.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    from supervisor.on_cluster import OnCluster  # noqa: PLC0415 - as above
+
+    return await OnCluster.open(_kubeconfig(), settings.store_timeout_seconds, clock)
+
+
+def _kubeconfig() -> str | None:
+    """Whoever speaks with clusters knows it by this name."""
+    return os.environ.get("KUBECONFIG")
 
 
 def load_certificate(settings: Settings, clock: Clock) -> ServerCertificate | None:

@@ -1,40 +1,105 @@
 """What is so right now, put together from the store and the streams for those who ask about one job or process."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 from supervisor.decide.directives import JobDirectives
-from supervisor.decide.notices import noticed_hosts
+from supervisor.decide.grant import grants
+from supervisor.decide.notices import most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.placement import Placement
 from supervisor.presence import Agents
 from supervisor.store.interface import Store
+
+
+class Surroundings(Protocol):
+    """Where the jobs are whose hosts are no nodes, and what there is for them."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+
+    def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
+        """A job's hosts and its launcher; None for a job whose hosts are nodes."""
+
+    def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, frozenset[Host]]:
+        """The hosts that each of those jobs may start on; `noticed` are the nodes that must not be used."""
+
+
+class Alone:
+    """There are no other jobs."""
+
+    version = 0
+
+    def placements(self, _name: JobName) -> None:
+        """Every host is a node."""
+
+    def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, frozenset[Host]]:
+        """Nobody asks."""
+        return {}
 
 
 class Facts:
     """Durable facts only: nobody is told what a crash could take back."""
 
-    def __init__(self, store: Store, agents: Agents, policy: Policy) -> None:
+    def __init__(self, store: Store, agents: Agents, policy: Policy, surroundings: Surroundings) -> None:
         self._store = store
         self._agents = agents
         self._policy = policy
-        self._noticed: dict[Host, ReclaimNotice] = {}
-        self._seen: tuple[int, int] = (0, 0)
+        self._surroundings = surroundings
+        self._nodes: dict[Host, ReclaimNotice] = {}
+        self._pods: dict[str, ReclaimNotice] = {}
+        self._placed: dict[JobName, Mapping[Host, ReclaimNotice]] = {}
+        self._seen: tuple[int, int, int] = (0, 0, 0)
 
-    def noticed(self) -> Mapping[Host, ReclaimNotice]:
-        """The hosts that must not be used; worked out once for each change of notices or agents."""
-        snapshot = self._store.snapshot()
-        seen = (snapshot.version, self._agents.version)
-        if seen != self._seen:
-            self._noticed = noticed_hosts(snapshot.notices.values(), self._agents.uids(), self._policy)
-            self._seen = seen
-        return self._noticed
+    def noticed_nodes(self) -> Mapping[Host, ReclaimNotice]:
+        """The nodes that must not be used; worked out once for each change of notices or agents."""
+        self._look()
+        return self._nodes
 
-    def available(self) -> frozenset[Host]:
-        """The hosts that can be given to a job: known to be clear, and with no notice that still holds."""
-        return self._agents.available().difference(self.noticed())
+    def noticed(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
+        """The hosts that a job must not use: at least all of its own, each by its most urgent notice."""
+        self._look()
+        known = self._placed.get(name)
+        if known is None:
+            places = self._surroundings.placements(name)
+            known = self._nodes if places is None else self._by_placement(places)
+            self._placed[name] = known
+        return known
+
+    def granted(self, jobs: Collection[SupervisedJob]) -> Mapping[JobName, frozenset[Host]]:
+        """The hosts that each job may start on, or grow by."""
+        on_nodes = [job for job in jobs if self._surroundings.placements(job.name) is None]
+        noticed = self.noticed_nodes()
+        granted = grants(on_nodes, self._agents.available().difference(noticed), noticed)
+        if len(on_nodes) == len(jobs):
+            return granted
+        others = [job for job in jobs if self._surroundings.placements(job.name) is not None]
+        return {**granted, **self._surroundings.granted(others, noticed)}
 
     def directives(self, name: JobName) -> JobDirectives | None:
         """What a job means for its processes now; None where it is unknown."""
         job = self._store.snapshot().jobs.get(name)
-        return None if job is None else JobDirectives.of(job, self.noticed(), self._policy)
+        return None if job is None else JobDirectives.of(job, self.noticed(name), self._policy)
+
+    def _look(self) -> None:
+        snapshot = self._store.snapshot()
+        seen = (snapshot.version, self._agents.version, self._surroundings.version)
+        if seen == self._seen:
+            return
+        if seen[:2] != self._seen[:2]:
+            notices = snapshot.notices.values()
+            self._nodes = noticed_hosts(notices, self._agents.uids(), self._policy)
+            self._pods = noticed_pods(notices, self._policy)
+        self._placed = {}
+        self._seen = seen
+
+    def _by_placement(self, places: Mapping[Host, Placement]) -> Mapping[Host, ReclaimNotice]:
+        found = {
+            host: most_urgent([self._pods.get(place.pod), self._nodes.get(place.node)], self._policy)
+            for host, place in places.items()
+        }
+        return {host: notice for host, notice in found.items() if notice is not None}

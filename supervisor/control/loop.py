@@ -1,9 +1,8 @@
 """The control loop: level-triggered, all jobs planned from one snapshot, decisions durable before they are acted on."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import structlog
 
@@ -12,28 +11,20 @@ from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
 from supervisor.control.facts import Facts
-from supervisor.decide.grant import grants
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.situation import View
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.domain.order import Action
 from supervisor.failpoints import At
 from supervisor.fanout.processes import Processes
+from supervisor.jobs.kinds import Adapter
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
 
 _RETRY_SECONDS = 0.2
 
 _log = structlog.get_logger()
-
-
-class Adapter(Protocol):
-    """Carries actions out for one kind of job; every action may be repeated."""
-
-    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> None:
-        """Does what is still to be done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +88,13 @@ class Control:
 
     def _news(self, snapshot: Snapshot) -> list[JobName]:
         """The jobs that look different to their processes since the last pass."""
-        noticed = self._ports.facts.noticed()
-        looks = {name: _look(job, noticed) for name, job in snapshot.jobs.items()}
+        looks = {name: _look(job, self._ports.facts.noticed(name)) for name, job in snapshot.jobs.items()}
         news = [name for name, look in looks.items() if self._looks.get(name) != look]
         self._looks = looks
         return news
 
     def _plan(self, snapshot: Snapshot, now: float) -> dict[JobName, Plan]:
-        granted = grants(snapshot.jobs.values(), self._ports.facts.available(), self._ports.facts.noticed())
+        granted = self._ports.facts.granted(snapshot.jobs.values())
         plans: dict[JobName, Plan] = {}
         for name, job in snapshot.jobs.items():
             rank_zero = self._ports.processes.rank_zero(name, job.observed.run)

@@ -73,6 +73,21 @@ def noticed_hosts(
     return hosts
 
 
+def noticed_pods(notices: Iterable[ReclaimNotice], policy: Policy) -> dict[str, ReclaimNotice]:
+    """The pods that must not be used, by uid, each with its most urgent notice."""
+    pods: dict[str, ReclaimNotice] = {}
+    for notice in notices:
+        if notice.holds and notice.subject.kind is SubjectKind.POD:
+            pods[notice.subject.uid] = most_urgent([notice, pods.get(notice.subject.uid)], policy) or notice
+    return pods
+
+
+def most_urgent(notices: Iterable[ReclaimNotice | None], policy: Policy) -> ReclaimNotice | None:
+    """The one whose subject is gone first; None where there is none."""
+    held = (notice for notice in notices if notice is not None)
+    return min(held, key=lambda notice: (deadline_of(notice, policy), notice.id), default=None)
+
+
 def _withdrawn(known: ReclaimNotice | None, report: Report, now: float) -> ReclaimNotice | None:
     """A withdrawal of what has ended already still makes later all reports that are older than it."""
     if known is None:

@@ -14,6 +14,16 @@ NoticeId = NewType("NoticeId", str)
 """`source/subject uid`: repeated polls, restarts and repeated Events meet in the same notice."""
 
 
+STANDALONE = "standalone"
+"""The kind of jobs whose launcher is our own."""
+
+
+def kind_of(name: JobName) -> str:
+    """The lower-case kind of a job, such as `trainingjob`."""
+    _, slash, resource = name.partition("/")
+    return resource.partition(".")[0] if slash else STANDALONE
+
+
 def cluster_job(namespace: str, kind: str, name: str) -> JobName:
     """The name of a cluster's job; `kind` is its lower-case kind, such as `trainingjob`."""
     return JobName(f"{namespace}/{kind}.{name}")

@@ -403,7 +403,7 @@ async def serving(directory: Path, ca: bytes | None = None, **changes: Any) -> A
     store = await SqliteStore.open(directory / STORE_FILE)
     stop = asyncio.Event()
     certificate = load_certificate(settings, Clock())
-    task = asyncio.create_task(Supervisor(settings, store, tokens, Clock(), certificate).serve(stop))
+    task = asyncio.create_task(Supervisor(settings, store, tokens, Clock(), certificate=certificate).serve(stop))
     try:
         await until(lambda: endpoints.exists() or task.done())
         async with Peers.of(tokens, json.loads(endpoints.read_bytes()), ca) as peers:

@@ -34,8 +34,9 @@ RULES = (
         "resources": ["supervisedjobs", "supervisedjobs/status", "reclaimnotices/status"],
         "verbs": ["patch"],
     },
+    {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
 )
-"""All that the store may do: just what docs/kubernetes.md lists."""
+"""All that the supervisor may do: just what docs/kubernetes.md lists."""
 
 _KIND = {"apiVersion": "job-supervisor.kube-ai.io/v1alpha1", "kind": "ReclaimNotice"}
 _FIRST = {"source": "source", "subject": {"kind": "node", "name": "node", "uid": "uid"}, "episode": 1}

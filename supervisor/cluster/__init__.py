@@ -1,0 +1,1 @@
+"""What the supervisor sees of a cluster: trimmed copies of its pods and nodes, followed from the API server."""

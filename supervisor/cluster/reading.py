@@ -1,0 +1,144 @@
+"""Reads pods and nodes from the API server's JSON: of a pod of 5 to 10 KB some 1 KB is kept."""
+
+from datetime import datetime
+
+import msgspec
+
+from servicekit.kubernetes.objects import Metadata
+from supervisor.cluster.objects import ANNOTATIONS, Condition, Node, Owner, Pod, PodPhase
+from supervisor.cluster.podspec import Body, PodSpec, amounts_of
+from supervisor.domain.capacity import Effect, Taint
+
+_USUAL = frozenset({"Ready", "Initialized", "ContainersReady", "PodReadyToStartContainers"})
+"""Conditions that every pod has; `Pod.ready` is all that is asked of them."""
+
+
+class _ObjectMetadata(Body, frozen=True):
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[Owner, ...] = ()
+
+    def kept(self) -> Metadata:
+        return Metadata(
+            name=self.name,
+            uid=self.uid,
+            resource_version=self.resource_version,
+            namespace=self.namespace,
+            creation_timestamp=self.creation_timestamp,
+        )
+
+
+class _Terminated(Body, frozen=True):
+    exit_code: int = 0
+
+
+class _State(Body, frozen=True):
+    terminated: _Terminated | None = None
+
+
+class _ContainerStatus(Body, frozen=True):
+    state: _State = _State()
+
+
+class _PodStatus(Body, frozen=True):
+    phase: str = PodPhase.UNKNOWN
+    reason: str = ""
+    message: str = ""
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    conditions: tuple[Condition, ...] | None = ()
+    container_statuses: tuple[_ContainerStatus, ...] | None = ()
+
+
+class _Pod(Body, frozen=True):
+    metadata: _ObjectMetadata
+    spec: PodSpec = PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+class _Taint(Body, frozen=True):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class _NodeSpec(Body, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[_Taint, ...] | None = ()
+    provider_id: str = msgspec.field(default="", name="providerID")
+
+
+class _NodeStatus(Body, frozen=True):
+    allocatable: dict[str, str | int] | None = None
+    conditions: tuple[Condition, ...] | None = ()
+
+
+class _Node(Body, frozen=True):
+    metadata: _ObjectMetadata
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
+
+
+def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
+    """A pod from the API server's JSON, with those of its labels.
+
+    Raises:
+        msgspec.MsgspecError: It is none.
+        ValueError: An amount is none.
+    """
+    read = msgspec.json.decode(data, type=_Pod)
+    metadata, status = read.metadata, read.status
+    conditions = status.conditions or ()
+    return Pod(
+        metadata=metadata.kept(),
+        owner=next((each for each in metadata.owner_references if each.controller), None),
+        labels={name: value for name, value in (metadata.labels or {}).items() if name in labels},
+        annotations={n: value for n, value in (metadata.annotations or {}).items() if n.startswith(ANNOTATIONS)},
+        account=read.spec.service_account_name,
+        node=read.spec.node_name,
+        phase=PodPhase(status.phase) if status.phase in list(PodPhase) else PodPhase.UNKNOWN,
+        reason=status.reason,
+        message=status.message,
+        ip=status.pod_ip,
+        ready=any(each.type == "Ready" and each.status == "True" for each in conditions),
+        deleted_at=metadata.deletion_timestamp,
+        requests=read.spec.requests(),
+        conditions=tuple(each for each in conditions if each.type not in _USUAL),
+        shown=read.spec.shown(),
+        exit_code=_exit_code(status),
+    )
+
+
+def read_node(data: bytes | msgspec.Raw) -> Node:
+    """A node from the API server's JSON.
+
+    Raises:
+        msgspec.MsgspecError: It is none.
+        ValueError: An amount is none.
+    """
+    read = msgspec.json.decode(data, type=_Node)
+    return Node(
+        metadata=read.metadata.kept(),
+        labels=read.metadata.labels or {},
+        taints=tuple(
+            Taint(key=each.key, value=each.value, effect=Effect(each.effect)) for each in read.spec.taints or ()
+        ),
+        cordoned=read.spec.unschedulable,
+        allocatable=amounts_of(read.status.allocatable),
+        conditions=read.status.conditions or (),
+        provider_id=read.spec.provider_id,
+    )
+
+
+def _exit_code(status: _PodStatus) -> int | None:
+    """The first that is not 0, as one container that fails makes a pod fail; None while one has not ended."""
+    ended = [each.state.terminated for each in status.container_statuses or ()]
+    codes = [each.exit_code for each in ended if each is not None]
+    if not codes or len(codes) < len(ended):
+        return None
+    return next((code for code in codes if code), 0)

@@ -1,0 +1,137 @@
+"""All pods and nodes of the cluster as last told, with the few questions that are asked of them often."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.collection import Collection
+from servicekit.kubernetes.follow import Follower
+from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.objects import NODES, PODS, Node, Pod
+from supervisor.cluster.reading import read_node, read_pod
+from supervisor.domain.capacity import Resources
+
+T = TypeVar("T")
+
+
+class Hooks(Generic[T]):
+    """Whoever wants to hear of each object before and after it changed; None stands for "there is none"."""
+
+    def __init__(self) -> None:
+        self._hooks: list[Callable[[T | None, T | None], None]] = []
+
+    def add(self, hook: Callable[[T | None, T | None], None]) -> None:
+        """From now on."""
+        self._hooks.append(hook)
+
+    def call(self, before: T | None, after: T | None) -> None:
+        """Tells all of them."""
+        for hook in self._hooks:
+            hook(before, after)
+
+
+class ClusterView:
+    """Pods and nodes, live. Somebody has to list and run its `followers`.
+
+    Args:
+        server: Whom to follow.
+        labels: Those of a pod that are kept.
+        clock: For the followers.
+        changed: Called after every change, so often that it should only set a flag.
+
+    Attributes:
+        version: Grows with every change.
+        pods_changed, nodes_changed: For those who need to know what has changed.
+    """
+
+    def __init__(self, server: ApiServer, labels: frozenset[str], clock: Clock, changed: Callable[[], None]) -> None:
+        def decode_pod(data: bytes | msgspec.Raw) -> Pod:
+            return read_pod(data, labels)
+
+        pods, nodes = Collection(server, PODS, decode_pod), Collection(server, NODES, read_node)
+        self.pods_changed = Hooks[Pod]()
+        self.nodes_changed = Hooks[Node]()
+        self._pods: Mirror[Pod] = Mirror(self._pod_moved)
+        self._nodes: Mirror[Node] = Mirror(self._node_moved)
+        self._by_uid: dict[str, Pod] = {}
+        self._by_owner: dict[str, dict[ObjectKey, Pod]] = {}
+        self._taken: dict[str, dict[str, int]] = {}
+        self._changed = changed
+        self.version = 0
+        self.followers: tuple[Follower[Any], ...] = (
+            Follower(pods, self._pods, clock),
+            Follower(nodes, self._nodes, clock),
+        )
+        self.pod_collection = pods
+
+    @property
+    def pods(self) -> Mapping[ObjectKey, Pod]:
+        """All of them."""
+        return self._pods.objects
+
+    @property
+    def nodes(self) -> Mapping[ObjectKey, Node]:
+        """All of them."""
+        return self._nodes.objects
+
+    def node(self, name: str) -> Node | None:
+        """The node of that name."""
+        return self._nodes.objects.get(ObjectKey("", name))
+
+    def pod(self, uid: str) -> Pod | None:
+        """The pod of that uid, if there is such a pod now."""
+        return self._by_uid.get(uid)
+
+    def owned(self, uid: str) -> Mapping[ObjectKey, Pod]:
+        """The pods that the object of that uid controls."""
+        return MappingProxyType(self._by_owner.get(uid, {}))
+
+    def taken(self, node: str) -> Resources:
+        """What the pods that are bound to a node and not over have asked of it; a pod counts as one of `pods`."""
+        return MappingProxyType(self._taken.get(node, {}))
+
+    def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
+        if before is not None:
+            self._by_uid.pop(before.metadata.uid, None)
+            self._disown(before)
+            self._take(before, -1)
+        if after is not None:
+            self._by_uid[after.metadata.uid] = after
+            if after.owner is not None:
+                self._by_owner.setdefault(after.owner.uid, {})[after.key] = after
+            self._take(after, 1)
+        self._moved()
+        self.pods_changed.call(before, after)
+
+    def _node_moved(self, before: Node | None, after: Node | None) -> None:
+        self._moved()
+        self.nodes_changed.call(before, after)
+
+    def _disown(self, pod: Pod) -> None:
+        if pod.owner is None:
+            return
+        siblings = self._by_owner.get(pod.owner.uid, {})
+        siblings.pop(pod.key, None)
+        if not siblings:
+            self._by_owner.pop(pod.owner.uid, None)
+
+    def _take(self, pod: Pod, sign: int) -> None:
+        """Kept with every change: thousands of pods are too many to add up for each decision."""
+        if pod.over or not pod.node:
+            return
+        taken = self._taken.setdefault(pod.node, {})
+        for name, amount in (*pod.requests.items(), ("pods", 1000)):
+            taken[name] = taken.get(name, 0) + sign * amount
+            if not taken[name]:
+                del taken[name]
+        if not taken:
+            del self._taken[pod.node]
+
+    def _moved(self) -> None:
+        self.version += 1
+        self._changed()

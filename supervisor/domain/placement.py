@@ -1,0 +1,13 @@
+"""Where the hosts of a cluster's job are."""
+
+from dataclasses import dataclass
+
+from supervisor.domain.ids import Host
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The pod that a host is, by its uid, and the node that the pod is bound to; empty while it is bound to none."""
+
+    pod: str
+    node: Host

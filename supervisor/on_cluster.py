@@ -1,0 +1,87 @@
+"""The wiring list of what there is on a cluster only."""
+
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, Self
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.errors import ApiError, ConfigurationError
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.view import ClusterView
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.placement import Placement
+from supervisor.jobs.kinds import Adapter
+from supervisor.store.interface import Store, StoreError
+
+_LABELS = frozenset({"training-job-name", "training-job-role", "replica-index"})
+
+
+class OnCluster:
+    """The cluster around the supervisor: what it sees of it, and the jobs that others run there.
+
+    Open with `open`, wire with `wire`, close.
+    """
+
+    def __init__(self, server: ApiServer, clock: Clock) -> None:
+        self._server = server
+        self._clock = clock
+        self._changed: Callable[[], None] = lambda: None
+        self.view = ClusterView(server, _LABELS, clock, self._tell)
+
+    @classmethod
+    async def open(cls, kubeconfig: str | None, timeout_seconds: float, clock: Clock) -> Self:
+        """Connects and reads everything; waits for an API server that is away.
+
+        Raises:
+            StoreError: There is no cluster to connect to, or it may not be read.
+        """
+        try:
+            server = await ApiServer.connect(kubeconfig, timeout_seconds)
+        except ConfigurationError as error:
+            raise StoreError(str(error)) from error
+        cluster = cls(server, clock)
+        try:
+            for follower in cluster.view.followers:
+                await follower.first()
+        except ApiError as error:
+            await cluster.close()
+            raise StoreError(f"cannot read the cluster: {error}") from error
+        except BaseException:
+            await cluster.close()
+            raise
+        return cluster
+
+    def wire(self, store: Store, changed: Callable[[], None]) -> None:
+        """Connects it with the rest; `changed` is called whenever a decision may turn out otherwise."""
+        self._changed = changed
+        self._store = store
+
+    @property
+    def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """Root tasks, by name."""
+        return {f"cluster.{number}": each.run for number, each in enumerate(self.view.followers)}
+
+    async def close(self) -> None:
+        """Ends the connections."""
+        await self._server.close()
+
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        """By the kind of job, in lower case."""
+        return {}
+
+    @property
+    def version(self) -> int:
+        """See `supervisor.control.facts.Surroundings`."""
+        return self.view.version
+
+    def placements(self, _name: JobName) -> Mapping[Host, Placement] | None:
+        """See `supervisor.control.facts.Surroundings`."""
+        return None
+
+    def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, frozenset[Host]]:
+        """See `supervisor.control.facts.Surroundings`."""
+        return {}
+
+    def _tell(self) -> None:
+        self._changed()

@@ -1,0 +1,62 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.view import ClusterView
+from tests.controlplane.controlplane_api import Api, until
+from tests.controlplane.controlplane_namespace import GPU, Namespace
+from tests.controlplane.controlplane_running import Cluster
+
+
+@asynccontextmanager
+async def _viewing(cluster: Cluster) -> AsyncIterator[ClusterView]:
+    server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
+    view = ClusterView(server, frozenset({"role"}), Clock(), lambda: None)
+    for follower in view.followers:
+        await follower.first()
+    tasks = [asyncio.create_task(follower.run()) for follower in view.followers]
+    try:
+        yield view
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.close()
+
+
+async def _holds(condition: Callable[[], bool], what: str) -> None:
+    async def looked() -> bool:
+        return condition()
+
+    await until(looked, what)
+
+
+async def test_pods_are_known_by_uid_and_owner_and_count_on_their_node(
+    api: Api, cluster: Cluster, namespace: Namespace
+) -> None:
+    """From being bound to being gone."""
+    node = await namespace.node(gpus=8)
+    made = await api.create(f"{namespace.path}/configmaps", {"metadata": {"name": "o"}})
+    uid = made["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": uid, "controller": True}
+    async with _viewing(cluster) as view:
+        made = await namespace.pod("a", gpus=3, labels={"role": "worker"})
+        await namespace.running("a")
+        await _holds(lambda: view.taken(node).get(GPU) == 3_000, "the pod's GPUs are taken")
+        assert view.taken(node)["pods"] == 1_000
+        pod = view.pod(made["metadata"]["uid"])
+        assert pod is not None
+        assert pod.running
+        assert (pod.key, pod.node, pod.labels) == (ObjectKey(namespace.name, "a"), node, {"role": "worker"})
+        shown = view.node(node)
+        assert shown is not None
+        assert (shown.ready, shown.allocatable[GPU]) == (True, 8_000)
+        assert view.owned(uid) == {}
+        await api.patch(f"{namespace.path}/pods/a", {"metadata": {"ownerReferences": [owner]}})
+        await _holds(lambda: set(view.owned(uid)) == {pod.key}, "the pod has an owner")
+        await api.delete(f"{namespace.path}/pods/a")
+        await _holds(lambda: not view.taken(node) and view.pod(pod.metadata.uid) is None, "the pod is gone")
+        assert view.owned(uid) == {}
