@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeGuard
 
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Framework, Phase, SupervisedJob
+from supervisor.domain.job import Framework, Phase, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 
 _RELEASED = (Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
+
+_UNDECIDED_SECONDS = 1.0
+"""What is decided about a notice comes first, however short it is: within milliseconds, unless the store is away."""
 
 
 Likeness = tuple[int, Host | None, bool]
@@ -68,17 +71,42 @@ def _kind(
     job: SupervisedJob, worker: Worker, notices: Mapping[Host, ReclaimNotice], policy: Policy
 ) -> tuple[DirectiveKind, int, float | None]:
     decision = job.decision
+    own = notices.get(worker.host)
     if decision.stop is not None and worker.run <= decision.stop.run:
-        told = decision.stop.everyone or worker.rank == 0
-        return (DirectiveKind.STOP if told else DirectiveKind.RUN), decision.stop.generation, None
+        return _stopping(decision.stop, worker, own, policy)
     if decision.phase in (Phase.SUSPENDED, Phase.TIMED_OUT):
         return DirectiveKind.STOP, decision.generation, None
-    if worker.host in decision.exclusions and worker.host in notices:
-        at = deadline_of(notices[worker.host], policy) - policy.leave_margin_seconds
-        return DirectiveKind.LEAVE, decision.excluded_at, at
+    if own is not None and worker.host in decision.exclusions:
+        return DirectiveKind.LEAVE, decision.excluded_at, deadline_of(own, policy) - policy.leave_margin_seconds
+    if _announced(own) and not job.over:
+        return DirectiveKind.LEAVE, decision.generation, _undecided_at(own, policy)
     if decision.exclusions and job.spec.framework is Framework.TORCHRUN:
         return DirectiveKind.CHECKPOINT, decision.excluded_at, None
     return DirectiveKind.RUN, decision.generation, None
+
+
+def _stopping(
+    stop: Stop, worker: Worker, own: ReclaimNotice | None, policy: Policy
+) -> tuple[DirectiveKind, int, float | None]:
+    """STOP for those who are told; the others go on, but not down with their host.
+
+    Their LEAVE is later than the last moment at which everybody is told to stop, which it stands in for.
+    """
+    if stop.everyone or worker.rank == 0:
+        return DirectiveKind.STOP, stop.generation, None
+    if not _announced(own):
+        return DirectiveKind.RUN, stop.generation, None
+    end = max(deadline_of(own, policy), stop.since + policy.margin_seconds)
+    return DirectiveKind.LEAVE, stop.generation, end - policy.leave_margin_seconds / 2
+
+
+def _announced(own: ReclaimNotice | None) -> TypeGuard[ReclaimNotice]:
+    return own is not None and own.state is NoticeState.ACTIVE
+
+
+def _undecided_at(own: ReclaimNotice, policy: Policy) -> float:
+    """When a process leaves of whose notice nothing has been made until then."""
+    return max(deadline_of(own, policy) - policy.leave_margin_seconds, own.first_seen + _UNDECIDED_SECONDS)
 
 
 def _most_urgent(job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> ReclaimNotice | None:

@@ -21,6 +21,9 @@ TLS, coalesced over 50 ms 137 ms."""
 _HEARTBEATS_AT_ONCE = 100
 """With TLS a push takes some 20 µs: 10,000 without a pause held everything else up for a fifth of a second."""
 
+_SOON_SECONDS = 1.0
+"""A LEAVE that takes effect later than this may wait for more: every notice brings one."""
+
 MOST_STREAMS = 40_000
 """Of one job: 5,000 hosts with 8 processes each."""
 
@@ -42,7 +45,7 @@ class _Telling:
 
     def __init__(self, directives: JobDirectives, now: float) -> None:
         self._directives = directives
-        self._now = now
+        self.now = now
         self._told: dict[Likeness, tuple[Directive, bytes]] = {}
 
     def to(self, worker: Worker) -> tuple[Directive, bytes]:
@@ -51,7 +54,7 @@ class _Telling:
         told = self._told.get(likeness)
         if told is None:
             directive = self._directives.directive(worker)
-            told = self._told[likeness] = (directive, line(message(directive, worker.job, self._now)))
+            told = self._told[likeness] = (directive, line(message(directive, worker.job, self.now)))
         return told
 
 
@@ -129,7 +132,7 @@ class Processes:
         return [connection.worker for connection in self._jobs.get(job, _Job()).connections.values()]
 
     def refresh(self, names: Iterable[JobName]) -> None:
-        """Sends what has changed: a STOP or LEAVE at once, anything else with what comes in the next 50 ms."""
+        """Sends what has changed: what takes effect soon at once, anything else with what comes in the next 50 ms."""
         for name in names:
             job, telling = self._jobs.get(name), self._telling(name)
             if job is None or telling is None:
@@ -181,7 +184,9 @@ class Processes:
 
 def _urgent(connection: _Connection, telling: _Telling) -> bool:
     directive, _ = telling.to(connection.worker)
-    return directive.kind is not DirectiveKind.RUN and directive != connection.sent
+    if directive.kind is DirectiveKind.RUN or directive == connection.sent:
+        return False
+    return directive.act_at is None or directive.act_at - telling.now < _SOON_SECONDS
 
 
 def _send(connection: _Connection, telling: _Telling | None) -> None:

@@ -10,6 +10,7 @@ from supervisor.decide.situation import View
 from supervisor.domain.directive import DirectiveKind, Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase, Stop, SupervisedJob
+from supervisor.domain.notice import NoticeState, ReclaimNotice
 from tests.decide.decide_world import POLICY, World
 
 LIVE = (Phase.RUNNING, Phase.SHRINKING, Phase.RESUMING)
@@ -221,10 +222,24 @@ def _directives_follow(after: SupervisedJob, view: View) -> None:
                 assert decision.phase in (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT)
                 assert rank == 0 or decision.stop is None or decision.stop.everyone
             if told.kind is DirectiveKind.LEAVE:
-                assert host in view.notices
-                assert told.act_at == deadline_of(view.notices[host], POLICY) - POLICY.leave_margin_seconds
+                _leaves_with_its_host(view.notices[host], decision, told.act_at)
+            if _announced(view, host) and not after.over:
+                assert told.kind in (DirectiveKind.LEAVE, DirectiveKind.STOP), "nobody goes down with its host unwarned"
             if decision.phase is Phase.STOPPING and rank == 0:
                 assert told.kind is DirectiveKind.STOP
+
+
+def _announced(view: View, host: Host) -> bool:
+    return host in view.notices and view.notices[host].state is NoticeState.ACTIVE
+
+
+def _leaves_with_its_host(notice: ReclaimNotice, decision: Decision, at: float | None) -> None:
+    """Shortly before the deadline; where there is less time than that, not before a decision could be there."""
+    last = deadline_of(notice, POLICY) - POLICY.leave_margin_seconds
+    since = notice.first_seen if decision.stop is None else decision.stop.since + POLICY.margin_seconds
+    assert at is not None
+    assert at >= last
+    assert at == last or at <= max(last + POLICY.leave_margin_seconds, since + 1)
 
 
 def _orders_follow(after: SupervisedJob) -> None:

@@ -53,12 +53,36 @@ def test_without_a_notice_everybody_goes_on() -> None:
 def test_a_notice_is_shown_before_anything_is_decided() -> None:
     """A process sees the notice on its own host, the others the job's most urgent one, and all go on."""
     told = {number: _told(running_job(), GROUP, number) for number in (1, 5, 6)}
-    assert {each.kind for each in told.values()} == {DirectiveKind.RUN}
+    assert [number for number, each in told.items() if each.act_at is None or each.act_at <= T0] == [1]
+    assert told[1].kind is DirectiveKind.RUN
     assert {number: each.notice for number, each in told.items()} == {
         1: GROUP[Host("n6")],
         5: GROUP[Host("n5")],
         6: GROUP[Host("n6")],
     }
+
+
+def test_a_process_does_not_go_down_with_its_host_because_nothing_was_decided() -> None:
+    """As when the store is away: it leaves shortly before its own deadline, and nobody else does."""
+    leave = _told(running_job(), GROUP, 5)
+    assert (leave.kind, leave.act_at) == (DirectiveKind.LEAVE, T0 + 120 - POLICY.leave_margin_seconds)
+    assert leave.generation == running_job().decision.generation
+    assert _told(running_job(), GROUP, 6, rank=0).kind is DirectiveKind.LEAVE
+    assert _told(running_job(), GROUP, 1).kind is DirectiveKind.RUN
+
+
+def test_what_is_gone_tells_nobody_to_leave() -> None:
+    """A LEAVE without a decision needs an announcement: a node that is back lives."""
+    assert _told(running_job(), noticed(notice(5, state=NoticeState.GONE)), 5).kind is DirectiveKind.RUN
+
+
+def test_however_short_a_notice_is_the_decision_comes_first() -> None:
+    """A LEAVE is final: had it taken effect, rank 0 would not hear the STOP that is decided a moment later."""
+    short = noticed(notice(5, left=1.5))
+    assert _told(running_job(), short, 5, rank=0).act_at == T0 + 1.0
+    assert _told(running_job(), noticed(notice(5, left=0.0)), 5, rank=0).act_at == T0 + 1.0
+    stopping = decide(running_job(spec(6, 6)), seeing(short)).job
+    assert _told(stopping, short, 5, rank=0).kind is DirectiveKind.STOP
 
 
 def test_only_announced_notices_of_the_job_are_shown() -> None:
@@ -112,13 +136,25 @@ def test_a_withdrawn_notice_takes_its_leave_back() -> None:
 
 
 def test_a_stop_goes_to_rank_zero_alone() -> None:
-    """Wherever rank 0 is; the doomed ranks and those whose rank is unknown go on meanwhile."""
+    """Wherever rank 0 is; the others and those whose rank is unknown go on meanwhile."""
     job = _stopping()
     stop = _told(job, GROUP, 1, rank=0)
     assert (stop.kind, stop.act_at, stop.generation) == (DirectiveKind.STOP, None, job.decision.generation)
     assert _told(job, GROUP, 6, rank=0).kind is DirectiveKind.STOP
-    assert _told(job, GROUP, 6, rank=3).kind is DirectiveKind.RUN
+    assert _told(job, GROUP, 2, rank=3).kind is DirectiveKind.RUN
     assert _told(job, GROUP, 2, rank=None).kind is DirectiveKind.RUN
+
+
+def test_a_doomed_rank_of_a_stopping_run_leaves_after_everybody_should_have_been_told() -> None:
+    """Only where nobody could decide that: the STOP for everybody comes before it."""
+    job = _stopping()
+    leave = _told(job, GROUP, 6, rank=3)
+    assert leave.kind is DirectiveKind.LEAVE
+    told = T0 + 100 - POLICY.leave_margin_seconds
+    assert leave.act_at is not None
+    assert told < leave.act_at < T0 + 100
+    assert decide(job, seeing(GROUP), 98).job.decision.stop is not None
+    assert _told(decide(job, seeing(GROUP), 98).job, GROUP, 6, rank=3).kind is DirectiveKind.STOP
 
 
 def test_then_it_goes_to_everybody() -> None:

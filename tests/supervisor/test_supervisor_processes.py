@@ -73,7 +73,7 @@ async def test_the_first_line_is_the_whole_present_state(served: Served) -> None
 
 
 async def test_stop_goes_to_rank_zero_alone(served: Served) -> None:
-    """The others go on until it has answered, and hear of the notice meanwhile."""
+    """The others go on until it has answered, and hear of the notice meanwhile; the doomed one, how long it has."""
     training = await Training(served).start()
     await training.agents["n3"].notices("n3")
     stop = await training.ranks[0].lines.matching(directive="STOP")
@@ -81,8 +81,9 @@ async def test_stop_goes_to_rank_zero_alone(served: Served) -> None:
     assert stop["release"] is False
     for process in training.ranks[1:]:
         lines = [await process.lines.next(), *await process.lines.before_heartbeat()]
-        assert {line["directive"] for line in lines} == {"RUN"}
         assert lines[-1]["notice"]["host"] == "n3"
+        assert {line["directive"] for line in lines if line["act_in"] == 0} <= {"RUN"}
+        assert lines[-1]["directive"] == ("LEAVE" if process is training.ranks[2] else "RUN")
 
 
 async def test_a_rank_that_becomes_zero_is_told_to_stop(served: Served) -> None:
@@ -142,14 +143,17 @@ async def test_the_ranks_are_told_together_when_nobody_is_rank_zero(served: Serv
 
 
 async def test_a_notice_is_shown_before_anything_is_decided(tmp_path: Path) -> None:
-    """While a group is still collected, every process knows; each its own host's notice first."""
+    """While a group is still collected, every process knows; each its own host's notice first, and when that ends."""
     async with serving(tmp_path, window_seconds=30.0) as served:
         training = await Training(served).start(least=1)
         await training.agents["n2"].notices("n2", left=50.0)
         await training.agents["n3"].notices("n3", left=40.0)
-        lines = [await process.lines.matching(directive="RUN") for process in training.ranks]
-        while [line["notice"]["host"] for line in lines] != ["n3", "n2", "n3"]:
-            lines = [await process.lines.next() for process in training.ranks]
+        lines = [await process.lines.next() for process in training.ranks]
+        for rank, host in enumerate(["n3", "n2", "n3"]):
+            while (lines[rank]["notice"] or {}).get("host") != host:
+                lines[rank] = await training.ranks[rank].lines.next()
+        assert [line["directive"] for line in lines] == ["RUN", "LEAVE", "LEAVE"]
+        assert 35 < lines[2]["act_in"] < 40 - 0.5
         assert lines[0]["notice"]["id"] == "metadata/uid-n3#1"
         assert lines[0]["notice"]["source"] == "metadata"
         assert 35 < lines[0]["seconds_left"] <= 40
