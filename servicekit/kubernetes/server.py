@@ -1,25 +1,20 @@
 """The connection to one API server: requests with a time limit, streams, and errors by what to do next."""
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
-from kubernetes_asyncio.client.configuration import Configuration
-from kubernetes_asyncio.client.rest import RESTClientObject
-from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
 
+from servicekit.kubernetes.access import Access, as_pod, is_pod
 from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
     ChangedMeanwhileError,
-    ConfigurationError,
     HistoryLostError,
     NotThereError,
     RefusedError,
@@ -31,8 +26,9 @@ _MOST_AT_ONCE = 32
 _MOST_LINE = 8 * 1024 * 1024
 """Bytes of one event: etcd takes 1.5 MiB, as JSON that may be some more."""
 
-_IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_READ_AHEAD = 2 * 1024 * 1024
+"""Bytes: one event at a time, whatever its size."""
+
 _DEFAULT_NAMESPACE = "default"
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
@@ -64,20 +60,23 @@ class Call:
 
 
 class ApiServer:
-    """Speaks as whoever the configuration names. Close it.
+    """Speaks as whoever the access names. Close it.
 
     Args:
-        configuration: Address, authority and credentials.
-        namespace: Where the configuration is at home.
+        access: Address, authority and credentials.
         timeout_seconds: For one request with its answer.
     """
 
-    def __init__(self, configuration: Configuration, namespace: str, timeout_seconds: float) -> None:
-        self.namespace = namespace
+    def __init__(self, access: Access, timeout_seconds: float) -> None:
+        self.namespace = access.namespace or _DEFAULT_NAMESPACE
         self.requests = 0
         self.timeout_seconds = timeout_seconds
-        self._configuration = configuration
-        self._client = RESTClientObject(configuration)
+        self._access = access
+        self._client = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=access.tls),
+            trust_env=access.proxy_from_environment,
+            read_bufsize=_READ_AHEAD,
+        )
         self._turns = asyncio.Semaphore(_MOST_AT_ONCE)
 
     @classmethod
@@ -87,18 +86,12 @@ class ApiServer:
         Raises:
             ConfigurationError: There is nothing of the kind, or it is no good.
         """
-        configuration = Configuration()
-        try:
-            if not kubeconfig and _IN_CLUSTER in os.environ:
-                namespace = _load_in_cluster(configuration)
-            else:
-                loader = await load_kube_config(
-                    kubeconfig or None, client_configuration=configuration, persist_config=False
-                )
-                namespace = (loader.current_context or {})["context"].get("namespace", "")
-            return cls(configuration, namespace or _DEFAULT_NAMESPACE, timeout_seconds)
-        except Exception as error:  # There is no end to what such a file may hold.
-            raise ConfigurationError(f"no cluster to connect to: {error}") from error
+        if not kubeconfig and is_pod():
+            return cls(as_pod(), timeout_seconds)
+        # Imported here: the client library costs 36 MiB, which a pod needs none of.
+        from servicekit.kubernetes.kubeconfig import by_kubeconfig  # noqa: PLC0415
+
+        return cls(await by_kubeconfig(kubeconfig or None), timeout_seconds)
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -137,26 +130,26 @@ class ApiServer:
     async def _sent(self, call: Call, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
         self.requests += 1
         try:
-            async with self._client.pool_manager.request(
+            async with self._client.request(
                 call.method,
-                f"{self._configuration.host}{call.path}?{urlencode(call.query or {})}",
+                f"{self._access.url}{call.path}?{urlencode(call.query or {})}",
                 data=call.body,
-                headers={"Content-Type": call.content_type, "Accept": "application/json", **await self._credentials()},
+                headers={
+                    "Content-Type": call.content_type,
+                    "Accept": "application/json",
+                    **await self._access.credentials(),
+                },
                 timeout=limits,
-                proxy=self._client.proxy,
-                proxy_headers=self._client.proxy_headers,
-                server_hostname=self._client.server_hostname,
+                proxy=self._access.proxy,
+                proxy_headers=self._access.proxy_headers,
+                server_hostname=self._access.server_hostname,
             ) as response:
                 if not response.ok:
                     raise refusal(response.status, await response.read())
                 with _aborted_unless_finished(response):
                     yield response
-        except (aiohttp.ClientError, OSError, TimeoutError, ConfigException) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ApiUnavailableError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
-
-    async def _credentials(self) -> dict[str, str]:
-        settings = await self._configuration.auth_settings()
-        return {each["key"]: each["value"] for each in settings.values() if each["value"]}
 
 
 @contextmanager
@@ -168,11 +161,6 @@ def _aborted_unless_finished(response: aiohttp.ClientResponse) -> Iterator[None]
         if response.connection is not None and response.connection.transport is not None:
             response.connection.transport.abort()
         raise
-
-
-def _load_in_cluster(configuration: Configuration) -> str:
-    load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # The library's own.
-    return _OWN_NAMESPACE.read_text(encoding="utf-8").strip()
 
 
 def refusal(status: int, body: bytes) -> ApiError:

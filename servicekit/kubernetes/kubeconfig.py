@@ -1,0 +1,60 @@
+"""Access by a kubeconfig file, which the client library reads: there is no end to what such a file may hold."""
+
+import ssl
+from collections.abc import Mapping
+
+from kubernetes_asyncio.client.configuration import Configuration
+from kubernetes_asyncio.config import ConfigException, load_kube_config
+
+from servicekit.kubernetes.access import Access
+from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
+
+
+async def by_kubeconfig(file: str | None) -> Access:
+    """By that file, or where none is named by `~/.kube/config`.
+
+    Raises:
+        ConfigurationError: It is not there, or no good.
+    """
+    configuration = Configuration()
+    try:
+        loader = await load_kube_config(file, client_configuration=configuration, persist_config=False)
+        return Access(
+            url=str(configuration.host),
+            namespace=(loader.current_context or {})["context"].get("namespace", ""),
+            tls=_tls(configuration),
+            credentials=_Credentials(configuration).headers,
+            server_hostname=configuration.tls_server_name,
+            proxy=configuration.proxy,
+            proxy_headers=configuration.proxy_headers,
+            proxy_from_environment=True,
+        )
+    except Exception as error:
+        raise ConfigurationError(f"no cluster to connect to: {error}") from error
+
+
+def _tls(configuration: Configuration) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if configuration.disable_strict_ssl_verification:
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+class _Credentials:
+    """A token of the file, or of whatever program the file names, which is asked again when it expires."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+
+    async def headers(self) -> Mapping[str, str]:
+        """What names the user."""
+        try:
+            settings = await self._configuration.auth_settings()
+        except ConfigException as error:
+            raise ApiUnavailableError(f"no credentials: {error}") from error
+        return {each["key"]: each["value"] for each in settings.values() if each["value"]}
