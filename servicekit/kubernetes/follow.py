@@ -26,11 +26,26 @@ _TOO_SHORT = 0.5
 
 
 class Follower(Generic[R]):
-    """Lists once with `list`, then `run` follows for ever."""
+    """Lists once with `list`, then `run` follows for ever.
+
+    Args:
+        collection: What to follow.
+        mirror: What shows it.
+        clock: Monotonic instants.
+        watch_seconds: How long one watch goes on.
+        cached: Lists may be a little old: the watch tells the rest. For what runs on every node.
+    """
 
     def __init__(
-        self, collection: Collection[R], mirror: Mirror[R], clock: Clock, watch_seconds: int = _WATCH_SECONDS
+        self,
+        collection: Collection[R],
+        mirror: Mirror[R],
+        clock: Clock,
+        watch_seconds: int = _WATCH_SECONDS,
+        *,
+        cached: bool = False,
     ) -> None:
+        self._cached = cached
         self._collection = collection
         self._mirror = mirror
         self._watch_seconds = watch_seconds
@@ -38,7 +53,16 @@ class Follower(Generic[R]):
         self._fault = Fault(f"watch of {collection.kind.plural}", clock)
         self._backoff = Backoff(_FIRST_PAUSE, _MOST_PAUSE)
         self._synced = False
+        self._watching = False
+        self._lost = False
         self.lists = 0
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the mirror may be behind, for people; None while a watch tells it everything."""
+        if self._watching:
+            return None
+        return self._fault.reason or "not listed yet"
 
     async def list(self) -> None:
         """Brings the mirror up to date, all at once: there is no half of a list to see.
@@ -47,7 +71,7 @@ class Follower(Generic[R]):
             ApiError: It could not be had; the mirror is as it was.
         """
         self.lists += 1
-        objects, version = await self._collection.list()
+        objects, version = await self._collection.list(self._mirror.version if self._cached and not self._lost else "")
         self._mirror.listed(objects, version)
         self._synced = True
 
@@ -61,7 +85,7 @@ class Follower(Generic[R]):
             try:
                 return await self.list()
             except (ApiUnavailableError, HistoryLostError) as error:
-                self._fault.failed(str(error))
+                self._failed(error)
                 await asyncio.sleep(self._backoff.next())
 
     async def run(self) -> None:
@@ -70,8 +94,7 @@ class Follower(Generic[R]):
             try:
                 await self.once()
             except ApiError as error:
-                self._synced = False
-                self._fault.failed(str(error))
+                self._failed(error)
                 await asyncio.sleep(self._backoff.next())
 
     async def once(self) -> None:
@@ -84,7 +107,7 @@ class Follower(Generic[R]):
             await self.list()
         begun = self._clock.monotonic()
         try:
-            watch = self._collection.watch(self._mirror.version, self._watch_seconds, self._fault.recovered)
+            watch = self._collection.watch(self._mirror.version, self._watch_seconds, self._opened)
             async with aclosing(watch) as news:
                 async for kind, told in news:
                     self._tell(kind, told)
@@ -94,6 +117,16 @@ class Follower(Generic[R]):
                 self._backoff.reset()
         if lived < _TOO_SHORT:
             raise ApiUnavailableError("the watch ended as soon as it had begun")
+
+    def _opened(self) -> None:
+        self._watching = True
+        self._fault.recovered()
+
+    def _failed(self, error: ApiError) -> None:
+        self._synced = self._watching = False
+        # Asked for what it does not know any more, the API server would answer the same again.
+        self._lost = isinstance(error, HistoryLostError)
+        self._fault.failed(str(error))
 
     def _tell(self, kind: EventType, told: R | str) -> None:
         if isinstance(told, str):

@@ -39,6 +39,8 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     429: ApiUnavailableError,
 }
 _SERVER_ERRORS = 500
+_TIMED_OUT, _AHEAD = 504, "Too large resource version"
+"""Asked for a version that it has not come to: it lags, or the cluster was restored from a backup."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -170,4 +172,6 @@ def refusal(status: int, body: bytes) -> ApiError:
     except msgspec.MsgspecError:
         message = ""
     kind = ApiUnavailableError if status >= _SERVER_ERRORS else _BY_STATUS.get(status, RefusedError)
+    if status == _TIMED_OUT and _AHEAD in message:
+        kind = HistoryLostError
     return kind(message or f"the API server answered {status}")

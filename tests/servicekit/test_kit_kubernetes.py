@@ -132,7 +132,9 @@ class Following:
 
 
 @asynccontextmanager
-async def following(directory: Path, *answers: Answer, timeout_seconds: float = 2.0) -> AsyncIterator[Following]:
+async def following(
+    directory: Path, *answers: Answer, timeout_seconds: float = 2.0, cached: bool = False
+) -> AsyncIterator[Following]:
     """A follower, and the script that it meets."""
     script = Script([*answers])
     application = web.Application()
@@ -145,7 +147,8 @@ async def following(directory: Path, *answers: Answer, timeout_seconds: float = 
     collection = Collection(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing))
     mirror: Mirror[Thing] = Mirror(lambda _before, _after: None)
     try:
-        yield Following(script, server, collection, mirror, Follower(collection, mirror, Clock(), watch_seconds=1))
+        follower = Follower(collection, mirror, Clock(), watch_seconds=1, cached=cached)
+        yield Following(script, server, collection, mirror, follower)
     finally:
         await server.close()
         await runner.cleanup()
@@ -210,6 +213,37 @@ async def test_the_watch_tells_what_changes(tmp_path: Path) -> None:
         await one.until({"a": 9, "c": 21})
         assert one.script.lists == 1
         assert [each.get("resourceVersion") for each in one.script.asked] == [None, "7", "20"]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+async def test_only_who_follows_says_that_it_misses_nothing(tmp_path: Path, *, cached: bool) -> None:
+    """Before the first watch and after one that broke there is trouble, with its reason."""
+    answers = [page(7, "a"), watch(last=0.6), watch(last=0.6), answered(500, {"message": "broken"}), page(9, "b")]
+    async with following(tmp_path, *answers, answered(403, {"message": "no more"}), cached=cached) as one:
+        seen = [one.follower.trouble]
+        task = asyncio.create_task(one.follower.run())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while "no more" not in (seen[-1] or ""):
+                    if one.follower.trouble != seen[-1]:
+                        seen.append(one.follower.trouble)
+                    await asyncio.sleep(0)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert seen == ["not listed yet", None, "broken", "no more"]
+        versions = [each.get("resourceVersion") for each in one.script.asked if "watch" not in each]
+        assert versions == (["0", "7"] if cached else [None, None])
+
+
+@pytest.mark.parametrize("lost", [answered(410, {}), answered(504, {"message": "Too large resource version: 9"})])
+async def test_what_the_api_server_does_not_know_any_more_is_not_asked_for_twice(tmp_path: Path, lost: Answer) -> None:
+    """Restored from a backup, it never comes to where the mirror was: then the list is of the present."""
+    answers = [page(7, "a"), answered(500, {}), lost, page(3, "b"), watch(event("ADDED", thing("c", 4)))]
+    async with following(tmp_path, *answers, cached=True) as one:
+        await one.until({"b": 3, "c": 4})
+        versions = [each.get("resourceVersion") for each in one.script.asked if "watch" not in each]
+        assert versions == ["0", "7", None]
 
 
 @pytest.mark.parametrize(
