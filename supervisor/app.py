@@ -22,6 +22,7 @@ from supervisor.identity.tokens import Tokens
 from supervisor.ingest.ageing import Ageing
 from supervisor.ingest.agents import AgentPorts, ReclaimService
 from supervisor.ingest.launchers import LauncherEndpoints
+from supervisor.ingest.pod_reports import PodReports, nowhere
 from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.jobs.kinds import Kinds
 from supervisor.jobs.standalone import StandaloneJobs
@@ -75,10 +76,12 @@ class Supervisor:
             )
         )
         self._ageing = Ageing(store, self._agents, settings, clock)
+        self._pod_reports = PodReports(cluster.node_of if cluster else nowhere, lambda: store.snapshot().notices)
         self._reclaim = ReclaimService(
             AgentPorts(
                 store=store,
                 agents=self._agents,
+                pods=self._pod_reports,
                 refusals=self._refusals,
                 bearer=tokens.bearer,
                 policy=settings,
@@ -142,6 +145,7 @@ class Supervisor:
             _log.warning("store.not_pruned", why=str(error))
         jobs = self._store.snapshot().jobs
         self._agents.forget(before)
+        self._pod_reports.forget_others(self._agents.all())
         self._launchers.forget_others(jobs)
         self._processes.forget_others(jobs)
         failpoint(At.PRUNED)

@@ -9,6 +9,7 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import Subject
 from supervisor.domain.placement import Placement
 from supervisor.jobs.kinds import Adapter
 from supervisor.store.interface import Store, StoreError
@@ -82,6 +83,11 @@ class OnCluster:
     def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, frozenset[Host]]:
         """See `supervisor.control.facts.Surroundings`."""
         return {}
+
+    def node_of(self, pod: Subject) -> Host | None:
+        """The node that a pod is bound to, which never changes; None where it is not seen."""
+        seen = self.view.pod(pod.uid)
+        return Host(seen.node) if seen is not None and seen.node else None
 
     def _tell(self) -> None:
         self._changed()

@@ -8,27 +8,38 @@ from supervisor.domain.ids import Host, Source
 
 
 class SourceState(StrEnum):
-    """A source's last answer; UNKNOWN is neither "no notice" nor "reclaimed"."""
+    """A source's last answer; UNKNOWN is neither "no notice" nor "reclaimed".
+
+    NOT_SPOT is one that is not asked, because there is nothing to announce.
+    """
 
     UNKNOWN = "unknown"
     CLEAR = "clear"
     NOTICED = "noticed"
+    NOT_SPOT = "not_spot"
+
+
+_NONE_ANNOUNCED = frozenset({SourceState.CLEAR, SourceState.NOT_SPOT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentView:
-    """One node's agent. `uid` is the machine's own id; a disconnected agent's sources are all unknown."""
+    """One node's agent. `uid` is the machine's own id; a disconnected agent's sources are all unknown.
+
+    `pod_sources` speak of pods alone: clear means that they see them all.
+    """
 
     node: Host
     uid: str
     session: int
     connected: bool
     sources: Mapping[Source, SourceState] = field(default_factory=dict)
+    pod_sources: Mapping[Source, SourceState] = field(default_factory=dict)
 
     @property
     def clear(self) -> bool:
-        """Every source has just answered that there is no notice."""
-        return self.connected and bool(self.sources) and set(self.sources.values()) == {SourceState.CLEAR}
+        """Every source has just answered that there is no notice, or cannot have one."""
+        return self.connected and bool(self.sources) and _NONE_ANNOUNCED.issuperset(self.sources.values())
 
 
 class Agents:
@@ -72,14 +83,26 @@ class Agents:
             known = self._agents[node]
             self._put(replace(known, sources={**known.sources, source: state}))
 
+    def pod_source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
+        """The same of a source that speaks of pods."""
+        if self.speaks(node, stream):
+            known = self._agents[node]
+            self._put(replace(known, pod_sources={**known.pod_sources, source: state}))
+
     def disconnect(self, node: Host, stream: object) -> None:
         """The stream has ended: from here on the node is unknown, unless another stream speaks for it by now."""
         if self.speaks(node, stream):
             del self._streams[node]
             self._silent[node] = self._now()
             known = self._agents[node]
-            unknown = dict.fromkeys(known.sources, SourceState.UNKNOWN)
-            self._put(replace(known, connected=False, sources=unknown))
+            self._put(
+                replace(
+                    known,
+                    connected=False,
+                    sources=dict.fromkeys(known.sources, SourceState.UNKNOWN),
+                    pod_sources=dict.fromkeys(known.pod_sources, SourceState.UNKNOWN),
+                )
+            )
 
     def forget(self, before: float) -> None:
         """Forgets the nodes that have been silent since before that instant: spot nodes seldom come back by name."""

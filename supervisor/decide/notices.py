@@ -17,27 +17,26 @@ def accept(known: ReclaimNotice | None, report: Report, now: float, policy: Poli
         return known
     if report.announcement is Announcement.WITHDRAWN:
         return _withdrawn(known, report, now)
-    if known is None:
-        return _episode(report, 1, now, policy)
-    if known.state is NoticeState.ACTIVE:
-        return _updated(known, report, now)
-    if known.state is NoticeState.EXPIRED and _passed(report, policy):
-        return _updated(known, report, now)  # The same old announcement, told by the next session.
-    return _episode(report, known.episode + 1, now, policy)
+    return _episode(report, 1, now, policy) if known is None else _announced(known, report, now, policy)
 
 
 def settle(notice: ReclaimNotice, *, agent_connected: bool, now: float, policy: Policy) -> ReclaimNotice:
-    """What time and the agent's presence make of an active notice whose deadline has passed."""
+    """What time and the agent's presence make of an active notice whose deadline has passed.
+
+    An agent that speaks for its node proves that the node is there; of a pod it proves nothing, and the pod is gone.
+    """
     if notice.state is not NoticeState.ACTIVE:
         return notice
     if now < settles_at(notice, agent_connected=agent_connected, policy=policy):
         return notice
-    return replace(notice, state=NoticeState.EXPIRED if agent_connected else NoticeState.GONE, ended_at=now)
+    alive = agent_connected and notice.subject.kind is SubjectKind.NODE
+    return replace(notice, state=NoticeState.EXPIRED if alive else NoticeState.GONE, ended_at=now)
 
 
 def settles_at(notice: ReclaimNotice, *, agent_connected: bool, policy: Policy) -> float:
     """The instant at which `settle` will change an active notice, if nothing else does before."""
-    grace = policy.expire_seconds if agent_connected else policy.gone_grace_seconds
+    alive = agent_connected and notice.subject.kind is SubjectKind.NODE
+    grace = policy.expire_seconds if alive else policy.gone_grace_seconds
     return deadline_of(notice, policy) + grace
 
 
@@ -86,6 +85,17 @@ def most_urgent(notices: Iterable[ReclaimNotice | None], policy: Policy) -> Recl
     """The one whose subject is gone first; None where there is none."""
     held = (notice for notice in notices if notice is not None)
     return min(held, key=lambda notice: (deadline_of(notice, policy), notice.id), default=None)
+
+
+def _announced(known: ReclaimNotice, report: Report, now: float, policy: Policy) -> ReclaimNotice:
+    if known.state is NoticeState.GONE and known.subject.kind is SubjectKind.POD:
+        # Its uid never comes back: the same end, told by the next session.
+        return replace(known, session=report.session, revision=report.revision)
+    if known.state is NoticeState.ACTIVE:
+        return _updated(known, report, now)
+    if known.state is NoticeState.EXPIRED and _passed(report, policy):
+        return _updated(known, report, now)  # The same old announcement, told by the next session.
+    return _episode(report, known.episode + 1, now, policy)
 
 
 def _withdrawn(known: ReclaimNotice | None, report: Report, now: float) -> ReclaimNotice | None:

@@ -9,7 +9,7 @@ from servicekit.wakeup import Wakeup
 from supervisor.decide.notices import settle, settles_at
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
-from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
 from supervisor.failpoints import At
 from supervisor.presence import Agents
 from supervisor.store.interface import Store, StoreUnavailableError
@@ -79,4 +79,7 @@ class Ageing:
         return at if silent is None else max(at, silent + self._policy.gone_grace_seconds)
 
     def _silent_since(self, notice: ReclaimNotice) -> float | None:
+        """Since when nobody speaks for the subject; a pod has nobody who would, and is not waited for."""
+        if notice.subject.kind is SubjectKind.POD:
+            return None
         return self._agents.silent_since(Host(notice.subject.name))

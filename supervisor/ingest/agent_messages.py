@@ -12,6 +12,7 @@ from supervisor.ingest.refused import MalformedError, OversizedError
 from supervisor.presence import AgentView, SourceState
 
 _MOST_NAME = 253
+_MOST_NAMESPACE = 63
 _MOST_TEXT = 512
 _MOST_SECONDS_LEFT = 366 * 86400.0
 _MOST_SOURCES = 16
@@ -26,6 +27,7 @@ _ANNOUNCEMENTS = {
 _STATES = {
     wire.SOURCE_STATE_CLEAR: SourceState.CLEAR,
     wire.SOURCE_STATE_NOTICED: SourceState.NOTICED,
+    wire.SOURCE_STATE_NOT_SPOT: SourceState.NOT_SPOT,
 }
 
 
@@ -58,8 +60,14 @@ def hello_view(hello: wire.Hello) -> AgentView:
         uid=_name("node_uid", hello.node_uid),
         session=hello.session,
         connected=True,
-        sources=dict(source_state(each) for each in hello.sources),
+        sources=dict(source_state(each) for each in hello.sources if not about_pods(each)),
+        pod_sources=dict(source_state(each) for each in hello.sources if about_pods(each)),
     )
+
+
+def about_pods(message: wire.SourceReport) -> bool:
+    """Whether the source speaks of pods, and not of the node."""
+    return message.about == wire.SUBJECT_KIND_POD
 
 
 def source_state(message: wire.SourceReport) -> tuple[Source, SourceState]:
@@ -72,21 +80,18 @@ def source_state(message: wire.SourceReport) -> tuple[Source, SourceState]:
 
 
 def report(message: wire.NoticeReport, speaker: AgentView) -> Report:
-    """A report of an agent about its own node.
+    """A report of an agent about its own node, or about a pod, which may be anybody's yet.
 
     Raises:
         MalformedError: A field is missing or wrong, or the report is about something else.
     """
-    subject = message.subject
-    if subject.kind != wire.SUBJECT_KIND_NODE or subject.name != speaker.node or subject.uid != speaker.uid:
-        raise MalformedError(f"the agent of {speaker.node} reports its own node only")
     if message.announcement not in _ANNOUNCEMENTS:
         raise MalformedError("announcement must be active or withdrawn")
     if not 0 < message.revision <= _MOST_NUMBER:
         raise MalformedError("revision must be set, and below 2**63")
     return Report(
         source=Source(_name("source", message.source)),
-        subject=Subject(SubjectKind.NODE, subject.name, subject.uid),
+        subject=_subject(message.subject, speaker),
         session=speaker.session,
         revision=message.revision,
         announcement=_ANNOUNCEMENTS[message.announcement],
@@ -94,6 +99,19 @@ def report(message: wire.NoticeReport, speaker: AgentView) -> Report:
         announced=_instant(message.deadline) if message.HasField("deadline") else "",
         message=message.message[:_MOST_TEXT],
     )
+
+
+def _subject(subject: wire.Subject, speaker: AgentView) -> Subject:
+    if subject.kind == wire.SUBJECT_KIND_POD:
+        namespace, _, name = subject.name.partition("/")
+        # A slash more would make one pod's name of another's.
+        if len(namespace) > _MOST_NAMESPACE or "/" in name:
+            raise MalformedError("a pod is named namespace/name")
+        full = f"{_name('namespace', namespace)}/{_name('pod', name)}"
+        return Subject(SubjectKind.POD, full, _name("uid", subject.uid))
+    if subject.kind != wire.SUBJECT_KIND_NODE or (subject.name, subject.uid) != (speaker.node, speaker.uid):
+        raise MalformedError(f"the agent of {speaker.node} reports its own node and pods only")
+    return Subject(SubjectKind.NODE, subject.name, subject.uid)
 
 
 def _name(field: str, text: str) -> str:

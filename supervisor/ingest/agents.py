@@ -15,10 +15,11 @@ from servicekit.failpoints import failpoint
 from supervisor.decide.notices import accept, replaced
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, Source
-from supervisor.domain.notice import ReclaimNotice, Report
+from supervisor.domain.notice import ReclaimNotice, Report, SubjectKind
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Agent, BadTokenError, Principal
-from supervisor.ingest.agent_messages import Received, decode, hello_view, report, source_state
+from supervisor.ingest.agent_messages import Received, about_pods, decode, hello_view, report, source_state
+from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.refused import ForeignTokenError, MalformedError, SlowReaderError, TooManyError, code_of
 from supervisor.presence import Agents, AgentView
 from supervisor.refusals import Code, Refusals, Wire, readable
@@ -56,6 +57,7 @@ class AgentPorts:
 
     store: Store
     agents: Agents
+    pods: PodReports
     refusals: Refusals
     bearer: Callable[[str | None], Principal]
     policy: Policy
@@ -170,7 +172,7 @@ class _Stream:
             raise ForeignTokenError(f"the token speaks for {self._node} only")
         view = hello_view(hello)
         reports = [report(each, view) for each in hello.notices]
-        for source in (*view.sources, *(each.source for each in reports)):
+        for source in (*view.sources, *view.pod_sources, *(each.source for each in reports)):
             self._admit(source)
         return view, reports
 
@@ -182,7 +184,8 @@ class _Stream:
 
     async def _replace_machine(self, uid: str) -> None:
         """Notices on an earlier machine of this name are over: another one speaks now."""
-        notices = [each for each in self._ports.store.snapshot().notices.values() if each.subject.name == self._node]
+        known = self._ports.store.snapshot().notices.values()
+        notices = [each for each in known if each.subject.name == self._node and each.subject.kind is SubjectKind.NODE]
         if len(notices) > _MOST_NOTICES:
             raise TooManyError(f"more than {_MOST_NOTICES} notices of {self._node} are known")
         earlier = [each.id for each in notices if each.subject.uid != uid]
@@ -260,7 +263,9 @@ class _Stream:
                 case "source":
                     name, state = source_state(message.source)
                     self._admit(name)
-                    self._ports.agents.source(self._node, self, name, state)
+                    agents = self._ports.agents
+                    tell = agents.pod_source if about_pods(message.source) else agents.source
+                    tell(self._node, self, name, state)
                 case "goodbye":
                     return
                 case "heartbeat" | None:
@@ -300,12 +305,13 @@ class _Stream:
     async def _put(self, said: Report) -> None:
         """Weighs a report, and acknowledges it once what came of it is durable."""
         failpoint(At.NOTICE_RECEIVED)
+        self._ports.pods.admit(self._node, said)
         received = self._ports.clock.now()
 
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
-            if known is not None and known.subject.name != self._node:
-                # The token names the node only: without this an agent could speak of any machine whose uid it knows.
-                raise MalformedError(f"{said.subject.uid} is the machine of {known.subject.name}")
+            if known is not None and known.subject != said.subject:
+                # The token names the node only: without this an agent could speak of anything whose uid it knows.
+                raise MalformedError(f"{said.subject.uid} is {known.subject.name}'s")
             return accept(known, said, received, self._ports.policy)
 
         notice = await self._ports.store.put_notice(said.id, change)

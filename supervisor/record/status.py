@@ -7,11 +7,12 @@ from typing import Any
 from aiohttp import web
 
 from servicekit.clock import Clock
+from supervisor.domain.ids import Source
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.identity.tokens import Viewer
 from supervisor.ingest.http import Bearer, bearer_as
-from supervisor.presence import Agents, AgentView
+from supervisor.presence import Agents, AgentView, SourceState
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
@@ -74,8 +75,16 @@ def _notice(notice: ReclaimNotice, now: float) -> Mapping[str, Any]:
 
 
 def _agent(agent: AgentView) -> Mapping[str, Any]:
-    sources = [{"source": source, "state": state} for source, state in agent.sources.items()]
-    return {"node": agent.node, "connected": agent.connected, "sources": sources}
+    return {
+        "node": agent.node,
+        "connected": agent.connected,
+        "sources": _sources(agent.sources),
+        "pod_sources": _sources(agent.pod_sources),
+    }
+
+
+def _sources(states: Mapping[Source, SourceState]) -> list[Mapping[str, Any]]:
+    return [{"source": source, "state": state} for source, state in states.items()]
 
 
 def _refused(refusals: Refusals) -> list[Mapping[str, Any]]:

@@ -76,6 +76,8 @@ class _SourceStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SourceSta
     """The last poll said: no notice."""
     SOURCE_STATE_NOTICED: _SourceState.ValueType  # 3
     """The last poll said: a notice."""
+    SOURCE_STATE_NOT_SPOT: _SourceState.ValueType  # 4
+    """Not asked, because the node's label says that it is no spot capacity: there is nothing to announce."""
 
 class SourceState(_SourceState, metaclass=_SourceStateEnumTypeWrapper): ...
 
@@ -86,6 +88,8 @@ SOURCE_STATE_CLEAR: SourceState.ValueType  # 2
 """The last poll said: no notice."""
 SOURCE_STATE_NOTICED: SourceState.ValueType  # 3
 """The last poll said: a notice."""
+SOURCE_STATE_NOT_SPOT: SourceState.ValueType  # 4
+"""Not asked, because the node's label says that it is no spot capacity: there is nothing to announce."""
 Global___SourceState: _TypeAlias = SourceState  # noqa: Y015
 
 @_typing.final
@@ -208,7 +212,7 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class Subject(_message.Message):
-    """What a notice is about."""
+    """What a notice is about: the agent's own node, or a pod on it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -290,12 +294,17 @@ class SourceReport(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     LAST_GOOD_POLL_AGE_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    ABOUT_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     state: Global___SourceState.ValueType
     last_good_poll_age: _builtins.float
     """Seconds since the last poll that got a usable answer; absent when there was none."""
     detail: _builtins.str
     """Why the state is unknown, or what a clear source warns of, at most 512 characters: for people."""
+    about: Global___SubjectKind.ValueType
+    """What the source speaks of; unspecified is the node. One that speaks of pods alone (unknown or clear: whether it
+    sees them all) says nothing about the node.
+    """
     def __init__(
         self,
         *,
@@ -303,10 +312,11 @@ class SourceReport(_message.Message):
         state: Global___SourceState.ValueType = ...,
         last_good_poll_age: _builtins.float | None = ...,
         detail: _builtins.str = ...,
+        about: Global___SubjectKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_good_poll_age", b"_last_good_poll_age", "last_good_poll_age", b"last_good_poll_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_good_poll_age", b"_last_good_poll_age", "detail", b"detail", "last_good_poll_age", b"last_good_poll_age", "source", b"source", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_good_poll_age", b"_last_good_poll_age", "about", b"about", "detail", b"detail", "last_good_poll_age", b"last_good_poll_age", "source", b"source", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_good_poll_age: _TypeAlias = _typing.Literal["last_good_poll_age"]  # noqa: Y015
     _WhichOneofArgType__last_good_poll_age: _TypeAlias = _typing.Literal["_last_good_poll_age", b"_last_good_poll_age"]  # noqa: Y015
