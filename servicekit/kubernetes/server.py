@@ -1,7 +1,7 @@
 """The connection to one API server: requests with a time limit, streams, and errors by what to do next."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Self
@@ -127,6 +127,34 @@ class ApiServer:
                     yield line
                 if len(rest) > _MOST_LINE:
                     raise ApiUnavailableError("a line without end")
+
+    @asynccontextmanager
+    async def channel(
+        self, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str]
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket with one of these protocols. It has no time limit: the caller has.
+
+        Raises:
+            ApiError: One of its kinds.
+        """
+        self.requests += 1
+        try:
+            async with (
+                self._turns,
+                self._client.ws_connect(
+                    f"{self._access.url}{path}?{urlencode(query)}",
+                    protocols=protocols,
+                    headers=await self._access.credentials(),
+                    proxy=self._access.proxy,
+                    proxy_headers=self._access.proxy_headers,
+                    server_hostname=self._access.server_hostname,
+                ) as channel,
+            ):
+                yield channel
+        except aiohttp.WSServerHandshakeError as error:
+            raise refusal(error.status, b"") from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ApiUnavailableError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
 
     @asynccontextmanager
     async def _sent(self, call: Call, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:

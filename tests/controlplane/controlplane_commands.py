@@ -136,8 +136,14 @@ def _kwok(layout: Layout) -> dict[str, object]:
         "server-address": f"{layout.address}:{_KWOK}",
         "node-lease-duration-seconds": _NODE_LEASE_SECONDS,
         "cidr": "10.64.0.0/16",
-        # Pods with hostNetwork stay pending on a node without an address.
-        "node-ip": "10.63.0.1",
+        # Every node has kwok for its kubelet: there the API server asks for what runs in a container. Pods with
+        # hostNetwork stay pending on a node without an address.
+        "node-ip": layout.address,
+        "node-port": _KWOK,
+        "tls-cert-file": layout.credentials.certificate,
+        "tls-private-key-file": layout.credentials.key,
+        # What a command in a container is here, each pod's own object says.
+        "enable-crds": "Exec",
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from tests.controlplane.controlplane_api import Api, Manifest, Refused, until
 from tests.controlplane.controlplane_commands import KWOK_LABEL
 from tests.controlplane.controlplane_credentials import write_kubeconfig
+from tests.controlplane.controlplane_kwok import EXEC_VERSION
 from tests.controlplane.controlplane_running import Cluster
 
 GPU = "nvidia.com/gpu"
@@ -73,6 +74,19 @@ class Namespace:
     async def running(self, name: str) -> Any:
         """The pod, once it is Running and Ready."""
         return await until(lambda: self._ready(name), f"pod {name} is Running and Ready")
+
+    async def runs_commands(self, pod: str, **variables: str) -> None:
+        """Have commands in that pod's containers run here, with these variables; kwok knows it a moment later."""
+        envs = [{"name": name, "value": value} for name, value in variables.items()]
+        await self._api.create(
+            f"/apis/{EXEC_VERSION}/namespaces/{self.name}/execs",
+            {
+                "apiVersion": EXEC_VERSION,
+                "kind": "Exec",
+                "metadata": {"name": pod},
+                "spec": {"execs": [{"local": {"envs": envs}}]},
+            },
+        )
 
     async def gone(self, name: str) -> None:
         """Return when there is no pod of that name."""

@@ -20,6 +20,7 @@ from tests.controlplane import controlplane_credentials as credentials
 from tests.controlplane.controlplane_binaries import Program
 from tests.controlplane.controlplane_commands import PORTS, Layout, arguments
 from tests.controlplane.controlplane_credentials import Credentials, User
+from tests.controlplane.controlplane_kwok import DEFINITION, DEFINITIONS, EXECS
 
 # 3 s on an idle machine.
 _START_SECONDS = 60.0
@@ -136,6 +137,7 @@ class ControlPlane:
         for program in (Program.ETCD, Program.API_SERVER):
             self.launch(program)
         self.wait_ready(Program.API_SERVER)
+        self._define_execs()
         others = (Program.CONTROLLER_MANAGER, Program.SCHEDULER, Program.KWOK)
         for program in others:
             self.launch(program)
@@ -143,6 +145,11 @@ class ControlPlane:
             self.wait_ready(program)
         account = f"{self._layout.url}/api/v1/namespaces/default/serviceaccounts/default"
         self._wait(account, Program.CONTROLLER_MANAGER, _START_SECONDS)
+
+    def _define_execs(self) -> None:
+        # Before kwok starts: it looks for them once, and then again after ever longer pauses.
+        self._request(f"{self._layout.url}{DEFINITIONS}", json.dumps(DEFINITION).encode())
+        self._wait(f"{self._layout.url}{EXECS}", Program.API_SERVER, _START_SECONDS)
 
     def stop(self) -> None:
         """End everything at once, as nothing of it is kept but the logs."""
@@ -172,6 +179,7 @@ class ControlPlane:
 
     def _request(self, url: str, body: bytes | None = None) -> bytes:
         headers = {"Authorization": f"Bearer {self.cluster.token}"} if url.startswith(self._layout.url) else {}
+        headers["Content-Type"] = "application/json"
         request = urllib.request.Request(url, body, headers)  # noqa: S310  # The scheme is ours.
         with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS, context=self._trusted) as answer:  # noqa: S310  # As above.
             content: bytes = answer.read()
