@@ -27,8 +27,9 @@ from supervisor.store.interface import (
     StoreUnavailableError,
     decided_since,
 )
+from supervisor.store.job_resource import JOBS, JobSpec, JobStatus
 from supervisor.store.names import notice_key
-from supervisor.store.resources import JOBS, NOTICES, JobSpec, JobStatus, NoticeSpec, NoticeStatus
+from supervisor.store.notice_resource import NOTICES, NoticeSpec, NoticeStatus
 from supervisor.store.shapes import JobShape, NoticeShape, Stored
 from supervisor.store.shelf import Shelf
 

@@ -10,19 +10,9 @@ from servicekit.kubernetes.objects import Metadata, ObjectKey
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
+from supervisor.store.job_resource import JobResource, JobSpec, JobStatus, job_spec, job_status
 from supervisor.store.names import job_key, notice_key
-from supervisor.store.resources import (
-    JobResource,
-    JobSpec,
-    JobStatus,
-    NoticeResource,
-    NoticeSpec,
-    NoticeStatus,
-    job_spec,
-    job_status,
-    notice_spec,
-    notice_status,
-)
+from supervisor.store.notice_resource import NoticeResource, NoticeSpec, NoticeStatus, notice_spec, notice_status
 
 K_co = TypeVar("K_co", bound=Hashable, covariant=True)
 T = TypeVar("T")

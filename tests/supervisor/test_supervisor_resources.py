@@ -27,16 +27,10 @@ from supervisor.domain.job import (
     SupervisedJob,
 )
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
+from supervisor.store.job_resource import JobResource, job_spec, job_status
 from supervisor.store.names import bare_name, job_key, job_name, notice_key
-from supervisor.store.resources import (
-    GROUP,
-    JobResource,
-    NoticeResource,
-    job_spec,
-    job_status,
-    notice_spec,
-    notice_status,
-)
+from supervisor.store.notice_resource import NoticeResource, notice_spec, notice_status
+from supervisor.store.resources import GROUP
 from tests.decide.decide_builders import T0, notice, observing, running_job, waiting_job
 
 HOME = "home"
