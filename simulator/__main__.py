@@ -1,4 +1,4 @@
-"""`python -m simulator demo`, `replay` and `metadata`; each explains itself with --help."""
+"""`python -m simulator demo`, `replay`, `metadata` and `et-operator`; each explains itself with --help."""
 
 import argparse
 import asyncio
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from simulator import demo, replay
 from simulator.cloud import control
+from simulator.et_operator import command as et_operator
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -16,11 +17,16 @@ def main(arguments: Sequence[str]) -> int:
     demo.add_arguments(commands.add_parser("demo", help="replay real reclaims against a real job, and judge"))
     replay.add_arguments(commands.add_parser("replay", help="whole traces and made-up ones, judged"))
     control.add_arguments(commands.add_parser("metadata", help="metadata of nodes, to announce and withdraw by hand"))
+    et_operator.add_arguments(commands.add_parser("et-operator", help="a stand-in for et-operator, on a cluster"))
     given = parser.parse_args(arguments)
     if given.command == "demo":
         return demo.main(given)
     if given.command == "replay":
         return replay.main(given)
+    if given.command == "et-operator":
+        from simulator.et_operator import process  # noqa: PLC0415 - the client library is 63 MiB, for this command alone
+
+        return process.main(given)
     asyncio.run(control.serve(given.nodes, given.listen, given.control, given.mode, given.cloud))
     return 0
 

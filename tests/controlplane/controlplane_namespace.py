@@ -17,7 +17,7 @@ from tests.controlplane.controlplane_running import Cluster
 GPU = "nvidia.com/gpu"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _RBAC_GROUP = "rbac.authorization.k8s.io"
-_OWNER_LABEL = "controlplane.test/namespace"
+OWNER_LABEL = "controlplane.test/namespace"
 
 
 class Namespace:
@@ -42,7 +42,7 @@ class Namespace:
                     "labels": {
                         **KWOK_LABEL,
                         "kubernetes.io/hostname": full,
-                        _OWNER_LABEL: self.name,
+                        OWNER_LABEL: self.name,
                         **(labels or {}),
                     },
                 },
@@ -60,7 +60,7 @@ class Namespace:
             {
                 "metadata": {"name": name, **metadata},
                 "spec": {
-                    "nodeSelector": {_OWNER_LABEL: self.name},
+                    "nodeSelector": {OWNER_LABEL: self.name},
                     # kwok runs no container, so there need be no image.
                     "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
                 },

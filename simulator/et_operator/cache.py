@@ -1,0 +1,110 @@
+"""What the operator sees of a cluster: its jobs, their pods and scalings, each kind followed by a watch."""
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.collection import Collection, Kind, Selection
+from servicekit.kubernetes.follow import Follower
+from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.objects import Object, ObjectKey
+from servicekit.kubernetes.server import ApiServer
+from simulator.et_operator.objects import PODS, SCALE_INS, SCALE_OUTS, TRAINING_JOBS, Pod, Scale, TrainingJob
+from simulator.et_operator.vocabulary import GROUP, GROUP_LABEL
+
+R = TypeVar("R", bound=Object)
+
+
+class Followed(Generic[R]):
+    """One kind of object: where it is written, and what is known of it."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        kind: Kind,
+        shape: type[R],
+        changed: Callable[[R | None, R | None], None],
+        selection: Selection,
+    ) -> None:
+        self.collection: Collection[R] = Collection(
+            server, kind, lambda data: msgspec.json.decode(data, type=shape), selection
+        )
+        self.mirror: Mirror[R] = Mirror(changed)
+        self.follower = Follower(self.collection, self.mirror, Clock())
+
+
+class Cache:
+    """Everything; `changed` is called with the job that something happened to, `lost` with a pod that was deleted.
+
+    Args:
+        server: Of the cluster.
+        namespace: Whose jobs are seen; empty = of all.
+        across: Whether a job's pods are found by its name alone, in whatever namespace they are.
+        changed: Is told of a job.
+        lost: Is told of a pod.
+    """
+
+    def __init__(
+        self,
+        server: ApiServer,
+        changed: Callable[[ObjectKey], None],
+        lost: Callable[[Pod], None],
+        *,
+        across: bool,
+        namespace: str = "",
+    ) -> None:
+        self._across = across
+        self._changed = changed
+        self._lost = lost
+        self._by_job: dict[ObjectKey, dict[ObjectKey, Pod]] = {}
+        home = Selection(namespace=namespace)
+        # Not only of that namespace: whether they are whose they seem to be is the question.
+        pods = Selection(labels=f"{GROUP_LABEL}={GROUP}")
+        self.jobs = Followed(server, TRAINING_JOBS, TrainingJob, self._job_changed, home)
+        self.scale_ins = Followed(server, SCALE_INS, Scale, self._scale_changed, home)
+        self.scale_outs = Followed(server, SCALE_OUTS, Scale, self._scale_changed, home)
+        self.pods = Followed(server, PODS, Pod, self._pod_changed, pods)
+
+    @property
+    def followers(self) -> tuple[Follower[TrainingJob] | Follower[Scale] | Follower[Pod], ...]:
+        """Of all kinds."""
+        return (
+            self.jobs.follower,
+            self.scale_ins.follower,
+            self.scale_outs.follower,
+            self.pods.follower,
+        )
+
+    def pods_of(self, job: ObjectKey) -> Iterable[Pod]:
+        """A job's pods."""
+        return self._by_job.get(self._home(job), {}).values()
+
+    def _home(self, job: ObjectKey) -> ObjectKey:
+        return ObjectKey("", job.name) if self._across else job
+
+    def _job_changed(self, before: TrainingJob | None, after: TrainingJob | None) -> None:
+        if (one := after or before) is not None:
+            self._changed(one.metadata.key)
+
+    def _scale_changed(self, before: Scale | None, after: Scale | None) -> None:
+        if (one := after or before) is not None:
+            self._changed(one.job)
+
+    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        for pod in (before, after):
+            if pod is not None:
+                self._by_job.setdefault(self._home(pod.job), {}).pop(pod.metadata.key, None)
+        if after is not None:
+            self._by_job[self._home(after.job)][after.metadata.key] = after
+        elif before is not None:
+            self._lost(before)
+        if (one := after or before) is not None:
+            for job in self._jobs_of(one):
+                self._changed(job)
+
+    def _jobs_of(self, pod: Pod) -> Iterable[ObjectKey]:
+        if not self._across:
+            return [pod.job]
+        return [job for job in self.jobs.mirror.objects if job.name == pod.job.name]

@@ -1,0 +1,118 @@
+"""What the operator makes for a job: its ConfigMap, its workers, its launcher."""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any
+
+from simulator.et_operator.objects import TrainingJob, owner
+from simulator.et_operator.vocabulary import (
+    CONTAINER,
+    EDL,
+    GROUP,
+    GROUP_LABEL,
+    INDEX_LABEL,
+    JOB_LABEL,
+    ROLE_LABEL,
+    Role,
+    index_of,
+)
+
+_MOUNTED = "/etc/mpi"
+_HOSTS_VOLUME = "training-job-hostfile"
+_CONFIG_VOLUME = "training-job-config"
+_DISCOVERY = f"#!/bin/bash\nwhile read line\ndo\necho $line\ndone < {EDL}/hostfile\n"
+_INIT = (
+    f"cp {_MOUNTED}/hostfile {EDL}/hostfile && chmod 600 {EDL}/hostfile"
+    f" && cp {_MOUNTED}/discover_hosts.sh {EDL}/discover_hosts.sh && chmod +x {EDL}/discover_hosts.sh"
+)
+_INIT_RESOURCES = {"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"}
+
+Manifest = Mapping[str, Any]
+
+
+def launcher_name(job: TrainingJob) -> str:
+    """The launcher's pod."""
+    return f"{job.metadata.name}-launcher"
+
+
+def config_name(job: TrainingJob) -> str:
+    """The ConfigMap whose host list and script the launcher begins with."""
+    return f"{job.metadata.name}-config"
+
+
+def host_list(job: TrainingJob, workers: Iterable[str]) -> str:
+    """The file: `host:slots` a line, in the order of the workers' numbers."""
+    slots = job.spec.slots_per_worker
+    return "".join(f"{worker}:{slots}\n" for worker in sorted(workers, key=index_of))
+
+
+def config_data(job: TrainingJob, workers: Iterable[str]) -> Manifest:
+    """What the ConfigMap holds."""
+    return {"hostfile": host_list(job, workers), "discover_hosts.sh": _DISCOVERY}
+
+
+def config_metadata(job: TrainingJob) -> Manifest:
+    """The rest of the ConfigMap's metadata."""
+    return {"labels": {"app": job.metadata.name}, "ownerReferences": [owner(job)]}
+
+
+def worker_metadata(job: TrainingJob, worker: str) -> Manifest:
+    """The rest of a worker's metadata."""
+    return _metadata(job, Role.WORKER, {INDEX_LABEL: str(index_of(worker))})
+
+
+def launcher_metadata(job: TrainingJob) -> Manifest:
+    """The rest of the launcher's metadata."""
+    return _metadata(job, Role.LAUNCHER, {})
+
+
+def worker_spec(job: TrainingJob) -> Manifest:
+    """A worker waits for ssh, whatever its template would run. It is never restarted in its place."""
+    spec = _spec(job, Role.WORKER)
+    spec["containers"][0].setdefault("command", ["sh", "-c", "/usr/sbin/sshd && sleep 365d"])
+    return spec
+
+
+def launcher_spec(job: TrainingJob) -> Manifest:
+    """The launcher, for which a first container copies host list and script out of the ConfigMap."""
+    spec = _spec(job, Role.LAUNCHER)
+    container = spec["containers"][0]
+    hosts, config = {"mountPath": EDL, "name": _HOSTS_VOLUME}, {"mountPath": _MOUNTED, "name": _CONFIG_VOLUME}
+    container["volumeMounts"] = [*container.get("volumeMounts", []), hosts, config]
+    spec["volumes"] = [
+        *spec.get("volumes", []),
+        {"name": _HOSTS_VOLUME, "emptyDir": {}},
+        {"name": _CONFIG_VOLUME, "configMap": {"name": config_name(job)}},
+    ]
+    spec["initContainers"] = [
+        {
+            "name": "init-hostfile",
+            "image": "alpine:3.10",
+            "command": ["sh", "-c", _INIT],
+            "resources": {"limits": _INIT_RESOURCES, "requests": _INIT_RESOURCES},
+            "volumeMounts": [hosts, config],
+        }
+    ]
+    return spec
+
+
+def _spec(job: TrainingJob, role: Role) -> dict[str, Any]:
+    spec: dict[str, Any] = deepcopy(_replicas(job, role)["spec"])
+    spec["restartPolicy"] = "Never"
+    spec["containers"][0]["name"] = spec["containers"][0].get("name", CONTAINER)
+    return spec
+
+
+def _metadata(job: TrainingJob, role: Role, labels: Mapping[str, str]) -> Manifest:
+    template = _replicas(job, role).get("metadata", {})
+    ours = {GROUP_LABEL: GROUP, JOB_LABEL: job.metadata.name, ROLE_LABEL: role.value, **labels}
+    return {
+        "labels": {**template.get("labels", {}), **ours},
+        "annotations": template.get("annotations", {}),
+        "ownerReferences": [owner(job)],
+    }
+
+
+def _replicas(job: TrainingJob, role: Role) -> dict[str, Any]:
+    specs = job.spec.et_replica_specs
+    return (specs.launcher if role is Role.LAUNCHER else specs.worker).template

@@ -1,0 +1,259 @@
+"""The stand-in itself: one task a job, which looks, waits as long as the real one would, and acts on what it saw."""
+
+import asyncio
+import shlex
+import time
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import structlog
+
+from servicekit.kubernetes.collection import Collection
+from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, UnreadableError
+from servicekit.kubernetes.execute import execute
+from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.server import ApiServer, Call
+from servicekit.wakeup import Wakeup
+from simulator.et_operator import manifests
+from simulator.et_operator.cache import Cache, Followed
+from simulator.et_operator.objects import CONFIG_MAPS, ConfigMap, Pod, Scale, Status, TrainingJob
+from simulator.et_operator.reconcile import (
+    Action,
+    MakeConfig,
+    MakeLauncher,
+    MakeWorker,
+    Outcome,
+    Remove,
+    View,
+    WriteHosts,
+    reconcile,
+)
+from simulator.et_operator.scaling import OperatorCrashedError, Scaling, failed, scale_in, scale_out
+from simulator.et_operator.settings import AS_OBSERVED, Flaw, Settings
+from simulator.et_operator.vocabulary import CONTAINER, EDL, Phase, index_of, worker_name
+
+log = structlog.get_logger()
+
+
+class Operator:
+    """Runs the TrainingJobs of a cluster, as et-operator would.
+
+    Args:
+        server: The cluster, as one who may do everything there.
+        settings: How fast it is, and how faulty.
+    """
+
+    def __init__(self, server: ApiServer, settings: Settings = AS_OBSERVED) -> None:
+        self._server = server
+        self._settings = settings
+        self._cache = Cache(
+            server,
+            self._wake,
+            self._lost,
+            across=Flaw.ALL_NAMESPACES in settings.flaws,
+            namespace=settings.namespace,
+        )
+        self._configs = Collection(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
+        self._wakeups: dict[ObjectKey, Wakeup] = {}
+        self._hosts: dict[str, frozenset[str]] = {}
+        """By the launcher's uid."""
+        self._deleted: dict[ObjectKey, dict[str, float]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Runs for ever.
+
+        Raises:
+            NotThereError: The definitions are missing: the real one ends then, too.
+            OperatorCrashedError: It was given a ScaleIn that ends it.
+        """
+        log.info("et-operator.started", note="a stand-in, not et-operator itself")
+        for follower in self._cache.followers:
+            await follower.first()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                for follower in self._cache.followers:
+                    tasks.create_task(follower.run())
+                for job in list(self._cache.jobs.mirror.objects.values()):
+                    self._found(job)
+        except* OperatorCrashedError as errors:
+            raise OperatorCrashedError(str(errors.exceptions[0])) from errors
+        finally:
+            self._tasks = None
+
+    # What has happened.
+
+    def _found(self, job: TrainingJob) -> None:
+        self._wake(job.metadata.key)
+        if Flaw.EXTRA_WORKER_AT_START in self._settings.flaws and job.status.phase == Phase.RUNNING:
+            last = max(map(index_of, job.status.target_workers or ()), default=-1)
+            self._start(self._make_worker(job, worker_name(job.metadata.name, last + 1)))
+
+    def _wake(self, job: ObjectKey) -> None:
+        # Before `run` has begun there is nobody to serve a job; it wakes all of them itself.
+        if self._tasks is None:
+            return
+        if job not in self._wakeups and job in self._cache.jobs.mirror.objects:
+            self._wakeups[job] = Wakeup()
+            self._start(self._serve(job))
+        elif job in self._wakeups:
+            self._wakeups[job].set()
+
+    def _lost(self, pod: Pod) -> None:
+        if not pod.is_launcher:
+            self._deleted.setdefault(pod.job, {})[pod.name] = time.monotonic()
+            asyncio.get_running_loop().call_later(self._settings.pace.forget, self._wake, pod.job)
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        if self._tasks is not None:
+            self._tasks.create_task(coroutine)
+        else:
+            coroutine.close()
+
+    # One job.
+
+    async def _serve(self, key: ObjectKey) -> None:
+        waited = ""
+        wakeup = self._wakeups[key]
+        while (job := self._cache.jobs.mirror.objects.get(key)) is not None:
+            view = self._view(job)
+            outcome = reconcile(view, self._settings, _now())
+            try:
+                if outcome is not None and outcome.delay and outcome.reason != waited:
+                    await asyncio.sleep(outcome.delay)
+                    waited = outcome.reason
+                elif outcome is not None:
+                    waited = ""
+                    await self._do(view, outcome)
+                elif not await self._scale(view):
+                    waited = ""
+                    await wakeup.wait()
+            except (NotThereError, ChangedMeanwhileError) as error:
+                log.info("et-operator.again", job=key, why=str(error))
+                await wakeup.wait(self._settings.pace.retry)
+            except ApiError as error:
+                log.warning("et-operator.failed", job=key, why=str(error))
+                await asyncio.sleep(self._settings.pace.retry)
+        del self._wakeups[key]
+        self._deleted.pop(key, None)
+
+    def _view(self, job: TrainingJob) -> View:
+        pods = list(self._cache.pods_of(job.metadata.key))
+        launcher = next((pod for pod in pods if pod.is_launcher), None)
+        oldest = time.monotonic() - self._settings.pace.forget
+        deleted = self._deleted.get(job.metadata.key, {})
+        return View(
+            job=job,
+            workers=tuple(pod for pod in pods if not pod.is_launcher),
+            launcher=launcher,
+            hosts=self._hosts.get(launcher.metadata.uid) if launcher else None,
+            deleted=frozenset(name for name, when in deleted.items() if when > oldest),
+        )
+
+    async def _do(self, view: View, outcome: Outcome) -> None:
+        log.info("et-operator.step", job=view.job.metadata.key, reason=outcome.reason, actions=len(outcome.actions))
+        for action in outcome.actions:
+            await self._carry_out(view, action)
+        # Whoever writes the status meanwhile has written it in vain.
+        await asyncio.sleep(self._settings.pace.write)
+        await self._write_status(view.job, outcome.status)
+
+    async def _write_status(self, job: TrainingJob, status: Status) -> None:
+        if status != job.status:
+            content = {"status": msgspec.to_builtins(status)}
+            self._cache.jobs.mirror.wrote(await self._cache.jobs.collection.merge(job, content, "status"))
+
+    # What is done about it.
+
+    async def _carry_out(self, view: View, action: Action) -> None:
+        job = view.job
+        match action:
+            case MakeConfig(hosts):
+                await self._make_config(job, hosts)
+            case MakeWorker(name):
+                await self._make_worker(job, name)
+            case MakeLauncher(hosts):
+                name, metadata = manifests.launcher_name(job), manifests.launcher_metadata(job)
+                launcher = await self._make_pod(job, name, manifests.launcher_spec(job), metadata)
+                self._hosts[launcher.metadata.uid] = hosts
+            case Remove(pod):
+                await self._remove(pod)
+            case WriteHosts(launcher, hosts):
+                await self._run(launcher, _writing(manifests.host_list(job, hosts)))
+                self._hosts[launcher.metadata.uid] = hosts
+
+    async def _make_config(self, job: TrainingJob, hosts: tuple[str, ...]) -> None:
+        key = ObjectKey(job.metadata.namespace, manifests.config_name(job))
+        content = {"data": manifests.config_data(job, hosts)}
+        try:
+            await self._configs.make(key, content, **manifests.config_metadata(job))
+        except ChangedMeanwhileError:
+            log.info("et-operator.config-kept", config=key)
+
+    async def _make_worker(self, job: TrainingJob, name: str) -> None:
+        await self._make_pod(job, name, manifests.worker_spec(job), manifests.worker_metadata(job, name))
+
+    async def _make_pod(
+        self, job: TrainingJob, name: str, spec: manifests.Manifest, metadata: manifests.Manifest
+    ) -> Pod:
+        key = ObjectKey(job.metadata.namespace, name)
+        pod = await self._cache.pods.collection.make(key, {"spec": spec}, **metadata)
+        self._cache.pods.mirror.wrote(pod)
+        return pod
+
+    async def _remove(self, pod: Pod) -> None:
+        path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.name}"
+        body = msgspec.json.encode({"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}})
+        try:
+            await self._server.request(Call(method="DELETE", path=path, body=body))
+        except (NotThereError, ChangedMeanwhileError):
+            log.info("et-operator.pod-gone-already", pod=pod.name)
+        self._cache.pods.mirror.deleted(pod)
+
+    async def _run(self, launcher: Pod, script: str) -> None:
+        ran = await execute(self._server, launcher.metadata.key, CONTAINER, ["sh", "-c", script])
+        if ran.code:
+            raise UnreadableError(f"a command in {launcher.name} ended with {ran.code}: {ran.said}")
+
+    # Scaling.
+
+    async def _scale(self, view: View) -> bool:
+        """One step of one of the job's scalings; returns whether there was one to make."""
+        for followed, step in ((self._cache.scale_ins, scale_in), (self._cache.scale_outs, scale_out)):
+            for scale in list(followed.mirror.objects.values()):
+                ours = scale.job == view.job.metadata.key and view.job.status.phase in (Phase.RUNNING, Phase.SCALING)
+                if ours and (scaling := step(view, scale)) is not None:
+                    await self._do_scaling(view, followed, scale, await self._tried(view, scaling))
+                    return True
+        return False
+
+    async def _tried(self, view: View, scaling: Scaling) -> Scaling:
+        if scaling.script is None:
+            return scaling
+        try:
+            if view.launcher is None:
+                return failed(view)
+            await self._run(view.launcher, scaling.script)
+        except ApiError:
+            return failed(view)
+        return scaling
+
+    async def _do_scaling(self, view: View, followed: Followed[Scale], scale: Scale, scaling: Scaling) -> None:
+        log.info("et-operator.scale", job=view.job.metadata.key, scale=scale.metadata.name, phase=scaling.status.phase)
+        for action in scaling.actions:
+            await self._carry_out(view, action)
+        content = {"status": msgspec.to_builtins(scaling.status)}
+        followed.mirror.wrote(await followed.collection.merge(scale, content, "status"))
+        await self._write_status(view.job, scaling.job)
+
+
+def _writing(hosts: str) -> str:
+    # A container's own /etc/edl is elsewhere where containers are processes of this machine.
+    return f"printf %s {shlex.quote(hosts)} > ${{EDL:-{EDL}}}/hostfile"
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,38 @@
+"""The stand-in as a process of its own, until a signal."""
+
+import argparse
+import asyncio
+import sys
+
+from servicekit.kubernetes.errors import ApiError
+from servicekit.kubernetes.server import ApiServer
+from servicekit.lifecycle import RootTaskEnded, run, run_tasks, stop_on_signals
+from servicekit.logs import LogFormat, configure
+from simulator.et_operator.definitions import define
+from simulator.et_operator.operator import Operator
+from simulator.et_operator.settings import QUICK, Pace, Settings
+
+_REQUEST_SECONDS = 10.0
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs until a signal; 1 = it ended by itself, as the real one does."""
+    configure(LogFormat.CONSOLE, "info")
+    return run(lambda: _serve(arguments))
+
+
+async def _serve(arguments: argparse.Namespace) -> int:
+    settings = Settings(QUICK if arguments.quick else Pace(), frozenset(arguments.flaw))
+    server = await ApiServer.connect(arguments.kubeconfig, _REQUEST_SECONDS)
+    stop = asyncio.Event()
+    try:
+        with stop_on_signals(stop):
+            if arguments.define:
+                await define(server)
+            await run_tasks({"et-operator": Operator(server, settings).run}, stop)
+    except (RootTaskEnded, ApiError) as error:
+        sys.stderr.write(f"et-operator (stand-in): {error.__cause__ or error}\n")
+        return 1
+    finally:
+        await server.close()
+    return 0

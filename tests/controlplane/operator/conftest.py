@@ -1,0 +1,16 @@
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.controlplane_api import Api
+from tests.controlplane.controlplane_namespace import Namespace
+from tests.controlplane.controlplane_running import Cluster
+from tests.controlplane.operator.operator_jobs import Jobs, defined
+
+
+@pytest.fixture
+async def jobs(cluster: Cluster, api: Api, namespace: Namespace, tmp_path: Path) -> Jobs:
+    """The jobs of the test's namespace, which has a node for them; nobody runs them yet."""
+    await defined(cluster)
+    await namespace.node()
+    return Jobs(api, namespace, tmp_path)

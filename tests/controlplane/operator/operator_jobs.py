@@ -1,0 +1,169 @@
+"""TrainingJobs in one test's namespace, and the stand-in operator that runs them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from servicekit.kubernetes.server import ApiServer
+from simulator.et_operator.definitions import define
+from simulator.et_operator.operator import Operator
+from simulator.et_operator.settings import QUICK, Flaw, Pace, Settings
+from tests.controlplane.controlplane_api import Api, Manifest, until
+from tests.controlplane.controlplane_namespace import GPU, OWNER_LABEL, Namespace
+from tests.controlplane.controlplane_running import Cluster
+
+SUSPENDED = "job-supervisor.kube-ai.io/job-suspended"
+RESUME: dict[str, Any] = {"phase": "Created", "conditions": [], "targetWorkers": None, "currentWorkers": None}
+_GROUP = "/apis/kai.alibabacloud.com/v1alpha1"
+
+
+def training_job(home: str, workers: int, worker: Mapping[str, Any] | None, **spec: Any) -> dict[str, Any]:
+    """The spec of a job of so many workers on that namespace's nodes; more of the worker's part, and of the spec."""
+    return {
+        "restartPolicy": "OnFailure",
+        **spec,
+        "etReplicaSpecs": {
+            "launcher": {"replicas": 1, "template": _template(home)},
+            "worker": {"replicas": workers, **(worker or {}), "template": _template(home, limits={GPU: "1"})},
+        },
+    }
+
+
+def _template(home: str, **resources: Any) -> Manifest:
+    container = {"name": "et", "image": "none", "resources": resources}
+    return {"spec": {"nodeSelector": {OWNER_LABEL: home}, "containers": [container]}}
+
+
+class Jobs:
+    """The jobs of one namespace; what a command in a job's launcher finds as its EDL is in a directory here."""
+
+    def __init__(self, api: Api, namespace: Namespace, directory: Path) -> None:
+        self._api = api
+        self.namespace = namespace
+        self._directory = directory
+        self._path = f"{_GROUP}/namespaces/{namespace.name}"
+
+    async def create(self, name: str, workers: int, worker: Mapping[str, Any] | None = None, **spec: Any) -> None:
+        """Make a job, in whose launcher commands can be run."""
+        self.edl(name).mkdir(parents=True)
+        await self.namespace.runs_commands(f"{name}-launcher", EDL=str(self.edl(name)))
+        await self._make(
+            "TrainingJob", "trainingjobs", name, training_job(self.namespace.name, workers, worker, **spec)
+        )
+
+    def edl(self, name: str) -> Path:
+        """Where the commands of a job's launcher write."""
+        return self._directory / self.namespace.name / name
+
+    async def scale(self, kind: str, name: str, job: str, **spec: Any) -> None:
+        """Make a ScaleIn or a ScaleOut."""
+        await self._make(kind, f"{kind.lower()}s", name, {"selector": {"name": job}, **spec})
+
+    async def scale_phase(self, kind: str, name: str) -> str:
+        """How far that is."""
+        return str((await self._api.get(f"{self._path}/{kind.lower()}s/{name}")).get("status", {}).get("phase", ""))
+
+    async def get(self, name: str) -> Any:
+        """The job as it is now."""
+        return await self._api.get(f"{self._path}/trainingjobs/{name}")
+
+    async def status(self, name: str) -> Any:
+        """Its status as it is now."""
+        return (await self.get(name)).get("status", {})
+
+    async def phase(self, name: str, phase: str, **more: Any) -> Any:
+        """Its status, once it has that phase and whatever else is named."""
+
+        async def reached() -> Any:
+            status = await self.status(name)
+            return status if {**status, "phase": phase, **more} == status else None
+
+        return await until(reached, f"{name} is {phase} {more or ''}")
+
+    async def annotate(self, name: str, value: str | None) -> None:
+        """Set or remove the annotation that asks for the suspension."""
+        await self._api.patch(f"{self._path}/trainingjobs/{name}", {"metadata": {"annotations": {SUSPENDED: value}}})
+
+    async def patch(self, name: str, spec: Manifest) -> None:
+        """Change the job's spec."""
+        await self._api.patch(f"{self._path}/trainingjobs/{name}", {"spec": spec})
+
+    async def write_status(self, name: str, status: Manifest) -> None:
+        """Change its status, as somebody else than the operator."""
+        await self._api.patch(f"{self._path}/trainingjobs/{name}/status", {"status": status})
+
+    async def delete(self, name: str) -> None:
+        """Delete it."""
+        await self._api.delete(f"{self._path}/trainingjobs/{name}")
+
+    async def config(self, name: str) -> Any:
+        """What its ConfigMap holds."""
+        return (await self._api.get(f"{self.namespace.path}/configmaps/{name}-config"))["data"]
+
+    async def rewrite_config(self, name: str, hosts: str) -> None:
+        """Change the list that the next launcher begins with."""
+        await self._api.patch(f"{self.namespace.path}/configmaps/{name}-config", {"data": {"hostfile": hosts}})
+
+    async def pods(self, name: str) -> dict[str, Any]:
+        """Its pods by name."""
+        found = await self._api.get(f"{self.namespace.path}/pods", labelSelector=f"training-job-name={name}")
+        return {pod["metadata"]["name"]: pod for pod in found["items"]}
+
+    async def has_pods(self, name: str, *pods: str, seconds: float = 30.0) -> dict[str, Any]:
+        """Its pods, once they are just these."""
+
+        async def just_these() -> Any:
+            found = await self.pods(name)
+            return [found] if set(found) == set(pods) else None
+
+        [found] = await until(just_these, f"{name} has just the pods {', '.join(pods) or 'none'}", seconds)
+        return dict(found)
+
+    async def end_pod(self, name: str, phase: str) -> None:
+        """Have a pod end, as its kubelet would say."""
+        await self._api.patch(f"{self.namespace.path}/pods/{name}/status", {"status": {"phase": phase}})
+
+    async def delete_pod(self, name: str) -> None:
+        """Delete a pod."""
+        await self._api.delete(f"{self.namespace.path}/pods/{name}")
+
+    async def _make(self, kind: str, plural: str, name: str, spec: Manifest) -> None:
+        manifest = {
+            "apiVersion": "kai.alibabacloud.com/v1alpha1",
+            "kind": kind,
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        await self._api.create(f"{self._path}/{plural}", manifest)
+
+
+def names(job: str, workers: Iterable[int], *, launcher: bool = True) -> list[str]:
+    """The pods of a job with these workers."""
+    return [*(f"{job}-worker-{index}" for index in workers), *([f"{job}-launcher"] if launcher else [])]
+
+
+@asynccontextmanager
+async def operating(
+    cluster: Cluster, namespace: str, *flaws: Flaw, pace: Pace = QUICK
+) -> AsyncIterator["asyncio.Task[None]"]:
+    """The stand-in, for the jobs of one namespace; its task ends before the block where it crashes."""
+    server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
+    operator = Operator(server, Settings(pace, frozenset(flaws), namespace))
+    task = asyncio.create_task(operator.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await server.close()
+
+
+async def defined(cluster: Cluster) -> None:
+    """Have the definitions in the cluster, and served."""
+    server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
+    try:
+        await define(server)
+    finally:
+        await server.close()
