@@ -15,17 +15,20 @@ from servicekit.settings import SettingsError, describe, load
 from servicekit.tls import CertificateUnusable
 from supervisor.failpoints import At
 from supervisor.identity.tokens import SecretError, Tokens
+from supervisor.leadership.interface import LeadershipError, LeadershipLost
 from supervisor.settings import PREFIX, Settings
 from supervisor.store.interface import StoreError
 
 _USAGE = 64
 _COLLECT_EVERY = 50_000
 _FAILED = 1
+_DEPOSED = 75
+"""EX_TEMPFAIL: start it again, as one that stands by."""
 _MOST_DAYS = 36500
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code: 64 for wrong usage or settings, 1 for what cannot be served."""
+    """The command; returns its exit code: 64 wrong usage or settings, 1 cannot be served, 75 no longer the leader."""
     given = _parser().parse_args(arguments)
     try:
         settings = load(Settings, PREFIX, os.environ)
@@ -33,12 +36,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), _USAGE)
     try:
         return _serve(settings) if given.command == "serve" else _token(settings, given)
-    except (StoreError, SecretError, CertificateUnusable, OSError) as error:
+    except (StoreError, SecretError, CertificateUnusable, LeadershipError, OSError) as error:
         return _complain(str(error), _FAILED)
     except RootTaskEnded as ended:
-        if not isinstance(ended.__cause__, OSError):
-            raise  # A bug of ours: its traceback is what helps.
-        return _complain(str(ended.__cause__), _FAILED)
+        return _ended(ended)
+
+
+def _ended(ended: RootTaskEnded) -> int:
+    cause = ended.__cause__
+    while isinstance(cause, RootTaskEnded):  # A leader's tasks run within the one task of leading.
+        cause = cause.__cause__
+    if isinstance(cause, LeadershipLost):
+        return _complain(str(cause), _DEPOSED)
+    if not isinstance(cause, OSError):
+        raise ended  # A bug of ours: its traceback is what helps.
+    return _complain(str(cause), _FAILED)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,16 +1,18 @@
 """The wiring list: what the supervisor is made of."""
 
 import asyncio
-import os
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from servicekit import descriptors
+from servicekit.address import parse
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.lifecycle import run_tasks, stop_on_signals
+from servicekit.probes import Probes
 from servicekit.tls import Files, ServerCertificate
 from supervisor.control.facts import Alone, Facts
 from supervisor.control.loop import Control, Ports
@@ -18,6 +20,7 @@ from supervisor.domain.ids import STANDALONE, Host, JobName
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
+from supervisor.health import Standing, SupervisorHealth
 from supervisor.identity.tokens import Tokens
 from supervisor.ingest.ageing import Ageing
 from supervisor.ingest.agents import AgentPorts, ReclaimService
@@ -26,6 +29,7 @@ from supervisor.ingest.pod_reports import PodReports, nowhere
 from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.jobs.kinds import Kinds
 from supervisor.jobs.standalone import StandaloneJobs
+from supervisor.leadership.interface import Leadership, Unopposed
 from supervisor.presence import Agents
 from supervisor.record.status import StatusEndpoint
 from supervisor.refusals import SUMMARY_SECONDS, Refusals
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
 
 STORE_FILE = "supervisor.sqlite"
 _PRUNE_SECONDS = 600.0
+
+Task = Callable[[], Coroutine[Any, Any, None]]
 
 _log = structlog.get_logger()
 
@@ -55,6 +61,7 @@ class Supervisor:
         *,
         certificate: ServerCertificate | None = None,
         cluster: "OnCluster | None" = None,
+        leadership: Leadership = Unopposed(),  # noqa: B008 - it has no state
     ) -> None:
         self._settings = settings
         self._store = store
@@ -71,6 +78,7 @@ class Supervisor:
                 facts=self._facts,
                 processes=self._processes,
                 adapter=Kinds({STANDALONE: StandaloneJobs(self._launchers), **(cluster.adapters if cluster else {})}),
+                leadership=leadership,
                 policy=settings,
                 clock=clock,
             )
@@ -119,8 +127,12 @@ class Supervisor:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, then stops against the flow: goodbye on the streams, then the servers."""
-        tasks = {
-            "store": self._store.run,
+        await run_tasks({"store": self._store.run, **self.tasks}, stop)
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        """Root tasks, by name, beside the store's."""
+        tasks: dict[str, Task] = {
             "control": self._control.run,
             "ageing": self._ageing.run,
             "watch": self._watch,
@@ -133,7 +145,7 @@ class Supervisor:
             tasks["certificate"] = self._certificate.run
         if self._cluster is not None:
             tasks.update(self._cluster.tasks)
-        await run_tasks(tasks, stop)
+        return tasks
 
     async def prune_once(self) -> None:
         """Forgets what ended long ago; what cannot be forgotten now will be later."""
@@ -199,50 +211,51 @@ async def serve(settings: Settings) -> int:
     tokens = Tokens.load(settings.data_dir)
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
-        store = await open_store(settings, clock)
-        stack.push_async_callback(store.close)
-        cluster = None
-        if settings.store is StoreKind.KUBERNETES:
-            cluster = await open_cluster(settings, clock)
-            stack.push_async_callback(cluster.close)
+        health = await stack.enter_async_context(_probes(settings.probe_address))
+        if settings.store is StoreKind.SQLITE:
+            store = await SqliteStore.open(settings.data_dir / STORE_FILE)
+            stack.push_async_callback(store.close)
+            health.standing = Standing.SERVING
+            with stop_on_signals(stop):
+                await Supervisor(settings, store, tokens, clock, certificate=certificate).serve(stop)
+            return 0
+        # Imported here: what speaks with a cluster is of no use to a file.
+        from supervisor.replica import Replica  # noqa: PLC0415
+
+        replica = await stack.enter_async_context(Replica.open(settings, clock))
+
+        def leading() -> Mapping[str, Task]:
+            health.standing = Standing.SERVING
+            return Supervisor(
+                settings,
+                replica.store,
+                tokens,
+                clock,
+                certificate=certificate,
+                cluster=replica.cluster,
+                leadership=replica.leadership,
+            ).tasks
+
+        health.standing = Standing.STANDING_BY
+        _log.info("supervisor.standing_by")
         with stop_on_signals(stop):
-            await Supervisor(settings, store, tokens, clock, certificate=certificate, cluster=cluster).serve(stop)
+            await replica.serve(leading, stop)
     return 0
 
 
-async def open_store(settings: Settings, clock: Clock) -> Store:
-    """What the settings name.
-
-    Raises:
-        StoreError: It cannot be used.
-    """
-    if settings.store is StoreKind.SQLITE:
-        return await SqliteStore.open(settings.data_dir / STORE_FILE)
-    # Imported here: the client library costs 60 MiB, which a file needs none of.
-    from supervisor.store.kubernetes import KubernetesStore, Options  # noqa: PLC0415
-
-    options = Options(
-        kubeconfig=_kubeconfig(),
-        namespace=settings.namespace,
-        timeout_seconds=settings.store_timeout_seconds,
-    )
-    return await KubernetesStore.open(options, clock)
-
-
-async def open_cluster(settings: Settings, clock: Clock) -> "OnCluster":
-    """What surrounds the store that is a cluster's.
-
-    Raises:
-        StoreError: It cannot be read.
-    """
-    from supervisor.on_cluster import OnCluster  # noqa: PLC0415 - as above
-
-    return await OnCluster.open(_kubeconfig(), settings.store_timeout_seconds, clock)
-
-
-def _kubeconfig() -> str | None:
-    """Whoever speaks with clusters knows it by this name."""
-    return os.environ.get("KUBECONFIG")
+@asynccontextmanager
+async def _probes(where: str) -> AsyncIterator[SupervisorHealth]:
+    """What they will say, for as long as the context lasts; no `where`, no probes."""
+    health = SupervisorHealth()
+    if not where:
+        yield health
+        return
+    probes = Probes(health.live, health.ready, parse(where))
+    try:
+        _log.info("probes.listening", address=str(await probes.start()))
+        yield health
+    finally:
+        await probes.stop()
 
 
 def load_certificate(settings: Settings, clock: Clock) -> ServerCertificate | None:

@@ -58,9 +58,14 @@ class OnCluster:
         self._store = store
 
     @property
-    def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Root tasks, by name."""
+    def standby(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """Root tasks, by name, also of a supervisor that does not lead yet."""
         return {f"cluster.{number}": each.run for number, each in enumerate(self.view.followers)}
+
+    @property
+    def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """Root tasks of the leader, by name."""
+        return {}
 
     async def close(self) -> None:
         """Ends the connections."""

@@ -45,12 +45,32 @@ class Settings(Policy):
             "the kubeconfig's.",
         ),
     ] = ""
+    leader_election: Annotated[
+        bool,
+        Meta(
+            description="With the Kubernetes store, several supervisors may run: one leads, and the others stand by. "
+            "false: this is the only one."
+        ),
+    ] = True
+    lease_name: Annotated[
+        str, Meta(min_length=1, max_length=253, description="The Lease that decides who leads, in NAMESPACE.")
+    ] = "job-supervisor"
+    lease_seconds: Annotated[
+        int,
+        Meta(ge=1, le=60, description="So long after its last sign of life a leader is given up; renewed four times."),
+    ] = 3
+    pod_name: Annotated[
+        str, Meta(max_length=253, description="This pod's, for the label of the leader. Empty: none is set.")
+    ] = ""
     store_timeout_seconds: Annotated[
         float,
         Meta(ge=0.1, le=60, description="An API server that has not answered a request by then counts as away."),
     ] = 5.0
     grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 takes a free one.")] = "127.0.0.1:8470"
     http_address: Annotated[str, Meta(description="host:port for launchers and training processes.")] = "127.0.0.1:8471"
+    probe_address: Annotated[
+        str, Meta(description="host:port of /livez and /readyz; port 0 takes a free one, empty turns them off.")
+    ] = ""
     tls_cert_file: Annotated[
         Path | None,
         Meta(description="PEM: the certificate that both ports serve, its chain after it. Needed beyond loopback."),
@@ -88,6 +108,8 @@ class Settings(Policy):
         failpoints.parse(self.failpoint, At)
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both or neither")
+        if self.probe_address:
+            parse(self.probe_address)
         for address in (self.grpc, self.http):
             if self.tls_cert_file is None and not address.is_loopback:
                 raise ValueError(

@@ -20,6 +20,7 @@ from supervisor.domain.notice import ReclaimNotice
 from supervisor.failpoints import At
 from supervisor.fanout.processes import Processes
 from supervisor.jobs.kinds import Adapter
+from supervisor.leadership.interface import Leadership
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
 
 _RETRY_SECONDS = 0.2
@@ -35,6 +36,7 @@ class Ports:
     facts: Facts
     processes: Processes
     adapter: Adapter
+    leadership: Leadership
     policy: Policy
     clock: Clock
 
@@ -80,6 +82,8 @@ class Control:
         snapshot, now = self._ports.store.snapshot(), self._ports.clock.now()
         # Processes hear of a notice before anything is decided about it.
         self._ports.processes.refresh(self._news(snapshot))
+        if not self._ports.leadership.may_act():
+            return _RETRY_SECONDS
         plans = self._plan(snapshot, now)
         if not await self._settled(snapshot, plans):
             return _RETRY_SECONDS
@@ -111,29 +115,33 @@ class Control:
             job for name, job in snapshot.jobs.items() if plans[name].actions or plans[name].decision != job.decision
         ]
         durable = True
+        tasks: list[asyncio.Task[bool]] = []
         try:
             async with asyncio.TaskGroup() as group:
-                for job in due:
-                    group.create_task(self._carry_out(job, plans[job.name]))
+                tasks = [group.create_task(self._carry_out(job, plans[job.name])) for job in due]
         except* StoreUnavailableError as errors:
             self._store_fault.failed(str(errors.exceptions[0]))
             durable = False
         if durable:
             self._store_fault.recovered()
-        return durable
+        return durable and all(task.result() for task in tasks)
 
-    async def _carry_out(self, job: SupervisedJob, planned: Plan) -> None:
+    async def _carry_out(self, job: SupervisedJob, planned: Plan) -> bool:
+        """Whether it was; what was not is to be looked at again."""
         decided = replace(job, decision=planned.decision)
         if planned.decision != job.decision:
             failpoint(At.DECISION_MADE)
             if not await self._ports.store.decide(job, planned.decision):
-                return  # Something changed meanwhile, so another pass is due already.
+                return True  # Something changed meanwhile, so another pass is due already.
             failpoint(At.DECISION_STORED)
             _record(decided)
             self._ports.processes.refresh([job.name])
             failpoint(At.DIRECTIVES_PUSHED)
+        if not self._ports.leadership.may_act():  # Storing it may have taken longer than the lease.
+            return False
         await self._ports.adapter.carry_out(decided, planned.actions)
         failpoint(At.ORDER_PUBLISHED)
+        return True
 
 
 def _record(job: SupervisedJob) -> None:

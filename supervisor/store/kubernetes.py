@@ -5,7 +5,7 @@ to wait until the watch tells of it. Every value is written whole, so an answer 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -34,7 +34,7 @@ from supervisor.store.shapes import JobShape, NoticeShape, Stored
 from supervisor.store.shelf import Shelf
 
 _FIRST_EPOCH = 1
-"""There is one supervisor. An epoch for each leader comes with the election of one."""
+"""Of the first leader, and of a supervisor that has no rivals."""
 
 NoticeShelf = Shelf[NoticeId, ReclaimNotice, NoticeSpec, NoticeStatus]
 JobShelf = Shelf[JobName, SupervisedJob, JobSpec, JobStatus]
@@ -61,12 +61,14 @@ class KubernetesStore:
 
     def __init__(self, server: ApiServer, options: Options, clock: Clock) -> None:
         self._server = server
-        notice_shape = NoticeShape(options.epoch)
-        job_shape = JobShape(options.epoch, options.namespace or server.namespace, clock.now)
+        self._epoch = options.epoch
+        self._certain: Callable[[], bool] = lambda: True
+        notice_shape = NoticeShape(lambda: self._epoch)
+        job_shape = JobShape(lambda: self._epoch, options.namespace or server.namespace, clock.now)
         notices = Collection(server, NOTICES, notice_shape.read)
         jobs = Collection(server, JOBS, job_shape.read)
-        self._notices: NoticeShelf = Shelf(notices, notice_shape, self._moved)
-        self._jobs: JobShelf = Shelf(jobs, job_shape, self._moved)
+        self._notices: NoticeShelf = Shelf(notices, notice_shape, self._moved, self._demand)
+        self._jobs: JobShelf = Shelf(jobs, job_shape, self._moved, self._demand)
         self._followers: tuple[Follower[Any], ...] = (
             Follower(notices, self._notices.mirror, clock, options.watch_seconds),
             Follower(jobs, self._jobs.mirror, clock, options.watch_seconds),
@@ -107,6 +109,28 @@ class KubernetesStore:
             raise StoreError("the cluster does not know our resources: apply the chart's crds/ first") from error
         except ApiError as error:
             raise StoreError(f"cannot read the store: {error}") from error
+
+    @property
+    def known_epoch(self) -> int:
+        """That of the last leader who wrote anything that is here, 0 for none."""
+        notices, jobs = self._notices.mirror.objects.values(), self._jobs.mirror.objects.values()
+        stored = [part.epoch for part in (*(each.status for each in notices), *(each.status for each in jobs)) if part]
+        return max([*stored, *(each.spec.epoch for each in jobs)], default=0)
+
+    async def highest_epoch(self) -> int:
+        """As `known_epoch`, after everything was read anew.
+
+        Raises:
+            ApiError: It cannot be read.
+        """
+        await self._notices.refresh()
+        await self._jobs.refresh()
+        return self.known_epoch
+
+    def lead(self, epoch: int, certain: Callable[[], bool]) -> None:
+        """Writes as that leader from now on, and nothing while it is not `certain` to be it still."""
+        self._epoch = epoch
+        self._certain = certain
 
     @property
     def requests(self) -> int:
@@ -175,6 +199,10 @@ class KubernetesStore:
         outlived = self._notices.mirror.objects.get(notice_key(notice.id, notice.episode - MOST_EPISODES))
         if outlived is not None:
             await self._notices.remove(outlived)
+
+    def _demand(self) -> None:
+        if not self._certain():
+            raise StoreUnavailableError("whether this supervisor leads is not certain at this moment")
 
     def _moved(self) -> None:
         self._version += 1

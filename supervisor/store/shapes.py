@@ -62,11 +62,15 @@ class Shape(Protocol[K_co, T, S, U]):
         """
 
 
+Epoch = Callable[[], int]
+"""The present leader's."""
+
+
 @dataclass(frozen=True, slots=True)
 class NoticeShape:
     """One resource an episode."""
 
-    epoch: int
+    epoch: Epoch
 
     def id(self, value: ReclaimNotice) -> NoticeId:  # noqa: D102 - Shape
         return value.id
@@ -81,7 +85,7 @@ class NoticeShape:
         return notice_spec(value)
 
     def status(self, value: ReclaimNotice, before: NoticeStatus | None) -> NoticeStatus:  # noqa: D102 - Shape
-        return _unless_same(before, notice_status(value, self.epoch))
+        return _unless_same(before, notice_status(value, self.epoch()))
 
     def read(self, data: bytes | msgspec.Raw) -> Stored[ReclaimNotice, NoticeSpec, NoticeStatus]:  # noqa: D102 - Shape
         resource = msgspec.json.decode(data, type=NoticeResource)
@@ -92,7 +96,7 @@ class NoticeShape:
 class JobShape:
     """One resource a job; `home` is the namespace of stand-alone jobs, `now` reads Unix seconds."""
 
-    epoch: int
+    epoch: Epoch
     home: str
     now: Callable[[], float]
 
@@ -106,11 +110,11 @@ class JobShape:
         return job_key(value.name, self.home)
 
     def spec(self, value: SupervisedJob, before: JobSpec | None) -> JobSpec:  # noqa: D102 - Shape
-        return _unless_same(before, job_spec(value, self.epoch))
+        return _unless_same(before, job_spec(value, self.epoch()))
 
     def status(self, value: SupervisedJob, before: JobStatus | None) -> JobStatus:  # noqa: D102 - Shape
         conditions = before.conditions if before is not None and before.uid == value.uid else ()
-        return _unless_same(before, job_status(value, self.epoch, conditions, self.now()))
+        return _unless_same(before, job_status(value, self.epoch(), conditions, self.now()))
 
     def read(self, data: bytes | msgspec.Raw) -> Stored[SupervisedJob, JobSpec, JobStatus]:  # noqa: D102 - Shape
         resource = msgspec.json.decode(data, type=JobResource)

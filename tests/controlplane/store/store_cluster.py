@@ -36,7 +36,19 @@ RULES = (
     },
     {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
 )
-"""All that the supervisor may do: just what docs/kubernetes.md lists."""
+"""All that the supervisor may do in the whole cluster: just what docs/kubernetes.md lists."""
+
+OWN_RULES = (
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": ["job-supervisor"],
+        "verbs": ["get", "list", "watch", "patch"],
+    },
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
+)
+"""And in its own namespace."""
 
 _KIND = {"apiVersion": "job-supervisor.kube-ai.io/v1alpha1", "kind": "ReclaimNotice"}
 _FIRST = {"source": "source", "subject": {"kind": "node", "name": "node", "uid": "uid"}, "episode": 1}
@@ -158,6 +170,6 @@ async def place(plane: ControlPlane) -> AsyncIterator[Place]:
 async def _account(own: Place) -> None:
     namespace = Namespace(own.plane.cluster, own.api)
     await own.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})
-    await namespace.account("supervisor", cluster_rules=RULES)
+    await namespace.account("supervisor", cluster_rules=(*RULES, *OWN_RULES))
     cluster = own.plane.cluster
     write_kubeconfig(own.kubeconfig, cluster.url, cluster.ca, await namespace.token("supervisor"), "default")

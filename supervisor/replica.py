@@ -1,0 +1,90 @@
+"""One supervisor of perhaps several on a cluster: it follows everything, and serves once it leads."""
+
+import os
+from asyncio import Event
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from servicekit.clock import Clock
+from servicekit.lifecycle import run_tasks
+from supervisor.leadership import elected
+from supervisor.leadership.elected import Elected
+from supervisor.leadership.interface import Leadership, Unopposed
+from supervisor.on_cluster import OnCluster
+from supervisor.settings import Settings
+from supervisor.store import kubernetes
+from supervisor.store.kubernetes import KubernetesStore
+
+Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
+"""Root tasks, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What it is made of before it leads; `elected` is None where it has no rivals."""
+
+    store: KubernetesStore
+    cluster: OnCluster
+    elected: Elected | None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings, clock: Clock) -> AsyncIterator[Self]:
+        """Connects and reads everything; waits for an API server that is away.
+
+        Raises:
+            StoreError: There is no cluster to connect to, it has no such resources, or they may not be read.
+            LeadershipError: The lease may not be read.
+        """
+        kubeconfig = os.environ.get("KUBECONFIG")  # Whoever speaks with clusters knows it by this name.
+        async with AsyncExitStack() as stack:
+            store = await KubernetesStore.open(
+                kubernetes.Options(
+                    kubeconfig=kubeconfig,
+                    namespace=settings.namespace,
+                    timeout_seconds=settings.store_timeout_seconds,
+                ),
+                clock,
+            )
+            stack.push_async_callback(store.close)
+            cluster = await OnCluster.open(kubeconfig, settings.store_timeout_seconds, clock)
+            stack.push_async_callback(cluster.close)
+            candidate = None
+            if settings.leader_election:
+                candidate = await Elected.open(_options(settings, kubeconfig), clock, store.highest_epoch)
+                stack.push_async_callback(candidate.close)
+            yield cls(store, cluster, candidate)
+
+    @property
+    def leadership(self) -> Leadership:
+        """For those who act."""
+        return self.elected or Unopposed()
+
+    async def serve(self, tasks: Callable[[], Tasks], stop: Event) -> None:
+        """Stands by, and runs the tasks of the leader once it is that; until `stop` is set.
+
+        Raises:
+            RootTaskEnded: As `run_tasks` does; because of LeadershipLost where another one leads now.
+        """
+
+        async def lead() -> None:
+            epoch = self.store.known_epoch or 1
+            if self.elected is not None:
+                epoch = await self.elected.gained()
+            self.store.lead(epoch, self.leadership.may_act)
+            await run_tasks({**tasks(), **(self.elected.leading if self.elected else {})}, Event())
+
+        candidacy = self.elected.tasks if self.elected else {}
+        await run_tasks({"store": self.store.run, **self.cluster.standby, **candidacy, "leader": lead}, stop)
+
+
+def _options(settings: Settings, kubeconfig: str | None) -> elected.Options:
+    return elected.Options(
+        kubeconfig=kubeconfig,
+        namespace=settings.namespace,
+        lease=settings.lease_name,
+        seconds=settings.lease_seconds,
+        pod=settings.pod_name,
+    )

@@ -1,0 +1,115 @@
+"""Those who run for a lease, in the test's own process, and the lease as the administrator sees it."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.election import Election, LeaseLostError, Terms
+from servicekit.kubernetes.server import ApiServer
+from tests.controlplane.controlplane_api import Api
+from tests.controlplane.store.store_cluster import Place
+
+SECONDS = 1
+"""A lease's duration: the least there is."""
+
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One process's part in an election."""
+
+    election: Election
+    tasks: list[asyncio.Task[None]]
+
+    @property
+    def leads(self) -> bool:
+        """Whether it does, for certain."""
+        return self.election.certain
+
+    async def gained(self, within: float = 20.0) -> int:
+        """Its epoch, once it leads."""
+        async with asyncio.timeout(within):
+            return await self.election.gained()
+
+    async def lost(self) -> LeaseLostError:
+        """Why it leads no more."""
+        async with asyncio.timeout(20):
+            await asyncio.wait([self.tasks[1]])
+        error = self.tasks[1].exception()
+        assert isinstance(error, LeaseLostError)
+        return error
+
+    async def die(self) -> None:
+        """Without a word, as by kill -9."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """In the orderly way."""
+        await self.die()
+        await self.election.release()
+
+
+@dataclass(slots=True)
+class Hall:
+    """Where they run; `highest` is the highest epoch of what is stored."""
+
+    place: Place
+    name: str = field(default_factory=lambda: f"lease-{secrets.token_hex(4)}")
+    highest: int = 0
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, place: Place) -> AsyncIterator[Self]:
+        """With a lease that nobody has held yet."""
+        hall = cls(place)
+        async with hall.stack:
+            yield hall
+
+    @property
+    def api(self) -> Api:
+        """The administrator's."""
+        return self.place.api
+
+    @property
+    def path(self) -> str:
+        """Of the lease."""
+        return f"{_LEASES}/{self.name}"
+
+    async def lease(self) -> Any:
+        """As it lies there."""
+        return (await self.api.get(self.path))["spec"]
+
+    async def put(self, **spec: Any) -> None:
+        """Makes it, as somebody's."""
+        await self.api.create(_LEASES, {"metadata": {"name": self.name}, "spec": spec})
+
+    async def runs(self, identity: str, timeout_seconds: float = 0.7) -> Candidate:
+        """One more candidate."""
+        server = await ApiServer.connect(str(self.place.plane.cluster.kubeconfig), timeout_seconds)
+        self.stack.push_async_callback(server.close)
+        terms = Terms(namespace="default", name=self.name, identity=identity, seconds=SECONDS)
+        election = Election(server, terms, Clock(), self._highest)
+        await election.first()
+        candidate = Candidate(election, [asyncio.create_task(election.follow()), asyncio.create_task(election.run())])
+        self.stack.push_async_callback(candidate.die)
+        return candidate
+
+    async def _highest(self) -> int:
+        return self.highest
+
+
+async def until(condition: Callable[[], object], within: float = 20.0) -> None:
+    """Waits for a condition."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        await asyncio.sleep(0.01)

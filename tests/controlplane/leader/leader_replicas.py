@@ -1,0 +1,146 @@
+"""Supervisors as the processes that they are, several on one control plane."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+
+from supervisor.identity.tokens import Tokens
+from supervisor.serving import ENDPOINTS_FILE
+from supervisor.settings import PREFIX
+from tests.controlplane.leader.leader_candidates import until
+from tests.controlplane.store.store_cluster import Place
+from tests.supervisor.serving import FAST, Peers
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/job-supervisor"
+LEASE_SECONDS = 3
+"""As by default."""
+
+DEPOSED = 75
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One of them."""
+
+    process: subprocess.Popen[bytes]
+    directory: Path
+    log: Path
+
+    @property
+    def serves(self) -> bool:
+        """Whether it leads and takes streams."""
+        return (self.directory / ENDPOINTS_FILE).exists()
+
+    def said(self) -> list[dict[str, Any]]:
+        """What it has logged."""
+        lines = self.log.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def heard(self, event: str) -> bool:
+        """Whether it has logged such an event."""
+        return any(each["event"] == event for each in self.said())
+
+    async def ended(self, within: float = 20.0) -> int:
+        """Its exit code."""
+        await until(lambda: self.process.poll() is not None, within)
+        return self.process.returncode
+
+    async def kill(self) -> None:
+        """As the machine's end does."""
+        self.process.kill()
+        await self.ended()
+
+    async def probe(self, path: str) -> tuple[int, Any]:
+        """What a probe is answered: the status, and what is said."""
+        await until(lambda: self.heard("probes.listening") or self.process.poll() is not None)
+        address = next(each["address"] for each in self.said() if each["event"] == "probes.listening")
+        async with aiohttp.request("GET", f"http://{address}{path}") as answer:
+            return answer.status, await answer.json()
+
+    @asynccontextmanager
+    async def peers(self) -> AsyncIterator[Peers]:
+        """Peers of the one that serves."""
+        endpoints = json.loads((self.directory / ENDPOINTS_FILE).read_bytes())
+        async with Peers.of(Tokens.load(self.directory), endpoints) as peers:
+            yield peers
+
+
+@dataclass(slots=True)
+class Replicas:
+    """All of them; they have the secret of the first one."""
+
+    place: Place
+    root: Path
+    kubeconfig: Path
+    all: list[Replica] = field(default_factory=list)
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, place: Place, root: Path, kubeconfig: Path | None = None) -> AsyncIterator[Self]:
+        """On that control plane, none at first; killed at the end."""
+        replicas = cls(place, root, kubeconfig or place.kubeconfig)
+        async with replicas.stack:
+            yield replicas
+
+    async def start(self, *, serving: bool = True, **changes: Any) -> Replica:
+        """One more: returns when it serves, or else when it stands by."""
+        number = len(self.all)
+        directory = self.root / f"replica{number}"
+        directory.mkdir(mode=0o700)
+        if self.all:
+            shutil.copy2(self.all[0].directory / "token-secret", directory)
+        replica = Replica(self._spawn(directory, changes), directory, directory.with_suffix(".log"))
+        self.all.append(replica)
+        self.stack.callback(replica.process.wait)
+        self.stack.callback(replica.process.kill)
+        await until(
+            lambda: (
+                replica.process.poll() is not None
+                or (replica.serves if serving else replica.heard("supervisor.standing_by"))
+            )
+        )
+        assert replica.process.poll() is None, replica.log.read_text()
+        return replica
+
+    def _spawn(self, directory: Path, changes: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        settings = {
+            **FAST,
+            "store": "kubernetes",
+            "data_dir": directory,
+            "log_format": "json",
+            "lease_seconds": LEASE_SECONDS,
+            "probe_address": "127.0.0.1:0",
+            **changes,
+        }
+        variables = {PREFIX + name.upper(): str(value) for name, value in settings.items()}
+        environment = {**os.environ, **variables, "KUBECONFIG": str(self.kubeconfig)}
+        with directory.with_suffix(".log").open("wb") as log:
+            return subprocess.Popen([sys.executable, "-m", "supervisor", "serve"], env=environment, stderr=log)
+
+    async def forget_lease(self) -> None:
+        """Nobody has ever led here."""
+        items = (await self.place.api.get(LEASE.rpartition("/")[0]))["items"]
+        for each in items:
+            if each["metadata"]["name"] == "job-supervisor":
+                await self.place.api.delete(LEASE)
+
+
+def freeze(replica: Replica) -> None:
+    """It stands still, with all its connections."""
+    replica.process.send_signal(signal.SIGSTOP)
+
+
+def thaw(replica: Replica) -> None:
+    """It goes on as if nothing had been."""
+    replica.process.send_signal(signal.SIGCONT)

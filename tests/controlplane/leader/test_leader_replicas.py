@@ -1,0 +1,179 @@
+"""Several supervisors on one control plane: one leads, and another one goes on when it ends, in whatever way."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controlplane.controlplane_api import until as found
+from tests.controlplane.leader.leader_candidates import until
+from tests.controlplane.leader.leader_replicas import DEPOSED, LEASE, Replica, Replicas, freeze, thaw
+from tests.controlplane.store.store_cluster import Place
+from tests.supervisor.serving import AgentPeer, LauncherPeer, Peers, ProcessPeer, noticed
+
+NODES = ["n1", "n2", "n3"]
+
+
+@pytest.fixture
+async def replicas(here: Place, tmp_path: Path) -> AsyncIterator[Replicas]:
+    """None yet, and nobody has led before."""
+    async with Replicas.on(here, tmp_path) as all_of_them:
+        await all_of_them.forget_lease()
+        yield all_of_them
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A job of three hosts, at least two of which it needs, with all its peers connected."""
+
+    peers: Peers
+    agents: dict[str, AgentPeer]
+    launcher: LauncherPeer
+    ranks: list[ProcessPeer]
+
+
+@asynccontextmanager
+async def training(replica: Replica, **report: Any) -> AsyncIterator[Training]:
+    """Whoever comes, or comes back, to the one that serves."""
+    async with replica.peers() as peers:
+        agents = await peers.agents(NODES)
+        if report:
+            launcher = await peers.launcher("job", NODES, min_workers=2, report=report)
+            order = await launcher.lines.any()
+        else:
+            launcher, order = await peers.running("job", NODES, min_workers=2)
+        ranks = [await peers.process(order["token"], node, rank) for rank, node in enumerate(NODES)]
+        yield Training(peers, agents, launcher, ranks)
+
+
+async def decision(here: Place) -> Any:
+    """What lies in the cluster, with the epoch of whoever wrote it."""
+    (job,) = await here.jobs()
+    return {"epoch": job["status"]["epoch"], **job["status"]["decision"]}
+
+
+async def decided(here: Place, **expected: Any) -> Any:
+    """Waits for such a decision."""
+
+    async def so() -> Any:
+        now = await decision(here)
+        return now if expected.items() <= now.items() else None
+
+    return await found(so, f"a decision with {expected}")
+
+
+def again(known: Training) -> dict[str, Any]:
+    """What the launcher says to the next leader."""
+    return {name: value for name, value in known.launcher.report.items() if name not in ("job", "instance")}
+
+
+async def test_one_serves_and_the_others_stand_by(replicas: Replicas) -> None:
+    """They are ready, so that a rollout goes on, and take no streams."""
+    first = await replicas.start()
+    second = await replicas.start(serving=False)
+    assert await first.probe("/readyz") == (200, {"ok": True, "detail": {"standing": "serving"}})
+    assert await second.probe("/readyz") == (200, {"ok": True, "detail": {"standing": "standing by"}})
+    assert (await second.probe("/livez"))[0] == 200
+    assert not second.serves
+
+
+async def test_after_a_kill_the_next_one_decides_within_five_seconds(replicas: Replicas) -> None:
+    """All that was confirmed is known; what the streams know comes with them; nobody is stopped."""
+    here = replicas.place
+    first, second = await replicas.start(), await replicas.start(serving=False)
+    async with training(first) as before:
+        # One more second, in which nothing can be decided any more.
+        await before.agents["n3"].notices("n3")
+        begun = time.monotonic()
+        await first.kill()
+    await until(lambda: second.serves)
+    served = time.monotonic() - begun
+    async with training(second, **again(before)) as after:
+        await after.launcher.lines.matching(type="order", exclusions=["n3"])
+        seconds = time.monotonic() - begun
+        now = await decided(here, epoch=2)
+        assert now["phase"] in ("Shrinking", "Running")
+        assert "stop" not in now
+        for rank in after.ranks[:2]:
+            lines = await rank.lines.before_heartbeat()
+            assert {line["directive"] for line in lines} <= {"RUN"}
+    print(f"\nkill -9: the next one serves after {served:.2f} s, decides and tells after {seconds:.2f} s")  # noqa: T201
+    assert seconds < 15
+
+
+async def test_a_polite_stop_hands_over_at_once(replicas: Replicas) -> None:
+    """Every stream hears a goodbye and no STOP; the next one serves as soon as that is said."""
+    first, second = await replicas.start(), await replicas.start(serving=False)
+    async with training(first) as before:
+        begun = time.monotonic()
+        first.process.terminate()
+        for rank in before.ranks:
+            await rank.lines.matching(type="goodbye")
+        assert (await before.agents["n1"].read("goodbye")).reason == "the supervisor is stopping"
+        await until(lambda: second.serves)
+        seconds = time.monotonic() - begun
+        assert await first.ended() == 0
+    print(f"\npolite stop: the next one serves after {seconds:.2f} s")  # noqa: T201 - the figure
+    assert seconds < 3
+    async with training(second, **again(before)) as after:
+        await after.agents["n3"].notices("n3")
+        await after.launcher.lines.matching(type="order", exclusions=["n3"])
+        assert (await decision(replicas.place))["epoch"] == 2
+
+
+async def test_a_leader_that_stood_still_writes_nothing_more_and_ends(replicas: Replicas) -> None:
+    """It wakes up after another one has gone on: goodbye to its streams, and an exit code of its own."""
+    here = replicas.place
+    first, second = await replicas.start(), await replicas.start(serving=False)
+    async with training(first) as before:
+        freeze(first)
+        # What it finds when it wakes up: a notice that nobody has taken yet.
+        await before.agents["n3"].say(notice=noticed("n3", 7))
+        await until(lambda: second.serves)
+        async with training(second, **again(before)) as after:
+            await after.agents["n2"].notices("n2")
+            now = await decided(here, epoch=2)
+            thaw(first)
+            for rank in before.ranks:
+                assert (await rank.lines.matching(type="goodbye"))["reason"] == "the supervisor is stopping"
+            assert await first.ended() == DEPOSED
+            assert [each["spec"]["subject"]["name"] for each in await here.notices()] == ["n2"]
+            assert {each["status"]["epoch"] for each in await here.notices()} == {2}
+            assert (await decision(here))["generation"] >= now["generation"]
+            assert (await decision(here))["epoch"] == 2
+    assert "holds the lease" in first.log.read_text()
+    assert "Traceback" not in first.log.read_text()
+
+
+async def test_a_lease_that_a_person_deletes_is_made_again(replicas: Replicas) -> None:
+    """The leader leads on, and the one who stands by stands by."""
+    first, second = await replicas.start(), await replicas.start(serving=False)
+    api = replicas.place.api
+    holder = (await api.get(LEASE))["spec"]["holderIdentity"]
+    await api.delete(LEASE)
+    async with training(first) as now:
+        await now.agents["n3"].notices("n3")
+        await now.launcher.lines.matching(type="order", exclusions=["n3"])
+    assert (await api.get(LEASE))["spec"]["holderIdentity"] == holder
+    assert first.process.poll() is None
+    assert not second.serves
+
+
+async def test_the_only_one_needs_no_lease(replicas: Replicas) -> None:
+    """Where that was said; it writes with the epoch of the last who led, so that nothing of its is refused."""
+    first = await replicas.start()
+    second = await replicas.start(serving=False)
+    await first.kill()
+    await until(lambda: second.serves)
+    async with training(second) as now:
+        await now.agents["n3"].notices("n3")
+        await decided(replicas.place, epoch=2)
+    await second.kill()
+    third = await replicas.start(leader_election="false")
+    async with training(third, **again(now)) as after:
+        await after.launcher.lines.matching(type="order", exclusions=["n3"])
+        assert (await decision(replicas.place))["epoch"] == 2
