@@ -37,6 +37,7 @@ from supervisor.serving import Servers
 from supervisor.settings import Settings, StoreKind
 from supervisor.store.interface import Store, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
+from supervisor.unconfirmed import Unconfirmed
 
 if TYPE_CHECKING:
     from supervisor.on_cluster import OnCluster
@@ -69,7 +70,8 @@ class Supervisor:
         self._refusals = Refusals()
         self._agents = Agents(self._agent_changed, clock.now)
         self._cluster = cluster
-        self._facts = Facts(store, self._agents, settings, cluster or Alone())
+        self._unconfirmed = Unconfirmed(self._facts_changed)
+        self._facts = Facts(store, self._agents, self._unconfirmed, settings, cluster or Alone())
         self._processes = Processes(self._facts.directives, clock.now, self._rank_zero_changed)
         self._launchers = Launchers(tokens.process, clock.now)
         self._control = Control(
@@ -89,6 +91,7 @@ class Supervisor:
             AgentPorts(
                 store=store,
                 agents=self._agents,
+                unconfirmed=self._unconfirmed,
                 pods=self._pod_reports,
                 refusals=self._refusals,
                 bearer=tokens.bearer,

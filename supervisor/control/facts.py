@@ -1,18 +1,19 @@
 """What is so right now, put together from the store and the streams for those who ask about one job or process."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import grants
 from supervisor.decide.notices import most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobName, NoticeId
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.placement import Placement
 from supervisor.presence import Agents
 from supervisor.store.interface import Store
+from supervisor.unconfirmed import Unconfirmed
 
 
 class Surroundings(Protocol):
@@ -42,33 +43,67 @@ class Alone:
         return {}
 
 
-class Facts:
-    """Durable facts only: nobody is told what a crash could take back."""
+class _Noticed:
+    """What must not be used by one set of notices, worked out once for each job that is asked about."""
 
-    def __init__(self, store: Store, agents: Agents, policy: Policy, surroundings: Surroundings) -> None:
+    def __init__(self, notices: Iterable[ReclaimNotice], uids: Mapping[Host, str], policy: Policy) -> None:
+        notices = tuple(notices)
+        self.nodes = noticed_hosts(notices, uids, policy)
+        self._pods = noticed_pods(notices, policy)
+        self._policy = policy
+        self._jobs: dict[JobName, Mapping[Host, ReclaimNotice]] = {}
+
+    def of(self, name: JobName, surroundings: Surroundings) -> Mapping[Host, ReclaimNotice]:
+        """The hosts of a job, each by its most urgent notice; where hosts are nodes, those of all others as well."""
+        known = self._jobs.get(name)
+        if known is None:
+            places = surroundings.placements(name)
+            known = self._jobs[name] = self.nodes if places is None else self._by_placement(places)
+        return known
+
+    def moved(self) -> None:
+        """Pods are elsewhere."""
+        self._jobs = {}
+
+    def _by_placement(self, places: Mapping[Host, Placement]) -> Mapping[Host, ReclaimNotice]:
+        found = {
+            host: most_urgent([self._pods.get(place.pod), self.nodes.get(place.node)], self._policy)
+            for host, place in places.items()
+        }
+        return {host: notice for host, notice in found.items() if notice is not None}
+
+
+class Facts:
+    """Durable facts only: nobody decides on what a crash could take back.
+
+    What waits to be made durable is shown to those who may have no time to wait.
+    """
+
+    def __init__(
+        self, store: Store, agents: Agents, unconfirmed: Unconfirmed, policy: Policy, surroundings: Surroundings
+    ) -> None:
         self._store = store
         self._agents = agents
+        self._unconfirmed = unconfirmed
         self._policy = policy
         self._surroundings = surroundings
-        self._nodes: dict[Host, ReclaimNotice] = {}
-        self._pods: dict[str, ReclaimNotice] = {}
-        self._placed: dict[JobName, Mapping[Host, ReclaimNotice]] = {}
-        self._seen: tuple[int, int, int] = (0, 0, 0)
+        self._noticed = self._shown = _Noticed((), {}, policy)
+        self._seen: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     def noticed_nodes(self) -> Mapping[Host, ReclaimNotice]:
         """The nodes that must not be used; worked out once for each change of notices or agents."""
         self._look()
-        return self._nodes
+        return self._noticed.nodes
 
     def noticed(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
         """The hosts that a job must not use: at least all of its own, each by its most urgent notice."""
         self._look()
-        known = self._placed.get(name)
-        if known is None:
-            places = self._surroundings.placements(name)
-            known = self._nodes if places is None else self._by_placement(places)
-            self._placed[name] = known
-        return known
+        return self._noticed.of(name, self._surroundings)
+
+    def shown(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
+        """As `noticed`, with what is announced and not durable yet: what a job's processes are told."""
+        self._look()
+        return self._shown.of(name, self._surroundings)
 
     def granted(self, jobs: Collection[SupervisedJob]) -> Mapping[JobName, frozenset[Host]]:
         """The hosts that each job may start on, or grow by."""
@@ -83,23 +118,20 @@ class Facts:
     def directives(self, name: JobName) -> JobDirectives | None:
         """What a job means for its processes now; None where it is unknown."""
         job = self._store.snapshot().jobs.get(name)
-        return None if job is None else JobDirectives.of(job, self.noticed(name), self._policy)
+        return None if job is None else JobDirectives.of(job, self.shown(name), self._policy)
 
     def _look(self) -> None:
         snapshot = self._store.snapshot()
-        seen = (snapshot.version, self._agents.version, self._surroundings.version)
+        seen = (snapshot.version, self._agents.version, self._unconfirmed.version, self._surroundings.version)
         if seen == self._seen:
             return
-        if seen[:2] != self._seen[:2]:
-            notices = snapshot.notices.values()
-            self._nodes = noticed_hosts(notices, self._agents.uids(), self._policy)
-            self._pods = noticed_pods(notices, self._policy)
-        self._placed = {}
+        if seen[:3] != self._seen[:3]:
+            self._noticed = self._of(snapshot.notices)
+            waiting = {notice.id: notice for notice in self._unconfirmed.all()}
+            self._shown = self._of({**snapshot.notices, **waiting}) if waiting else self._noticed
+        self._noticed.moved()
+        self._shown.moved()
         self._seen = seen
 
-    def _by_placement(self, places: Mapping[Host, Placement]) -> Mapping[Host, ReclaimNotice]:
-        found = {
-            host: most_urgent([self._pods.get(place.pod), self._nodes.get(place.node)], self._policy)
-            for host, place in places.items()
-        }
-        return {host: notice for host, notice in found.items() if notice is not None}
+    def _of(self, notices: Mapping[NoticeId, ReclaimNotice]) -> _Noticed:
+        return _Noticed(notices.values(), self._agents.uids(), self._policy)

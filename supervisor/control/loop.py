@@ -51,10 +51,14 @@ class _Look:
     notices: Mapping[Host, ReclaimNotice]
 
 
-def _look(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> _Look:
+def _look(job: SupervisedJob, shown: Mapping[Host, ReclaimNotice]) -> _Look:
+    return _Look(job.decision, job.observed.run, job.observed.running, _own(job, shown))
+
+
+def _own(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> Mapping[Host, ReclaimNotice]:
+    """A job's own notices alone: 100 jobs that each looked through all 2,500 took a third of a pass."""
     hosts = job.decision.hosts | {job.spec.launcher_host}
-    notices = {host: noticed[host] for host in hosts if host is not None and host in noticed}
-    return _Look(job.decision, job.observed.run, job.observed.running, notices)
+    return {host: noticed[host] for host in hosts if host is not None and host in noticed}
 
 
 class Control:
@@ -92,7 +96,7 @@ class Control:
 
     def _news(self, snapshot: Snapshot) -> list[JobName]:
         """The jobs that look different to their processes since the last pass."""
-        looks = {name: _look(job, self._ports.facts.noticed(name)) for name, job in snapshot.jobs.items()}
+        looks = {name: _look(job, self._ports.facts.shown(name)) for name, job in snapshot.jobs.items()}
         news = [name for name, look in looks.items() if self._looks.get(name) != look]
         self._looks = looks
         return news
@@ -103,8 +107,7 @@ class Control:
         for name, job in snapshot.jobs.items():
             rank_zero = self._ports.processes.rank_zero(name, job.observed.run)
             hosts: frozenset[Host] = granted.get(name, frozenset())
-            # Its own notices alone: 100 jobs that each looked through all 2,500 took a third of a pass.
-            notices = self._looks[name].notices
+            notices = _own(job, self._ports.facts.noticed(name))
             view = View(notices=notices, granted=hosts, rank_zero=rank_zero, since=self._since)
             plans[name] = plan(job, view, now, self._ports.policy)
         return plans

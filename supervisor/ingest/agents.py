@@ -12,18 +12,20 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from supervisor.decide.notices import accept, replaced
+from supervisor.decide.notices import replaced
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import ReclaimNotice, Report, SubjectKind
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Agent, BadTokenError, Principal
 from supervisor.ingest.agent_messages import Received, about_pods, decode, hello_view, report, source_state
+from supervisor.ingest.agent_reports import ReportPorts, Reports
 from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.refused import ForeignTokenError, MalformedError, SlowReaderError, TooManyError, code_of
 from supervisor.presence import Agents, AgentView
 from supervisor.refusals import Code, Refusals, Wire, readable
 from supervisor.store.interface import Store
+from supervisor.unconfirmed import Unconfirmed
 
 _CONNECT = "/reclaim.v1.ReclaimService/Connect"
 _SILENT_HEARTBEATS = 3
@@ -57,12 +59,25 @@ class AgentPorts:
 
     store: Store
     agents: Agents
+    unconfirmed: Unconfirmed
     pods: PodReports
     refusals: Refusals
     bearer: Callable[[str | None], Principal]
     policy: Policy
     clock: Clock
     heartbeat_seconds: float
+
+    @property
+    def reports(self) -> ReportPorts:
+        """Those of a stream's reports."""
+        return ReportPorts(
+            store=self.store,
+            unconfirmed=self.unconfirmed,
+            pods=self.pods,
+            refusals=self.refusals,
+            policy=self.policy,
+            clock=self.clock,
+        )
 
 
 class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The stubs' parameters do not exist.
@@ -142,6 +157,7 @@ class _Stream:
         self._patience = _SILENT_HEARTBEATS * ports.heartbeat_seconds
         self._unheard = 0
         self._unread = 0
+        self._reports = Reports(ports.reports, node, self._acknowledge)
 
     async def serve(self) -> None:
         """Until either side ends it."""
@@ -201,6 +217,7 @@ class _Stream:
         """Reads until the agent ends the stream or falls silent, or this side stops; heartbeats meanwhile."""
         tasks: set[asyncio.Task[Any]] = {
             asyncio.create_task(self._listen(view, reports), name="agent.listen"),
+            asyncio.create_task(self._reports.run(), name="agent.reports"),
             asyncio.create_task(self._beat(), name="agent.beat"),
             asyncio.create_task(self._watch(), name="agent.watch"),
             asyncio.create_task(self._stop.wait(), name="agent.stop"),
@@ -213,6 +230,7 @@ class _Stream:
                 goodbye = wire.Goodbye(reason="the supervisor is stopping")
                 await self._last_word(wire.SupervisorMessage(goodbye=goodbye))
         finally:
+            self._reports.end()
             for task in tasks:
                 task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -253,13 +271,13 @@ class _Stream:
         """Welcomes the agent and reads, until it has said goodbye or another stream speaks for the node."""
         await self._write(wire.SupervisorMessage(welcome=wire.Welcome(heartbeat_seconds=self._ports.heartbeat_seconds)))
         for each in reports:
-            await self._put(each)
+            await self._reports.put(each)
         while (message := await self._next()) is not None and self._speaks():
             match message.WhichOneof("message"):
                 case "notice":
                     said = report(message.notice, view)
                     self._admit(said.source)
-                    await self._put(said)
+                    await self._reports.put(said)
                 case "source":
                     name, state = source_state(message.source)
                     self._admit(name)
@@ -302,33 +320,6 @@ class _Stream:
     def _deaf(self) -> SlowReaderError:
         return SlowReaderError(f"the agent of {self._node} does not read")
 
-    async def _put(self, said: Report) -> None:
-        """Weighs a report, and acknowledges it once what came of it is durable."""
-        failpoint(At.NOTICE_RECEIVED)
-        self._ports.pods.admit(self._node, said)
-        received = self._ports.clock.now()
-
-        def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
-            if known is not None and known.subject != said.subject:
-                # The token names the node only: without this an agent could speak of anything whose uid it knows.
-                raise MalformedError(f"{said.subject.uid} is {known.subject.name}'s")
-            return accept(known, said, received, self._ports.policy)
-
-        notice = await self._ports.store.put_notice(said.id, change)
-        failpoint(At.NOTICE_STORED)
+    async def _acknowledge(self, said: Report) -> None:
         entry = wire.Acknowledgement.Entry(notice_id=said.id, revision=said.revision)
         await self._write(wire.SupervisorMessage(acknowledgement=wire.Acknowledgement(entries=[entry])))
-        failpoint(At.NOTICE_ACKNOWLEDGED)
-        if notice is None:
-            return
-        if (notice.session, notice.revision) > (said.session, said.revision):
-            self._ports.refusals.add(Wire.GRPC, Code.OLDER_REVISION, f"a newer report on {notice.id} is known")
-        elif (notice.session, notice.revision) == (said.session, said.revision):
-            _log.info(
-                "notice.received",
-                notice=notice.id,
-                episode=notice.episode,
-                subject=notice.subject.name,
-                state=notice.state,
-                seconds_left=said.seconds_left,
-            )

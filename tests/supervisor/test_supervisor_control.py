@@ -3,8 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import grpc
-
 from servicekit.clock import Clock
 from supervisor.app import Supervisor
 from supervisor.domain.job import Phase
@@ -47,7 +45,7 @@ async def test_nothing_is_told_before_it_is_durable_and_the_decision_is_retried(
 
 
 async def test_nothing_is_confirmed_that_is_not_durable(served: Served) -> None:
-    """Every peer is asked to try again, and is believed when it does."""
+    """Every peer waits or is asked to try again, and is believed when it does."""
     agents = await served.peers.agents(["n1"])
     launcher, order = await served.peers.running("job", ["n1"])
     process = await served.peers.process(order["token"], "n1", 0)
@@ -56,16 +54,58 @@ async def test_nothing_is_confirmed_that_is_not_durable(served: Served) -> None:
     await full_disk(served.store, full=True)
     before = served.store.snapshot()
     await agents["n1"].say(notice=noticed("n1", 2, left=30.0))
-    assert await agents["n1"].ended() is grpc.StatusCode.UNAVAILABLE
     assert await launcher.says(restarts=1) == Refusal(503, "not_serving")
     assert await process.reports("saved", stop) == Refusal(503, "not_serving")
     assert served.store.snapshot() is before
     await full_disk(served.store, full=False)
     assert await process.reports("saved", stop) == Refusal(200, None)
     await launcher.reports(restarts=1)
-    again = await served.peers.agent("n1", notices=[noticed("n1", 2, left=30.0)])
-    await again.acknowledged(2)
+    await agents["n1"].acknowledged(2)
     await launcher.lines.matching(phase="Suspended")
+
+
+async def test_what_cannot_be_made_durable_is_shown_and_not_decided_on(served: Served) -> None:
+    """A process does not go down with its host for want of a disk; once there is room, all of it is decided."""
+    agents = await served.peers.agents(["n1", "n2"])
+    launcher, order = await served.peers.running("job", ["n1", "n2"], min_workers=1)
+    ranks = [await served.peers.process(order["token"], node, rank) for rank, node in enumerate(["n1", "n2"])]
+    await until(lambda: served.job("job").decision.phase is Phase.RUNNING)
+    await full_disk(served.store, full=True)
+    before = served.store.snapshot()
+    await agents["n2"].say(notice=noticed("n2", left=30.0))
+    leave = await ranks[1].lines.matching(directive="LEAVE")
+    assert 28 < leave["act_in"] < 30 - 0.5
+    assert leave["notice"]["host"] == "n2"
+    shown = await ranks[0].lines.next()
+    while shown["notice"] is None:
+        shown = await ranks[0].lines.next()
+    assert (shown["directive"], shown["notice"]["host"]) == ("RUN", "n2")
+    assert not await heartbeats(launcher.lines, 5)
+    assert served.store.snapshot() is before
+    await full_disk(served.store, full=False)
+    await agents["n2"].acknowledged(1)
+    assert await launcher.lines.matching(exclusions=["n2"])
+
+
+async def test_what_was_never_durable_goes_with_the_stream_that_said_it(served: Served) -> None:
+    """Its agent says it again, or does not; a withdrawal takes it back as well."""
+    agents = await served.peers.agents(["n1", "n2"])
+    _, order = await served.peers.running("job", ["n1", "n2"], min_workers=1)
+    process = await served.peers.process(order["token"], "n2", 1)
+    await until(lambda: served.job("job").decision.phase is Phase.RUNNING)
+    await full_disk(served.store, full=True)
+    await agents["n2"].say(notice=noticed("n2"))
+    await process.lines.matching(directive="LEAVE")
+    await agents["n2"].say(notice=noticed("n2", 2, withdrawn=True))
+    await process.lines.matching(directive="RUN")
+    await agents["n2"].say(notice=noticed("n2", 3))
+    await process.lines.matching(directive="LEAVE")
+    agents["n2"].call.cancel()
+    await process.lines.matching(directive="RUN")
+    await full_disk(served.store, full=False)
+    again = await served.peers.agent("n2", session=11, notices=[noticed("n2", 1)])
+    await again.acknowledged(1)
+    await process.lines.matching(directive="LEAVE")
 
 
 async def test_no_job_is_decided_twice(served: Served) -> None:

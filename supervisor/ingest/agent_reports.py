@@ -1,0 +1,144 @@
+"""One agent's reports: each is acknowledged once it is durable, and kept until it is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from servicekit.backoff import Backoff
+from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
+from servicekit.wakeup import Wakeup
+from supervisor.decide.notices import accept
+from supervisor.decide.policy import Policy
+from supervisor.domain.ids import Host, NoticeId
+from supervisor.domain.notice import ReclaimNotice, Report
+from supervisor.failpoints import At
+from supervisor.ingest.pod_reports import PodReports
+from supervisor.ingest.refused import MalformedError, TooManyError
+from supervisor.refusals import Code, Refusals, Wire
+from supervisor.store.interface import Store, StoreUnavailableError
+from supervisor.unconfirmed import Unconfirmed
+
+_FIRST_RETRY = 0.2
+_MOST_RETRY = 1.0
+"""Seconds: what was announced during an outage is decided within five of its end."""
+
+_MOST_WAITING = 1280
+"""Of one stream: as many as are kept of a node and its pods."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPorts:
+    """What reports are weighed with, and where they go."""
+
+    store: Store
+    unconfirmed: Unconfirmed
+    pods: PodReports
+    refusals: Refusals
+    policy: Policy
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    said: Report
+    at: float
+
+
+class Reports:
+    """The reports of one stream. Let `run` run beside it; `end` when it has ended.
+
+    Args:
+        ports: See `ReportPorts`.
+        node: Whose agent speaks.
+        acknowledge: Tells the agent that a report is durable.
+    """
+
+    def __init__(self, ports: ReportPorts, node: Host, acknowledge: Callable[[Report], Awaitable[None]]) -> None:
+        self._ports = ports
+        self._node = node
+        self._acknowledge = acknowledge
+        self._waiting: dict[NoticeId, _Received] = {}
+        self._wakeup = Wakeup()
+
+    async def put(self, said: Report) -> None:
+        """Weighs a report, and acknowledges it once what came of it is durable; keeps it while that cannot be.
+
+        Raises:
+            MalformedError: It is about somebody else's subject.
+            TooManyError: More than anything honest.
+        """
+        failpoint(At.NOTICE_RECEIVED)
+        self._ports.pods.admit(self._node, said)
+        received = _Received(said, self._ports.clock.now())
+        try:
+            await self._store(received)
+        except StoreUnavailableError as error:
+            self._keep(received, error)
+
+    async def run(self) -> None:
+        """Tries again what is kept, for as long as there is anything."""
+        while True:
+            await self._wakeup.wait()
+            backoff = Backoff(_FIRST_RETRY, _MOST_RETRY)
+            while self._waiting:
+                await asyncio.sleep(backoff.next())
+                await self._retry()
+
+    def end(self) -> None:
+        """Nobody waits for an acknowledgement any more."""
+        self._ports.unconfirmed.end(self)
+
+    async def _retry(self) -> None:
+        for received in list(self._waiting.values()):
+            try:
+                await self._store(received)
+            except StoreUnavailableError:
+                return
+
+    def _keep(self, received: _Received, error: StoreUnavailableError) -> None:
+        said = received.said
+        if len(self._waiting) >= _MOST_WAITING and said.id not in self._waiting:
+            raise TooManyError(f"more than {_MOST_WAITING} reports of {self._node} wait to be stored") from error
+        self._waiting[said.id] = received
+        known = self._ports.store.snapshot().notices.get(said.id)
+        self._ports.unconfirmed.put(self, said.id, self._weighed(known, received))
+        self._ports.refusals.add(Wire.GRPC, Code.NOT_SERVING, f"a report on {said.id} has to wait: {error}")
+        self._wakeup.set()
+
+    def _weighed(self, known: ReclaimNotice | None, received: _Received) -> ReclaimNotice | None:
+        said = received.said
+        if known is not None and known.subject != said.subject:
+            # The token names the node only: without this an agent could speak of anything whose uid it knows.
+            raise MalformedError(f"{said.subject.uid} is {known.subject.name}'s")
+        return accept(known, said, received.at, self._ports.policy)
+
+    async def _store(self, received: _Received) -> None:
+        said = received.said
+        notice = await self._ports.store.put_notice(said.id, lambda known: self._weighed(known, received))
+        failpoint(At.NOTICE_STORED)
+        kept = self._waiting.get(said.id)
+        if kept is not None and kept.said.revision <= said.revision:
+            del self._waiting[said.id]
+            self._ports.unconfirmed.drop(self, said.id)
+        await self._acknowledge(said)
+        failpoint(At.NOTICE_ACKNOWLEDGED)
+        if notice is not None:
+            self._record(notice, said)
+
+    def _record(self, notice: ReclaimNotice, said: Report) -> None:
+        if (notice.session, notice.revision) > (said.session, said.revision):
+            self._ports.refusals.add(Wire.GRPC, Code.OLDER_REVISION, f"a newer report on {notice.id} is known")
+        elif (notice.session, notice.revision) == (said.session, said.revision):
+            _log.info(
+                "notice.received",
+                notice=notice.id,
+                episode=notice.episode,
+                subject=notice.subject.name,
+                state=notice.state,
+                seconds_left=said.seconds_left,
+            )
