@@ -46,9 +46,9 @@ class Api:
         """Merge into what is there."""
         return await self._request("PATCH", path, {}, changes)
 
-    async def delete(self, path: str) -> Any:
+    async def delete(self, path: str, options: Manifest | None = None) -> Any:
         """Ask for deletion; does not wait for finalizers."""
-        return await self._request("DELETE", path, {})
+        return await self._request("DELETE", path, {}, options)
 
     async def watch(self, path: str, version: str, **query: str) -> AsyncGenerator[Any, None]:
         """Each event of a list after that resource version, an error too; ends when the server ends it."""

@@ -49,9 +49,11 @@ class Jobs:
         """Make a job, in whose launcher commands can be run."""
         self.edl(name).mkdir(parents=True)
         await self.namespace.runs_commands(f"{name}-launcher", EDL=str(self.edl(name)))
-        await self._make(
-            "TrainingJob", "trainingjobs", name, training_job(self.namespace.name, workers, worker, **spec)
-        )
+        await self.make(name, training_job(self.namespace.name, workers, worker, **spec))
+
+    async def make(self, name: str, spec: Manifest, **metadata: Any) -> None:
+        """Make a job of that spec."""
+        await self._make("TrainingJob", "trainingjobs", name, spec, **metadata)
 
     def edl(self, name: str) -> Path:
         """Where the commands of a job's launcher write."""
@@ -73,14 +75,14 @@ class Jobs:
         """Its status as it is now."""
         return (await self.get(name)).get("status", {})
 
-    async def phase(self, name: str, phase: str, **more: Any) -> Any:
+    async def phase(self, name: str, phase: str, seconds: float = 30.0, **more: Any) -> Any:
         """Its status, once it has that phase and whatever else is named."""
 
         async def reached() -> Any:
             status = await self.status(name)
             return status if {**status, "phase": phase, **more} == status else None
 
-        return await until(reached, f"{name} is {phase} {more or ''}")
+        return await until(reached, f"{name} is {phase} {more or ''}", seconds)
 
     async def annotate(self, name: str, value: str | None) -> None:
         """Set or remove the annotation that asks for the suspension."""
@@ -129,11 +131,11 @@ class Jobs:
         """Delete a pod."""
         await self._api.delete(f"{self.namespace.path}/pods/{name}")
 
-    async def _make(self, kind: str, plural: str, name: str, spec: Manifest) -> None:
+    async def _make(self, kind: str, plural: str, name: str, spec: Manifest, **metadata: Any) -> None:
         manifest = {
             "apiVersion": "kai.alibabacloud.com/v1alpha1",
             "kind": kind,
-            "metadata": {"name": name},
+            "metadata": {"name": name, **metadata},
             "spec": spec,
         }
         await self._api.create(f"{self._path}/{plural}", manifest)

@@ -1,0 +1,29 @@
+"""`horovodrun`, as far as a TrainingJob's command uses it: the simulator's elastic launcher under that name."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+
+def launcher_command(arguments: Sequence[str]) -> list[str]:
+    """The elastic launcher's command line for a command line of horovodrun's; ends the process where it is wrong."""
+    parser = argparse.ArgumentParser(prog="horovodrun")
+    parser.add_argument("-np", type=int, required=True)
+    parser.add_argument("--min-np", type=int, required=True)
+    parser.add_argument("--max-np", type=int, required=True)
+    parser.add_argument("--host-discovery-script", required=True)
+    parser.add_argument("--elastic-timeout", default="600")
+    parser.add_argument("--log-level")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args(arguments)
+    launcher = [sys.executable, "-m", "simulator.elastic.launcher", "--start-workers", str(given.np)]
+    launcher += ["--min-workers", str(given.min_np), "--max-workers", str(given.max_np)]
+    launcher += ["--discovery", given.host_discovery_script, "--below-min-timeout", given.elastic_timeout]
+    return [*launcher, "--", sys.executable, "-m", "simulator.cluster.ssh", "--", *given.command]
+
+
+if __name__ == "__main__":
+    line = launcher_command(sys.argv[1:])
+    os.execv(line[0], line)  # noqa: S606 - our own launcher

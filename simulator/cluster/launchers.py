@@ -1,0 +1,55 @@
+"""A launcher pod's container as a process of this machine."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from simulator.cloud.process import Child, environment, spawn
+from simulator.cluster.objects import ConfigMap, RunPod
+from simulator.cluster.places import Home, Places, write
+from simulator.cluster.ssh import HOSTS
+from simulator.et_operator.vocabulary import EDL
+
+PORT = "EDL_PORT"
+"""The port at which a host shows that it can be reached; 0 = it has none: all hosts are this machine."""
+
+
+def initialise(home: Home, config: ConfigMap) -> None:
+    """What the pod's first container does: host list and script out of the ConfigMap."""
+    write(home.edl / "hostfile", config.data.get("hostfile", ""))
+    write(home.edl / "discover_hosts.sh", _placed(home, config.data.get("discover_hosts.sh", "")))
+    (home.edl / "discover_hosts.sh").chmod(0o700)
+
+
+def variables(home: Home) -> dict[str, str]:
+    """What every process in the container has, and every command that is run there."""
+    return {"EDL": str(home.edl), "KUBEAI_DIR": str(home.kubeai), PORT: "0"}
+
+
+def start(pod: RunPod, places: Places, run: int) -> Child:
+    """Runs the container's command; `run` counts the launchers of the job."""
+    home, job = places.home(pod), places.job(pod.metadata.namespace, pod.job)
+    container = pod.spec.containers[0]
+    ours = {
+        **variables(home),
+        HOSTS: str(places.hosts(pod)),
+        "SIM_EVENTS": str(job / "events"),
+        "SIM_STATE": str(home.state),
+        "KUBEAI_RUN": str(run),
+    }
+    env = environment(places.root, {**{each.name: each.value for each in container.env}, **ours})
+    command = [_placed(home, word) for word in (*container.command, *container.args)]
+    return spawn(pod.name, command, _with_horovodrun(places.root, env), job / f"launcher-{run}.log")
+
+
+def _placed(home: Home, text: str) -> str:
+    # There is no container, so its /etc/edl is a directory like any other, under another name.
+    return text.replace(EDL, str(home.edl))
+
+
+def _with_horovodrun(root: Path, env: Mapping[str, str]) -> dict[str, str]:
+    script = root / "bin" / "horovodrun"
+    if not script.exists():
+        write(script, f'#!/bin/sh\nexec {sys.executable} -m simulator.cluster.horovodrun "$@"\n')
+        script.chmod(0o700)
+    return {**env, "PATH": f"{script.parent}:{env['PATH']}"}

@@ -1,0 +1,69 @@
+"""Where the files of pods and jobs lie on this machine."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.cluster.objects import RunPod
+
+
+def write(path: Path, text: str) -> None:
+    """Replaces a file as a whole, as a projected volume does."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_name(f".{path.name}.new")
+    new.touch(mode=0o600)
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """One pod's files."""
+
+    root: Path
+
+    @property
+    def edl(self) -> Path:
+        """For its /etc/edl."""
+        return self.root / "edl"
+
+    @property
+    def kubeai(self) -> Path:
+        """For its /var/run/kubeai."""
+        return self.root / "kubeai"
+
+    @property
+    def state(self) -> Path:
+        """Of a launcher: which of its processes runs on which host."""
+        return self.root / "state"
+
+    def pids(self, host: str) -> list[int]:
+        """Of a launcher: its processes on that host."""
+        return [int(entry.name) for entry in (self.state / "nodes" / host).glob("[0-9]*")]
+
+    def remove(self) -> None:
+        """What a pod had is gone with it."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """All files, below one directory, which is also the mark of all processes."""
+
+    root: Path
+
+    def home(self, pod: RunPod) -> Home:
+        """A pod's files."""
+        return Home(self.root / "pods" / pod.metadata.uid)
+
+    def host(self, pod: RunPod) -> Path:
+        """The link by which a pod is found by its name, while it runs."""
+        return self.hosts(pod) / pod.name
+
+    def hosts(self, pod: RunPod) -> Path:
+        """The names that the pods of its namespace can reach."""
+        return self.root / "hosts" / pod.metadata.namespace
+
+    def job(self, namespace: str, name: str) -> Path:
+        """What outlives a job's pods: its events, its checkpoint, its launchers' logs."""
+        return self.root / "jobs" / namespace / name

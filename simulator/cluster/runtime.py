@@ -1,0 +1,270 @@
+"""The runtime itself: has the processes of every pod that runs, and tells the API server how launchers end."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.collection import Collection, Selection
+from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.follow import Follower
+from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.server import ApiServer
+from simulator.cloud.observer import observe
+from simulator.cloud.process import Child, end
+from simulator.cluster import launchers
+from simulator.cluster.identity import Identity, hand_out, show_annotations
+from simulator.cluster.objects import EXECS, ConfigMap, Exec, RunPod
+from simulator.cluster.places import Places
+from simulator.cluster.truth import Truth
+from simulator.et_operator.objects import CONFIG_MAPS, PODS
+from simulator.et_operator.vocabulary import GROUP, GROUP_LABEL
+from simulator.events import Kind
+
+log = structlog.get_logger()
+
+EXCLUSIONS = "excluded_hosts"
+"""Beside the host list: one host a line that the supervisor's discovery script leaves out."""
+
+_LOOK_SECONDS = 0.02
+_RETRY_SECONDS = 0.2
+# A launcher may just be starting a process on a host that has gone: that one is ended, too.
+_SWEEP_SECONDS = 3.0
+_END_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A pod that runs here; `lost`: its node died, and nobody tells the API server of it."""
+
+    pod: RunPod
+    task: "asyncio.Task[None]"
+    child: Child | None = None
+    lost: bool = False
+
+
+class NodeRuntime:
+    """Everything that runs on the nodes of a cluster, or of one namespace's jobs.
+
+    Args:
+        server: The cluster, as one who may do everything there.
+        root: An empty directory for files of pods and jobs; every process has it for its mark.
+        identity: What is handed out to the pods; None where they are to know no supervisor.
+        namespace: Whose jobs; empty = of all.
+    """
+
+    def __init__(self, server: ApiServer, root: Path, identity: Identity | None = None, namespace: str = "") -> None:
+        self.places = Places(root)
+        self.truth = Truth(self.places)
+        self._server = server
+        self._identity = identity
+        selection = Selection(namespace=namespace, labels=f"{GROUP_LABEL}={GROUP}")
+        self._pods = Collection(server, PODS, lambda data: msgspec.json.decode(data, type=RunPod), selection)
+        self._configs = Collection(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
+        self._execs = Collection(server, EXECS, lambda data: msgspec.json.decode(data, type=Exec))
+        self._mirror: Mirror[RunPod] = Mirror(self._changed)
+        self._follower = Follower(self._pods, self._mirror, Clock())
+        self._begun: dict[str, _Begun] = {}
+        self._runs: Counter[ObjectKey] = Counter()
+        self._dead: set[str] = set()
+        self._children: set[Child] = set()
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Runs for ever; at its end no process is left.
+
+        Raises:
+            ApiError: The pods cannot be read.
+        """
+        log.info("node-runtime.started", note="a stand-in: kwok's nodes run no container")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                await self._follower.first()
+                await self._follower.run()
+        finally:
+            self._tasks = None
+            for begun in list(self._begun.values()):
+                self._kill(begun)
+            for child in self._children:
+                await child.wait(_END_SECONDS)
+            self.truth.close()
+
+    def kill_node(self, node: str) -> None:
+        """A machine is gone at once, with everything on it; its pods go on as the cluster has them."""
+        self._dead.add(node)
+        self.truth.gone(node)
+        for begun in self._begun.values():
+            if begun.pod.spec.node_name == node:
+                begun.lost = True
+                self._kill(begun)
+
+    def revive_node(self, node: str) -> None:
+        """A machine of that name is there, again; pods that were lost with the old one stay lost."""
+        self._dead.discard(node)
+
+    # What has happened.
+
+    def _changed(self, before: RunPod | None, after: RunPod | None) -> None:
+        running = after.metadata.uid if after is not None and after.runs else None
+        for pod in (before, after):
+            if pod is not None and pod.metadata.uid in self._begun and pod.metadata.uid != running:
+                self._end(pod)
+        if after is None or not after.runs or self._tasks is None:
+            return
+        if after.metadata.uid not in self._begun and after.spec.node_name not in self._dead:
+            self._begun[after.metadata.uid] = _Begun(after, self._start(self._begin(after)))
+        elif before is not None and before.metadata.annotations != after.metadata.annotations:
+            show_annotations(after, self.places.home(after))
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        if self._tasks is None:
+            coroutine.close()
+            raise asyncio.CancelledError
+        return self._tasks.create_task(coroutine)
+
+    # A pod's life.
+
+    async def _begin(self, pod: RunPod) -> None:
+        while True:
+            try:
+                await self._prepare(pod)
+                break
+            except ApiUnavailableError:
+                await asyncio.sleep(_RETRY_SECONDS)
+            except ApiError as error:
+                # It is gone already, or nobody has made what it needs: as with a kubelet, it never starts.
+                log.warning("node-runtime.not-started", pod=pod.name, why=str(error))
+                return
+        if pod.is_launcher:
+            await self._launch(pod)
+
+    async def _prepare(self, pod: RunPod) -> None:
+        home = self.places.home(pod)
+        home.kubeai.mkdir(parents=True, exist_ok=True)
+        show_annotations(pod, home)
+        if self._identity is not None:
+            await hand_out(self._server, pod, home, self._identity)
+        if pod.is_launcher:
+            config = await self._configs.get(ObjectKey(pod.metadata.namespace, f"{pod.job}-config"))
+            launchers.initialise(home, config)
+            await self._serve_commands(pod)
+        self.truth.began(pod)
+        link = self.places.host(pod)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(home.root)
+
+    async def _serve_commands(self, pod: RunPod) -> None:
+        envs = [{"name": name, "value": value} for name, value in launchers.variables(self.places.home(pod)).items()]
+        spec = {"execs": [{"local": {"envs": envs}}]}
+        try:
+            await self._execs.create(pod.metadata.key, spec)
+        except ChangedMeanwhileError:
+            await self._execs.replace(await self._execs.get(pod.metadata.key), "spec", spec)
+
+    async def _launch(self, pod: RunPod) -> None:
+        job = ObjectKey(pod.metadata.namespace, pod.job)
+        self._runs[job] += 1
+        child = launchers.start(pod, self.places, self._runs[job])
+        begun = self._begun.get(pod.metadata.uid)
+        if begun is None:
+            await child.kill()
+            return
+        begun.child = child
+        self._children.add(child)
+        code = await self._watched(pod, child)
+        self._children.discard(child)
+        if not begun.lost:
+            await self._tell(pod, code)
+
+    async def _watched(self, pod: RunPod, child: Child) -> int:
+        """The code with which it ends; what its discovery script leaves out meanwhile is written down."""
+        observer = asyncio.create_task(observe(self.places.home(pod).edl / EXCLUSIONS, self.truth.log(pod)))
+        # A new list begins with the launcher, which leaves out nobody.
+        self.truth.log(pod).write(Kind.EXCLUSIONS_CHANGED, hosts=[])
+        try:
+            while (code := child.exit_code) is None:  # noqa: ASYNC110 - a process tells nobody of its end
+                await asyncio.sleep(_LOOK_SECONDS)
+            return code
+        finally:
+            observer.cancel()
+
+    async def _tell(self, pod: RunPod, code: int) -> None:
+        log.info("node-runtime.launcher-ended", pod=pod.name, code=code)
+        content = {"status": _terminated(pod, 128 - code if code < 0 else code)}
+        while True:
+            try:
+                await self._pods.merge(pod, content, "status")
+            except ApiUnavailableError:
+                await asyncio.sleep(_RETRY_SECONDS)
+            except (NotThereError, ChangedMeanwhileError):
+                return
+            else:
+                return
+
+    def _end(self, pod: RunPod) -> None:
+        begun = self._begun.pop(pod.metadata.uid)
+        begun.lost = True
+        self._kill(begun)
+        if begun.child is None:
+            begun.task.cancel()
+        if pod.is_launcher and self._tasks is not None:
+            self._start(self._serve_no_commands(pod))
+
+    async def _serve_no_commands(self, pod: RunPod) -> None:
+        with contextlib.suppress(ApiError):
+            await self._execs.delete_however(await self._execs.get(pod.metadata.key))
+
+    # Ends.
+
+    def _kill(self, begun: _Begun) -> None:
+        pod, home = begun.pod, self.places.home(begun.pod)
+        self.truth.ended(pod)
+        link = self.places.host(pod)
+        if link.is_symlink() and link.readlink() == home.root:
+            link.unlink()
+        if begun.child is not None and begun.child.running:
+            # All of the container: a shell may stand before the launcher.
+            os.killpg(begun.child.pid, signal.SIGKILL)
+        self._end_processes(pod)
+        if pod.is_launcher:
+            home.remove()
+        elif self._tasks is not None:
+            self._start(self._sweep(pod))
+
+    async def _sweep(self, pod: RunPod) -> None:
+        until = time.monotonic() + _SWEEP_SECONDS
+        while time.monotonic() < until and not self.places.host(pod).exists():
+            self._end_processes(pod)
+            await asyncio.sleep(_LOOK_SECONDS)
+        self.places.home(pod).remove()
+
+    def _end_processes(self, pod: RunPod) -> None:
+        for begun in self._begun.values():
+            same = (begun.pod.metadata.namespace, begun.pod.job) == (pod.metadata.namespace, pod.job)
+            if begun.pod.is_launcher and same:
+                for pid in self.places.home(begun.pod).pids(pod.name):
+                    end(pid, self.places.root)
+
+
+def _terminated(pod: RunPod, code: int) -> dict[str, Any]:
+    """A status, as a kubelet writes it when the container has ended."""
+    container = pod.spec.containers[0]
+    phase, reason = ("Succeeded", "Completed") if code == 0 else ("Failed", "Error")
+    finished = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    terminated = {"exitCode": code, "reason": reason, "startedAt": finished, "finishedAt": finished}
+    status = {"name": container.name, "image": container.image, "imageID": "", "ready": False, "restartCount": 0}
+    return {"phase": phase, "containerStatuses": [{**status, "state": {"terminated": terminated}}]}

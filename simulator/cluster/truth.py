@@ -1,0 +1,83 @@
+"""The truth about a job's hosts, for its judge: hosts are pods, and what happens to a node happens to those on it."""
+
+import time
+from dataclasses import dataclass, field
+
+from simulator.cluster.objects import RunPod
+from simulator.cluster.places import Places
+from simulator.events import EventLog, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class _Announced:
+    """What the cloud says of a node."""
+
+    gone_at: float
+    group: str
+
+
+@dataclass(slots=True)
+class Truth:
+    """Writes the events that the judge takes for true, each before what follows from it."""
+
+    places: Places
+    _logs: dict[tuple[str, str], EventLog] = field(default_factory=dict)
+    _on: dict[str, dict[str, RunPod]] = field(default_factory=dict)
+    _announced: dict[str, _Announced] = field(default_factory=dict)
+
+    def began(self, pod: RunPod) -> None:
+        """A worker can be reached now, perhaps on a node that is about to go."""
+        if pod.is_launcher:
+            return
+        node = pod.spec.node_name
+        self._on.setdefault(node, {})[pod.metadata.uid] = pod
+        self.log(pod).write(Kind.NODE_ADDED, node=pod.name)
+        if node in self._announced:
+            self._show(pod, self._announced[node])
+
+    def ended(self, pod: RunPod) -> None:
+        """A worker is gone, for whatever reason."""
+        node = pod.spec.node_name
+        if self._on.get(node, {}).pop(pod.metadata.uid, None) is not None:
+            self.log(pod).write(Kind.NODE_GONE, node=pod.name, announced=node in self._announced)
+
+    def notice(self, node: str, gone_at: float, group: str) -> None:
+        """The cloud announces that it takes a node away at that instant, Unix seconds."""
+        self._announced[node] = _Announced(gone_at, group)
+        for pod in self._on.get(node, {}).values():
+            self._show(pod, self._announced[node])
+
+    def withdraw(self, node: str) -> None:
+        """The cloud announces it no longer."""
+        self._announced.pop(node, None)
+        for pod in self._on.get(node, {}).values():
+            self.log(pod).write(Kind.NOTICE_WITHDRAWN, node=pod.name)
+
+    def gone(self, node: str) -> None:
+        """A node is gone, with everything on it."""
+        for pod in list(self._on.get(node, {}).values()):
+            self.ended(pod)
+        self._announced.pop(node, None)
+
+    def log(self, pod: RunPod) -> EventLog:
+        """The truth about a pod's job."""
+        key = (pod.metadata.namespace, pod.job)
+        if key not in self._logs:
+            self._logs[key] = EventLog(self.places.job(*key) / "events", "truth")
+        return self._logs[key]
+
+    def close(self) -> None:
+        """Nothing more happens."""
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+
+    def _show(self, pod: RunPod, announced: _Announced) -> None:
+        self.log(pod).write(
+            Kind.NOTICE_SHOWN,
+            node=pod.name,
+            group=announced.group,
+            lead=announced.gone_at - time.time(),
+            gone_at=announced.gone_at,
+            synthetic=False,
+        )

@@ -1,0 +1,320 @@
+"""A cluster and everything around it: nodes with metadata and agents, the operator, what its pods run, a supervisor.
+
+    async with world(own_controlplane, tmp_path) as w:
+        await w.nodes("n0", "n1", "n2", "n3", gpus=2)
+        job = await w.job("j", JobPlan(workers=8, min_workers=2, steps=100))
+        await w.training(job, workers=8)
+        await w.reclaim(["n1", "n2"], lead=7)
+        await w.jobs.phase("j", "Succeeded", seconds=60)
+        assert w.verdict(job).ok
+
+Control plane, supervisor, agents, launchers and training processes are real; operator, node runtime and cloud are the
+simulator's, in the test's own process.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from servicekit.kubernetes.server import ApiServer
+from simulator.certificates import Authority
+from simulator.cloud import process
+from simulator.cloud.metadata import MetadataServer
+from simulator.cloud.places import Places
+from simulator.cloud.process import Child
+from simulator.cloud.trace import Node
+from simulator.cluster.identity import Identity
+from simulator.cluster.runtime import NodeRuntime
+from simulator.et_operator.definitions import define
+from simulator.et_operator.operator import Operator
+from simulator.et_operator.settings import QUICK, Settings
+from simulator.events import Event, read
+from simulator.harness import training
+from simulator.judge import judge
+from simulator.model import reference
+from simulator.services import SupervisorProcess, agent_command
+from simulator.verdict import Expectations, Verdict
+from tests.controlplane.controlplane_api import Api, client, until
+from tests.controlplane.controlplane_namespace import GPU, OWNER_LABEL, Namespace, fresh_namespace
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.controlplane.operator.operator_jobs import Jobs
+
+AUDIENCE = "job-supervisor.kube-ai.io"
+OPTED_IN = {"job-supervisor.kube-ai.io/managed-by-job-supervisor": "true"}
+_ORDINARY = {"line.test/ordinary": "true"}
+_STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A TrainingJob as its user would describe it; one worker a GPU.
+
+    Attributes:
+        workers: How many it asks for.
+        min_workers: Fewest it can train on.
+        steps: Training steps until it is done.
+        step_seconds: How long one step takes at least.
+        annotations: Of the job and all its pods.
+        worker: More of the worker's part of the spec.
+        job_arguments: More options for the training script.
+    """
+
+    workers: int
+    min_workers: int = 1
+    steps: int = 100
+    step_seconds: float = 0.05
+    annotations: Mapping[str, str] = field(default_factory=lambda: OPTED_IN)
+    worker: Mapping[str, object] = field(default_factory=dict)
+    job_arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One that was made."""
+
+    name: str
+    plan: JobPlan
+    home: Path
+
+    def events(self) -> list[Event]:
+        """The truth and what its processes wrote, in order."""
+        return read(self.home / "events")
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where rank 0 saves."""
+        return self.home / "checkpoint"
+
+
+class World:
+    """Made by `world()`."""
+
+    def __init__(self, plane: ControlPlane, root: Path, api: Api, namespace: Namespace) -> None:
+        self.api = api
+        self.namespace = namespace
+        self.jobs = Jobs(api, namespace, root / "unused")
+        self.places = Places(root)
+        self.metadata = MetadataServer()
+        self.supervisor: SupervisorProcess | None = None
+        self._plane = plane
+        self._stack = AsyncExitStack()
+        self._agents: dict[str, Child] = {}
+        self._killed: list[Child] = []
+        self._agent_settings: Mapping[str, str] = {}
+        self._server: ApiServer | None = None
+        self._runtime: NodeRuntime | None = None
+
+    @property
+    def runtime(self) -> NodeRuntime:
+        """What runs on the nodes."""
+        assert self._runtime is not None
+        return self._runtime
+
+    # Nodes.
+
+    async def nodes(self, *names: str, gpus: int = 8) -> list[str]:
+        """Nodes arrive, each with metadata and, where there is a supervisor, an agent; returns their full names."""
+        return [await self.add_node(name, gpus) for name in names]
+
+    async def add_node(self, name: str, gpus: int = 8) -> str:
+        """One node arrives."""
+        full = await self.namespace.node(name, gpus)
+        self.runtime.revive_node(full)
+        self.metadata.add(Node(full))
+        if self.supervisor is not None:
+            self.start_agent(full)
+        return full
+
+    def start_agent(self, node: str) -> Child:
+        """The node's agent starts, for the first time or again."""
+        assert self.supervisor is not None
+        how = agent_command(Node(node), self.supervisor, self.metadata.url_of(Node(node)), self.places)
+        env = process.environment(self.places.root, {**self._agent_settings, **how.env})
+        child = process.spawn(f"agent of {node}", how.command, env, self.places.log(f"agent-{node}"))
+        self._agents[node] = child
+        return child
+
+    def notice(self, nodes: Iterable[str], lead: float, group: str = "group") -> float:
+        """The cloud announces that it takes these nodes away in so many seconds; returns the instant, Unix seconds."""
+        gone_at = time.time() + lead
+        for node in nodes:
+            self.runtime.truth.notice(node, gone_at, group)
+            self.metadata.notice(Node(node), gone_at)
+        return gone_at
+
+    def withdraw(self, nodes: Iterable[str]) -> None:
+        """The cloud announces it no longer."""
+        for node in nodes:
+            self.runtime.truth.withdraw(node)
+            self.metadata.withdraw(Node(node))
+
+    async def take_away(self, nodes: Iterable[str]) -> None:
+        """The nodes are gone, with everything on them; the cluster learns of it at once and forgets their pods.
+
+        Kubernetes' own garbage collector would take forty seconds more for the pods.
+        """
+        for node in nodes:
+            self.runtime.kill_node(node)
+            self.metadata.remove(Node(node))
+            if (agent := self._agents.pop(node, None)) is not None:
+                agent.send(signal.SIGKILL)
+                self._killed.append(agent)
+        for node in nodes:
+            await self.api.delete(f"/api/v1/nodes/{node}")
+            await self._forget_pods(node)
+
+    async def reclaim(self, nodes: Sequence[str], lead: float, group: str = "group") -> None:
+        """Announce it, wait, and take them away."""
+        gone_at = self.notice(nodes, lead, group)
+        await asyncio.sleep(max(0.0, gone_at - time.time()))
+        await self.take_away(nodes)
+
+    async def node_of(self, pod: str) -> str:
+        """Where a pod runs."""
+        return str((await self.namespace.get_pod(pod))["spec"]["nodeName"])
+
+    # Jobs.
+
+    async def job(self, name: str, plan: JobPlan) -> Job:
+        """Make a TrainingJob, as Arena would."""
+        job = Job(name, plan, self.runtime.places.job(self.namespace.name, name))
+        spec = training_job(self.namespace.name, plan, job.checkpoint)
+        await self.jobs.make(name, spec, annotations=plan.annotations)
+        return job
+
+    async def training(self, job: Job, workers: int, seconds: float = 60.0) -> None:
+        """Return when all members of a ring of so many have applied a step."""
+        await self.event(job, lambda events: training(events) == workers, f"{workers} workers train", seconds)
+
+    async def event(
+        self, job: Job, condition: Callable[[Sequence[Event]], bool], what: str, seconds: float = 60.0
+    ) -> list[Event]:
+        """The job's events, once they fulfil a condition."""
+
+        async def look() -> list[Event] | None:
+            events = job.events()
+            return events if events and condition(events) else None
+
+        return await until(look, f"{job.name}: {what}", seconds) or []
+
+    def verdict(self, job: Job) -> Verdict:
+        """The judge's word on a job that is over."""
+        plan = job.plan
+        return judge(job.events(), Expectations(plan.steps, reference(plan.steps), plan.min_workers))
+
+    def processes(self, word: str) -> list[int]:
+        """The processes of this world whose command has that word in it."""
+        return [one.pid for one in process.leftovers(self.places.root) if word in one.command]
+
+    def kill_processes(self, word: str) -> None:
+        """End all of those with SIGKILL."""
+        for pid in self.processes(word):
+            process.end(pid, self.places.root)
+
+    # Life.
+
+    async def open(self, supervisor: Mapping[str, str] | None, authority: Authority | None) -> None:
+        """Start everything."""
+        self._stack.push_async_callback(self._sweep)
+        self._server = await ApiServer.connect(str(self._plane.cluster.kubeconfig), 10.0)
+        self._stack.push_async_callback(self._server.close)
+        await define(self._server)
+        await self.metadata.start()
+        self._stack.push_async_callback(self.metadata.stop)
+        if supervisor is not None:
+            self.supervisor = SupervisorProcess(self.places, authority, supervisor)
+            self._stack.push_async_callback(self.supervisor.stop)
+            await self.supervisor.start()
+        self._stack.push_async_callback(self._stop_agents)
+        self._runtime = NodeRuntime(self._server, self.places.root, self._identity(authority))
+        self._run(self._runtime.run())
+        self._run(Operator(self._server, Settings(QUICK)).run())
+        # Launchers run on ordinary nodes, which nobody takes away.
+        await self.namespace.node("ordinary", 0, _ORDINARY)
+
+    async def close(self) -> None:
+        """End everything."""
+        await self._stack.aclose()
+
+    def _identity(self, authority: Authority | None) -> Identity | None:
+        if self.supervisor is None:
+            return None
+        ca = authority.ca_file.read_text(encoding="utf-8") if authority else None
+        return Identity(self.supervisor.endpoints.http, AUDIENCE, ca)
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._stack.push_async_callback(_ended, task)
+
+    async def _stop_agents(self) -> None:
+        await process.stop_all([*self._killed, *self._agents.values()], _STOP_SECONDS)
+
+    async def _sweep(self) -> None:
+        left = process.leftovers(self.places.root)
+        for leftover in left:
+            process.end(leftover.pid, self.places.root)
+        assert not left, "outlived their stop: " + "; ".join(f"{one.pid} {one.command}" for one in left)
+
+    async def _forget_pods(self, node: str) -> None:
+        pods = await self.api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={node}")
+        for pod in pods["items"]:
+            metadata = pod["metadata"]
+            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+            await self.api.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}})
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def training_job(home: str, plan: JobPlan, checkpoint: Path) -> dict[str, object]:
+    """The spec, of the shape that Arena gives it: bounds in the environment and on the launcher's command line."""
+    script = (
+        f"python -m simulator.job --steps {plan.steps} --step-seconds {plan.step_seconds} --checkpoint {checkpoint}"
+        f" {plan.job_arguments}"
+    )
+    command = (
+        "horovodrun -np $((${workers}*${gpus})) --min-np $((${minWorkers}*${gpus})) --max-np $((${maxWorkers}*${gpus}))"
+        f" --host-discovery-script /etc/edl/discover_hosts.sh {script}"
+    )
+    numbers = {"gpus": 1, "maxWorkers": plan.workers, "minWorkers": plan.min_workers, "workers": plan.workers}
+    env = [{"name": name, "value": str(value)} for name, value in numbers.items()]
+
+    def template(nodes: Mapping[str, str], **container: object) -> dict[str, object]:
+        one = {"name": "et", "image": "none", "env": env, **container}
+        spec = {"nodeSelector": {OWNER_LABEL: home, **nodes}, "containers": [one]}
+        return {"metadata": {"annotations": plan.annotations}, "spec": spec}
+
+    worker = {
+        "replicas": plan.workers,
+        "minReplicas": plan.min_workers,
+        "maxReplicas": plan.workers,
+        **plan.worker,
+        "template": template({}, resources={"limits": {GPU: "1"}}),
+    }
+    launcher = {"replicas": 1, "template": template(_ORDINARY, command=["sh", "-c", command])}
+    return {"restartPolicy": "OnFailure", "etReplicaSpecs": {"launcher": launcher, "worker": worker}}
+
+
+@asynccontextmanager
+async def world(
+    plane: ControlPlane,
+    root: Path,
+    supervisor: Mapping[str, str] | None = None,
+    authority: Authority | None = None,
+) -> AsyncIterator[World]:
+    """Everything around a control plane that nobody else uses; a supervisor where its settings are given."""
+    async with client(plane.cluster) as api, fresh_namespace(plane.cluster, api) as namespace:
+        one = World(plane, root, api, namespace)
+        try:
+            await one.open(supervisor, authority)
+            yield one
+        finally:
+            await one.close()

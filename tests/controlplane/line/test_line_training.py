@@ -1,0 +1,91 @@
+"""What the whole line stands on, without a supervisor: jobs that train for real under the stand-ins."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from simulator.events import Event, Kind
+from tests.controlplane.controlplane_api import until
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.controlplane.line.line_world import JobPlan, World, world
+from tests.controlplane.operator.operator_jobs import RESUME, names
+
+
+@pytest.fixture
+async def alone(own_controlplane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
+    """Nodes, operator and runtime; nobody supervises anything."""
+    async with world(own_controlplane, tmp_path / "world") as one:
+        await one.nodes("n0", "n1", gpus=2)
+        yield one
+
+
+async def test_a_job_trains_for_real_and_succeeds(alone: World) -> None:
+    """Each worker pod is a rank; the last step's parameters are those of one process that trained alone."""
+    job = await alone.job("j", JobPlan(workers=3, steps=40))
+    await alone.training(job, workers=3)
+    await alone.jobs.phase("j", "Succeeded", seconds=60)
+    verdict = alone.verdict(job)
+    assert verdict.ok, verdict.failures
+    formed = [event.texts("hosts") for event in job.events() if event.kind is Kind.RING_FORMED]
+    assert sorted(formed[0]) == names("j", range(3), launcher=False)
+
+
+async def test_a_suspended_job_goes_on_from_its_checkpoint(alone: World) -> None:
+    """The annotation ends all of its processes; after the recipe a new run loads what was saved."""
+    job = await alone.job("j", JobPlan(workers=2, steps=200, job_arguments="--checkpoint-every 10"))
+    await alone.event(job, lambda events: any(each.kind is Kind.CHECKPOINT_SAVED for each in events), "a checkpoint")
+    await alone.jobs.annotate("j", "true")
+    await alone.jobs.phase("j", "Suspended")
+    await until(lambda: _no_processes(alone), "its processes have ended")
+    await alone.jobs.annotate("j", None)
+    await alone.jobs.write_status("j", RESUME)
+    await alone.jobs.phase("j", "Succeeded", seconds=60)
+    events = job.events()
+    assert [each.integer("run") for each in events if each.kind is Kind.CHECKPOINT_LOADED] == [2]
+    assert any(each.kind is Kind.JOB_FINISHED and each.integer("step") == 200 for each in events)
+    assert not (await alone.jobs.status("j")).get("restartCount")
+
+
+async def test_a_launcher_that_fails_is_a_restart_that_counts(alone: World) -> None:
+    """Its pod has Failed with the launcher's code, and everything begins again."""
+    job = await alone.job("j", JobPlan(workers=2, steps=60))
+    await alone.training(job, workers=2)
+    alone.kill_processes("simulator.job")
+    await alone.jobs.phase("j", "Running", restartCount=1)
+    await alone.jobs.phase("j", "Succeeded", seconds=60)
+    runs = {each.integer("run") for each in job.events() if each.kind is Kind.STEP_APPLIED}
+    assert runs == {1, 2}
+
+
+async def test_the_ring_follows_the_workers(alone: World) -> None:
+    """One is deleted and replaced under a new name: the launcher's list loses the one and gains the other."""
+    job = await alone.job("j", JobPlan(workers=3, steps=400, worker={"restartPolicy": "Always"}))
+    await alone.training(job, workers=3)
+    await alone.jobs.delete_pod("j-worker-1")
+    await alone.event(job, lambda events: _hosts(events) == set(names("j", [0, 2, 3], launcher=False)), "three again")
+    await alone.jobs.delete("j")
+    await until(lambda: _no_processes(alone), "its processes have ended", 60)
+
+
+async def test_a_node_that_is_taken_away_takes_its_processes_with_it(alone: World) -> None:
+    """Those of its pods, at once; the others train on, and the truth tells of it."""
+    job = await alone.job("j", JobPlan(workers=3, steps=120))
+    await alone.training(job, workers=3)
+    node = await alone.node_of("j-worker-2")
+    lost = {name for name in names("j", range(3), launcher=False) if await alone.node_of(name) == node}
+    await alone.take_away([node])
+    left = set(names("j", range(3), launcher=False)) - lost
+    await alone.event(job, lambda events: _hosts(events) == left, "the others go on")
+    await alone.jobs.phase("j", "Succeeded", seconds=60)
+    gone = {each.text("node") for each in job.events() if each.kind is Kind.NODE_GONE}
+    assert lost <= gone
+
+
+def _hosts(events: Sequence[Event]) -> set[str]:
+    rings = [event.texts("hosts") for event in events if event.kind is Kind.RING_FORMED]
+    return set(rings[-1]) if rings else set()
+
+
+async def _no_processes(one: World) -> bool:
+    return not one.processes("simulator")
