@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from servicekit.kubernetes.server import ApiServer
 from simulator.certificates import Authority
 from simulator.cloud import process
@@ -38,11 +40,13 @@ from simulator.harness import training
 from simulator.judge import judge
 from simulator.model import reference
 from simulator.services import SupervisorProcess, agent_command
+from simulator.status import StatusUnavailable, fetch
 from simulator.verdict import Expectations, Verdict
-from tests.controlplane.controlplane_api import Api, client, until
+from tests.controlplane.controlplane_api import until
 from tests.controlplane.controlplane_namespace import GPU, OWNER_LABEL, Namespace, fresh_namespace
 from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.operator.operator_jobs import Jobs
+from tests.controlplane.store.store_cluster import Place, job_path, place
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 OPTED_IN = {"job-supervisor.kube-ai.io/managed-by-job-supervisor": "true"}
@@ -94,10 +98,11 @@ class Job:
 class World:
     """Made by `world()`."""
 
-    def __init__(self, plane: ControlPlane, root: Path, api: Api, namespace: Namespace) -> None:
-        self.api = api
+    def __init__(self, plane: ControlPlane, root: Path, here: Place, namespace: Namespace) -> None:
+        self.api = here.api
+        self.here = here
         self.namespace = namespace
-        self.jobs = Jobs(api, namespace, root / "unused")
+        self.jobs = Jobs(here.api, namespace, root / "unused")
         self.places = Places(root)
         self.metadata = MetadataServer()
         self.supervisor: SupervisorProcess | None = None
@@ -178,6 +183,46 @@ class World:
         """Where a pod runs."""
         return str((await self.namespace.get_pod(pod))["spec"]["nodeName"])
 
+    # What the supervisor makes of it, as kubectl shows it.
+
+    async def supervised(self, job: Job) -> Any:
+        """The job's SupervisedJob; 404 until there is one."""
+        return await self.api.get(job_path(f"trainingjob.{job.name}", self.namespace.name))
+
+    async def decided(self, job: Job, phase: str, seconds: float = 60.0) -> Any:
+        """The same, once its phase is that."""
+
+        async def reached() -> Any:
+            one = await self.supervised(job)
+            return one if one.get("status", {}).get("decision", {}).get("phase") == phase else None
+
+        return await until(reached, f"{job.name} is {phase} to the supervisor", seconds)
+
+    async def noticed(self, nodes: Iterable[str], seconds: float = 30.0) -> list[Any]:
+        """The ReclaimNotices, once there is an active one for each of these nodes."""
+        wanted = set(nodes)
+
+        async def told() -> Any:
+            notices = await self.here.notices()
+            names = {each["spec"]["subject"]["name"] for each in notices if each["status"].get("state") == "active"}
+            return notices if names >= wanted else None
+
+        return list(await until(told, f"notices for {', '.join(sorted(wanted))}", seconds))
+
+    async def connected(self, seconds: float = 30.0) -> None:
+        """Return when every node's agent has reached the supervisor."""
+        assert self.supervisor is not None
+        viewer = self.supervisor.tokens().viewer()
+        async with aiohttp.ClientSession() as http:
+
+            async def all_of_them() -> bool:
+                with suppress(StatusUnavailable):
+                    seen = await fetch(http, self.supervisor.endpoints.http, viewer) if self.supervisor else None
+                    return seen is not None and seen.connected() >= set(self._agents)
+                return False
+
+            await until(all_of_them, "all agents are connected", seconds)
+
     # Jobs.
 
     async def job(self, name: str, plan: JobPlan) -> Job:
@@ -227,7 +272,8 @@ class World:
         await self.metadata.start()
         self._stack.push_async_callback(self.metadata.stop)
         if supervisor is not None:
-            self.supervisor = SupervisorProcess(self.places, authority, supervisor)
+            settings = {"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(self.here.kubeconfig), **supervisor}
+            self.supervisor = SupervisorProcess(self.places, authority, settings)
             self._stack.push_async_callback(self.supervisor.stop)
             await self.supervisor.start()
         self._stack.push_async_callback(self._stop_agents)
@@ -311,8 +357,8 @@ async def world(
     authority: Authority | None = None,
 ) -> AsyncIterator[World]:
     """Everything around a control plane that nobody else uses; a supervisor where its settings are given."""
-    async with client(plane.cluster) as api, fresh_namespace(plane.cluster, api) as namespace:
-        one = World(plane, root, api, namespace)
+    async with place(plane) as here, fresh_namespace(plane.cluster, here.api) as namespace:
+        one = World(plane, root, here, namespace)
         try:
             await one.open(supervisor, authority)
             yield one
