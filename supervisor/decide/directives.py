@@ -110,10 +110,7 @@ def _undecided_at(own: ReclaimNotice, policy: Policy) -> float:
 
 
 def _most_urgent(job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> ReclaimNotice | None:
-    hosts = job.decision.hosts | {job.spec.launcher_host}
     announced = (
-        notices[host]
-        for host in hosts
-        if host is not None and host in notices and notices[host].state is NoticeState.ACTIVE
+        notices[host] for host in job.own_hosts if host in notices and notices[host].state is NoticeState.ACTIVE
     )
     return min(announced, key=lambda notice: (deadline_of(notice, policy), notice.id), default=None)

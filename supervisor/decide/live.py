@@ -26,6 +26,8 @@ def live(s: Situation) -> Decision:
     """The next step of a job that has hosts: it goes on, or must stop."""
     before, spec = s.previous, s.job.spec
     launcher = spec.launcher_host
+    if spec.operated and before.phase is not Phase.RESUMING and not s.job.observed.running:
+        return _left_to_operator(s, before)
     if launcher is not None and launcher in s.view.notices:
         return stop(s, launcher_noticed(launcher, s.view.notices[launcher]))
     left = s.present - s.doomed
@@ -44,13 +46,29 @@ def live(s: Situation) -> Decision:
 def _cleared(s: Situation, before: Decision) -> Decision:
     """Hosts that left the operator's list leave the job; a withdrawn notice takes its exclusion back.
 
-    Where others have joined instead, a host above the maximum is not taken back but let go.
+    An operator's new hosts are the job's at once. Where others have joined instead, a host above the maximum is not
+    taken back but let go.
     """
     back = (before.exclusions & s.present) - s.doomed
     room = max(0, s.job.spec.max_workers - len(s.present - s.doomed - back))
-    hosts = s.present - frozenset(sorted(back)[room:])
-    reason = withdrawn(back, len(hosts - s.doomed)) if back else before.reason
+    over = frozenset() if s.job.spec.operated else frozenset(sorted(back)[room:])  # An operator lists all it has made.
+    hosts, new = s.present - over, s.present - before.hosts - s.doomed
+    reason = joined(new, len(hosts - s.doomed)) if new else before.reason
+    reason = withdrawn(back, len(hosts - s.doomed)) if back else reason
     return replace(before, hosts=hosts, exclusions=before.exclusions & s.doomed, reason=reason)
+
+
+def _left_to_operator(s: Situation, before: Decision) -> Decision:
+    """A run that ended by itself is its operator's to start again, for which the job waits as it did at first."""
+    if s.job.observed.exit_code == 0:
+        return before  # The operator is about to say that the job has succeeded.
+    return Decision(
+        generation=before.generation,
+        phase=Phase.WAITING,
+        reason=retrying(s.job.observed),
+        run=max(before.run, s.job.observed.run),
+        waiting_since=s.now,
+    )
 
 
 def _lost(s: Situation, before: Decision, live: int) -> Decision:

@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from supervisor.decide.live import live
+from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
 from supervisor.decide.reasons import finished, running, waiting
 from supervisor.decide.situation import Situation, View
 from supervisor.decide.stopping import everyone_at, stop_deadline, stopping
 from supervisor.decide.waiting import WAITS, run_is_possible, start_at, wait
+from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Observed, Phase, Spec, SupervisedJob
-from supervisor.domain.order import Action, EndJob, SetHostList, StartRun, SuspendRun
+from supervisor.domain.order import Action, EndJob, RemoveHosts, SetHostList, StartRun, SuspendRun
 
 _MOST_TRANSITIONS = 8
 
@@ -57,7 +59,10 @@ def plan(job: SupervisedJob, view: View, now: float, policy: Policy) -> Plan:
         decision = _numbered(decision, job.decision)
     settled = replace(job, decision=decision)
     wake_at = _wake_at(Situation(settled, decision, view, now, policy))
-    return Plan(decision=decision, actions=actions(settled), wake_at=wake_at)
+    todo = actions(settled)
+    if (ended := _removable(Situation(settled, decision, view, now, policy))) and not settled.over:
+        todo = (*todo, RemoveHosts(decision.run, ended))
+    return Plan(decision=decision, actions=todo, wake_at=wake_at)
 
 
 def actions(job: SupervisedJob) -> tuple[Action, ...]:
@@ -76,6 +81,24 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
     if observed.run < decision.run:
         todo.append(StartRun(decision.run))
     return tuple(todo)
+
+
+def _removable(s: Situation) -> frozenset[Host]:
+    """An operator's excluded hosts that are gone in a moment: earlier, a replacement would get their machines."""
+    decision = s.previous
+    if not s.job.spec.operated or decision.phase not in (Phase.RUNNING, Phase.SHRINKING) or not _left_out(s):
+        return frozenset()
+    return frozenset(host for host in decision.exclusions & s.doomed if s.now >= _removed_at(s, host))
+
+
+def _left_out(s: Situation) -> bool:
+    """Whether the launcher has confirmed that it leaves them out."""
+    return s.job.observed.applied >= s.previous.excluded_at
+
+
+def _removed_at(s: Situation, host: Host) -> float:
+    """The last moment, as with LEAVE: a group may have been left out only `margin_seconds` before its deadline."""
+    return deadline_of(s.view.notices[host], s.policy) - s.policy.leave_margin_seconds
 
 
 def _numbered(decision: Decision, previous: Decision) -> Decision:
@@ -124,7 +147,8 @@ def _instants(s: Situation, decision: Decision) -> list[float | None]:
         return [everyone_at(s, decision.stop), stop_deadline(s, decision.stop)]
     grow = None if decision.capacity_since is None else decision.capacity_since + s.policy.resume_delay_seconds
     lost = None if decision.below_min_since is None else decision.below_min_since + s.policy.lost_grace_seconds
-    return [decision.window_until, decision.resume_until, grow, lost]
+    removed = [_removed_at(s, host) for host in decision.exclusions & s.doomed] if s.job.spec.operated else []
+    return [decision.window_until, decision.resume_until, grow, lost, *removed]
 
 
 _HANDLERS: Mapping[Phase, Callable[[Situation], Decision]] = {

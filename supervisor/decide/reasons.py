@@ -90,7 +90,8 @@ def resume_failed(run: int) -> str:
 
 def retrying(observed: Observed) -> str:
     """A run failed by itself."""
-    return f"Run {observed.run} failed with code {observed.exit_code}; its launcher starts it again or gives up."
+    failed = "is not running" if observed.exit_code is None else f"failed with code {observed.exit_code}"
+    return f"Run {observed.run} {failed}; its launcher starts it again or gives up."
 
 
 def timed_out(spec: Spec) -> str:

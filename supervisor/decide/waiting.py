@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from supervisor.decide.reasons import started, timed_out
+from supervisor.decide.reasons import running, started, timed_out
 from supervisor.decide.situation import Situation
 from supervisor.domain.job import Decision, Observed, Phase
 
@@ -22,13 +22,16 @@ def run_is_possible(decision: Decision, told: Decision, observed: Observed) -> b
 def wait(s: Situation) -> Decision:
     """Waiting and Suspended: for the last run to end, for capacity, or for the end of max-wait-time."""
     before, spec = s.previous, s.job.spec
+    starts_itself = spec.operated and before.phase is Phase.WAITING
+    if starts_itself and s.job.observed.running:
+        return _taken_over(s, before)
     if run_is_possible(before, s.stored, s.job.observed):
         return before
     since = before.waiting_since if before.waiting_since is not None else s.now
     before = replace(before, waiting_since=since, hosts=frozenset(), exclusions=frozenset(), stop=None)
     if spec.max_wait_seconds and s.now >= since + spec.max_wait_seconds:
         return replace(before, phase=Phase.TIMED_OUT, reason=timed_out(spec), capacity_since=None)
-    if not s.view.granted or spec.launcher_host in s.view.notices:
+    if starts_itself or not s.view.granted or spec.launcher_host in s.view.notices:
         return replace(before, capacity_since=None)
     capacity_since = before.capacity_since if before.capacity_since is not None else s.now
     before = replace(before, capacity_since=capacity_since)
@@ -41,6 +44,21 @@ def start_at(s: Situation, decision: Decision) -> float:
     """When a start on the granted hosts is due: at once at full size, else when more had its chance to arrive."""
     delay = 0.0 if len(s.view.granted) >= s.job.spec.requested_workers else s.policy.resume_delay_seconds
     return max((decision.capacity_since or s.now) + delay, decision.not_before or s.now)
+
+
+def _taken_over(s: Situation, before: Decision) -> Decision:
+    """The job's operator has started a run by itself."""
+    observed = s.job.observed
+    return replace(
+        before,
+        phase=Phase.RUNNING,
+        reason=running(observed.run, len(observed.hosts)),
+        run=observed.run,
+        hosts=observed.hosts,
+        waiting_since=None,
+        capacity_since=None,
+        not_before=None,
+    )
 
 
 def _started(s: Situation, before: Decision) -> Decision:

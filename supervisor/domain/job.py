@@ -48,7 +48,12 @@ class AcknowledgementKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What the job asked for. Workers are hosts, not slots; `max_wait_seconds` 0 means for ever."""
+    """What the job asked for. Workers are hosts, not slots; `max_wait_seconds` 0 means for ever.
+
+    `operated`: an operator makes the job's hosts, all of which are the job's at once, and starts its first run, as well
+    as one that failed by itself. `least_to_start`: with fewer hosts no run starts, though it may go on with
+    `min_workers`; None where those are enough.
+    """
 
     framework: Framework
     min_workers: int
@@ -56,6 +61,13 @@ class Spec:
     requested_workers: int
     max_wait_seconds: float = 0.0
     launcher_host: Host | None = None
+    operated: bool = False
+    least_to_start: int | None = None
+
+    @property
+    def start_workers(self) -> int:
+        """The fewest hosts that a run starts on."""
+        return self.min_workers if self.least_to_start is None else self.least_to_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,3 +151,9 @@ class SupervisedJob:
     def over(self) -> bool:
         """Nothing will ever be done to this job again."""
         return self.observed.result is not None
+
+    @property
+    def own_hosts(self) -> frozenset[Host]:
+        """Every host whose notice concerns the job: what it was given, its launcher, and all that its operator made."""
+        hosts = self.decision.hosts | self.observed.hosts if self.spec.operated else self.decision.hosts
+        return hosts if self.spec.launcher_host is None else hosts | {self.spec.launcher_host}

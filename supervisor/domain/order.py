@@ -57,8 +57,16 @@ class SuspendRun:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveHosts:
+    """Delete the pods of `hosts`, left out of run `run` and about to be gone, so that others may replace them."""
+
+    run: int
+    hosts: frozenset[Host]
+
+
+@dataclass(frozen=True, slots=True)
 class EndJob:
     """Nothing will be started again."""
 
 
-Action = SetHostList | StartRun | SuspendRun | EndJob
+Action = SetHostList | StartRun | SuspendRun | RemoveHosts | EndJob

@@ -38,6 +38,8 @@ class JobSpec(Body, frozen=True, kw_only=True):
     requested_workers: int
     max_wait_seconds: float
     launcher_host: str | None = None
+    operated: bool = False
+    least_to_start: int | None = None
 
 
 class Hosts(Body, frozen=True, kw_only=True):
@@ -178,6 +180,8 @@ def job_spec(job: SupervisedJob, epoch: int) -> JobSpec:
         requested_workers=spec.requested_workers,
         max_wait_seconds=spec.max_wait_seconds,
         launcher_host=spec.launcher_host,
+        operated=spec.operated,
+        least_to_start=spec.least_to_start,
     )
 
 
@@ -223,6 +227,8 @@ def _spec(body: JobSpec) -> Spec:
         requested_workers=body.requested_workers,
         max_wait_seconds=body.max_wait_seconds,
         launcher_host=None if body.launcher_host is None else Host(body.launcher_host),
+        operated=body.operated,
+        least_to_start=body.least_to_start,
     )
 
 

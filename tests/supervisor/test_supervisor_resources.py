@@ -61,6 +61,8 @@ SPECS = st.builds(
     requested_workers=COUNTS,
     max_wait_seconds=INSTANTS,
     launcher_host=st.none() | st.just(Host("n9")),
+    operated=st.booleans(),
+    least_to_start=st.none() | COUNTS,
 )
 OBSERVED = st.builds(
     Observed,

@@ -1,0 +1,186 @@
+"""Jobs whose hosts an operator makes: it starts and restarts them, all its hosts are the job's, we stop and resume."""
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Phase, Spec, SupervisedJob
+from supervisor.domain.order import EndJob, RemoveHosts, SetHostList, StartRun, SuspendRun
+from tests.decide.decide_builders import (
+    POLICY,
+    T0,
+    answered,
+    decide,
+    first,
+    hosts,
+    notice,
+    noticed,
+    observing,
+    running_job,
+    seeing,
+    spec,
+    suspended_job,
+    waiting_job,
+)
+
+LAUNCHER = Host("launcher")
+
+
+def asked(least: int = 3, *, max_wait: float = 0.0) -> Spec:
+    """Three to six workers, a launcher beside them."""
+    return replace(spec(least, max_wait=max_wait), operated=True, launcher_host=LAUNCHER)
+
+
+def going(least: int = 3) -> SupervisedJob:
+    """A job that runs on n1 to n6."""
+    return running_job(asked(least))
+
+
+def test_a_job_that_waits_takes_no_capacity() -> None:
+    """Its operator starts it, on whatever the scheduler finds."""
+    job, planned = decide(waiting_job(asked()), seeing(granted=first(6)), at=10)
+    assert (job.decision.phase, planned.actions) == (Phase.WAITING, ())
+
+
+def test_a_start_of_the_operator_is_taken_over() -> None:
+    """With its hosts and its number, and without an order."""
+    waiting = observing(waiting_job(asked()), running=True, run=1, hosts=first(5))
+    job, planned = decide(waiting, seeing())
+    assert (job.decision.phase, job.decision.run, job.decision.hosts) == (Phase.RUNNING, 1, first(5))
+    assert job.decision.waiting_since is None
+    assert StartRun(1) not in planned.actions
+
+
+def test_a_job_that_never_got_its_first_resources_times_out() -> None:
+    """After its maximum waiting time and not before."""
+    waiting = waiting_job(asked(max_wait=600))
+    job, planned = decide(waiting, seeing(), at=599)
+    assert (job.decision.phase, planned.wake_at) == (Phase.WAITING, T0 + 600)
+    job, planned = decide(waiting, seeing(), at=600)
+    assert (job.decision.phase, planned.actions) == (Phase.TIMED_OUT, (EndJob(),))
+
+
+def test_what_the_operator_makes_and_deletes_is_the_jobs_at_once() -> None:
+    """A replacement under a new name joins, a pod that is gone leaves, and nobody is asked to grant anything."""
+    job, _ = decide(observing(going(), hosts=hosts(2, 3, 4, 5, 6, 7)), seeing())
+    assert job.decision.hosts == hosts(2, 3, 4, 5, 6, 7)
+    assert job.decision.reason == "n7 joined; 6 hosts."
+
+
+def test_a_replacement_on_a_noticed_node_is_left_out() -> None:
+    """It is doomed at once."""
+    seen = seeing(noticed(notice(7)))
+    job, _ = decide(observing(going(), hosts=hosts(1, 2, 3, 4, 5, 7)), seen, at=POLICY.window_seconds)
+    assert job.decision.exclusions == hosts(7)
+
+
+def test_pods_of_excluded_hosts_are_deleted_at_the_last_moment() -> None:
+    """Not before the launcher leaves them out, and not early enough for a replacement to get their machine."""
+    seen = seeing(noticed(notice(1), notice(2, left=400)))
+    job, planned = decide(going(), seen, at=POLICY.window_seconds)
+    assert planned.actions == (SetHostList(first(6), hosts(1, 2)),)
+    end = 300 - POLICY.leave_margin_seconds
+    _, unconfirmed = decide(job, seen, at=end)
+    assert RemoveHosts(1, hosts(1)) not in unconfirmed.actions
+    job = observing(job, applied=job.decision.generation)
+    settled, planned = decide(job, seen, at=end - 1)
+    assert planned.wake_at == T0 + end
+    assert planned.actions == (SetHostList(first(6), hosts(1, 2)),)
+    settled = observing(settled, applied=settled.decision.generation)
+    _, planned = decide(settled, seen, at=end)
+    assert planned.actions == (RemoveHosts(1, hosts(1)),)
+
+
+def test_standalone_hosts_are_never_deleted() -> None:
+    """They are machines."""
+    seen = seeing(noticed(notice(1)))
+    job, _ = decide(running_job(), seen, at=POLICY.window_seconds)
+    _, planned = decide(observing(job, applied=job.decision.generation), seen, at=299)
+    assert not [each for each in planned.actions if isinstance(each, RemoveHosts)]
+
+
+@pytest.mark.parametrize("code", [255, None])
+def test_a_run_that_ended_by_itself_is_its_operators_to_start_again(code: int | None) -> None:
+    """The job waits as it did at first, for as long as it may; no STOP, nothing is suspended."""
+    ended = observing(going(), running=False, exit_code=code, hosts=first(6))
+    job, planned = decide(ended, seeing(), at=5)
+    assert (job.decision.phase, job.decision.waiting_since, job.decision.hosts) == (Phase.WAITING, T0 + 5, frozenset())
+    assert planned.actions == ()
+    job, _ = decide(observing(job, running=True, run=2, hosts=first(6)), seeing(), at=20)
+    assert (job.decision.phase, job.decision.run) == (Phase.RUNNING, 2)
+
+
+def test_a_run_that_succeeded_waits_for_its_operators_word() -> None:
+    """The pod has ended well; the job says so in a moment."""
+    job, planned = decide(observing(going(), running=False, exit_code=0), seeing())
+    assert (job.decision.phase, planned.actions) == (Phase.RUNNING, ())
+
+
+def test_a_launcher_that_fails_after_a_stop_ends_in_suspension() -> None:
+    """And not in a wait for its operator, who would start it again."""
+    job, _ = decide(going(4), seeing(noticed(notice(1), notice(2), notice(3))))
+    assert job.decision.phase is Phase.STOPPING
+    job, planned = decide(observing(job, running=False, exit_code=255), seeing())
+    assert job.decision.phase is Phase.SUSPENDED
+    assert planned.actions == (SuspendRun(1),)
+
+
+def test_a_doomed_launcher_means_stop() -> None:
+    """Its pod or node goes, and with it the run."""
+    on_launcher = {LAUNCHER: notice(9)}
+    job, _ = decide(going(), seeing(on_launcher))
+    assert job.decision.phase is Phase.STOPPING
+    assert job.own_hosts == first(6) | {LAUNCHER}
+
+
+def test_an_acknowledged_stop_suspends_until_it_is_confirmed() -> None:
+    """Nothing is granted before all of the run is gone."""
+    stopping, _ = decide(going(4), seeing(noticed(notice(1), notice(2), notice(3))))
+    job, planned = decide(answered(stopping), seeing(granted=first(6)))
+    assert planned.actions == (SuspendRun(1),)
+    job, planned = decide(observing(job, running=False, exit_code=-9), seeing(granted=first(6)), at=9)
+    assert (job.decision.phase, planned.actions) == (Phase.SUSPENDED, (SuspendRun(1),))
+    job = observing(job, applied=job.decision.generation)
+    job, planned = decide(job, seeing(granted=first(6)), at=10)
+    assert (job.decision.phase, job.decision.run) == (Phase.RESUMING, 2)
+    assert planned.actions == (SetHostList(first(6), frozenset()), StartRun(2))
+
+
+def test_a_smaller_resume_runs_on_what_it_was_granted() -> None:
+    """The names that the operator would make at full size are none of its hosts."""
+    suspended = suspended_job(asked())
+    _, planned = decide(suspended, seeing(granted=first(4)), at=1)
+    wake_at = planned.wake_at
+    assert wake_at is not None
+    waiting, _ = decide(suspended, seeing(granted=first(4)), at=1)
+    job, _ = decide(waiting, seeing(granted=first(4)), at=wake_at - T0)
+    assert (job.decision.phase, job.decision.hosts) == (Phase.RESUMING, first(4))
+    job, _ = decide(observing(job, hosts=first(6), applied=job.decision.generation), seeing(), at=10)
+    assert job.decision.hosts == first(4)
+    job, _ = decide(observing(job, hosts=first(4), running=True, run=2), seeing(), at=11)
+    assert (job.decision.phase, job.decision.hosts) == (Phase.RUNNING, first(4))
+
+
+def test_a_resume_that_does_not_come_up_is_suspended_again() -> None:
+    """With a pause that grows, and the same number is not used twice."""
+    job, _ = decide(suspended_job(asked()), seeing(granted=first(6)), at=1)
+    late = 1 + POLICY.resume_timeout_seconds
+    job, planned = decide(observing(job, applied=job.decision.generation), seeing(), at=late)
+    assert (job.decision.phase, job.decision.failed_resumes) == (Phase.SUSPENDED, 1)
+    assert planned.actions == (SuspendRun(2),)
+    job = observing(job, applied=job.decision.generation)
+    job, _ = decide(job, seeing(granted=first(6)), at=late + POLICY.resume_backoff_seconds)
+    job, _ = decide(job, seeing(granted=first(6)), at=late + 2 * POLICY.resume_backoff_seconds)
+    assert (job.decision.phase, job.decision.run) == (Phase.RESUMING, 3)
+
+
+def test_workers_lost_without_a_notice_may_be_replaced_for_a_while() -> None:
+    """Then the rest only burns GPUs."""
+    short = observing(going(), hosts=first(2))
+    job, planned = decide(short, seeing())
+    assert (job.decision.phase, planned.wake_at) == (Phase.RUNNING, T0 + POLICY.lost_grace_seconds)
+    back, _ = decide(observing(job, hosts=hosts(1, 2, 7)), seeing(), at=POLICY.lost_grace_seconds)
+    assert (back.decision.phase, back.decision.below_min_since) == (Phase.RUNNING, None)
+    gone, _ = decide(job, seeing(), at=POLICY.lost_grace_seconds)
+    assert gone.decision.phase is Phase.STOPPING
