@@ -7,6 +7,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.view import ClusterView
+from supervisor.decide.grant import Grant
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import Subject
@@ -85,7 +86,7 @@ class OnCluster:
         """See `supervisor.control.facts.Surroundings`."""
         return None
 
-    def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, frozenset[Host]]:
+    def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
         """See `supervisor.control.facts.Surroundings`."""
         return {}
 

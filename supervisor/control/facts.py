@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from supervisor.decide.directives import JobDirectives
-from supervisor.decide.grant import grants
+from supervisor.decide.grant import Grant, grants
 from supervisor.decide.notices import most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, JobName, NoticeId
@@ -26,8 +26,8 @@ class Surroundings(Protocol):
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
         """A job's hosts and its launcher; None for a job whose hosts are nodes."""
 
-    def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, frozenset[Host]]:
-        """The hosts that each of those jobs may start on; `noticed` are the nodes that must not be used."""
+    def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, Grant]:
+        """What each of those jobs may start on; `noticed` are the nodes that must not be used."""
 
 
 class Alone:
@@ -38,7 +38,7 @@ class Alone:
     def placements(self, _name: JobName) -> None:
         """Every host is a node."""
 
-    def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, frozenset[Host]]:
+    def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
         """Nobody asks."""
         return {}
 
@@ -105,11 +105,12 @@ class Facts:
         self._look()
         return self._shown.of(name, self._surroundings)
 
-    def granted(self, jobs: Collection[SupervisedJob]) -> Mapping[JobName, frozenset[Host]]:
+    def granted(self, jobs: Collection[SupervisedJob]) -> Mapping[JobName, Grant]:
         """The hosts that each job may start on, or grow by."""
         on_nodes = [job for job in jobs if self._surroundings.placements(job.name) is None]
         noticed = self.noticed_nodes()
-        granted = grants(on_nodes, self._agents.available().difference(noticed), noticed)
+        available = self._agents.available().difference(noticed)
+        granted = {name: Grant(hosts) for name, hosts in grants(on_nodes, available, noticed).items()}
         if len(on_nodes) == len(jobs):
             return granted
         others = [job for job in jobs if self._surroundings.placements(job.name) is not None]

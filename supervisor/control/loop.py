@@ -11,6 +11,7 @@ from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
 from supervisor.control.facts import Facts
+from supervisor.decide.grant import Grant
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.situation import View
@@ -24,6 +25,7 @@ from supervisor.leadership.interface import Leadership
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
 
 _RETRY_SECONDS = 0.2
+_NOTHING = Grant()
 
 _log = structlog.get_logger()
 
@@ -105,9 +107,15 @@ class Control:
         plans: dict[JobName, Plan] = {}
         for name, job in snapshot.jobs.items():
             rank_zero = self._ports.processes.rank_zero(name, job.observed.run)
-            hosts: frozenset[Host] = granted.get(name, frozenset())
-            notices = _own(job, self._ports.facts.noticed(name))
-            view = View(notices=notices, granted=hosts, rank_zero=rank_zero, since=self._since)
+            grant = granted.get(name, _NOTHING)
+            view = View(
+                notices=_own(job, self._ports.facts.noticed(name)),
+                granted=grant.hosts,
+                probe=grant.probe,
+                held_up=grant.held_up,
+                rank_zero=rank_zero,
+                since=self._since,
+            )
             plans[name] = plan(job, view, now, self._ports.policy)
         return plans
 

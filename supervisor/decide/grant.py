@@ -1,11 +1,25 @@
 """Which hosts each job may take: one function over all jobs, so that two never each take half of the same hosts."""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 
 _WAITS = (Phase.WAITING, Phase.SUSPENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The hosts that a job may start on, or grow by.
+
+    `probe`: nothing is known to be there for it, it may only try. `held_up`: nothing is granted, since a node that will
+    be reclaimed could take its pods.
+    """
+
+    hosts: frozenset[Host] = frozenset()
+    probe: bool = False
+    held_up: bool = False
 
 
 def grants(

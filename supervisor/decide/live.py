@@ -8,6 +8,7 @@ from supervisor.decide.reasons import (
     joined,
     launcher_noticed,
     lost_hosts,
+    probe_failed,
     resume_failed,
     retrying,
     running,
@@ -89,6 +90,7 @@ def _resuming(s: Situation, before: Decision) -> Decision:
             phase=Phase.RUNNING,
             reason=running(observed.run, len(before.hosts - before.exclusions)),
             run=observed.run,
+            waiting_since=None,
             resume_until=None,
             failed_resumes=0,
         )
@@ -103,9 +105,9 @@ def _resume_failed(s: Situation, before: Decision) -> Decision:
     return replace(
         before,
         phase=Phase.SUSPENDED,
-        reason=resume_failed(before.run),
+        reason=probe_failed(before.run) if before.probing else resume_failed(before.run),
         resume_until=None,
-        waiting_since=s.now,
+        waiting_since=before.waiting_since if before.probing else s.now,
         failed_resumes=before.failed_resumes + 1,
         not_before=s.now + s.policy.resume_backoff_seconds * 2**doublings,
     )

@@ -51,6 +51,14 @@ class Policy:
     resume_backoff_seconds: Annotated[
         float, Meta(ge=0, description="First pause after a resume that failed; doubles up to 32 times as long.")
     ] = 5.0
+    probe_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="A cluster's job that waits for this long without room on any node is resumed nevertheless, as "
+            "some capacity only appears for pending pods; for RESUME_TIMEOUT_SECONDS, then later and later. 0: never.",
+        ),
+    ] = 300.0
     default_lead_seconds: Annotated[
         float, Meta(gt=0, description="Stands in where a source names no time: five minutes on ECS.")
     ] = 300.0

@@ -23,6 +23,26 @@ def started(run: int, workers: int, spec: Spec, *, first: bool) -> str:
     return f"{verb} as run {run} on {workers} of {spec.requested_workers} requested hosts."
 
 
+def probing(run: int, workers: int) -> str:
+    """A run that is ordered to see whether capacity appears for it."""
+    return f"Trying run {run} on {workers} hosts though no node has room: some capacity only appears for pending pods."
+
+
+def probe_failed(run: int) -> str:
+    """Nothing appeared."""
+    return f"No capacity appeared for run {run}, which was a try; waiting before the next one."
+
+
+def held_up() -> str:
+    """No names: 200 nodes that go one by one would be as many decisions for each job that waits."""
+    return "A node that will be reclaimed could still take its pods; it resumes when there is none."
+
+
+def no_room() -> str:
+    """Nothing but capacity is missing."""
+    return "Waiting for nodes with room for its pods."
+
+
 def running(run: int, workers: int) -> str:
     """Nothing to do."""
     return f"Run {run} is running on {workers} hosts."

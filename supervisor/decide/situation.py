@@ -25,12 +25,14 @@ class RankZero:
 class View:
     """What a decision about one job may look at, besides the job itself.
 
-    `notices` are the hosts that must not be used; `granted` what the job may start on or grow by. `since` is
+    `notices` are the hosts that must not be used; `granted`, `probe` and `held_up` are the job's `Grant`. `since` is
     when this supervisor began to hear of notices (Unix seconds): what was announced before comes a moment later.
     """
 
     notices: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
     granted: frozenset[Host] = frozenset()
+    probe: bool = False
+    held_up: bool = False
     rank_zero: RankZero = RankZero(connected=True, since=0.0)
     since: float = 0.0
 

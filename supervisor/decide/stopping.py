@@ -20,6 +20,7 @@ def stop(s: Situation, reason: str) -> Decision:
         stop=Stop(run=s.previous.run, generation=s.previous.generation, since=s.now),
         window_until=None,
         below_min_since=None,
+        waiting_since=None,
         capacity_since=None,
         resume_until=None,
     )

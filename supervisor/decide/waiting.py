@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from supervisor.decide.reasons import running, started, timed_out
+from supervisor.decide.probe import probe_at
+from supervisor.decide.reasons import held_up, no_room, probing, running, started, timed_out
 from supervisor.decide.situation import Situation
 from supervisor.domain.job import Decision, Observed, Phase
 
@@ -31,10 +32,16 @@ def wait(s: Situation) -> Decision:
     before = replace(before, waiting_since=since, hosts=frozenset(), exclusions=frozenset(), stop=None)
     if spec.max_wait_seconds and s.now >= since + spec.max_wait_seconds:
         return replace(before, phase=Phase.TIMED_OUT, reason=timed_out(spec), capacity_since=None)
-    if starts_itself or not s.view.granted or spec.launcher_host in s.view.notices:
+    return replace(before, capacity_since=None) if starts_itself else _granted(s, before)
+
+
+def _granted(s: Situation, before: Decision) -> Decision:
+    """A run on what there is, as soon as that is due."""
+    before = replace(before, reason=_obstacle(s, before))
+    if not s.view.granted or s.job.spec.launcher_host in s.view.notices:
         return replace(before, capacity_since=None)
     capacity_since = before.capacity_since if before.capacity_since is not None else s.now
-    before = replace(before, capacity_since=capacity_since)
+    before = replace(before, capacity_since=None if s.view.probe else capacity_since)
     if s.now < start_at(s, before):
         return before
     return _started(s, before)
@@ -42,6 +49,8 @@ def wait(s: Situation) -> Decision:
 
 def start_at(s: Situation, decision: Decision) -> float:
     """When a start on the granted hosts is due: at once at full size, else when more had its chance to arrive."""
+    if s.view.probe:
+        return probe_at(decision, s.policy)
     delay = 0.0 if len(s.view.granted) >= s.job.spec.requested_workers else s.policy.resume_delay_seconds
     return max((decision.capacity_since or s.now) + delay, decision.not_before or s.now)
 
@@ -61,16 +70,25 @@ def _taken_over(s: Situation, before: Decision) -> Decision:
     )
 
 
+def _obstacle(s: Situation, before: Decision) -> str:
+    """The reason it was suspended for stays, unless something else keeps it from resuming."""
+    if s.view.held_up:
+        return held_up()
+    return no_room() if before.reason == held_up() else before.reason
+
+
 def _started(s: Situation, before: Decision) -> Decision:
-    first = before.phase is Phase.WAITING
+    """A job that only tries keeps its place among those that wait, and its time."""
+    first, workers = before.phase is Phase.WAITING, len(s.view.granted)
     run = max(s.job.observed.run, before.run) + 1
+    why = probing(run, workers) if s.view.probe else started(run, workers, s.job.spec, first=first)
     return replace(
         before,
         phase=Phase.RUNNING if first else Phase.RESUMING,
-        reason=started(run, len(s.view.granted), s.job.spec, first=first),
+        reason=why,
         run=run,
         hosts=s.view.granted,
-        waiting_since=None,
+        waiting_since=before.waiting_since if s.view.probe else None,
         capacity_since=None,
         not_before=None,
         resume_until=None if first else s.now + s.policy.resume_timeout_seconds,

@@ -78,3 +78,11 @@ class NodeRoom:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     free: Resources = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What one run of a job asks for: as many workers as it has, and its launcher where that is a pod of its own."""
+
+    worker: Demand
+    launcher: Demand | None = None

@@ -136,6 +136,11 @@ class Decision:
     not_before: float | None = None
     stop: Stop | None = None
 
+    @property
+    def probing(self) -> bool:
+        """It resumes though nothing is known to be there for it: it tries, and is still waiting."""
+        return self.phase is Phase.RESUMING and self.waiting_since is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedJob:

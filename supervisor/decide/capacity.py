@@ -1,0 +1,112 @@
+"""Which suspended jobs of a cluster may resume, and at what size: one function over all of them."""
+
+import re
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from supervisor.decide.grant import Grant
+from supervisor.decide.ledger import Ledger, pool, scarce
+from supervisor.decide.policy import Policy
+from supervisor.decide.probe import probe_at, probe_size
+from supervisor.domain.capacity import Ask, NodeRoom
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import SupervisedJob
+
+_NUMBER = re.compile(r"(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Applicant:
+    """A suspended job that could resume, and what its pods ask for."""
+
+    job: SupervisedJob
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A job that is resuming: so many of its workers, and perhaps its launcher, are not bound to a node yet."""
+
+    job: SupervisedJob
+    ask: Ask
+    workers: int
+    launcher: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """`usable` may be counted on; `doomed` will be reclaimed, and are what the scheduler may bind pods to even so."""
+
+    usable: Sequence[NodeRoom]
+    doomed: Sequence[NodeRoom] = ()
+
+
+def share(
+    applicants: Iterable[Applicant], promises: Collection[Promise], nodes: Nodes, policy: Policy
+) -> Mapping[JobName, Grant]:
+    """What each job may do; one that may do nothing and has nothing to say is left out.
+
+    The longest waiting comes first, each gets all it needs or nothing, and what was promised to a job that is resuming
+    is kept for it. A job waits, whatever room there is, while a doomed node could take one of its pods.
+    """
+    usable, doomed = _ledger(nodes.usable, promises), Ledger(nodes.doomed)
+    granted: dict[JobName, Grant] = {}
+    unmet: list[Applicant] = []
+    for each in sorted(applicants, key=_turn):
+        spec = each.job.spec
+        if _could_take_one(doomed, each.ask):
+            granted[each.job.name] = Grant(held_up=True)
+        elif count := usable.take(each.ask, spec.start_workers, min(spec.requested_workers, _hosts(each.job))):
+            granted[each.job.name] = Grant(first_hosts(each.job, count))
+        else:
+            unmet.append(each)
+    return {**granted, **_probes(unmet, promises, policy)}
+
+
+def first_hosts(job: SupervisedJob, count: int) -> frozenset[Host]:
+    """The hosts that a run of that many workers has: an operator counts its workers from 0."""
+    return frozenset(sorted(job.observed.hosts, key=_naturally)[:count])
+
+
+def _ledger(usable: Iterable[NodeRoom], promises: Iterable[Promise]) -> Ledger:
+    ledger = Ledger(usable)
+    for promise in sorted(promises, key=lambda each: each.job.name):
+        ledger.hold(promise.ask.worker, promise.workers)
+        if promise.launcher and promise.ask.launcher is not None:
+            ledger.hold(promise.ask.launcher, 1)
+    return ledger
+
+
+def _could_take_one(doomed: Ledger, ask: Ask) -> bool:
+    return doomed.has_room(ask.worker) or (ask.launcher is not None and doomed.has_room(ask.launcher))
+
+
+def _probes(unmet: Iterable[Applicant], promises: Iterable[Promise], policy: Policy) -> Mapping[JobName, Grant]:
+    """One job at a time tries for capacity of a kind: several would each get some of it and none enough."""
+    if not policy.probe_seconds:
+        return {}
+    busy = {_kind(each.ask) for each in promises if each.job.decision.probing}
+    offered: dict[JobName, Grant] = {}
+    for each in sorted(unmet, key=lambda each: (probe_at(each.job.decision, policy), each.job.name)):
+        kind, size = _kind(each.ask), probe_size(each.job)
+        if kind not in busy and size <= _hosts(each.job):
+            busy.add(kind)
+            offered[each.job.name] = Grant(first_hosts(each.job, size), probe=True)
+    return offered
+
+
+def _kind(ask: Ask) -> Hashable:
+    return (scarce(ask.worker), pool(ask.worker))
+
+
+def _turn(each: Applicant) -> tuple[float, str]:
+    return (each.job.decision.waiting_since or 0.0, each.job.name)
+
+
+def _hosts(job: SupervisedJob) -> int:
+    return len(job.observed.hosts)
+
+
+def _naturally(host: Host) -> list[tuple[bool, int, str]]:
+    """worker-2 before worker-10."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _NUMBER.split(host)]

@@ -1,0 +1,86 @@
+"""Whether a pod fits a node, after the scheduler's own rules: what it tolerates, demands of the node, and takes of it.
+
+https://kubernetes.io/docs/concepts/scheduling-eviction/ : taints, selectors, required node affinity and requests.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+from supervisor.domain.capacity import Demand, Effect, NodeRoom, Operator, Requirement, Resources, Taint, Toleration
+
+PODS = "pods"
+ONE_POD = 1000
+"""Every pod takes one of a node's `pods`, in thousandths as everything."""
+
+_NODE_NAME = "metadata.name"
+_KEEPS_OFF = (Effect.NO_SCHEDULE, Effect.NO_EXECUTE)
+_INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+
+
+def fits(demand: Demand, room: NodeRoom) -> bool:
+    """Whether the scheduler could bind one such pod to the node now."""
+    return how_many(demand, room.free) > 0 and accepts(demand, room)
+
+
+def accepts(demand: Demand, room: NodeRoom) -> bool:
+    """Whether the node is one for such pods, however much room it has."""
+    return (
+        all(_tolerated(taint, demand.tolerations) for taint in room.taints)
+        and all(room.labels.get(name) == value for name, value in demand.selector.items())
+        and (not demand.affinity or any(_meets(term, room) for term in demand.affinity))
+    )
+
+
+def how_many(demand: Demand, free: Resources) -> int:
+    """How many such pods there is room for, as far as amounts go."""
+    count = free.get(PODS, 0) // ONE_POD
+    for name, amount in demand.requests.items():
+        if amount > 0:
+            count = min(count, free.get(name, 0) // amount)
+    return max(0, min(count, 1) if demand.apart else count)
+
+
+def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
+    return taint.effect not in _KEEPS_OFF or any(_tolerates(each, taint) for each in tolerations)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    return (
+        toleration.effect in (None, taint.effect)
+        and toleration.key in ("", taint.key)
+        and (toleration.exists or toleration.value == taint.value)
+    )
+
+
+def _meets(term: tuple[Requirement, ...], room: NodeRoom) -> bool:
+    """A term without a requirement is met by no node, as the scheduler has it."""
+    return bool(term) and all(_holds(each, room) for each in term)
+
+
+def _holds(requirement: Requirement, room: NodeRoom) -> bool:
+    value = room.name if requirement.key == _NODE_NAME else room.labels.get(requirement.key)
+    return _OPERATORS[requirement.operator](value, requirement.values)
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and _INTEGER.fullmatch(text) else None
+
+
+def _above(value: str | None, bounds: frozenset[str]) -> bool:
+    found, bound = _integer(value), _integer(next(iter(bounds), None))
+    return found is not None and bound is not None and found > bound
+
+
+def _below(value: str | None, bounds: frozenset[str]) -> bool:
+    found, bound = _integer(value), _integer(next(iter(bounds), None))
+    return found is not None and bound is not None and found < bound
+
+
+_OPERATORS: Mapping[Operator, Callable[[str | None, frozenset[str]], bool]] = {
+    Operator.IN: lambda value, values: value in values,
+    Operator.NOT_IN: lambda value, values: value not in values,
+    Operator.EXISTS: lambda value, _: value is not None,
+    Operator.DOES_NOT_EXIST: lambda value, _: value is None,
+    Operator.GT: _above,
+    Operator.LT: _below,
+}

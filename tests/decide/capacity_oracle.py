@@ -1,0 +1,47 @@
+"""Tries all ways of binding pods to nodes, by rules written down a second time: for small scenes only."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from supervisor.domain.capacity import Ask, Demand, NodeRoom
+
+Free = tuple[tuple[tuple[str, int], ...], ...]
+
+
+def bindable(pods: Sequence[Demand], rooms: Sequence[NodeRoom]) -> bool:
+    """Whether all of those pods could be bound at once; `apart` is not looked at."""
+    kinds = list(pods)
+
+    @cache
+    def rest(index: int, free: Free) -> bool:
+        if index == len(kinds):
+            return True
+        for spot, room in enumerate(rooms):
+            left = _bound(kinds[index], room, dict(free[spot]))
+            if left is not None and rest(index + 1, (*free[:spot], tuple(sorted(left.items())), *free[spot + 1 :])):
+                return True
+        return False
+
+    return rest(0, tuple(tuple(sorted(room.free.items())) for room in rooms))
+
+
+def most_workers(ask: Ask, most: int, rooms: Sequence[NodeRoom]) -> int:
+    """How many workers could be bound beside the launcher, at most."""
+    launcher = [] if ask.launcher is None else [ask.launcher]
+    return max(
+        (count for count in range(1, most + 1) if bindable([*launcher, *[ask.worker] * count], rooms)), default=0
+    )
+
+
+def _bound(pod: Demand, room: NodeRoom, free: dict[str, int]) -> Mapping[str, int] | None:
+    """What is left of a node after that pod; None where it cannot be bound there."""
+    tolerated = {
+        taint for taint in room.taints for each in pod.tolerations if each.exists and each.key in ("", taint.key)
+    }
+    if set(room.taints) - tolerated or dict(pod.selector).items() - dict(room.labels).items():
+        return None
+    for name, amount in {**pod.requests, "pods": 1000}.items():
+        if amount and free.get(name, 0) < amount:
+            return None
+        free[name] = free.get(name, 0) - amount
+    return free

@@ -1,0 +1,190 @@
+"""Which suspended jobs of a cluster may resume on the nodes that there are."""
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.decide.capacity import Applicant, Nodes, Promise, first_hosts, share
+from supervisor.decide.grant import Grant
+from supervisor.decide.policy import Policy
+from supervisor.domain.capacity import NodeRoom
+from supervisor.domain.ids import JobName, cluster_job
+from tests.decide.capacity_builders import (
+    CORDON,
+    EVERYTHING,
+    SPOT,
+    applicant,
+    demand,
+    labelled,
+    promise,
+    room,
+    waiting,
+    worker_names,
+)
+from tests.decide.decide_builders import T0
+
+A, B, C = (cluster_job("ns", "trainingjob", name) for name in "abc")
+NEVER = Policy(probe_seconds=0)
+PROBING = Policy(probe_seconds=300)
+
+
+def _shared(
+    *applicants: Applicant,
+    nodes: list[NodeRoom],
+    doomed: tuple[NodeRoom, ...] = (),
+    promises: tuple[Promise, ...] = (),
+    policy: Policy = NEVER,
+) -> dict[JobName, Grant]:
+    return dict(share(applicants, promises, Nodes(usable=nodes, doomed=doomed), policy))
+
+
+def _workers(granted: dict[JobName, Grant]) -> dict[JobName, int]:
+    return {name: len(grant.hosts) for name, grant in granted.items()}
+
+
+def test_a_job_gets_all_it_asked_for_or_what_is_enough_or_nothing() -> None:
+    """Never less than its minimum."""
+    job = applicant("a", 2, 4)
+    assert _workers(_shared(job, nodes=[room("n1", 8)])) == {A: 4}
+    assert _workers(_shared(job, nodes=[room("n1", 1), room("n2", 2)])) == {A: 3}
+    assert _shared(job, nodes=[room("n1", 1)]) == {}
+
+
+def test_capacity_for_one_of_two_goes_to_the_longest_waiting() -> None:
+    """Never half to each."""
+    pair = applicant("a", 3, 4, since=2), applicant("b", 3, 4, since=1)
+    assert _workers(_shared(*pair, nodes=[room("n1", 4)])) == {B: 4}
+    assert _workers(_shared(*pair, nodes=[room("n1", 7)])) == {B: 4, A: 3}
+
+
+def test_what_is_too_little_for_the_first_is_the_next_ones() -> None:
+    """Nodes do not lie idle for a job that cannot start on them."""
+    pair = applicant("a", 8, 8), applicant("b", 2, 2, since=5)
+    assert _workers(_shared(*pair, nodes=[room("n1", 4)])) == {B: 2}
+
+
+def test_what_was_promised_to_a_resuming_job_is_kept() -> None:
+    """Only for the pods that have no node yet: the others' room is taken already."""
+    resuming = promise(applicant("a"), workers=3)
+    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 8)], promises=(resuming,))) == {B: 4}
+    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 5)], promises=(resuming,))) == {B: 2}
+    assert _shared(applicant("b", 2, 4), nodes=[room("n1", 4)], promises=(resuming,)) == {}
+    bound = replace(resuming, workers=0)
+    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 4)], promises=(bound,))) == {B: 4}
+
+
+def test_a_launcher_that_was_promised_room_has_it() -> None:
+    """It comes after its workers."""
+    resuming = promise(applicant("a", launcher=demand(cpu=90)), workers=0, launcher=True)
+    other = applicant("b", 1, 1, worker=demand(1, cpu=10))
+    assert _shared(other, nodes=[room("n1", 8)], promises=(resuming,)) == {}
+    assert _workers(_shared(other, nodes=[room("n1", 8)], promises=(replace(resuming, launcher=False),))) == {B: 1}
+
+
+def test_the_launcher_counts_too() -> None:
+    """Without room for it, the workers are not worth starting."""
+    job = applicant("a", 2, 4, worker=demand(1, cpu=10), launcher=demand(cpu=20, selector=labelled(pool="cpu")))
+    gpus = room("n1", 8)
+    assert _shared(job, nodes=[gpus]) == {}
+    assert _shared(job, nodes=[gpus, room("n2", cpu=10, labels=labelled(pool="cpu"))]) == {}
+    assert _workers(_shared(job, nodes=[gpus, room("n2", cpu=20, labels=labelled(pool="cpu"))])) == {A: 4}
+
+
+def test_the_launcher_takes_the_place_that_costs_the_fewest_workers() -> None:
+    """Where workers went first there would be no room for it."""
+    job = applicant("a", 1, 8, worker=demand(1, cpu=8), launcher=demand(cpu=16))
+    costs_two, costs_one = room("n1", 4, cpu=34), room("n2", 4, cpu=40)
+    assert _workers(_shared(job, nodes=[costs_two, costs_one])) == {A: 7}
+    assert _workers(_shared(job, nodes=[costs_two])) == {A: 2}
+    assert _workers(_shared(job, nodes=[costs_two, room("n3", 4, cpu=48)])) == {A: 8}
+
+
+def test_a_launcher_goes_where_no_accelerators_are() -> None:
+    """The next job's workers need those nodes."""
+    job = applicant("a", 1, 1, launcher=demand(cpu=90))
+    other = applicant("b", 1, 1, since=1, worker=demand(1, cpu=90))
+    assert _workers(_shared(job, other, nodes=[room("n1", 2), room("n2", 0)])) == {A: 1, B: 1}
+
+
+def test_only_nodes_that_suit_a_pod_count() -> None:
+    """By taints and labels; another job may suit them."""
+    suits = room("n1", 8, taints=(SPOT,), labels=labelled(gpu="a10"))
+    chosen = demand(1, tolerations=EVERYTHING, selector=labelled(gpu="a10"))
+    assert _workers(_shared(applicant("a"), applicant("b", worker=chosen, since=1), nodes=[suits])) == {B: 4}
+
+
+def test_a_job_waits_while_a_doomed_node_could_take_one_of_its_pods() -> None:
+    """Whatever room there is elsewhere: the scheduler decides. Typical pods tolerate a cordon, too."""
+    job = applicant("a", worker=demand(1, tolerations=EVERYTHING))
+    doomed = room("n2", 1, taints=(CORDON, SPOT))
+    assert _shared(job, nodes=[room("n1", 8)], doomed=(doomed,)) == {A: Grant(held_up=True)}
+    full = room("n2", 0, taints=(CORDON,))
+    assert _workers(_shared(job, nodes=[room("n1", 8)], doomed=(full,))) == {A: 4}
+    sensitive = applicant("a")
+    assert _workers(_shared(sensitive, nodes=[room("n1", 8)], doomed=(doomed,))) == {A: 4}
+
+
+def test_a_doomed_node_that_could_take_the_launcher_holds_the_job_up() -> None:
+    """A launcher there would be stopped as soon as it ran."""
+    job = applicant("a", launcher=demand(cpu=1))
+    assert _shared(job, nodes=[room("n1", 8)], doomed=(room("n2", 0),)) == {A: Grant(held_up=True)}
+
+
+def test_a_job_that_is_held_up_keeps_nothing_from_others() -> None:
+    """It could not use it."""
+    held, other = applicant("a", worker=demand(1, tolerations=EVERYTHING)), applicant("b", since=1)
+    granted = _shared(held, other, nodes=[room("n1", 4)], doomed=(room("n2", 1, taints=(SPOT,)),))
+    assert granted == {A: Grant(held_up=True), B: Grant(worker_names(4))}
+
+
+def test_a_grant_is_the_first_of_the_operators_names() -> None:
+    """It counts from 0; 10 comes after 2."""
+    assert first_hosts(waiting("a", 1, 12), 11) == worker_names(11)
+
+
+def test_a_job_gets_no_more_than_it_has_names_for() -> None:
+    """The operator's list is what there is."""
+    short = replace(applicant("a", 2, 4), job=waiting("a", 2, 4, listed=3))
+    assert _shared(short, nodes=[room("n1", 8)]) == {A: Grant(worker_names(3))}
+
+
+def test_virtual_nodes_count_by_what_they_say() -> None:
+    """To pods that tolerate their taint."""
+    taint = replace(SPOT, key="virtual-kubelet.io/provider", value="alibabacloud")
+    virtual = room("virtual", 1000, taints=(taint,), labels=labelled(type="virtual-kubelet"))
+    assert _workers(_shared(applicant("a", worker=demand(1, tolerations=EVERYTHING)), nodes=[virtual])) == {A: 4}
+    assert _shared(applicant("a"), nodes=[virtual]) == {}
+
+
+def test_a_job_without_room_may_try() -> None:
+    """All it asked for, and the least that is enough at every other try."""
+    job = applicant("a", 2, 4)
+    assert _shared(job, nodes=[], policy=PROBING) == {A: Grant(worker_names(4), probe=True)}
+    failed = replace(job, job=replace(job.job, decision=replace(job.job.decision, failed_resumes=1)))
+    assert _shared(failed, nodes=[], policy=PROBING) == {A: Grant(worker_names(2), probe=True)}
+
+
+def test_one_job_tries_at_a_time_for_each_kind_of_capacity() -> None:
+    """Whoever is due first; one that is trying goes on."""
+    a, b = applicant("a", since=1), applicant("b")
+    c = applicant("c", worker=demand(1, scarce="amd.com/gpu"), since=5)
+    assert _shared(a, b, c, nodes=[], policy=PROBING).keys() == {B, C}
+    tired = replace(b, job=replace(b.job, decision=replace(b.job.decision, not_before=T0 + 400)))
+    assert _shared(a, tired, nodes=[], policy=PROBING).keys() == {A}
+    tries = promise(b, workers=4, probing=True)
+    assert _shared(a, c, nodes=[], promises=(tries,), policy=PROBING).keys() == {C}
+    resumes = promise(b, workers=4)
+    assert _shared(a, nodes=[], promises=(resumes,), policy=PROBING).keys() == {A}
+
+
+def test_nobody_tries_while_a_doomed_node_could_take_the_pods() -> None:
+    """They would land there."""
+    job = applicant("a", 2, 4)
+    assert _shared(job, nodes=[], doomed=(room("n1", 1),), policy=PROBING) == {A: Grant(held_up=True)}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_equally_long_waiting_jobs_have_their_names_order(*, reverse: bool) -> None:
+    """And not that of the store."""
+    pair = [applicant("a", 3, 3), applicant("b", 3, 3)]
+    assert _workers(_shared(*(reversed(pair) if reverse else pair), nodes=[room("n1", 3)])) == {A: 3}

@@ -1,0 +1,123 @@
+"""Resuming though nothing is known to be there: when, for how long, and what it costs the job that tries."""
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.decide.situation import View
+from supervisor.domain.job import Phase, SupervisedJob
+from tests.decide.decide_builders import (
+    POLICY,
+    T0,
+    decide,
+    first,
+    hosts,
+    notice,
+    noticed,
+    obeyed,
+    observing,
+    seeing,
+    spec,
+    suspended_job,
+)
+
+PAUSE, BOUND = POLICY.probe_seconds, POLICY.resume_timeout_seconds
+TRY = View(granted=first(6), probe=True)
+HELD_UP = View(held_up=True)
+
+
+def _trying(job: SupervisedJob | None = None, at: float = PAUSE) -> SupervisedJob:
+    return decide(job or suspended_job(), TRY, at).job
+
+
+def _failed(job: SupervisedJob, at: float) -> SupervisedJob:
+    """A try that nothing came of, and the job's pods are gone again."""
+    return obeyed(decide(observing(job, applied=job.decision.generation), seeing(), at).job)
+
+
+def test_a_job_tries_when_it_has_waited_long_enough() -> None:
+    """It says that it only tries, and its pods may be pending for as long as any resume may take."""
+    early, planned = decide(suspended_job(), TRY, PAUSE - 1)
+    assert (early.decision.phase, planned.wake_at) == (Phase.SUSPENDED, T0 + PAUSE)
+    job, planned = decide(early, TRY, PAUSE)
+    assert (job.decision.phase, job.decision.hosts, job.decision.probing) == (Phase.RESUMING, first(6), True)
+    assert planned.wake_at == T0 + PAUSE + BOUND
+    assert job.decision.reason == (
+        "Trying run 2 on 6 hosts though no node has room: some capacity only appears for pending pods."
+    )
+
+
+def test_a_try_that_succeeds_is_a_resume() -> None:
+    """Nothing is left of the waiting."""
+    job = decide(obeyed(_trying()), seeing(), PAUSE + 60).job
+    assert (job.decision.phase, job.decision.probing) == (Phase.RUNNING, False)
+    assert (job.decision.waiting_since, job.decision.failed_resumes) == (None, 0)
+
+
+def test_a_try_that_fails_suspends_the_job_again() -> None:
+    """It keeps its place among those that wait."""
+    job = decide(_trying(), seeing(), PAUSE + BOUND).job
+    assert (job.decision.phase, job.decision.waiting_since) == (Phase.SUSPENDED, T0)
+    assert job.decision.reason == "No capacity appeared for run 2, which was a try; waiting before the next one."
+    assert _failed(_trying(), PAUSE + BOUND).decision.failed_resumes == 1
+
+
+def test_tries_become_rarer() -> None:
+    """Each waits since the beginning for twice as long as the one before, and in the end a fixed time after it."""
+    job = suspended_job()
+    for pauses in (1, 2, 4, 8, 16, 32, 48, 64):
+        early, planned = decide(job, TRY, PAUSE * pauses - 1)
+        assert (early.decision.phase, planned.wake_at) == (Phase.SUSPENDED, T0 + PAUSE * pauses)
+        job = _failed(_trying(early, PAUSE * pauses), PAUSE * pauses + BOUND)
+
+
+def test_real_capacity_does_not_wait_for_the_next_try() -> None:
+    """Only for the pause after any resume that failed."""
+    job = _failed(_trying(), PAUSE + BOUND)
+    after = PAUSE + BOUND + POLICY.resume_backoff_seconds
+    job = decide(job, seeing({}, first(6)), after).job
+    assert (job.decision.phase, job.decision.probing) == (Phase.RESUMING, False)
+
+
+def test_a_try_does_not_count_as_capacity() -> None:
+    """Capacity that comes between minimum and requested size has its moment for more, from when it came."""
+    job = decide(suspended_job(), TRY, 10).job
+    assert job.decision.capacity_since is None
+    assert decide(job, seeing({}, first(3)), 20).plan.wake_at == T0 + 20 + POLICY.resume_delay_seconds
+
+
+def test_trying_does_not_prolong_the_maximum_waiting_time() -> None:
+    """It ends when the last try has."""
+    job = _failed(_trying(suspended_job(spec(max_wait=PAUSE + 60))), PAUSE + BOUND)
+    assert job.decision.phase is Phase.SUSPENDED
+    assert decide(job, TRY, PAUSE + BOUND).job.decision.phase is Phase.TIMED_OUT
+
+
+def test_a_try_that_must_stop_waits_anew() -> None:
+    """A notice on one of its hosts ends it as it ends any run."""
+    job = decide(obeyed(_trying(suspended_job(spec(6, 6)))), seeing(noticed(notice(1))), PAUSE + 1).job
+    assert (job.decision.phase, job.decision.waiting_since) == (Phase.STOPPING, None)
+
+
+@pytest.mark.parametrize("at", [1, PAUSE, PAUSE * 100])
+def test_a_job_that_is_held_up_says_so_and_waits(at: float) -> None:
+    """In words without names: it is decided once, however many nodes go one after the other."""
+    job, planned = decide(suspended_job(), HELD_UP, at)
+    assert (job.decision.phase, job.decision.hosts, planned.wake_at) == (Phase.SUSPENDED, hosts(), None)
+    assert (
+        job.decision.reason == "A node that will be reclaimed could still take its pods; it resumes when there is none."
+    )
+    assert decide(job, HELD_UP, at + 1).job == job
+
+
+def test_what_held_a_job_up_is_not_said_any_longer_than_it_is_so() -> None:
+    """Otherwise the reason for which it was suspended stays."""
+    job = decide(suspended_job(), HELD_UP, 1).job
+    assert decide(job, seeing(), 2).job.decision.reason == "Waiting for nodes with room for its pods."
+    assert decide(suspended_job(), seeing(), 2).job.decision.reason == suspended_job().decision.reason
+
+
+def test_a_job_that_is_held_up_may_time_out() -> None:
+    """Waiting is waiting."""
+    job = replace(suspended_job(spec(max_wait=60)))
+    assert decide(job, HELD_UP, 60).job.decision.phase is Phase.TIMED_OUT
