@@ -6,13 +6,17 @@ from typing import Any, Self
 from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.clock import ClusterClock
+from supervisor.cluster.events import ClusterEvents
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.grant import Grant
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import Subject
 from supervisor.domain.placement import Placement
+from supervisor.ingest.cluster.words import ClusterWords
 from supervisor.jobs.kinds import Adapter
+from supervisor.settings import Settings
 from supervisor.store.interface import Store, StoreError
 
 _LABELS = frozenset({"training-job-name", "training-job-role", "replica-index"})
@@ -24,24 +28,28 @@ class OnCluster:
     Open with `open`, wire with `wire`, close.
     """
 
-    def __init__(self, server: ApiServer, clock: Clock) -> None:
+    def __init__(self, server: ApiServer, settings: Settings, clock: Clock) -> None:
         self._server = server
         self._clock = clock
         self._changed: Callable[[], None] = lambda: None
         self.view = ClusterView(server, _LABELS, clock, self._tell)
+        time = ClusterClock(clock)
+        server.dated = time.told
+        self._events = ClusterEvents(server, settings.event_leads, clock)
+        self._words = ClusterWords(self.view, self._events, settings, clock, time.now)
 
     @classmethod
-    async def open(cls, kubeconfig: str | None, timeout_seconds: float, clock: Clock) -> Self:
+    async def open(cls, kubeconfig: str | None, settings: Settings, clock: Clock) -> Self:
         """Connects and reads everything; waits for an API server that is away.
 
         Raises:
             StoreError: There is no cluster to connect to, or it may not be read.
         """
         try:
-            server = await ApiServer.connect(kubeconfig, timeout_seconds)
+            server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds)
         except ConfigurationError as error:
             raise StoreError(str(error)) from error
-        cluster = cls(server, clock)
+        cluster = cls(server, settings, clock)
         try:
             for follower in cluster.view.followers:
                 await follower.first()
@@ -61,12 +69,15 @@ class OnCluster:
     @property
     def standby(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Root tasks, by name, also of a supervisor that does not lead yet."""
-        return {f"cluster.{number}": each.run for number, each in enumerate(self.view.followers)}
+        return {
+            **{f"cluster.{number}": each.run for number, each in enumerate(self.view.followers)},
+            **{f"events.{reason}": each.run for reason, each in self._events.followers.items()},
+        }
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Root tasks of the leader, by name."""
-        return {}
+        return {"cluster.words": lambda: self._words.run(self._store)}
 
     async def close(self) -> None:
         """Ends the connections."""
@@ -81,6 +92,16 @@ class OnCluster:
     def version(self) -> int:
         """See `supervisor.control.facts.Surroundings`."""
         return self.view.version
+
+    @property
+    def nodes_version(self) -> int:
+        """See `supervisor.control.facts.Surroundings`."""
+        return self.view.nodes_version
+
+    @property
+    def node_objects(self) -> Mapping[Host, str]:
+        """See `supervisor.control.facts.Surroundings`."""
+        return self.view.node_uids
 
     def placements(self, _name: JobName) -> Mapping[Host, Placement] | None:
         """See `supervisor.control.facts.Surroundings`."""

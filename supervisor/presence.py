@@ -1,6 +1,6 @@
 """Which agents are connected and what their sources say: known from the streams alone, said again in every hello."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -41,6 +41,11 @@ class AgentView:
         """Every source has just answered that there is no notice, or cannot have one."""
         return self.connected and bool(self.sources) and _NONE_ANNOUNCED.issuperset(self.sources.values())
 
+    @property
+    def denies(self) -> bool:
+        """Clear, and at least one source was asked for that."""
+        return self.clear and SourceState.CLEAR in self.sources.values()
+
 
 class Agents:
     """The agents by node.
@@ -62,6 +67,7 @@ class Agents:
         # Kept with every change: 5,000 agents are too many to go through for each decision.
         self._uids: dict[Host, str] = {}
         self._clear: set[Host] = set()
+        self._denying: set[Host] = set()
         self._silent: dict[Host, float] = {}
         self._changed = changed
         self._now = now
@@ -135,6 +141,10 @@ class Agents:
         """The machines whose agents are connected."""
         return self._uids
 
+    def denying(self) -> Container[Host]:
+        """The nodes whose own metadata say that they have no notice, live."""
+        return self._denying
+
     def available(self) -> frozenset[Host]:
         """The nodes that are known to have no notice."""
         return frozenset(self._clear)
@@ -149,5 +159,9 @@ class Agents:
             self._clear.add(view.node)
         else:
             self._clear.discard(view.node)
+        if view.denies:
+            self._denying.add(view.node)
+        else:
+            self._denying.discard(view.node)
         self.version += 1
         self._changed(view.node)

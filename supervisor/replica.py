@@ -49,7 +49,7 @@ class Replica:
                 clock,
             )
             stack.push_async_callback(store.close)
-            cluster = await OnCluster.open(kubeconfig, settings.store_timeout_seconds, clock)
+            cluster = await OnCluster.open(kubeconfig, settings, clock)
             stack.push_async_callback(cluster.close)
             candidate = None
             if settings.leader_election:

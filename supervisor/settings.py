@@ -1,5 +1,7 @@
 """Every setting of the supervisor: `JOB_SUPERVISOR_<FIELD>` in the environment, parsed once."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +16,9 @@ from supervisor.decide.policy import Policy
 from supervisor.failpoints import At
 
 PREFIX = "JOB_SUPERVISOR_"
+
+_REASON = re.compile(r"([A-Za-z][A-Za-z0-9]{0,127})(?::([0-9]{1,6}))?")
+"""Of an Event, as Kubernetes wants them: one word."""
 
 
 class StoreKind(StrEnum):
@@ -66,6 +71,18 @@ class Settings(Policy):
         float,
         Meta(ge=0.1, le=60, description="An API server that has not answered a request by then counts as away."),
     ] = 5.0
+    reclaim_events: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="With the Kubernetes store: REASON or REASON:SECONDS of Events that announce the end of their "
+            "pod or node, so long after the Event; without seconds, DEFAULT_LEAD_SECONDS."
+        ),
+    ] = (
+        "BestEffortToBeReleased:300",
+        "SpotToBeReleased:180",
+        "InstanceToBeTerminated",
+        "ReceivedReclaimNodeNotification:300",
+    )
     grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 takes a free one.")] = "127.0.0.1:8470"
     http_address: Annotated[str, Meta(description="host:port for launchers and training processes.")] = "127.0.0.1:8471"
     probe_address: Annotated[
@@ -106,6 +123,8 @@ class Settings(Policy):
 
     def __post_init__(self) -> None:
         failpoints.parse(self.failpoint, At)
+        if len(self.event_leads) < len(self.reclaim_events):
+            raise ValueError("RECLAIM_EVENTS names a reason twice")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both or neither")
         if self.probe_address:
@@ -118,6 +137,15 @@ class Settings(Policy):
                 )
 
     @property
+    def event_leads(self) -> Mapping[str, float]:
+        """Seconds between an Event that announces a reclaim and the end, by its reason.
+
+        Raises:
+            ValueError: One is not written like that.
+        """
+        return dict(_event_lead(text, self.default_lead_seconds) for text in self.reclaim_events)
+
+    @property
     def grpc(self) -> Address:
         """Where agents connect."""
         return parse(self.grpc_address)
@@ -126,3 +154,11 @@ class Settings(Policy):
     def http(self) -> Address:
         """Where launchers and training processes connect."""
         return parse(self.http_address)
+
+
+def _event_lead(text: str, usual: float) -> tuple[str, float]:
+    written = _REASON.fullmatch(text)
+    if written is None:
+        raise ValueError(f"RECLAIM_EVENTS: {text!r} is not REASON or REASON:SECONDS")
+    reason, seconds = written.groups()
+    return reason, usual if seconds is None else float(seconds)

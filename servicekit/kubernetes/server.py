@@ -67,12 +67,16 @@ class ApiServer:
     Args:
         access: Address, authority and credentials.
         timeout_seconds: For one request with its answer.
+
+    Attributes:
+        dated: Called with the Date of every answer as it comes.
     """
 
     def __init__(self, access: Access, timeout_seconds: float) -> None:
         self.namespace = access.namespace or _DEFAULT_NAMESPACE
         self.requests = 0
         self.timeout_seconds = timeout_seconds
+        self.dated: Callable[[str], None] = lambda _date: None
         self._access = access
         self._client = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=access.tls),
@@ -174,6 +178,7 @@ class ApiServer:
                 proxy_headers=self._access.proxy_headers,
                 server_hostname=self._access.server_hostname,
             ) as response:
+                self.dated(response.headers.get("Date", ""))
                 if not response.ok:
                     raise refusal(response.status, await response.read())
                 with _aborted_unless_finished(response):

@@ -17,6 +17,8 @@ NODES = Kind(group="", version="v1", kind="Node", plural="nodes", namespaced=Fal
 ANNOTATIONS = "job-supervisor.kube-ai.io/"
 """The annotations that are kept begin with it."""
 
+_OPT_IN = tuple(ANNOTATIONS + name for name in ("managed-by-job-supervisor", "spot-instance"))
+
 
 class PodPhase(StrEnum):
     """Where a pod stands."""
@@ -53,8 +55,9 @@ class Pod:
     """One pod.
 
     `owner` is its controller. `labels` are those that the view was told to keep, `annotations` our own. `deleted_at`
-    is when its grace ends (deletionTimestamp), None while nobody has asked for its deletion. `requests` is what it
-    takes of its node. `shown` are our annotations that one of its volumes shows as a file.
+    is when its grace ends (deletionTimestamp), None while nobody has asked for its deletion, and `grace` the seconds
+    that it was given for that. `requests` is what it takes of its node. `shown` are our annotations that one of its
+    volumes shows as a file.
     """
 
     metadata: Metadata
@@ -69,6 +72,7 @@ class Pod:
     ip: str = ""
     ready: bool = False
     deleted_at: datetime | None = None
+    grace: float | None = None
     requests: Resources = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     shown: frozenset[str] = frozenset()
@@ -78,6 +82,11 @@ class Pod:
     def key(self) -> ObjectKey:
         """Which pod it is."""
         return self.metadata.key
+
+    @property
+    def opted_in(self) -> bool:
+        """An annotation gives it into our care."""
+        return any(self.annotations.get(name) == "true" for name in _OPT_IN)
 
     @property
     def over(self) -> bool:

@@ -20,6 +20,7 @@ class _ObjectMetadata(Body, frozen=True):
     namespace: str = ""
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
+    deletion_grace_period_seconds: float | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: tuple[Owner, ...] = ()
@@ -107,6 +108,7 @@ def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
         ip=status.pod_ip,
         ready=any(each.type == "Ready" and each.status == "True" for each in conditions),
         deleted_at=metadata.deletion_timestamp,
+        grace=metadata.deletion_grace_period_seconds,
         requests=read.spec.requests(),
         conditions=tuple(each for each in conditions if each.type not in _USUAL),
         shown=read.spec.shown(),

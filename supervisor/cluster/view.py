@@ -15,6 +15,7 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import NODES, PODS, Node, Pod
 from supervisor.cluster.reading import read_node, read_pod
 from supervisor.domain.capacity import Resources
+from supervisor.domain.ids import Host
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class ClusterView:
 
     Attributes:
         version: Grows with every change.
+        nodes_version: Grows with every node that comes, goes or is replaced.
         pods_changed, nodes_changed: For those who need to know what has changed.
     """
 
@@ -60,9 +62,11 @@ class ClusterView:
         self._nodes: Mirror[Node] = Mirror(self._node_moved)
         self._by_uid: dict[str, Pod] = {}
         self._by_owner: dict[str, dict[ObjectKey, Pod]] = {}
+        self._node_uids: dict[Host, str] = {}
         self._taken: dict[str, dict[str, int]] = {}
         self._changed = changed
         self.version = 0
+        self.nodes_version = 0
         self.followers: tuple[Follower[Any], ...] = (
             Follower(pods, self._pods, clock),
             Follower(nodes, self._nodes, clock),
@@ -82,6 +86,11 @@ class ClusterView:
     def node(self, name: str) -> Node | None:
         """The node of that name."""
         return self._nodes.objects.get(ObjectKey("", name))
+
+    @property
+    def node_uids(self) -> Mapping[Host, str]:
+        """Of all nodes, by name, live."""
+        return MappingProxyType(self._node_uids)
 
     def pod(self, uid: str) -> Pod | None:
         """The pod of that uid, if there is such a pod now."""
@@ -109,8 +118,17 @@ class ClusterView:
         self.pods_changed.call(before, after)
 
     def _node_moved(self, before: Node | None, after: Node | None) -> None:
+        if before is None or after is None or before.metadata.uid != after.metadata.uid:
+            self._replace_node(before, after)
         self._moved()
         self.nodes_changed.call(before, after)
+
+    def _replace_node(self, before: Node | None, after: Node | None) -> None:
+        if before is not None:
+            del self._node_uids[Host(before.name)]
+        if after is not None:
+            self._node_uids[Host(after.name)] = after.metadata.uid
+        self.nodes_version += 1
 
     def _disown(self, pod: Pod) -> None:
         if pod.owner is None:

@@ -1,11 +1,12 @@
 """What is so right now, put together from the store and the streams for those who ask about one job or process."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import Grant, grants
-from supervisor.decide.notices import most_urgent, noticed_hosts, noticed_pods
+from supervisor.decide.notices import Today, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, JobName, NoticeId
 from supervisor.domain.job import SupervisedJob
@@ -23,6 +24,14 @@ class Surroundings(Protocol):
     def version(self) -> int:
         """Grows with every change."""
 
+    @property
+    def node_objects(self) -> Mapping[Host, str]:
+        """The uids of the cluster's node objects."""
+
+    @property
+    def nodes_version(self) -> int:
+        """Grows whenever one of those is another."""
+
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
         """A job's hosts and its launcher; None for a job whose hosts are nodes."""
 
@@ -34,6 +43,8 @@ class Alone:
     """There are no other jobs."""
 
     version = 0
+    nodes_version = 0
+    node_objects: Mapping[Host, str] = MappingProxyType({})
 
     def placements(self, _name: JobName) -> None:
         """Every host is a node."""
@@ -46,9 +57,9 @@ class Alone:
 class _Noticed:
     """What must not be used by one set of notices, worked out once for each job that is asked about."""
 
-    def __init__(self, notices: Iterable[ReclaimNotice], uids: Mapping[Host, str], policy: Policy) -> None:
+    def __init__(self, notices: Iterable[ReclaimNotice], today: Today, policy: Policy) -> None:
         notices = tuple(notices)
-        self.nodes = noticed_hosts(notices, uids, policy)
+        self.nodes = noticed_hosts(notices, today, policy)
         self._pods = noticed_pods(notices, policy)
         self._policy = policy
         self._jobs: dict[JobName, Mapping[Host, ReclaimNotice]] = {}
@@ -87,8 +98,8 @@ class Facts:
         self._unconfirmed = unconfirmed
         self._policy = policy
         self._surroundings = surroundings
-        self._noticed = self._shown = _Noticed((), {}, policy)
-        self._seen: tuple[int, int, int, int] = (0, 0, 0, 0)
+        self._noticed = self._shown = _Noticed((), Today(), policy)
+        self._seen: tuple[int, ...] = ()
 
     def noticed_nodes(self) -> Mapping[Host, ReclaimNotice]:
         """The nodes that must not be used; worked out once for each change of notices or agents."""
@@ -123,10 +134,12 @@ class Facts:
 
     def _look(self) -> None:
         snapshot = self._store.snapshot()
-        seen = (snapshot.version, self._agents.version, self._unconfirmed.version, self._surroundings.version)
+        around = self._surroundings
+        known = (snapshot.version, self._agents.version, self._unconfirmed.version, around.nodes_version)
+        seen = (*known, around.version)
         if seen == self._seen:
             return
-        if seen[:3] != self._seen[:3]:
+        if known != self._seen[:4]:
             self._noticed = self._of(snapshot.notices)
             waiting = {notice.id: notice for notice in self._unconfirmed.all()}
             self._shown = self._of({**snapshot.notices, **waiting}) if waiting else self._noticed
@@ -135,4 +148,5 @@ class Facts:
         self._seen = seen
 
     def _of(self, notices: Mapping[NoticeId, ReclaimNotice]) -> _Noticed:
-        return _Noticed(notices.values(), self._agents.uids(), self._policy)
+        today = Today(self._agents.uids(), self._surroundings.node_objects, self._agents.denying())
+        return _Noticed(notices.values(), today, self._policy)

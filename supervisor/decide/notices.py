@@ -1,11 +1,11 @@
 """How a report changes what is known, and how time does."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
-from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, SubjectKind
+from supervisor.domain.notice import API_SOURCES, Announcement, NoticeState, ReclaimNotice, Report, SubjectKind
 
 
 def accept(known: ReclaimNotice | None, report: Report, now: float, policy: Policy) -> ReclaimNotice | None:
@@ -52,24 +52,43 @@ def deadline_of(notice: ReclaimNotice, policy: Policy) -> float:
     return notice.deadline if notice.deadline is not None else notice.first_seen + policy.default_lead_seconds
 
 
-def noticed_hosts(
-    notices: Iterable[ReclaimNotice], uids: Mapping[Host, str], policy: Policy
-) -> dict[Host, ReclaimNotice]:
-    """The hosts that must not be used, each with its most urgent notice.
+@dataclass(frozen=True, slots=True)
+class Today:
+    """What is known of the nodes of today, to tell which notices are about them.
 
-    `uids` are the machines whose agents are connected: a notice on an earlier machine of the same name does not bind
-    the present one.
+    Attributes:
+        machines: The machines whose agents are connected, by uid.
+        objects: The uids of the cluster's node objects.
+        clear: The nodes whose own metadata has just been asked, and has no notice.
     """
+
+    machines: Mapping[Host, str] = field(default_factory=dict)
+    objects: Mapping[Host, str] = field(default_factory=dict)
+    clear: Container[Host] = frozenset()
+
+
+def noticed_hosts(notices: Iterable[ReclaimNotice], today: Today, policy: Policy) -> dict[Host, ReclaimNotice]:
+    """The hosts that must not be used, each with its most urgent notice."""
     hosts: dict[Host, ReclaimNotice] = {}
     for notice in notices:
         host = Host(notice.subject.name)
-        if not notice.holds or notice.subject.kind is not SubjectKind.NODE:
-            continue
-        if uids.get(host, notice.subject.uid) != notice.subject.uid:
+        if not notice.holds or notice.subject.kind is not SubjectKind.NODE or not _binds(notice, host, today):
             continue
         if host not in hosts or deadline_of(notice, policy) < deadline_of(hosts[host], policy):
             hosts[host] = notice
     return hosts
+
+
+def _binds(notice: ReclaimNotice, host: Host, today: Today) -> bool:
+    """Not one on an earlier machine of the name, nor what others say of a node that knows better itself.
+
+    Node problem detectors announce a reclaim when they lose their network, too.
+    """
+    from_api = notice.source in API_SOURCES
+    if from_api and host in today.clear:
+        return False
+    present = today.objects if from_api else today.machines
+    return present.get(host, notice.subject.uid) == notice.subject.uid
 
 
 def noticed_pods(notices: Iterable[ReclaimNotice], policy: Policy) -> dict[str, ReclaimNotice]:

@@ -5,6 +5,12 @@ from enum import StrEnum
 
 from supervisor.domain.ids import NoticeId, Source
 
+EVENT = Source("event")
+POD_CONDITION = Source("pod-condition")
+NODE_CONDITION = Source("node-condition")
+API_SOURCES = frozenset({EVENT, POD_CONDITION, NODE_CONDITION})
+"""Read from the API server by the supervisor itself. They know a node by its object's uid, agents by its machine's."""
+
 
 class SubjectKind(StrEnum):
     """What can be reclaimed."""

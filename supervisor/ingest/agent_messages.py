@@ -7,7 +7,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.ids import Host, Source
-from supervisor.domain.notice import Announcement, Report, Subject, SubjectKind
+from supervisor.domain.notice import API_SOURCES, Announcement, Report, Subject, SubjectKind
 from supervisor.ingest.refused import MalformedError, OversizedError
 from supervisor.presence import AgentView, SourceState
 
@@ -76,7 +76,7 @@ def source_state(message: wire.SourceReport) -> tuple[Source, SourceState]:
     Raises:
         MalformedError: The name is missing or too long.
     """
-    return Source(_name("source", message.source)), _STATES.get(message.state, SourceState.UNKNOWN)
+    return _source(message.source), _STATES.get(message.state, SourceState.UNKNOWN)
 
 
 def report(message: wire.NoticeReport, speaker: AgentView) -> Report:
@@ -90,7 +90,7 @@ def report(message: wire.NoticeReport, speaker: AgentView) -> Report:
     if not 0 < message.revision <= _MOST_NUMBER:
         raise MalformedError("revision must be set, and below 2**63")
     return Report(
-        source=Source(_name("source", message.source)),
+        source=_source(message.source),
         subject=_subject(message.subject, speaker),
         session=speaker.session,
         revision=message.revision,
@@ -112,6 +112,13 @@ def _subject(subject: wire.Subject, speaker: AgentView) -> Subject:
     if subject.kind != wire.SUBJECT_KIND_NODE or (subject.name, subject.uid) != (speaker.node, speaker.uid):
         raise MalformedError(f"the agent of {speaker.node} reports its own node and pods only")
     return Subject(SubjectKind.NODE, subject.name, subject.uid)
+
+
+def _source(name: str) -> Source:
+    source = Source(_name("source", name))
+    if source in API_SOURCES:
+        raise MalformedError(f"{source} is no agent's source")
+    return source
 
 
 def _name(field: str, text: str) -> str:

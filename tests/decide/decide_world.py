@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import grants
-from supervisor.decide.notices import accept, noticed_hosts, replaced, settle, settles_at
+from supervisor.decide.notices import Today, accept, noticed_hosts, replaced, settle, settles_at
 from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, actions, plan
 from supervisor.decide.policy import Policy
@@ -345,7 +345,7 @@ class World:
     def noticed(self) -> dict[Host, ReclaimNotice]:
         """The hosts that must not be used."""
         uids = {machine.host: machine.uid for machine in self.machines.values() if machine.connected}
-        return noticed_hosts(self.notices.values(), uids, POLICY)
+        return noticed_hosts(self.notices.values(), Today(uids), POLICY)
 
     def available(self) -> frozenset[Host]:
         """The hosts that may be given to a job."""

@@ -4,9 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.notices import accept, deadline_of, noticed_hosts, replaced, settle, settles_at
+from supervisor.decide.notices import Today, accept, deadline_of, noticed_hosts, replaced, settle, settles_at
 from supervisor.domain.ids import Host, Source
-from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, Subject, SubjectKind
+from supervisor.domain.notice import (
+    EVENT,
+    NODE_CONDITION,
+    Announcement,
+    NoticeState,
+    ReclaimNotice,
+    Report,
+    Subject,
+    SubjectKind,
+)
 from tests.decide.decide_builders import POLICY, T0, notice, noticed, report
 
 WITHDRAWN = Announcement.WITHDRAWN
@@ -139,7 +148,7 @@ def test_a_new_machine_under_an_old_name_ends_the_notice() -> None:
 def test_only_what_holds_keeps_a_host_from_use() -> None:
     """Announced and gone hosts must not be used; withdrawn and expired notices bind nobody."""
     states = [notice(number, state=state) for number, state in enumerate(NoticeState, start=1)]
-    assert noticed_hosts(states, {}, POLICY) == noticed(
+    assert noticed_hosts(states, Today(), POLICY) == noticed(
         *(each for each in states if each.state in (NoticeState.ACTIVE, NoticeState.GONE))
     )
 
@@ -147,9 +156,9 @@ def test_only_what_holds_keeps_a_host_from_use() -> None:
 def test_a_notice_binds_its_own_machine_only() -> None:
     """A connected machine with another uid is free; a host nobody speaks for is bound."""
     known = notice(1)
-    assert noticed_hosts([known], {Host("n1"): "another"}, POLICY) == {}
-    assert noticed_hosts([known], {Host("n1"): "uid-1"}, POLICY) == noticed(known)
-    assert noticed_hosts([known], {}, POLICY) == noticed(known)
+    assert noticed_hosts([known], Today({Host("n1"): "another"}), POLICY) == {}
+    assert noticed_hosts([known], Today({Host("n1"): "uid-1"}), POLICY) == noticed(known)
+    assert noticed_hosts([known], Today(), POLICY) == noticed(known)
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -157,10 +166,39 @@ def test_the_most_urgent_source_speaks_for_a_host(backwards: bool) -> None:  # n
     """Of two notices on one host the earlier deadline counts."""
     urgent = replace(notice(1, left=50), source=Source("events"))
     notices = [notice(1, left=100), urgent]
-    assert noticed_hosts(reversed(notices) if backwards else notices, {}, POLICY) == {Host("n1"): urgent}
+    assert noticed_hosts(reversed(notices) if backwards else notices, Today(), POLICY) == {Host("n1"): urgent}
 
 
 def test_a_pods_notice_is_no_hosts() -> None:
     """A pod's name is not a host's."""
     pod = replace(notice(1), subject=Subject(SubjectKind.POD, "n1", "uid-1"))
-    assert noticed_hosts([pod], {}, POLICY) == {}
+    assert noticed_hosts([pod], Today(), POLICY) == {}
+
+
+def _from_api(source: Source = NODE_CONDITION) -> ReclaimNotice:
+    """What the API server says of n1's node object."""
+    return replace(notice(1), source=source, subject=Subject(SubjectKind.NODE, "n1", "object-1"))
+
+
+@pytest.mark.parametrize("source", [NODE_CONDITION, EVENT])
+def test_each_source_has_its_own_identity_of_a_node(source: Source) -> None:
+    """The API server's notices are about the node's object, agents' about its machine: either binds by its own."""
+    both = {Host("n1"): "uid-1"}, {Host("n1"): "object-1"}
+    for known in (_from_api(source), notice(1)):
+        assert noticed_hosts([known], Today(*both), POLICY) == noticed(known)
+        assert noticed_hosts([known], Today(both[0]), POLICY) == noticed(known)
+        assert noticed_hosts([known], Today({}, both[1]), POLICY) == noticed(known)
+
+
+def test_a_node_made_again_under_an_old_name_is_another_one() -> None:
+    """What was said of the earlier object does not bind it, though nobody speaks for its machine yet."""
+    assert noticed_hosts([_from_api()], Today({}, {Host("n1"): "object-2"}), POLICY) == {}
+
+
+@pytest.mark.parametrize("source", [NODE_CONDITION, EVENT])
+def test_a_clear_answer_of_the_node_itself_outranks_what_others_say(source: Source) -> None:
+    """A node problem detector also announces a reclaim when it loses its network; the node's own notice still binds."""
+    today = Today({Host("n1"): "uid-1"}, {Host("n1"): "object-1"}, {Host("n1")})
+    assert noticed_hosts([_from_api(source)], today, POLICY) == {}
+    assert noticed_hosts([_from_api(source), notice(1)], today, POLICY) == noticed(notice(1))
+    assert noticed_hosts([_from_api(source)], replace(today, clear={Host("n2")}), POLICY) == noticed(_from_api(source))

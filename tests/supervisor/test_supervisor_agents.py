@@ -147,11 +147,12 @@ def changed(**changes: object) -> wire.NoticeReport:
         changed(announcement=wire.ANNOUNCEMENT_UNSPECIFIED),
         changed(source=""),
         changed(source="meta\x00data"),
+        changed(source="event"),
         changed(deadline=Timestamp(seconds=2**62)),
     ],
 )
 async def test_a_malformed_report_is_refused_and_stored_nowhere(served: Served, report: wire.NoticeReport) -> None:
-    """About another node or machine, without an order, or with numbers that are none."""
+    """About another node or machine, in the name of the API server, without an order, or with numbers that are none."""
     agent = await served.peers.agent("n1")
     await agent.say(notice=report)
     assert await agent.ended() is grpc.StatusCode.INVALID_ARGUMENT

@@ -27,6 +27,12 @@ def test_the_promised_defaults() -> None:
         "lease_seconds": 3,
         "pod_name": "",
         "store_timeout_seconds": 5.0,
+        "reclaim_events": (
+            "BestEffortToBeReleased:300",
+            "SpotToBeReleased:180",
+            "InstanceToBeTerminated",
+            "ReceivedReclaimNodeNotification:300",
+        ),
         "grpc_address": "127.0.0.1:8470",
         "http_address": "127.0.0.1:8471",
         "probe_address": "",
@@ -55,6 +61,13 @@ def test_the_promised_defaults() -> None:
         "gone_grace_seconds": 5.0,
         "expire_seconds": 300.0,
     }
+
+
+def test_an_event_without_seconds_has_the_usual_lead() -> None:
+    """Each reason has its own; none at all is possible."""
+    variables = {PREFIX + "RECLAIM_EVENTS": "A:20, B", PREFIX + "DEFAULT_LEAD_SECONDS": "77"}
+    assert load(Settings, PREFIX, variables).event_leads == {"A": 20, "B": 77}
+    assert load(Settings, PREFIX, {PREFIX + "RECLAIM_EVENTS": ""}).event_leads == {}
 
 
 def test_the_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,6 +114,9 @@ def test_a_loopback_address_is_accepted(address: str) -> None:
         {"LEASE_SECONDS": "0.5"},
         {"LEADER_ELECTION": "perhaps"},
         {"PROBE_ADDRESS": "8472"},
+        {"RECLAIM_EVENTS": "reason=Other"},
+        {"RECLAIM_EVENTS": "Reason:soon"},
+        {"RECLAIM_EVENTS": "Reason:10,Reason:20"},
     ],
 )
 def test_bad_settings_end_with_64(

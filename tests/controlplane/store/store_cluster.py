@@ -35,6 +35,7 @@ RULES = (
         "verbs": ["patch"],
     },
     {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
 )
 """All that the supervisor may do in the whole cluster: just what docs/kubernetes.md lists."""
 

@@ -1,0 +1,131 @@
+"""Those Events of the cluster that have one of some reasons, with whom they are about.
+
+One watch for each reason: a field selector takes one, and a cluster has thousands of Events an hour about other things.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.collection import Collection, Kind, Selection
+from servicekit.kubernetes.follow import Follower
+from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.objects import Node, Pod
+from supervisor.cluster.view import Hooks
+
+EVENTS = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
+
+_POD = "Pod"
+_NODE = "Node"
+
+
+class Involved(msgspec.Struct, frozen=True):
+    """What an Event is about."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _Series(msgspec.Struct, frozen=True, rename="camel"):
+    last_observed_time: datetime | None = None
+
+
+class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
+    """One Event; a repetition changes it. Whoever reports it is left out: it differs between clusters."""
+
+    metadata: Metadata
+    involved_object: Involved
+    reason: str = ""
+    message: str = ""
+    first_timestamp: datetime | None = None
+    last_timestamp: datetime | None = None
+    event_time: datetime | None = None
+    series: _Series | None = None
+
+    @property
+    def at(self) -> datetime | None:
+        """When it was reported last, by the reporter's clock; each kind of recorder fills in other fields."""
+        repeated = None if self.series is None else self.series.last_observed_time
+        return (
+            repeated
+            or self.last_timestamp
+            or self.event_time
+            or self.first_timestamp
+            or self.metadata.creation_timestamp
+        )
+
+
+def read_event(data: bytes | msgspec.Raw) -> ClusterEvent:
+    """An Event from the API server's JSON.
+
+    Raises:
+        msgspec.MsgspecError: It is none.
+    """
+    return msgspec.json.decode(data, type=ClusterEvent)
+
+
+class ClusterEvents:
+    """Somebody has to run its `followers`; what may not be listed is missing, and tried again.
+
+    Args:
+        server: Whom to follow.
+        leads: Seconds between an Event and the end that it announces, by the reasons that are followed.
+        clock: For the followers.
+
+    Attributes:
+        changed: For those who want to hear of each.
+        followers: By reason.
+    """
+
+    def __init__(self, server: ApiServer, leads: Mapping[str, float], clock: Clock) -> None:
+        self.changed = Hooks[ClusterEvent]()
+        self._leads = leads
+        self._by_subject: dict[str, dict[ObjectKey, ClusterEvent]] = {}
+        self.followers: dict[str, Follower[Any]] = {
+            reason: Follower(
+                Collection(server, EVENTS, read_event, Selection(fields=f"reason={reason}")),
+                Mirror(self._moved),
+                clock,
+            )
+            for reason in leads
+        }
+
+    def about_pod(self, pod: Pod) -> Iterator[tuple[ClusterEvent, float]]:
+        """By uid, as a pod of the same name that was there before is another one; each with its lead in seconds."""
+        for event in self._by_subject.get(pod.metadata.uid, {}).values():
+            if event.involved_object.kind == _POD:
+                yield event, self._leads[event.reason]
+
+    def about_node(self, node: Node) -> Iterator[tuple[ClusterEvent, float]]:
+        """By uid too; but kubelets and node problem detectors write the node's name there, or nothing."""
+        for key in (node.metadata.uid, node.name):
+            for event in self._by_subject.get(key, {}).values():
+                if event.involved_object.kind == _NODE and not _before(event, node):
+                    yield event, self._leads[event.reason]
+
+    def _moved(self, before: ClusterEvent | None, after: ClusterEvent | None) -> None:
+        if before is not None:
+            others = self._by_subject[_subject(before)]
+            del others[before.metadata.key]
+            if not others:
+                del self._by_subject[_subject(before)]
+        if after is not None:
+            self._by_subject.setdefault(_subject(after), {})[after.metadata.key] = after
+        self.changed.call(before, after)
+
+
+def _subject(event: ClusterEvent) -> str:
+    return event.involved_object.uid or event.involved_object.name
+
+
+def _before(event: ClusterEvent, node: Node) -> bool:
+    """Whether it is about an earlier node of that name."""
+    made, begun = event.metadata.creation_timestamp, node.metadata.creation_timestamp
+    named = event.involved_object.uid != node.metadata.uid
+    return named and made is not None and begun is not None and made < begun

@@ -1,0 +1,138 @@
+"""An API server on which a test plays virtual nodes, detectors and controllers, and a real supervisor beside it."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from simulator.harness import Given, World, world
+from tests.controlplane.controlplane_api import Api, until
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.controlplane.store.store_cluster import NOTICES, Place, place
+
+PODS = "/api/v1/namespaces/default/pods"
+NODES = "/api/v1/nodes"
+EVENTS = "/api/v1/namespaces/default/events"
+_ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
+_OPT_IN = {"job-supervisor.kube-ai.io/spot-instance": "true"}
+
+
+def stamp(seconds: float = 0.0) -> str:
+    """So many seconds from now, as objects name instants."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def condition(kind: str, status: str = "True", reason: str = "Why", since: float = 0.0) -> dict[str, str]:
+    """Of a pod or a node."""
+    return {"type": kind, "status": status, "reason": reason, "message": "so", "lastTransitionTime": stamp(since)}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The API server, and what a test does there."""
+
+    place: Place
+
+    @property
+    def api(self) -> Api:
+        """May do everything."""
+        return self.place.api
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Of a supervisor that keeps everything there."""
+        return {"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(self.place.kubeconfig)}
+
+    @asynccontextmanager
+    async def supervisor(self, directory: Path, *nodes: str, **settings: str) -> AsyncIterator[World]:
+        """A real supervisor, and real agents of those nodes."""
+        given = Given(
+            supervisor={**self.settings, **{f"JOB_SUPERVISOR_{name}": each for name, each in settings.items()}}
+        )
+        async with world(directory, nodes, given=given) as one:
+            yield one
+
+    async def pod(self, name: str, *, opted_in: bool = True, node: str = "") -> Any:
+        """A pod; one that is on a node has a grace that nobody ends."""
+        bound = {"nodeName": node} if node else {}
+        metadata = {"name": name, "annotations": _OPT_IN if opted_in else {}}
+        spec = {"containers": [{"name": "main", "image": "none"}], **bound}
+        return await self.api.create(PODS, {"metadata": metadata, "spec": spec})
+
+    async def pod_says(self, name: str, *conditions: Mapping[str, str], **status: str) -> None:
+        """What a virtual node or a controller writes."""
+        await self.api.patch(f"{PODS}/{name}/status", {"status": {"conditions": conditions, **status}})
+
+    async def remove_pod(self, name: str) -> None:
+        """At once, as a kubelet that has ended it does."""
+        await self.api.delete(f"{PODS}/{name}?gracePeriodSeconds=0")
+
+    async def node(self, name: str) -> Any:
+        """A node that nobody looks after."""
+        return await self.api.create(NODES, {"metadata": {"name": name}})
+
+    async def node_says(self, name: str, *conditions: Mapping[str, str]) -> None:
+        """What a node problem detector writes."""
+        await self.api.patch(f"{NODES}/{name}/status", {"status": {"conditions": conditions}})
+
+    async def event(self, name: str, reason: str, about: Any, *, at: float = 0.0, uid: str | None = None) -> None:
+        """An Event, as the cloud's controllers write it: no eventTime, no reporter."""
+        metadata = about["metadata"]
+        kind = "Pod" if "namespace" in metadata else "Node"
+        involved = {"kind": kind, "name": metadata["name"], "uid": metadata["uid"] if uid is None else uid}
+        event = {
+            "metadata": {"name": name},
+            "involvedObject": {**involved, "namespace": metadata.get("namespace", "default")},
+            "reason": reason,
+            "message": "as announced",
+            "type": "Warning",
+            "firstTimestamp": stamp(at),
+            "lastTimestamp": stamp(at),
+            "count": 1,
+        }
+        await self.api.create(EVENTS, event)
+
+    async def repeat(self, name: str, count: int, at: float) -> None:
+        """The same Event once more."""
+        await self.api.patch(f"{EVENTS}/{name}", {"count": count, "lastTimestamp": stamp(at)})
+
+    async def notice(self, subject: str, source: str, state: str = "active", episode: int = 1) -> Any:
+        """The resource of that notice, once it says so."""
+
+        async def found() -> Any:
+            for one in await self.notices():
+                spec, status = one["spec"], one.get("status", {})
+                about = (spec["subject"]["name"], spec["source"], spec["episode"], status.get("state"))
+                if about == (subject, source, episode, state):
+                    return one
+            return None
+
+        return await until(found, f"a notice on {subject}, {state}, of {source}")
+
+    async def notices(self) -> list[Any]:
+        """All of them."""
+        return await self.place.notices()
+
+    async def versions(self) -> dict[str, str]:
+        """Of all notices: another one for each write."""
+        return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in await self.notices()}
+
+
+def left(notice: Any) -> float:
+    """Seconds from now until the notice's deadline."""
+    deadline = datetime.fromisoformat(notice["status"]["deadline"])
+    return (deadline - datetime.now(UTC)).total_seconds()
+
+
+@asynccontextmanager
+async def scene(plane: ControlPlane) -> AsyncIterator[Scene]:
+    """That API server, without what other tests left."""
+    async with place(plane) as own:
+        # Nothing here makes accounts, and without one no pod can be made.
+        if not (await own.api.get(_ACCOUNTS))["items"]:
+            await own.api.create(_ACCOUNTS, {"metadata": {"name": "default"}})
+        for path in (f"{PODS}?gracePeriodSeconds=0", NODES, EVENTS, NOTICES):
+            await own.api.delete(path)
+        yield Scene(own)

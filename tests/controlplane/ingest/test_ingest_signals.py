@@ -1,0 +1,113 @@
+"""Each signal that the API server has becomes a notice, once."""
+
+from pathlib import Path
+
+from tests.controlplane.controlplane_api import until
+from tests.controlplane.ingest.ingest_cluster import PODS, Scene, condition, left
+from tests.controlplane.store.store_cluster import NOTICES
+
+
+async def test_every_signal_becomes_a_notice(here: Scene, tmp_path: Path) -> None:
+    """Those that were there before the supervisor and those that come afterwards; kubectl shows them."""
+    early = await here.pod("early")
+    await here.event("e1", "BestEffortToBeReleased", early, at=-30)
+    await here.node("old")
+    await here.node_says("old", condition("InstanceExpired", since=-60))
+    async with here.supervisor(tmp_path):
+        first = await here.notice("default/early", "event")
+        assert 265 < left(first) < 272
+        assert 235 < left(await here.notice("old", "node-condition")) < 242
+        pod, node = await here.pod("eci"), await here.node("huawei")
+        await here.event("e2", "SpotToBeReleased", pod)
+        await here.event("e3", "ReceivedReclaimNodeNotification", node, uid="huawei")
+        await here.pod_says("eci", condition("ContainerInstanceExpired"))
+        assert 170 < left(await here.notice("default/eci", "event")) < 182
+        assert 170 < left(await here.notice("default/eci", "pod-condition")) < 182
+        found = await here.notice("huawei", "event")
+        assert 290 < left(found) < 302
+        assert found["spec"]["subject"] == {"kind": "node", "name": "huawei", "uid": node["metadata"]["uid"]}
+        shown = {(row["Subject"], row["Source"], row["State"]) for row in await here.place.table(NOTICES)}
+        assert shown == {
+            ("default/early", "event", "active"),
+            ("old", "node-condition", "active"),
+            ("default/eci", "event", "active"),
+            ("default/eci", "pod-condition", "active"),
+            ("huawei", "event", "active"),
+        }
+
+
+async def test_an_eviction_is_one_and_a_deletion_is_none(here: Scene, tmp_path: Path) -> None:
+    """The eviction API itself sets condition and deadline; pods that are not in our care are nobody's business."""
+    async with here.supervisor(tmp_path):
+        await here.node("n")
+        for name in ("evicted", "deleted"):
+            await here.pod(name, node="n")
+        await here.pod("other", node="n", opted_in=False)
+        await here.api.delete(f"{PODS}/deleted")
+        for name in ("other", "evicted"):
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+            await here.api.create(f"{PODS}/{name}/eviction", eviction)
+        notice = await here.notice("default/evicted", "pod-condition")
+        assert notice["status"]["message"].startswith("DisruptionTarget: EvictionByEvictionAPI")
+
+        async def with_grace() -> bool:
+            (one,) = await here.notices()
+            return 20 < left(one) < 32
+
+        await until(with_grace, "the end of the grace to be the deadline")
+
+
+async def test_an_event_from_before_whose_time_has_passed_is_history(here: Scene, tmp_path: Path) -> None:
+    """It is expired on arrival; an Event about an earlier pod of the name is about nobody."""
+    pod = await here.pod("p")
+    await here.event("e1", "SpotToBeReleased", pod, at=-900)
+    await here.event("e2", "SpotToBeReleased", pod, uid="the-pod-before")
+    async with here.supervisor(tmp_path):
+        await here.notice("default/p", "event", "expired")
+        assert len(await here.notices()) == 1
+
+
+async def test_repetitions_and_restarts_write_nothing(here: Scene, tmp_path: Path) -> None:
+    """A repeated Event moves the deadline of the same notice; a new life of the supervisor finds everything said."""
+    pod, node, expired = await here.pod("p"), await here.node("n"), condition("InstanceExpired")
+    await here.event("e1", "SpotToBeReleased", pod, at=-60)
+    await here.node_says("n", expired)
+    async with here.supervisor(tmp_path) as one:
+        assert left(await here.notice("default/p", "event")) < 122
+        await here.notice("n", "node-condition")
+        await here.repeat("e1", 2, at=-5)
+
+        async def moved() -> bool:
+            return left(await here.notice("default/p", "event")) > 160
+
+        await until(moved, "the repeated Event to move the deadline")
+        before = await here.versions()
+        await one.supervisor.kill()
+        await one.supervisor.start()
+        # Later versions of the same word, and a marker behind them.
+        await here.node_says("n", expired, condition("Ready"))
+        await here.api.patch(f"{PODS}/p", {"metadata": {"labels": {"some": "label"}}})
+        await here.event("e2", "InstanceToBeTerminated", node)
+        marker = await here.notice("n", "event")
+        after = await here.versions()
+        del after[marker["metadata"]["name"]]
+        assert after == before
+
+
+async def test_what_turns_false_is_withdrawn_and_may_come_again(here: Scene, tmp_path: Path) -> None:
+    """Unknown takes nothing back; after the withdrawal it is a new episode."""
+    await here.node("n")
+    await here.pod("p")
+    async with here.supervisor(tmp_path):
+        await here.node_says("n", condition("InstanceExpired"))
+        await here.pod_says("p", condition("DisruptionTarget", reason="PreemptionByScheduler"))
+        await here.notice("n", "node-condition")
+        await here.notice("default/p", "pod-condition")
+        await here.node_says("n", condition("InstanceExpired", "Unknown"))
+        await here.pod_says("p", condition("DisruptionTarget", "False"))
+        await here.notice("default/p", "pod-condition", "withdrawn")
+        await here.notice("n", "node-condition")
+        await here.node_says("n", condition("InstanceExpired", "False"))
+        await here.notice("n", "node-condition", "withdrawn")
+        await here.node_says("n", condition("InstanceExpired"))
+        await here.notice("n", "node-condition", episode=2)

@@ -1,0 +1,183 @@
+"""What pods, nodes and Events say of reclaims."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from servicekit.clock import Clock
+from supervisor.cluster.clock import ClusterClock
+from supervisor.cluster.events import ClusterEvent, read_event
+from supervisor.cluster.objects import Node, Pod
+from supervisor.cluster.reading import read_node, read_pod
+from supervisor.decide.restated import Word
+from supervisor.domain.notice import EVENT, NODE_CONDITION, POD_CONDITION, Announcement, SubjectKind
+from supervisor.ingest.cluster.signals import event_word, node_word, pod_subject, pod_word
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+OPT_IN = {"job-supervisor.kube-ai.io/managed-by-job-supervisor": "true"}
+DISRUPTED = "DisruptionTarget"
+
+
+def _at(seconds: float) -> str:
+    return (NOW + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
+
+
+def _condition(kind: str, status: str = "True", reason: str = "Why", since: float | None = 0.0) -> dict[str, Any]:
+    dated = {} if since is None else {"lastTransitionTime": _at(since)}
+    return {"type": kind, "status": status, "reason": reason, "message": "so", **dated}
+
+
+def _pod(
+    *conditions: dict[str, Any], annotations: dict[str, str] | None = None, deleted: float | None = None, **status: Any
+) -> Pod:
+    """`deleted`: the end of 30 s of grace, in seconds from now."""
+    ending = {} if deleted is None else {"deletionTimestamp": _at(deleted), "deletionGracePeriodSeconds": 30}
+    metadata = {
+        "name": "p",
+        "namespace": "ns",
+        "uid": "u",
+        "resourceVersion": "7",
+        "annotations": OPT_IN if annotations is None else annotations,
+        **ending,
+    }
+    told = {"phase": "Running", "conditions": conditions, **status}
+    return read_pod(msgspec.json.encode({"metadata": metadata, "status": told}), frozenset())
+
+
+def _node(*conditions: dict[str, Any]) -> Node:
+    metadata = {"name": "n", "uid": "u", "resourceVersion": "7"}
+    return read_node(msgspec.json.encode({"metadata": metadata, "status": {"conditions": conditions}}))
+
+
+def _event(version: int = 5, **fields: Any) -> ClusterEvent:
+    event = {
+        "metadata": {"name": "e", "namespace": "ns", "uid": "e", "resourceVersion": str(version)},
+        "involvedObject": {"kind": "Pod", "namespace": "ns", "name": "p", "uid": "u"},
+        "reason": "SpotToBeReleased",
+        "message": "Spot ECI will be released in 3 minutes",
+        "eventTime": None,
+        **fields,
+    }
+    return read_event(msgspec.json.encode(event))
+
+
+def _left(word: Word | None) -> float | None:
+    """Seconds from now until the end that it announces."""
+    assert word is not None
+    assert word.announcement is Announcement.ACTIVE
+    return None if word.ends is None else word.ends - NOW.timestamp()
+
+
+def test_a_pod_that_its_virtual_node_expires_has_three_minutes() -> None:
+    """Counted from the condition's change."""
+    word = pod_word(_pod(_condition("ContainerInstanceExpired", since=-20)))
+    assert _left(word) == 160
+    assert word is not None
+    assert (word.source, word.subject.kind, word.subject.name, word.subject.uid, word.revision) == (
+        POD_CONDITION,
+        SubjectKind.POD,
+        "ns/p",
+        "u",
+        7,
+    )
+    assert (word.message, word.announced) == ("ContainerInstanceExpired: Why: so", _at(160))
+
+
+@pytest.mark.parametrize(
+    ("pod", "left"),
+    [
+        (_pod(_condition(DISRUPTED, reason="EvictionByEvictionAPI"), deleted=30), 30),
+        (_pod(_condition(DISRUPTED, reason="PreemptionByScheduler")), None),
+        (_pod(_condition(DISRUPTED, reason="TerminationByKubelet")), 30),
+        (_pod(_condition(DISRUPTED, reason="TerminationByKubelet"), phase="Failed", reason="Evicted"), 0),
+        (_pod(_condition(DISRUPTED, since=None), deleted=12), 12),
+        (_pod(phase="Failed", reason="Evicted"), None),
+        (_pod(phase="Failed", reason="BidFailed"), None),
+        # Of two announcements the earlier end counts.
+        (_pod(_condition(DISRUPTED), _condition("ContainerInstanceExpired", since=-100), deleted=30), 30),
+        (_pod(_condition(DISRUPTED), _condition("ContainerInstanceExpired", since=-100)), 80),
+    ],
+)
+def test_whoever_takes_a_pods_place_away_announces_it(pod: Pod, left: float | None) -> None:
+    """With the end of its grace as soon as there is one."""
+    assert _left(pod_word(pod)) == left
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        _pod(),
+        _pod(deleted=30),
+        _pod(_condition(DISRUPTED), annotations={}),
+        _pod(_condition(DISRUPTED), annotations={next(iter(OPT_IN)): "false"}),
+        _pod(_condition(DISRUPTED), phase="Succeeded"),
+        _pod(phase="Failed", reason="Error"),
+        # Asked for 60 s ago, by whoever deletes the job; the pod garbage collector came afterwards.
+        _pod(_condition(DISRUPTED, reason="DeletionByPodGC"), deleted=-30),
+        _pod(_condition("ContainerInstanceExpired", "Unknown")),
+        _pod(_condition(DISRUPTED, "False"), _condition("ContainerInstanceExpired", "Unknown")),
+    ],
+)
+def test_other_ends_of_pods_say_nothing(pod: Pod) -> None:
+    """Completion, a plain deletion, its own failure, a pod that is not in our care, what is not known."""
+    assert pod_word(pod) is None
+
+
+def test_an_announcement_on_a_pod_is_taken_back_in_so_many_words() -> None:
+    """By the condition that turns False; the other one may not be open then."""
+    word = pod_word(_pod(_condition(DISRUPTED, "False")))
+    assert word is not None
+    assert word.announcement is Announcement.WITHDRAWN
+    assert _left(pod_word(_pod(_condition(DISRUPTED, "False"), _condition("ContainerInstanceExpired")))) == 180
+
+
+def test_a_nodes_condition_announces_and_withdraws() -> None:
+    """Unknown is neither, and so is a node whose detector was taken away."""
+    word = node_word(_node(_condition("InstanceExpired", reason="InstanceToBeTerminated", since=-10)), 300)
+    assert _left(word) == 290
+    assert word is not None
+    assert (word.source, word.subject.kind, word.subject.name) == (NODE_CONDITION, SubjectKind.NODE, "n")
+    taken_back = node_word(_node(_condition("InstanceExpired", "False")), 300)
+    assert taken_back is not None
+    assert taken_back.announcement is Announcement.WITHDRAWN
+    assert node_word(_node(_condition("InstanceExpired", "Unknown")), 300) is None
+    assert node_word(_node(_condition("Ready")), 300) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "at"),
+    [
+        ({"firstTimestamp": _at(-90), "lastTimestamp": _at(-30), "count": 3}, -30),
+        ({"firstTimestamp": None, "eventTime": _at(-40)}, -40),
+        ({"eventTime": _at(-40), "series": {"count": 2, "lastObservedTime": _at(-10)}}, -10),
+        ({"firstTimestamp": _at(-70)}, -70),
+    ],
+)
+def test_the_last_time_of_an_event_counts(fields: dict[str, Any], at: float) -> None:
+    """Whichever kind of recorder wrote it."""
+    word = event_word([(_event(**fields), 180.0)], pod_subject(_pod()))
+    assert _left(word) == 180 + at
+    assert word is not None
+    assert (word.source, word.session) == (EVENT, int(NOW.timestamp() + at))
+    assert word.message == "SpotToBeReleased: Spot ECI will be released in 3 minutes"
+
+
+def test_the_latest_of_several_events_counts() -> None:
+    """By time, then by version; none says nothing."""
+    early, late = _event(9, lastTimestamp=_at(-60)), _event(8, lastTimestamp=_at(-5))
+    subject = pod_subject(_pod())
+    assert _left(event_word([(late, 180.0), (early, 300.0)], subject)) == 175
+    assert event_word([], subject) is None
+
+
+def test_the_clusters_clock_follows_the_dates_of_answers() -> None:
+    """To half a second; what is no date changes nothing."""
+    clock = Clock()
+    there = ClusterClock(clock)
+    assert abs(there.now() - clock.now()) < 0.1
+    there.told("Sat, 21 Nov 2026 12:00:00 GMT")
+    for nothing in ("", "yesterday"):
+        there.told(nothing)
+    assert abs(there.now() - NOW.timestamp() - 0.5) < 0.5
