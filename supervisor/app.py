@@ -21,6 +21,7 @@ from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
 from supervisor.health import Standing, SupervisorHealth
+from supervisor.identity.bearers import Bearers
 from supervisor.identity.tokens import Tokens
 from supervisor.ingest.ageing import Ageing
 from supervisor.ingest.agents import AgentPorts, ReclaimService
@@ -85,6 +86,7 @@ class Supervisor:
                 clock=clock,
             )
         )
+        bearer = Bearers(tokens, cluster.pod_tokens if cluster else None).bearer
         self._ageing = Ageing(store, self._agents, settings, clock)
         self._pod_reports = PodReports(cluster.node_of if cluster else nowhere, lambda: store.snapshot().notices)
         self._reclaim = ReclaimService(
@@ -94,7 +96,7 @@ class Supervisor:
                 unconfirmed=self._unconfirmed,
                 pods=self._pod_reports,
                 refusals=self._refusals,
-                bearer=tokens.bearer,
+                bearer=bearer,
                 policy=settings,
                 clock=clock,
                 heartbeat_seconds=settings.heartbeat_seconds,
@@ -106,16 +108,14 @@ class Supervisor:
                 store=store,
                 launchers=self._launchers,
                 refusals=self._refusals,
-                bearer=tokens.bearer,
+                bearer=bearer,
                 clock=clock,
                 live_seconds=settings.launcher_live_seconds,
             ),
             ProcessEndpoints(
-                store=store, processes=self._processes, refusals=self._refusals, bearer=tokens.bearer, clock=clock
+                store=store, processes=self._processes, refusals=self._refusals, bearer=bearer, clock=clock
             ),
-            StatusEndpoint(
-                store=store, agents=self._agents, refusals=self._refusals, bearer=tokens.bearer, clock=clock
-            ),
+            StatusEndpoint(store=store, agents=self._agents, refusals=self._refusals, bearer=bearer, clock=clock),
         )
         if cluster is not None:
             cluster.wire(store, self._facts_changed)

@@ -14,6 +14,9 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import Subject
 from supervisor.domain.placement import Placement
+from supervisor.identity.pods import PodTokens
+from supervisor.identity.published import PublishedKeys
+from supervisor.identity.review import Reviews
 from supervisor.ingest.cluster.words import ClusterWords
 from supervisor.jobs.kinds import Adapter
 from supervisor.settings import Settings
@@ -37,6 +40,9 @@ class OnCluster:
         server.dated = time.told
         self._events = ClusterEvents(server, settings.event_leads, clock)
         self._words = ClusterWords(self.view, self._events, settings, clock, time.now)
+        self._keys = PublishedKeys(server, settings.token_audience, settings.token_issuer, clock)
+        reviews = Reviews(server, settings.token_audience, clock)
+        self.pod_tokens = PodTokens(self._keys, reviews, self.view, settings.agent_account)
 
     @classmethod
     async def open(cls, kubeconfig: str | None, settings: Settings, clock: Clock) -> Self:
@@ -72,6 +78,7 @@ class OnCluster:
         return {
             **{f"cluster.{number}": each.run for number, each in enumerate(self.view.followers)},
             **{f"events.{reason}": each.run for reason, each in self._events.followers.items()},
+            "keys": self._keys.run,
         }
 
     @property

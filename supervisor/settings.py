@@ -83,6 +83,24 @@ class Settings(Policy):
         "InstanceToBeTerminated",
         "ReceivedReclaimNodeNotification:300",
     )
+    agent_account: Annotated[
+        str,
+        Meta(
+            pattern=r"^[^/]+/[^/]+\Z",
+            description="With the Kubernetes store: namespace/name of the service account of node agents. The token of "
+            "a pod of any other speaks for the job that the pod belongs to.",
+        ),
+    ] = "arena-system/elastic-job-supervisor-agent"
+    token_audience: Annotated[
+        str, Meta(min_length=1, description="With the Kubernetes store: what tokens of pods must be made for.")
+    ] = "job-supervisor.kube-ai.io"  # noqa: S105 - a name, not a password
+    token_issuer: Annotated[
+        str,
+        Meta(
+            description="With the Kubernetes store: who must have made tokens of pods. Empty: whoever the API server "
+            "says at /.well-known/openid-configuration."
+        ),
+    ] = ""
     grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 takes a free one.")] = "127.0.0.1:8470"
     http_address: Annotated[str, Meta(description="host:port for launchers and training processes.")] = "127.0.0.1:8471"
     probe_address: Annotated[

@@ -59,6 +59,7 @@ class Call:
     query: Mapping[str, str | int] | None = None
     body: bytes | None = None
     content_type: str = "application/json"
+    accept: str = "application/json"
 
 
 class ApiServer:
@@ -170,7 +171,7 @@ class ApiServer:
                 data=call.body,
                 headers={
                     "Content-Type": call.content_type,
-                    "Accept": "application/json",
+                    "Accept": call.accept,
                     **await self._access.credentials(),
                 },
                 timeout=limits,

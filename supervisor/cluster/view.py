@@ -74,6 +74,11 @@ class ClusterView:
         self.pod_collection = pods
 
     @property
+    def synced(self) -> bool:
+        """Whether these are all that there are, as far as the API server has said; False while it is away."""
+        return all(each.trouble is None for each in self.followers)
+
+    @property
     def pods(self) -> Mapping[ObjectKey, Pod]:
         """All of them."""
         return self._pods.objects

@@ -1,5 +1,6 @@
 """How a launcher's word changes what is stored about its job."""
 
+import sys
 from dataclasses import dataclass, replace
 
 from supervisor.decide.plan import first_decision
@@ -116,6 +117,24 @@ def admit(known: SupervisedJob | None, uid: str, run: int) -> SupervisedJob:
     if run < known.observed.run or known.over:
         raise RunIsOverError(f"run {run} of {known.name} is over")
     return known
+
+
+def run_of(known: SupervisedJob | None, uid: str, run: int | None) -> int:
+    """The run of a process whose token names none; `run` is what it was told once, None where it has heard nothing.
+
+    It belongs to the run that goes on. Between two runs it may be an early one of the next, and would be told what the
+    last one was told: to stop.
+
+    Raises:
+        UnknownJobError: There is no such job or run yet, or none goes on.
+        RunIsOverError: The job is over.
+    """
+    job = admit(known, uid, sys.maxsize)
+    if run is None and not job.observed.running:
+        raise UnknownJobError("no run of it goes on")
+    if run is not None and run > job.observed.run:
+        raise UnknownJobError(f"no run {run} is known")
+    return job.observed.run if run is None else run
 
 
 def acknowledge(known: SupervisedJob | None, worker: Worker, acknowledgement: Acknowledgement) -> SupervisedJob | None:

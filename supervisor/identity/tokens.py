@@ -17,13 +17,21 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.failpoints import At
 
 SECRET_FILE = "token-secret"  # noqa: S105 - the file's name, not a secret
-_ALGORITHM = "HS256"
+ALGORITHM = "HS256"
 _AUDIENCE = "elastic-job-supervisor"
 _SECRET_BYTES = 32
 
 
 class BadTokenError(Exception):
     """The token is missing, forged, expired or of another kind: the caller must get a good one."""
+
+
+class ForeignPodError(Exception):
+    """The token is a pod's that has nothing to say here."""
+
+
+class CannotTellError(Exception):
+    """Whose token it is cannot be said at present: try again later."""
 
 
 class SecretError(Exception):
@@ -46,11 +54,16 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """May speak for a process of one run of one job."""
+    """May speak for a process of one run of one job.
+
+    A pod's token names no run, but the pod: `run` is None for the one that the job is in when the process first speaks,
+    and `host` is the pod. `host` is None where the process says it.
+    """
 
     job: JobName
     uid: str
-    run: int
+    run: int | None
+    host: Host | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +119,28 @@ class Tokens:
         Raises:
             BadTokenError: Nobody that is known.
         """
-        scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            raise BadTokenError("no bearer token")
+        token = token_in(authorization)
         try:
-            claims = jwt.decode(token, self._secret, algorithms=[_ALGORITHM], audience=_AUDIENCE)
+            claims = jwt.decode(token, self._secret, algorithms=[ALGORITHM], audience=_AUDIENCE)
             return _principal(claims)
         except (jwt.InvalidTokenError, LookupError, ValueError) as error:  # ValueError: bytes that are no text.
             raise BadTokenError("the token is not one of ours, or has expired") from error
 
     def _sign(self, claims: dict[str, Any], until: float | None = None) -> str:
         expiry = {} if until is None else {"exp": int(until)}
-        return jwt.encode({**claims, **expiry, "aud": _AUDIENCE}, self._secret, algorithm=_ALGORITHM)
+        return jwt.encode({**claims, **expiry, "aud": _AUDIENCE}, self._secret, algorithm=ALGORITHM)
+
+
+def token_in(authorization: str | None) -> str:
+    """The token of an Authorization header.
+
+    Raises:
+        BadTokenError: There is none.
+    """
+    scheme, _, token = (authorization or "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise BadTokenError("no bearer token")
+    return token
 
 
 def _principal(claims: dict[str, Any]) -> Principal:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import ReclaimNotice, Report, SubjectKind
 from supervisor.failpoints import At
-from supervisor.identity.tokens import Agent, BadTokenError, Principal
+from supervisor.identity.tokens import Agent, BadTokenError, CannotTellError, ForeignPodError, Principal
 from supervisor.ingest.agent_messages import Received, about_pods, decode, hello_view, report, source_state
 from supervisor.ingest.agent_reports import ReportPorts, Reports
 from supervisor.ingest.pod_reports import PodReports
@@ -62,7 +62,7 @@ class AgentPorts:
     unconfirmed: Unconfirmed
     pods: PodReports
     refusals: Refusals
-    bearer: Callable[[str | None], Principal]
+    bearer: Callable[[str | None], Awaitable[Principal]]
     policy: Policy
     clock: Clock
     heartbeat_seconds: float
@@ -119,18 +119,18 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
 
     async def _authenticate(self, messages: AsyncIterator[Received], context: _Context) -> Host:
         try:
-            return self._speaker(context)
-        except (BadTokenError, ForeignTokenError):
+            return await self._speaker(context)
+        except (BadTokenError, ForeignTokenError, ForeignPodError, CannotTellError):
             # A client that is refused while it still writes its hello reports INTERNAL, and not why.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_HELLO_SECONDS):
                     await anext(messages, None)
             raise
 
-    def _speaker(self, context: _Context) -> Host:
+    async def _speaker(self, context: _Context) -> Host:
         metadata = dict(context.invocation_metadata() or ())
         header = metadata.get("authorization")
-        principal = self._ports.bearer(header if isinstance(header, str) else None)
+        principal = await self._ports.bearer(header if isinstance(header, str) else None)
         if not isinstance(principal, Agent):
             raise ForeignTokenError("the token is not an agent's")
         return principal.node

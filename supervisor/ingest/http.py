@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
@@ -16,7 +16,8 @@ from supervisor.refusals import Code, Refusals, Wire, readable
 
 T = TypeVar("T")
 
-Bearer = Callable[[str | None], Principal]
+Bearer = Callable[[str | None], Awaitable[Principal]]
+"""Who sent an Authorization header."""
 
 _STATUS = {
     Code.MALFORMED: 400,
@@ -78,14 +79,16 @@ class _ProtocolLog(logging.Handler):
             self._refusals.add(Wire.HTTP, Code.INTERNAL, repr(error), error)
 
 
-def bearer_as(kind: type[T], request: web.Request, bearer: Bearer) -> T:
+async def bearer_as(kind: type[T], request: web.Request, bearer: Bearer) -> T:
     """The caller, who must be of that kind.
 
     Raises:
         BadTokenError: Nobody known.
         ForeignTokenError: Somebody else.
+        ForeignPodError: Somebody who has nothing to say here.
+        CannotTellError: That cannot be said at present.
     """
-    principal = bearer(request.headers.get("Authorization"))
+    principal = await bearer(request.headers.get("Authorization"))
     if not isinstance(principal, kind):
         raise ForeignTokenError(f"this is for a {kind.__name__.lower()} token")
     return principal

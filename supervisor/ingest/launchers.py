@@ -125,7 +125,7 @@ class LauncherEndpoints:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Registers the job and sends orders until either side ends."""
-        launcher = bearer_as(Launcher, request, self.bearer)
+        launcher = await bearer_as(Launcher, request, self.bearer)
         hello = await body(request, Hello, _MOST_BYTES)
         failpoint(At.HELLO_RECEIVED)
         job = await self._register(launcher.name, hello)
@@ -145,7 +145,7 @@ class LauncherEndpoints:
 
     async def report(self, request: web.Request) -> web.Response:
         """Stores what is so."""
-        launcher = bearer_as(Launcher, request, self.bearer)
+        launcher = await bearer_as(Launcher, request, self.bearer)
         sent = await body(request, SentReport, _MOST_BYTES)
 
         def change(known: SupervisedJob | None) -> SupervisedJob:

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from supervisor.decide.registration import acknowledge, admit
+from supervisor.decide.registration import acknowledge, admit, run_of
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
@@ -20,7 +20,7 @@ from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes
 from supervisor.identity.tokens import Process
 from supervisor.ingest.http import Bearer, bearer_as, body, done, printable
-from supervisor.ingest.refused import ForeignTokenError, TooManyError
+from supervisor.ingest.refused import ForeignTokenError, MalformedError, TooManyError
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
@@ -40,6 +40,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     rank: Count | None
     pid: Count
     step: Count | None = None
+    run: Count | None = None
     sdk: Annotated[str, Meta(max_length=253)] = ""
 
     def __post_init__(self) -> None:
@@ -62,7 +63,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     host: Text
     rank: Count | None
     step: Count | None = None
-    run: Count
+    run: Count | None = None
     generation: Count
     kind: ReportKind
 
@@ -87,10 +88,9 @@ class ProcessEndpoints:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Sends directives until either side ends."""
-        speaker = bearer_as(Process, request, self.bearer)
+        speaker = await bearer_as(Process, request, self.bearer)
         hello = await body(request, Hello, _MOST_BYTES)
-        admit(self.store.snapshot().jobs.get(speaker.job), speaker.uid, speaker.run)
-        worker = Worker(hello.process, speaker.job, speaker.run, Host(hello.host), hello.rank)
+        worker = self._worker(speaker, hello)
         if self.processes.full(speaker.job):
             raise TooManyError(f"{speaker.job} has as many streams as a job may have")
         lines = LineStream(request, self.refusals)
@@ -103,20 +103,36 @@ class ProcessEndpoints:
 
     async def report(self, request: web.Request) -> web.Response:
         """Takes a changed rank, or stores an acknowledgement."""
-        speaker = bearer_as(Process, request, self.bearer)
+        speaker = await bearer_as(Process, request, self.bearer)
         sent = await body(request, Report, _MOST_BYTES)
-        if sent.run != speaker.run:
-            raise ForeignTokenError(f"the token speaks for run {speaker.run}")
-        admit(self.store.snapshot().jobs.get(speaker.job), speaker.uid, speaker.run)
+        if speaker.run is not None and sent.run is None:
+            raise MalformedError("run must be said")
+        worker = self._worker(speaker, sent)
         self.processes.rank(speaker.job, sent.process, sent.rank)
         if sent.kind is not ReportKind.RANK:
-            await self._acknowledge(speaker, sent)
+            await self._acknowledge(speaker.uid, worker, sent)
         return done()
 
-    async def _acknowledge(self, speaker: Process, sent: Report) -> None:
-        worker = Worker(sent.process, speaker.job, speaker.run, Host(sent.host), sent.rank)
+    def _worker(self, speaker: Process, said: Hello | Report) -> Worker:
+        """Who speaks: its host and run are its token's, where that names them.
+
+        Raises:
+            ForeignTokenError: It speaks of another run than its token.
+            UnknownJobError: There is no such job, or no run of it yet.
+            RunIsOverError: A later run has begun, or the job is over.
+        """
+        job = self.store.snapshot().jobs.get(speaker.job)
+        run = speaker.run
+        if run is None:
+            run = run_of(job, speaker.uid, said.run)
+        elif said.run not in (run, None):
+            raise ForeignTokenError(f"the token speaks for run {run}")
+        admit(job, speaker.uid, run)
+        return Worker(said.process, speaker.job, run, speaker.host or Host(said.host), said.rank)
+
+    async def _acknowledge(self, uid: str, worker: Worker, sent: Report) -> None:
         acknowledgement = Acknowledgement(
-            run=speaker.run,
+            run=worker.run,
             generation=sent.generation,
             kind=AcknowledgementKind(sent.kind),
             step=sent.step,
@@ -124,11 +140,11 @@ class ProcessEndpoints:
         )
 
         def change(known: SupervisedJob | None) -> SupervisedJob | None:
-            return acknowledge(admit(known, speaker.uid, speaker.run), worker, acknowledgement)
+            return acknowledge(admit(known, uid, worker.run), worker, acknowledgement)
 
         failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
-        await self.store.put_job(speaker.job, change)
+        await self.store.put_job(worker.job, change)
         failpoint(At.ACKNOWLEDGEMENT_STORED)
         _log.info(
-            "directive.acknowledged", job=speaker.job, kind=sent.kind, rank=sent.rank, host=sent.host, step=sent.step
+            "directive.acknowledged", job=worker.job, kind=sent.kind, rank=sent.rank, host=worker.host, step=sent.step
         )

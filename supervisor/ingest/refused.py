@@ -7,7 +7,7 @@ from supervisor.decide.registration import (
     RunIsOverError,
     UnknownJobError,
 )
-from supervisor.identity.tokens import BadTokenError
+from supervisor.identity.tokens import BadTokenError, CannotTellError, ForeignPodError
 from supervisor.refusals import Code
 from supervisor.store.interface import StoreUnavailableError
 
@@ -36,6 +36,7 @@ _CODES: dict[type[Exception], Code] = {
     MalformedError: Code.MALFORMED,
     BadTokenError: Code.BAD_TOKEN,
     ForeignTokenError: Code.FOREIGN_TOKEN,
+    ForeignPodError: Code.FOREIGN_TOKEN,
     ForeignJobError: Code.FOREIGN_TOKEN,
     UnknownJobError: Code.UNKNOWN_JOB,
     NameIsLiveError: Code.NAME_IS_LIVE,
@@ -44,6 +45,7 @@ _CODES: dict[type[Exception], Code] = {
     OversizedError: Code.OVERSIZED,
     TooManyError: Code.TOO_MANY,
     SlowReaderError: Code.SLOW_READER,
+    CannotTellError: Code.NOT_SERVING,
     StoreUnavailableError: Code.NOT_SERVING,
 }
 

@@ -33,7 +33,7 @@ class StatusEndpoint:
 
     async def status(self, request: web.Request) -> web.Response:
         """Jobs, notices, agents and what was refused, as JSON."""
-        bearer_as(Viewer, request, self.bearer)
+        await bearer_as(Viewer, request, self.bearer)
         snapshot, now = self.store.snapshot(), self.clock.now()
         return web.json_response(
             {

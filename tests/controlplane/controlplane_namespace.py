@@ -139,21 +139,10 @@ class Namespace:
         }
 
     async def _may(self, account: str, rule: Manifest, namespace: str) -> bool:
-        group, resource = rule["apiGroups"][0], str(rule["resources"][0])
-        name, _, part = resource.partition("/")
-        asked = {
-            "namespace": namespace,
-            "verb": rule["verbs"][0],
-            "group": group,
-            "resource": name,
-            "subresource": part,
-            # A rule for named resources allows nothing else.
-            "name": next(iter(rule.get("resourceNames", ())), ""),
-        }
         user = f"system:serviceaccount:{self.name}:{account}"
+        asked = _path(rule) if "nonResourceURLs" in rule else {"resourceAttributes": _resource(rule, namespace)}
         answer = await self._api.create(
-            "/apis/authorization.k8s.io/v1/subjectaccessreviews",
-            {"spec": {"user": user, "resourceAttributes": asked}},
+            "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": {"user": user, **asked}}
         )
         return bool(answer["status"]["allowed"])
 
@@ -178,6 +167,23 @@ class Namespace:
             # A test may well take away its own nodes.
             if refused.status != HTTPStatus.NOT_FOUND:
                 raise
+
+
+def _path(rule: Manifest) -> Manifest:
+    return {"nonResourceAttributes": {"path": rule["nonResourceURLs"][0], "verb": rule["verbs"][0]}}
+
+
+def _resource(rule: Manifest, namespace: str) -> Manifest:
+    name, _, part = str(rule["resources"][0]).partition("/")
+    return {
+        "namespace": namespace,
+        "verb": rule["verbs"][0],
+        "group": rule["apiGroups"][0],
+        "resource": name,
+        "subresource": part,
+        # A rule for named resources allows nothing else.
+        "name": next(iter(rule.get("resourceNames", ())), ""),
+    }
 
 
 @asynccontextmanager

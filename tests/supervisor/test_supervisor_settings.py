@@ -33,6 +33,9 @@ def test_the_promised_defaults() -> None:
             "InstanceToBeTerminated",
             "ReceivedReclaimNodeNotification:300",
         ),
+        "agent_account": "arena-system/elastic-job-supervisor-agent",
+        "token_audience": "job-supervisor.kube-ai.io",
+        "token_issuer": "",
         "grpc_address": "127.0.0.1:8470",
         "http_address": "127.0.0.1:8471",
         "probe_address": "",
@@ -117,6 +120,8 @@ def test_a_loopback_address_is_accepted(address: str) -> None:
         {"RECLAIM_EVENTS": "reason=Other"},
         {"RECLAIM_EVENTS": "Reason:soon"},
         {"RECLAIM_EVENTS": "Reason:10,Reason:20"},
+        {"AGENT_ACCOUNT": "agent"},
+        {"TOKEN_AUDIENCE": ""},
     ],
 )
 def test_bad_settings_end_with_64(

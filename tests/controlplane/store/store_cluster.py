@@ -36,6 +36,8 @@ RULES = (
     },
     {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
+    {"nonResourceURLs": ["/openid/v1/jwks", "/.well-known/openid-configuration"], "verbs": ["get"]},
+    {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
 )
 """All that the supervisor may do in the whole cluster: just what docs/kubernetes.md lists."""
 

@@ -1,0 +1,153 @@
+"""Verifies service account tokens by the keys that the API server publishes: no request for a token."""
+
+import asyncio
+from typing import Any
+
+import jwt
+import msgspec
+
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotThereError, RefusedError
+from servicekit.kubernetes.server import ApiServer, Call
+from supervisor.identity.pods import NotPublishedError, PodClaims
+from supervisor.identity.tokens import BadTokenError, CannotTellError
+
+_DISCOVERY = "/.well-known/openid-configuration"
+_KEYS = "/openid/v1/jwks"
+_KEYS_TYPE = "application/jwk-set+json"
+
+_ALGORITHMS = ["RS256", "ES256", "ES384", "ES512"]
+"""All that Kubernetes signs with."""
+_KEY_TYPES = ("RSA", "EC")
+
+_LEEWAY_SECONDS = 10.0
+"""By which the clocks of the API server's machine and this one may differ."""
+
+_AGAIN_SECONDS = 10.0
+"""Between two looks for a key that is not known: anybody may name one."""
+
+_REFRESH_SECONDS = 600.0
+"""A key that is published no more is good for so long."""
+
+
+class _Configuration(msgspec.Struct, frozen=True):
+    issuer: str
+
+
+class _KeySet(msgspec.Struct, frozen=True):
+    keys: list[dict[str, Any]]
+
+
+class _Named(msgspec.Struct, frozen=True):
+    name: str
+    uid: str
+
+
+class _Bound(msgspec.Struct, frozen=True):
+    namespace: str
+    pod: _Named
+    serviceaccount: _Named
+
+
+class PublishedKeys:
+    """The keys, kept while the API server is away.
+
+    Args:
+        server: Whose keys.
+        audience: What tokens must be made for.
+        issuer: Who must have made them; empty: whoever the API server says it is.
+        clock: Monotonic instants.
+    """
+
+    def __init__(self, server: ApiServer, audience: str, issuer: str, clock: Clock) -> None:
+        self._server = server
+        self._audience = audience
+        self._given_issuer = issuer
+        self._clock = clock
+        self._fault = Fault("the API server's published keys", clock)
+        self._looking = asyncio.Lock()
+        self._not_before = clock.monotonic()
+        self._issuer = ""
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._refused: str | None = None
+
+    async def claims(self, token: str) -> PodClaims:
+        """See `supervisor.identity.pods.Verifier`."""
+        key = await self._key(_key_id(token))
+        try:
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=_ALGORITHMS,
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=_LEEWAY_SECONDS,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+            bound = msgspec.convert(claims["kubernetes.io"], _Bound)
+        except (jwt.InvalidTokenError, LookupError, ValueError, msgspec.MsgspecError) as error:
+            raise BadTokenError("the token is no pod's, has expired, or is not for us") from error
+        return PodClaims(
+            namespace=bound.namespace, account=bound.serviceaccount.name, pod=bound.pod.name, uid=bound.pod.uid
+        )
+
+    async def run(self) -> None:
+        """Root task: has the keys before anybody asks for one, and lets go of those that are published no more."""
+        while True:
+            async with self._looking:
+                await self._look()
+            await asyncio.sleep(_AGAIN_SECONDS if self._fault.reason else _REFRESH_SECONDS)
+
+    async def _key(self, key_id: str) -> jwt.PyJWK:
+        if key_id not in self._keys:
+            async with self._looking:
+                # Who waited has the answer of who was first.
+                if key_id not in self._keys and self._clock.monotonic() >= self._not_before:
+                    await self._look()
+        if key_id in self._keys:
+            return self._keys[key_id]
+        if self._refused is not None:
+            raise NotPublishedError(self._refused)
+        if self._fault.reason is not None:
+            raise CannotTellError(f"the API server's keys cannot be had: {self._fault.reason}")
+        raise BadTokenError("the token is signed with a key that the API server does not publish")
+
+    async def _look(self) -> None:
+        try:
+            issuer = self._given_issuer or await self._discover()
+            self._keys = _usable(await self._server.request(Call(method="GET", path=_KEYS, accept=_KEYS_TYPE)))
+            self._issuer = issuer
+            self._refused = None
+            self._fault.recovered()
+        except (NotThereError, RefusedError) as error:
+            self._refused = str(error)
+            self._fault.recovered()
+        except ApiError as error:
+            self._fault.failed(str(error))
+        finally:
+            self._not_before = self._clock.monotonic() + _AGAIN_SECONDS
+
+    async def _discover(self) -> str:
+        shown = await self._server.request(Call(method="GET", path=_DISCOVERY))
+        try:
+            return msgspec.json.decode(shown, type=_Configuration).issuer
+        except msgspec.MsgspecError as error:
+            raise ApiUnavailableError("what it says of itself cannot be read") from error
+
+
+def _key_id(token: str) -> str:
+    try:
+        return str(jwt.get_unverified_header(token).get("kid", ""))
+    except (jwt.InvalidTokenError, ValueError) as error:
+        raise BadTokenError("no token") from error
+
+
+def _usable(shown: bytes) -> dict[str, jwt.PyJWK]:
+    """By id; a key of a kind that is not known here verifies nothing."""
+    try:
+        keys = msgspec.json.decode(shown, type=_KeySet).keys
+        known = [each for each in keys if each.get("kty") in _KEY_TYPES and each.get("kid")]
+        return {str(each["kid"]): jwt.PyJWK(each) for each in known}
+    except (msgspec.MsgspecError, jwt.PyJWTError, ValueError, TypeError) as error:
+        raise ApiUnavailableError("what it publishes are no keys") from error

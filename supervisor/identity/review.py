@@ -1,0 +1,119 @@
+"""Has the API server look at each token, where it does not publish its keys."""
+
+import hashlib
+from dataclasses import dataclass
+
+import jwt
+import msgspec
+
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.kubernetes.errors import ApiError
+from servicekit.kubernetes.server import ApiServer, Call
+from supervisor.identity.pods import PodClaims
+from supervisor.identity.tokens import BadTokenError, CannotTellError
+
+_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCOUNT = "system:serviceaccount"
+_POD_NAME, _POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
+
+_KEEP_SECONDS = 60.0
+"""A token is asked about once a minute: 5,000 agents and as many pods that reconnect together are asked about once."""
+_MOST_KEPT = 20_000
+
+
+class _User(msgspec.Struct, frozen=True):
+    username: str = ""
+    extra: dict[str, list[str]] = {}
+
+
+class _Status(msgspec.Struct, frozen=True):
+    authenticated: bool = False
+    audiences: list[str] = []
+    user: _User = _User()
+
+
+class _Review(msgspec.Struct, frozen=True):
+    status: _Status = _Status()
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    claims: PodClaims | None
+    until: float
+
+
+class Reviews:
+    """Remembers for a minute what came of a token.
+
+    Args:
+        server: Who is asked.
+        audience: What tokens must be made for.
+        clock: Monotonic instants.
+    """
+
+    def __init__(self, server: ApiServer, audience: str, clock: Clock) -> None:
+        self._server = server
+        self._audience = audience
+        self._clock = clock
+        self._fault = Fault("reviews of tokens", clock)
+        self._outcomes: dict[bytes, _Outcome] = {}
+
+    async def claims(self, token: str) -> PodClaims:
+        """See `supervisor.identity.pods.Verifier`."""
+        self._worth_asking(token)
+        key = hashlib.sha256(token.encode()).digest()
+        if self._known(key) is None:
+            await self._ask(token, key)
+        outcome = self._outcomes[key]
+        if outcome.claims is None:
+            raise BadTokenError("the token is no pod's, has expired, or is not for us")
+        return outcome.claims
+
+    def _worth_asking(self, token: str) -> None:
+        """What is plainly no good costs no request."""
+        try:
+            jwt.decode(
+                token,
+                options={"verify_signature": False, "verify_exp": True, "verify_aud": True, "require": ["exp", "aud"]},
+                audience=self._audience,
+            )
+        except (jwt.InvalidTokenError, LookupError, ValueError, RecursionError) as error:
+            raise BadTokenError("the token has expired, or is not for us") from error
+
+    def _known(self, key: bytes) -> _Outcome | None:
+        outcome = self._outcomes.get(key)
+        return outcome if outcome is not None and outcome.until > self._clock.monotonic() else None
+
+    async def _ask(self, token: str, key: bytes) -> None:
+        status = await self._review(token)
+        self._outcomes.pop(key, None)
+        if len(self._outcomes) >= _MOST_KEPT:
+            del self._outcomes[next(iter(self._outcomes))]
+        claims = _claims(status.user) if status.authenticated and self._audience in status.audiences else None
+        self._outcomes[key] = _Outcome(claims, self._clock.monotonic() + _KEEP_SECONDS)
+
+    async def _review(self, token: str) -> _Status:
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [self._audience]},
+        }
+        try:
+            shown = await self._server.request(Call(method="POST", path=_REVIEWS, body=msgspec.json.encode(body)))
+            status = msgspec.json.decode(shown, type=_Review).status
+        except (ApiError, msgspec.MsgspecError) as error:
+            self._fault.failed(str(error))
+            raise CannotTellError(f"the API server cannot be asked about the token: {error}") from error
+        self._fault.recovered()
+        return status
+
+
+def _claims(user: _User) -> PodClaims | None:
+    """None for whoever is no pod."""
+    rest, _, account = user.username.rpartition(":")
+    prefix, _, namespace = rest.rpartition(":")
+    pod, uid = user.extra.get(_POD_NAME, [""])[0], user.extra.get(_POD_UID, [""])[0]
+    if prefix != _ACCOUNT or not pod or not uid:
+        return None
+    return PodClaims(namespace=namespace, account=account, pod=pod, uid=uid)

@@ -1,0 +1,205 @@
+"""Pods with tokens as a kubelet mounts them, a job that they belong to, and a supervisor process that is to know them.
+
+Nothing runs the pods: all that a token is about is that they are there.
+"""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import jwt
+
+from supervisor.domain.ids import Host, JobName, cluster_job
+from supervisor.domain.job import SupervisedJob
+from supervisor.identity.tokens import Tokens
+from supervisor.serving import ENDPOINTS_FILE
+from supervisor.settings import PREFIX
+from tests.controlplane.controlplane_api import Api, Refused
+from tests.controlplane.controlplane_api import until as appears
+from tests.controlplane.controlplane_credentials import Credentials
+from tests.controlplane.store.store_cluster import Place
+from tests.decide.decide_builders import running_job, spec
+from tests.supervisor.serving import FAST, Peers, until
+
+AUDIENCE = "job-supervisor.kube-ai.io"
+AGENTS = ("arena-system", "elastic-job-supervisor-agent")
+_START_SECONDS = 30.0
+
+OWNERS = "configmap"
+"""The kind of what the pods of the tests belong to: none that any adapter will ever know."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadePod:
+    """A pod, and what its tokens say."""
+
+    namespace: str
+    name: str
+    uid: str
+    account: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What a job's pods belong to."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def job(self) -> JobName:
+        """What the supervisor calls it."""
+        return cluster_job(self.namespace, OWNERS, self.name)
+
+
+class Pods:
+    """Makes them, each in a namespace that is its test's."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.namespace = f"identity-{secrets.token_hex(4)}"
+
+    @property
+    def api(self) -> Api:
+        """The administrator's."""
+        return self.place.api
+
+    async def open(self) -> None:
+        """Makes the namespace."""
+        await self.account(self.namespace, "default")
+
+    async def account(self, namespace: str, name: str) -> None:
+        """A service account in a namespace; either may be there."""
+        await self._there("/api/v1/namespaces", namespace)
+        await self._there(f"/api/v1/namespaces/{namespace}/serviceaccounts", name)
+
+    async def owner(self, name: str) -> Owner:
+        """Something that pods may belong to."""
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps"
+        made = await self.api.create(path, {"metadata": {"name": name}})
+        return Owner(self.namespace, name, made["metadata"]["uid"])
+
+    async def pod(
+        self, name: str, owner: Owner | None = None, *, node: str = "node1", account: tuple[str, str] | None = None
+    ) -> MadePod:
+        """A pod that is bound to a node; a worker of `owner` where one is given."""
+        namespace, service = account or (self.namespace, "default")
+        reference = None if owner is None else {"kind": "ConfigMap", "name": owner.name, "uid": owner.uid}
+        owners = [{"apiVersion": "v1", "controller": True, **reference}] if reference else []
+        made = await self.api.create(
+            f"/api/v1/namespaces/{namespace}/pods",
+            {
+                "metadata": {"name": name, "ownerReferences": owners},
+                "spec": {
+                    "nodeName": node,
+                    "serviceAccountName": service,
+                    "automountServiceAccountToken": False,
+                    "containers": [{"name": "main", "image": "none"}],
+                },
+            },
+        )
+        return MadePod(namespace, name, made["metadata"]["uid"], service)
+
+    async def agent(self, node: str) -> MadePod:
+        """The agent's pod on a node."""
+        await self.account(*AGENTS)
+        return await self.pod(f"agent-{secrets.token_hex(4)}", node=node, account=AGENTS)
+
+    async def token(self, pod: MadePod, audience: str = AUDIENCE) -> str:
+        """As the kubelet asks for it: bound to the pod."""
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
+        asked = {"audiences": [audience], "expirationSeconds": 600, "boundObjectRef": bound}
+        path = f"/api/v1/namespaces/{pod.namespace}/serviceaccounts/{pod.account}/token"
+        return str((await self.api.create(path, {"spec": asked}))["status"]["token"])
+
+    def signed(self, like: str, **changes: Any) -> str:
+        """A token by the API server's own key, with other claims than it would give; None takes one away."""
+        key = Credentials(self.place.plane.cluster.directory / "credentials").service_accounts.read_bytes()
+        header = jwt.get_unverified_header(like)
+        claims = {**jwt.decode(like, options={"verify_signature": False}), **changes}
+        kept = {name: value for name, value in claims.items() if value is not None}
+        return jwt.encode(kept, key, algorithm=header["alg"], headers={"kid": header["kid"]})
+
+    async def delete(self, pod: MadePod) -> None:
+        """At once, as nobody is there to end it."""
+        await self.api.delete(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}?gracePeriodSeconds=0")
+
+    async def _there(self, path: str, name: str) -> None:
+        try:
+            await self.api.create(path, {"metadata": {"name": name}})
+        except Refused as refused:
+            if refused.status != HTTPStatus.CONFLICT:
+                raise
+
+
+def job_of(owner: Owner, *workers: str, **observed: Any) -> SupervisedJob:
+    """A job whose first run goes on in those pods."""
+    job = running_job(spec(1, 2))
+    hosts = frozenset(Host(worker) for worker in workers)
+    return replace(
+        job,
+        name=owner.job,
+        uid=owner.uid,
+        observed=replace(job.observed, hosts=hosts, **observed),
+        decision=replace(job.decision, hosts=hosts),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A supervisor process, and peers of it."""
+
+    process: subprocess.Popen[bytes]
+    peers: Peers
+    log: Path
+
+    async def status(self) -> dict[str, Any]:
+        """What an onlooker sees."""
+        headers = {"Authorization": f"Bearer {self.peers.tokens.viewer()}"}
+        async with self.peers.session.get(self.peers.http + "/v1/status", headers=headers) as response:
+            value: dict[str, Any] = await response.json()
+        return value
+
+    async def knows(self, job: JobName) -> None:
+        """Returns when it has seen that job."""
+
+        async def known() -> bool:
+            return job in [each["job"] for each in (await self.status())["jobs"]]
+
+        await appears(known, f"{job} is known")
+
+
+def _spawned(directory: Path, kubeconfig: Path, settings: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
+    directory.mkdir(exist_ok=True)
+    given = {**FAST, "data_dir": directory, "store": "kubernetes", **settings}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    environment |= {PREFIX + name.upper(): str(value) for name, value in given.items()}
+    command = [sys.executable, "-m", "supervisor", "serve"]
+    with (directory / "log").open("wb") as said:
+        return subprocess.Popen(command, env={**environment, "KUBECONFIG": str(kubeconfig)}, stderr=said)
+
+
+@asynccontextmanager
+async def supervising(
+    place: Place, directory: Path, kubeconfig: Path | None = None, **changes: Any
+) -> AsyncIterator[Running]:
+    """A supervisor on that cluster, which may do no more than it must."""
+    endpoints, log = directory / ENDPOINTS_FILE, directory / "log"
+    process = _spawned(directory, kubeconfig or place.kubeconfig, changes)
+    try:
+        await until(lambda: endpoints.exists() or process.poll() is not None, within=_START_SECONDS)
+        assert endpoints.exists(), log.read_text()
+        async with Peers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
+            yield Running(process, peers, log)
+    finally:
+        process.kill()
+        process.wait()
