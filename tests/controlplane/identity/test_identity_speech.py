@@ -12,7 +12,7 @@ from tests.controlplane.controlplane_binaries import Program
 from tests.controlplane.controlplane_credentials import write_kubeconfig
 from tests.controlplane.controlplane_namespace import Namespace
 from tests.controlplane.identity.identity_world import MadePod, Pods, job_of, supervising
-from tests.controlplane.store.store_cluster import RULES, Place
+from tests.controlplane.store.store_cluster import OWN_RULES, RULES, Place
 from tests.supervisor.serving import AgentPeer, Peers, ProcessPeer, Refusal, hello
 from tests.supervisor.store_behaviour import put_job
 
@@ -192,7 +192,7 @@ async def _without_keys(here: Place, pods: Pods, tmp_path: Path) -> Path:
     """A kubeconfig of an account that may do all the rest."""
     namespace = Namespace(here.plane.cluster, here.api)
     await pods.account(namespace.name, "default")
-    rules = [rule for rule in RULES if "nonResourceURLs" not in rule]
+    rules = [rule for rule in (*RULES, *OWN_RULES) if "nonResourceURLs" not in rule]
     await namespace.account("supervisor", cluster_rules=rules)
     path, cluster = tmp_path / "kubeconfig", here.plane.cluster
     write_kubeconfig(path, cluster.url, cluster.ca, await namespace.token("supervisor"), "default")
