@@ -3,24 +3,33 @@
 import asyncio
 import contextlib
 import enum
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 import structlog
 
+from node_agent import reclaim
 from node_agent.channel import Endpoint
 from node_agent.health import AgentHealth
 from node_agent.identity import ThisNode
 from node_agent.outbox import Outbox
+from node_agent.pods import PodWatch
 from node_agent.poller import Poller
-from node_agent.settings import Settings, SourceKind
+from node_agent.pulse import Pulse
+from node_agent.settings import PodsMode, Settings, SourceKind
 from node_agent.sources import Source
 from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.aws import AwsSource
 from node_agent.sources.file import FileSource
+from node_agent.spot import ALWAYS, Spot, SpotLabel
 from node_agent.uplink import AgentReplaced, Uplink
 from servicekit import address
 from servicekit.clock import Clock
+from servicekit.kubernetes.access import Access, as_pod, is_pod
+from servicekit.kubernetes.errors import ConfigurationError
+from servicekit.kubernetes.server import ApiServer
 from servicekit.lifecycle import RootTaskEnded, run_tasks, stop_on_signals
 from servicekit.probes import Probes
 
@@ -44,6 +53,9 @@ async def run(settings: Settings) -> ExitCode:
             await _serve(settings, stop)
         except RootTaskEnded as ended:
             return _verdict(ended)
+        except ConfigurationError as error:
+            structlog.get_logger().error("agent.misconfigured", reason=str(error))
+            return ExitCode.MISCONFIGURED
     structlog.get_logger().info("agent.stopped")
     return ExitCode.STOPPED
 
@@ -60,13 +72,67 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
         heartbeat=settings.heartbeat_seconds,
         version=version("elastic-job-supervisor"),
     )
+    parts = _Parts({"uplink": uplink.run}, {})
     async with contextlib.AsyncExitStack() as stack:
-        sources = [await stack.enter_async_context(_source(kind, settings, clock)) for kind in settings.sources]
-        pollers = [Poller(source, node, outbox, clock, settings.poll_seconds) for source in sources]
-        health = AgentHealth(pollers, uplink, node, outbox, clock)
+        server = await stack.enter_async_context(_api_server(settings))
+        spot: Spot = ALWAYS if server is None else _add_cluster(parts, server, settings, node, outbox, clock)
+        for kind in settings.sources:
+            source = await stack.enter_async_context(_source(kind, settings, clock))
+            # What a file says was put there on purpose.
+            asked: Spot = ALWAYS if kind is SourceKind.FILE else spot
+            parts.add(Poller(source, node, outbox, clock, settings.poll_seconds, spot=asked))
+        health = AgentHealth(parts.pulses, uplink, node, outbox, clock)
         await stack.enter_async_context(_probes(settings.probe_address, health))
-        loops = {f"source {poller.source}": poller.run for poller in pollers}
-        await run_tasks({**loops, "uplink": uplink.run}, stop)
+        await run_tasks(parts.loops, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What runs: root tasks by name, and the pulse of each source."""
+
+    loops: dict[str, Callable[[], Coroutine[Any, Any, None]]]
+    pulses: dict[str, Pulse]
+
+    def add(self, poller: Poller) -> None:
+        self.loops[f"source {poller.source}"] = poller.run
+        self.pulses[poller.source] = poller.pulse
+
+
+def _add_cluster(  # noqa: PLR0913, PLR0917 - a part of the wiring list
+    parts: _Parts, server: ApiServer, settings: Settings, node: ThisNode, outbox: Outbox, clock: Clock
+) -> Spot:
+    """What the API server is asked: this node's pods, and whether it is spot."""
+    pods = PodWatch(server, settings.node_name, outbox, clock)
+    label = SpotLabel(server, node, settings.not_spot_labels, clock)
+    parts.loops.update({"pods": pods.follow, f"source {reclaim.SOURCE}": pods.run, "node": label.follow})
+    parts.pulses[reclaim.SOURCE] = pods.pulse
+    return label
+
+
+@contextlib.asynccontextmanager
+async def _api_server(settings: Settings) -> AsyncIterator[ApiServer | None]:
+    access = _access(settings)
+    if access is None:
+        yield None
+        return
+    server = ApiServer(access, settings.api_timeout_seconds)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def _access(settings: Settings) -> Access | None:
+    if settings.pods is PodsMode.OFF or (settings.pods is PodsMode.AUTO and not is_pod()):
+        return None
+    try:
+        return as_pod(directory=settings.account_dir)
+    except ConfigurationError as error:
+        if settings.pods is PodsMode.ON:
+            raise
+        # A pod that has no account mounted is not meant to use one.
+        structlog.get_logger().warning("pods.not_watched", reason=str(error))
+        return None
 
 
 @contextlib.asynccontextmanager

@@ -1,13 +1,13 @@
 """What the probes say about this agent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from node_agent.identity import ThisNode
 from node_agent.notices import SourceStatus
 from node_agent.outbox import Outbox
-from node_agent.poller import Poller
+from node_agent.pulse import Pulse
 from node_agent.uplink import Uplink
 from servicekit.clock import Clock
 from servicekit.probes import Health
@@ -17,7 +17,7 @@ from servicekit.probes import Health
 class AgentHealth:
     """Live: its loops turn. Ready: the supervisor has acknowledged it on the present stream."""
 
-    pollers: Sequence[Poller]
+    sources: Mapping[str, Pulse]
     uplink: Uplink
     node: ThisNode
     outbox: Outbox
@@ -25,7 +25,7 @@ class AgentHealth:
 
     def live(self) -> Health:
         """Nothing outside this process can make it fail."""
-        loops = {f"source {poller.source}": poller.pulse.alive for poller in self.pollers}
+        loops = {f"source {name}": pulse.alive for name, pulse in self.sources.items()}
         loops["uplink"] = self.uplink.pulse.alive
         return Health(all(loops.values()), {"loops": loops})
 

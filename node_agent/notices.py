@@ -58,11 +58,15 @@ class NoticeReport:
 
 
 class SourceState(enum.Enum):
-    """What the last poll of a source said. Unknown is neither "no notice" nor "reclaimed"."""
+    """What the last poll of a source said. Unknown is neither "no notice" nor "reclaimed".
+
+    Not spot is one that is not asked, because the node's label says that there is nothing to announce.
+    """
 
     UNKNOWN = enum.auto()
     CLEAR = enum.auto()
     NOTICED = enum.auto()
+    NOT_SPOT = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +75,12 @@ class SourceStatus:
 
     Attributes:
         last_good: When a poll last got a usable answer, on the monotonic clock; None when none did.
-        detail: Why the state is unknown, or what a source that is clear warns of; for people.
+        detail: Why the state is unknown or not spot, or what a source that is clear warns of; for people.
+        about: What it speaks of. Of one that speaks of pods, clear means that it sees them all.
     """
 
     source: SourceName
     state: SourceState
     last_good: float | None = None
     detail: str = ""
+    about: SubjectKind = SubjectKind.NODE

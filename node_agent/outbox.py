@@ -24,6 +24,7 @@ class Outbox:
         self._limit = limit
         self._reports: dict[NoticeId, NoticeReport] = {}
         self._unacknowledged: set[NoticeId] = set()
+        self._finished: set[NoticeId] = set()
         self._statuses: dict[SourceName, SourceStatus] = {}
         self._changed = asyncio.Event()
 
@@ -36,8 +37,14 @@ class Outbox:
         if report.id not in self._reports and len(self._reports) >= self._limit:
             raise OutboxFull(f"{self._limit} notices are waiting or active")
         self._reports[report.id] = report
+        self._finished.discard(report.id)
         self._unacknowledged.add(report.id)
         self._changed.set()
+
+    def finish(self, notice: NoticeId) -> None:
+        """Nothing more will be said of it, as its subject is gone: it leaves as soon as it is acknowledged."""
+        self._finished.add(notice)
+        self._let_go(notice)
 
     def note(self, status: SourceStatus) -> None:
         """Take the present state of a source; that it was polled once more and said the same is no change."""
@@ -53,7 +60,13 @@ class Outbox:
             return
         self._unacknowledged.discard(notice)
         if report.announcement is Announcement.WITHDRAWN:
-            del self._reports[notice]
+            self._finished.add(notice)
+        self._let_go(notice)
+
+    def _let_go(self, notice: NoticeId) -> None:
+        if notice in self._finished and notice not in self._unacknowledged:
+            self._finished.discard(notice)
+            self._reports.pop(notice, None)
 
     def unacknowledged(self) -> Sequence[NoticeReport]:
         """What is not durable yet, oldest notice first."""

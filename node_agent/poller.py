@@ -13,6 +13,7 @@ from node_agent.notices import NoticeReport, SourceName
 from node_agent.outbox import Outbox, OutboxFull
 from node_agent.pulse import Pulse
 from node_agent.sources import Answer, Clear, Source, SourceUnavailable
+from node_agent.spot import ALWAYS, Spot
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
@@ -32,14 +33,25 @@ class Poller:
         outbox: Where reports and the state of the source go.
         clock: Monotonic instants.
         period: Seconds between the starts of two polls.
+        spot: Whether there is anything to ask.
     """
 
-    def __init__(self, source: Source, node: ThisNode, outbox: Outbox, clock: Clock, period: float) -> None:
+    def __init__(  # noqa: PLR0913 - the last has a default
+        self,
+        source: Source,
+        node: ThisNode,
+        outbox: Outbox,
+        clock: Clock,
+        period: float,
+        *,
+        spot: Spot = ALWAYS,
+    ) -> None:
         self._source = source
         self._node = node
         self._outbox = outbox
         self._clock = clock
         self._period = period
+        self._spot = spot
         self._identified = False
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
         self._warned = ""
@@ -55,7 +67,8 @@ class Poller:
         return self._source.name
 
     async def run(self) -> None:
-        """Poll for ever, the first time at once."""
+        """Poll for ever, the first time as soon as it is known whether to."""
+        await self._spot.first_look()
         while True:
             started = self._clock.monotonic()
             self.pulse.beat(POLL_LIMIT + self._period)
@@ -65,6 +78,10 @@ class Poller:
 
     async def turn(self) -> None:
         """One poll and what follows from it."""
+        if self._spot.denied:
+            self._fault.recovered()
+            self._take(tracking.NotAsked(f"the node is not spot: {self._spot.denied}"))
+            return
         try:
             async with asyncio.timeout(POLL_LIMIT):
                 answer: Answer | tracking.Unknown = await self._ask()
@@ -97,7 +114,7 @@ class Poller:
         if answer.warning:
             structlog.get_logger().warning("source.warned", source=self.source, warning=answer.warning)
 
-    def _take(self, answer: Answer | tracking.Unknown) -> None:
+    def _take(self, answer: Answer | tracking.Unknown | tracking.NotAsked) -> None:
         failpoint(At.SOURCE_ANSWERED)
         before = self.tracked
         self.tracked, report = tracking.step(before, answer, self._node.subject, self._clock.monotonic())

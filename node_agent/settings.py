@@ -12,9 +12,18 @@ from msgspec import Meta
 from node_agent.failpoints import At
 from node_agent.sources.aliyun import MetadataMode
 from servicekit import address, failpoints, settings
+from servicekit.kubernetes.access import MOUNTED
 from servicekit.logs import LogFormat, LogLevel
 
 PREFIX = "NODE_AGENT"
+
+
+class PodsMode(enum.StrEnum):
+    """Whether the pods of the node are watched."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
 
 
 class SourceKind(enum.StrEnum):
@@ -74,6 +83,26 @@ class Settings:
         ),
     ] = "http://169.254.169.254"
     file_path: Annotated[Path | None, Meta(description="The file that the source `file` reads.")] = None
+    pods: Annotated[
+        PodsMode,
+        Meta(
+            description="Whether the node's opted-in pods are watched for eviction, through the API server of the "
+            "agent's own pod. auto: where the agent is a pod with an account; on: and do not start elsewhere."
+        ),
+    ] = PodsMode.AUTO
+    not_spot_labels: Annotated[
+        tuple[Annotated[str, Meta(pattern="^[^=]+=")], ...],
+        Meta(
+            description="NAME=VALUE of the node's labels, with commas between: on a node with any of them no cloud is "
+            "asked, as it has nothing to announce. Seen where pods are watched."
+        ),
+    ] = ("node.alibabacloud.com/spot-strategy=NoSpot",)
+    account_dir: Annotated[
+        Path, Meta(description="The account that the agent's pod speaks with: token, ca.crt and namespace.")
+    ] = MOUNTED
+    api_timeout_seconds: Annotated[
+        float, Meta(gt=0, le=60.0, description="An API server that has not answered a request by then counts as away.")
+    ] = 5.0
     poll_seconds: Annotated[
         float,
         Meta(ge=0.02, le=1.0, description="Seconds between polls: what is promised about latency rests on 1 at most."),

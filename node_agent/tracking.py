@@ -21,6 +21,13 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
+class NotAsked:
+    """No poll, and why there is nothing to ask."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tracked:
     """Where one source stands, since this agent started.
 
@@ -40,7 +47,7 @@ def start(source: SourceName) -> Tracked:
 
 
 def step(
-    state: Tracked, answer: Answer | Unknown, subject: Subject | None, now: float
+    state: Tracked, answer: Answer | Unknown | NotAsked, subject: Subject | None, now: float
 ) -> tuple[Tracked, NoticeReport | None]:
     """Take one answer.
 
@@ -58,7 +65,7 @@ def step(
     return (replace(after, reported=report), report) if report else (after, None)
 
 
-def _after(state: Tracked, answer: Answer | Unknown, now: float) -> Tracked:
+def _after(state: Tracked, answer: Answer | Unknown | NotAsked, now: float) -> Tracked:
     source = state.status.source
     match answer:
         case Clear(warning):
@@ -68,15 +75,18 @@ def _after(state: Tracked, answer: Answer | Unknown, now: float) -> Tracked:
         case Unknown(reason):
             unknown = SourceStatus(source, SourceState.UNKNOWN, state.status.last_good, reason)
             return replace(state, status=unknown, clears=0)
+        case NotAsked(reason):
+            idle = SourceStatus(source, SourceState.NOT_SPOT, state.status.last_good, reason)
+            return replace(state, status=idle, clears=0)
 
 
-def _report(after: Tracked, answer: Answer | Unknown, subject: Subject, now: float) -> NoticeReport | None:
+def _report(after: Tracked, answer: Answer | Unknown | NotAsked, subject: Subject, now: float) -> NoticeReport | None:
     match answer:
         case Clear():
             return _withdrawal(after, subject)
         case Noticed():
             return _announcement(after, answer, subject, now)
-        case Unknown():
+        case Unknown() | NotAsked():
             return None
 
 

@@ -20,6 +20,7 @@ _STATES = {
     SourceState.UNKNOWN: pb.SOURCE_STATE_UNKNOWN,
     SourceState.CLEAR: pb.SOURCE_STATE_CLEAR,
     SourceState.NOTICED: pb.SOURCE_STATE_NOTICED,
+    SourceState.NOT_SPOT: pb.SOURCE_STATE_NOT_SPOT,
 }
 
 
@@ -85,7 +86,12 @@ def _notice(report: NoticeReport, now: float) -> pb.NoticeReport:
 
 
 def _source(status: SourceStatus, now: float) -> pb.SourceReport:
-    message = pb.SourceReport(source=status.source, state=_STATES[status.state], detail=status.detail[:_MOST_TEXT])
+    message = pb.SourceReport(
+        source=status.source,
+        state=_STATES[status.state],
+        detail=status.detail[:_MOST_TEXT],
+        about=_KINDS[status.about],
+    )
     if status.last_good is not None:
         message.last_good_poll_age = now - status.last_good
     return message

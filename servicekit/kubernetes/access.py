@@ -24,7 +24,7 @@ class Access:
     Attributes:
         url: Of the API server, without a slash at its end.
         namespace: Where whoever speaks is at home; empty where nothing says so.
-        tls: Whom to trust, and one's own certificate if there is one.
+        tls: Whom to trust, and one's own certificate if there is one; None for a URL without TLS.
         credentials: The headers that say who speaks, asked for before every request.
         server_hostname: The name that the API server's certificate must have, where that is not the URL's.
         proxy: What stands between, with its headers.
@@ -33,7 +33,7 @@ class Access:
 
     url: str
     namespace: str
-    tls: ssl.SSLContext
+    tls: ssl.SSLContext | None
     credentials: Callable[[], Awaitable[Mapping[str, str]]]
     server_hostname: str | None = None
     proxy: str | None = None

@@ -80,7 +80,7 @@ class ApiServer:
         self.dated: Callable[[str], None] = lambda _date: None
         self._access = access
         self._client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=access.tls),
+            connector=aiohttp.TCPConnector(ssl=access.tls or True),
             trust_env=access.proxy_from_environment,
             read_bufsize=_READ_AHEAD,
         )

@@ -56,6 +56,27 @@ def test_a_hello_repeats_active_notices_and_forgets_settled_withdrawals() -> Non
     assert [known.subject.uid for known in outbox.unacknowledged()] == ["waiting"]
 
 
+@pytest.mark.parametrize("acknowledged_first", [True, False])
+def test_what_is_finished_leaves_once_it_is_durable(*, acknowledged_first: bool) -> None:
+    """A subject that is gone: said until it is acknowledged, and not in the hellos after."""
+    outbox = Outbox(1)
+    gone = report(revision=2)
+    outbox.put(gone)
+    if acknowledged_first:
+        outbox.acknowledge(gone.id, 2)
+        outbox.finish(gone.id)
+    else:
+        outbox.finish(gone.id)
+        outbox.acknowledge(gone.id, 1)
+        assert list(outbox.everything()) == [gone]
+        outbox.acknowledge(gone.id, 2)
+    assert not outbox.everything()
+    outbox.finish(gone.id)
+    outbox.put(report("another"))
+    outbox.acknowledge(report("another").id, 1)
+    assert list(outbox.everything()) == [report("another")]
+
+
 def test_it_is_bounded() -> None:
     """A notice too many is refused, one that is known is always updated, and settled ones make room."""
     outbox = Outbox(2)

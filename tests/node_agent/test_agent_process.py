@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -117,6 +119,35 @@ async def test_a_replaced_agent_ends_with_its_own_code(supervisor: FakeSuperviso
         async with asyncio.timeout(5):
             assert await running.process.wait() == ExitCode.REPLACED
     assert running.event("agent.replaced")
+
+
+async def test_pods_that_must_be_watched_and_cannot_be_end_it_at_once(environ: dict[str, str], tmp_path: Path) -> None:
+    """Outside of a cluster, or in a pod without an account."""
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    for where in ({}, pod):
+        extra = {**where, "NODE_AGENT_PODS": "on", "NODE_AGENT_ACCOUNT_DIR": str(tmp_path)}
+        async with agent(environ | extra) as running:
+            async with asyncio.timeout(15):
+                assert await running.process.wait() == ExitCode.MISCONFIGURED
+        (line,) = running.lines
+        assert line["event"] == "agent.misconfigured"
+
+
+async def test_a_pod_without_an_account_polls_all_the_same(
+    supervisor: FakeSupervisor, environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Whoever mounted none does not want the pods watched; it is said once."""
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    async with agent(environ | pod | {"NODE_AGENT_ACCOUNT_DIR": str(tmp_path)}) as running:
+        await until(lambda: supervisor.streams and supervisor.streams[0].messages, within=15.0)
+        assert [each.source for each in supervisor.streams[0].hello.sources] == ["aliyun"]
+        assert running.event("pods.not_watched")
+
+
+def test_it_does_not_load_the_client_library() -> None:
+    """36 MiB of the 96 that it may have."""
+    code = "import sys, node_agent.app; sys.exit('kubernetes_asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 async def test_bad_settings_end_it_at_once(environ: dict[str, str]) -> None:

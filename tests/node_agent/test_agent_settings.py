@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.settings import PREFIX, Settings, SourceKind, load
+from node_agent.settings import PREFIX, PodsMode, Settings, SourceKind, load
 from node_agent.sources.aliyun import MetadataMode
 from servicekit.logs import LogFormat, LogLevel
 from servicekit.settings import SettingsError, describe
@@ -30,6 +30,10 @@ def test_the_promised_defaults() -> None:
         metadata_mode=MetadataMode.AUTO,
         aws_metadata_url="http://169.254.169.254",
         file_path=None,
+        pods=PodsMode.AUTO,
+        not_spot_labels=("node.alibabacloud.com/spot-strategy=NoSpot",),
+        account_dir=Path("/var/run/secrets/kubernetes.io/serviceaccount"),
+        api_timeout_seconds=5.0,
         poll_seconds=1.0,
         outbox_limit=1024,
         heartbeat_seconds=5.0,
@@ -88,6 +92,15 @@ def test_two_clouds_may_be_asked() -> None:
     """Several sources are named with commas between; an IPv6 address stands in brackets."""
     extra = {"NODE_AGENT_SOURCES": "aliyun,aws", "NODE_AGENT_AWS_METADATA_URL": "http://[fd00:ec2::254]"}
     assert load(LEAST | extra).sources == (SourceKind.ALIYUN, SourceKind.AWS)
+
+
+def test_labels_have_names_and_values() -> None:
+    """With commas between; none may be named."""
+    variable = "NODE_AGENT_NOT_SPOT_LABELS"
+    assert load({**LEAST, variable: "a=b, c/d="}).not_spot_labels == ("a=b", "c/d=")
+    assert load({**LEAST, variable: ""}).not_spot_labels == ()
+    with pytest.raises(SettingsError, match=variable):
+        load({**LEAST, variable: "a=b,NoSpot"})
 
 
 def test_every_setting_is_described() -> None:

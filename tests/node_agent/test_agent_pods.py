@@ -1,0 +1,218 @@
+"""Watching the pods of a node, and its label."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from node_agent.identity import ThisNode
+from node_agent.notices import Announcement, NoticeId, NoticeReport, SourceState, SourceStatus, SubjectKind
+from node_agent.outbox import Outbox
+from node_agent.pods import PodWatch
+from node_agent.poller import Poller
+from node_agent.spot import SpotLabel
+from servicekit.clock import Clock
+from servicekit.kubernetes.server import ApiServer
+from tests.node_agent.fake_api_server import fake_api_server
+from tests.node_agent.fake_supervisor import until
+from tests.node_agent.pod_manifests import disruption, manifest
+from tests.node_agent.test_agent_poller import NOTICE, Script
+
+EVICTED = disruption("EvictionByEvictionAPI")
+LABEL = "node.alibabacloud.com/spot-strategy"
+
+
+@asynccontextmanager
+async def running(*loops: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Run loops that do not end by themselves."""
+    tasks = [asyncio.create_task(loop()) for loop in loops]
+    try:
+        yield
+        assert not any(task.done() for task in tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def shown(*conditions: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A pod, for the API server."""
+    value: dict[str, Any] = json.loads(manifest(*conditions, **changes))
+    return value
+
+
+def status(outbox: Outbox) -> SourceStatus:
+    """What the agent says of its view."""
+    (only,) = outbox.statuses()
+    return only
+
+
+def reports(outbox: Outbox) -> dict[str, NoticeReport]:
+    """What there is to say, by pod."""
+    return {report.subject.name: report for report in outbox.everything()}
+
+
+async def test_a_pod_is_reported_until_it_is_gone_and_that_is_durable() -> None:
+    """What is gone needs not be said again, but what nobody has acknowledged does."""
+    async with fake_api_server() as (fake, server):
+        outbox = Outbox(10)
+        pods = PodWatch(server, "n1", outbox, Clock())
+        fake.put("pods", shown())
+        async with running(pods.follow, pods.run):
+            await until(lambda: status(outbox).state is SourceState.CLEAR)
+            assert not reports(outbox)
+            fake.put("pods", shown(EVICTED))
+            await until(lambda: "space/worker-0" in reports(outbox))
+            first = reports(outbox)["space/worker-0"]
+            fake.remove("pods", "worker-0")
+            # The next under that name is another pod.
+            fake.put("pods", shown(EVICTED, uid="another", name="worker-1"))
+            await until(lambda: "space/worker-1" in reports(outbox))
+            assert first in outbox.unacknowledged()
+            outbox.acknowledge(first.id, first.revision)
+            assert set(reports(outbox)) == {"space/worker-1"}
+            second = reports(outbox)["space/worker-1"]
+            outbox.acknowledge(second.id, second.revision)
+            assert set(reports(outbox)) == {"space/worker-1"}
+            fake.remove("pods", "worker-1")
+            await until(lambda: not reports(outbox))
+    assert fake.selections == {("pods", "spec.nodeName=n1")}
+
+
+async def test_a_pod_under_an_old_name_is_another() -> None:
+    """Also where the change is seen in one: the list after an outage shows only the new one."""
+    async with fake_api_server() as (fake, server):
+        outbox = Outbox(10)
+        pods = PodWatch(server, "n1", outbox, Clock())
+        fake.put("pods", shown(EVICTED, uid="old"))
+        async with running(pods.follow):
+            await until(outbox.unacknowledged)
+            outbox.acknowledge(NoticeId("kubernetes/old"), 1)
+            fake.leave()
+            fake.put("pods", shown(EVICTED, uid="new"))
+            fake.away = False
+            await until(lambda: [report.subject.uid for report in outbox.everything()] == ["new"])
+            assert outbox.everything()[0].revision == 1
+
+
+async def test_while_the_watch_is_down_the_pods_are_unknown() -> None:
+    """With the reason; what was known of them stays, and what happened meanwhile is found out."""
+    async with fake_api_server() as (fake, server):
+        outbox = Outbox(10)
+        pods = PodWatch(server, "n1", outbox, Clock())
+        assert (status(outbox).state, status(outbox).detail) == (SourceState.UNKNOWN, "not listed yet")
+        for name in ("known", "later"):
+            fake.put("pods", shown(name=name, uid=name))
+        fake.put("pods", shown(EVICTED, name="known", uid="known"))
+        async with running(pods.follow, pods.run):
+            await until(lambda: status(outbox).state is SourceState.CLEAR)
+            good = status(outbox).last_good
+            fake.leave()
+            await until(lambda: status(outbox).state is SourceState.UNKNOWN)
+            assert status(outbox).detail == "away"
+            assert status(outbox).about is SubjectKind.POD
+            assert status(outbox).last_good == pytest.approx(good, abs=2.5)
+            assert set(reports(outbox)) == {"space/known"}
+            fake.put("pods", shown(EVICTED, name="later", uid="later"))
+            fake.away = False
+            await until(lambda: set(reports(outbox)) == {"space/known", "space/later"})
+            await until(lambda: status(outbox).state is SourceState.CLEAR)
+        assert pods.pulse.alive
+
+
+async def test_what_finds_no_room_is_offered_again() -> None:
+    """A full outbox loses nothing, and a pod that is gone meanwhile needs none."""
+    async with fake_api_server() as (fake, server):
+        outbox = Outbox(1)
+        pods = PodWatch(server, "n1", outbox, Clock())
+        async with running(pods.follow, pods.run):
+            for name in ("first", "second", "third"):
+                fake.put("pods", shown(EVICTED, name=name, uid=name))
+            await until(lambda: set(reports(outbox)) == {"space/first"})
+            fake.put("pods", shown(EVICTED, deleted=0, name="third", uid="third"))
+            await until(lambda: status(outbox).state is SourceState.CLEAR)
+            fake.remove("pods", "second")
+            fake.remove("pods", "first")
+            outbox.acknowledge(NoticeId("kubernetes/first"), 1)
+            await until(lambda: set(reports(outbox)) == {"space/third"})
+            assert reports(outbox)["space/third"].deadline is not None
+
+
+async def test_a_withdrawal_is_said_until_it_is_durable() -> None:
+    """Then the pod is as any other."""
+    async with fake_api_server() as (fake, server):
+        outbox = Outbox(10)
+        pods = PodWatch(server, "n1", outbox, Clock())
+        async with running(pods.follow):
+            fake.put("pods", shown(disruption("PreemptionByScheduler")))
+            await until(outbox.unacknowledged)
+            fake.put("pods", shown(disruption("PreemptionByScheduler", status="False")))
+            await until(lambda: outbox.everything()[0].announcement is Announcement.WITHDRAWN)
+            outbox.acknowledge(outbox.everything()[0].id, outbox.everything()[0].revision)
+            assert not outbox.everything()
+            fake.put("pods", shown(EVICTED))
+            await until(outbox.unacknowledged)
+            assert outbox.everything()[0].revision == 3
+
+
+def node(**labels: str) -> dict[str, Any]:
+    """This node, as the API server shows it."""
+    return {"metadata": {"name": "n1", "uid": "node-uid", "labels": {"much": "more", **labels}}, "status": {}}
+
+
+@asynccontextmanager
+async def polling(server: ApiServer, source: Script, uid: str = "") -> AsyncIterator[tuple[Outbox, ThisNode]]:
+    """A poller on a node whose label says whether it is spot."""
+    outbox, this = Outbox(10), ThisNode("n1", uid)
+    label = SpotLabel(server, this, (f"{LABEL}=NoSpot", "other=never"), Clock())
+    poller = Poller(source, this, outbox, Clock(), 0.05, spot=label)
+    async with running(label.follow, poller.run):
+        yield outbox, this
+
+
+@pytest.mark.parametrize("label", [{LABEL: "NoSpot"}, {"other": "never"}])
+async def test_a_node_that_is_not_spot_is_not_asked_about(label: dict[str, str]) -> None:
+    """Not once; it is known by its uid in the cluster, as no cloud tells another."""
+    async with fake_api_server() as (fake, server):
+        fake.put("nodes", node(**label))
+        source = Script(NOTICE)
+        async with polling(server, source) as (outbox, this):
+            await until(lambda: status(outbox).state is SourceState.NOT_SPOT)
+            name, value = next(iter(label.items()))
+            assert status(outbox).detail == f"the node is not spot: {name}={value}"
+            assert this.subject is not None
+            assert this.subject.uid == "node-uid"
+            assert not outbox.everything()
+        assert source.polls == 0
+    assert fake.selections == {("nodes", "metadata.name=n1")}
+
+
+@pytest.mark.parametrize("label", [{}, {LABEL: "SpotAsPriceGo"}])
+async def test_any_other_node_is(label: dict[str, str]) -> None:
+    """Also one without the label; and when the label comes or goes, polling ends or begins."""
+    async with fake_api_server() as (fake, server):
+        fake.put("nodes", node(**label))
+        source = Script(NOTICE)
+        async with polling(server, source, uid="machine-1") as (outbox, this):
+            await until(lambda: status(outbox).state is SourceState.NOTICED)
+            fake.put("nodes", node(**{LABEL: "NoSpot"}))
+            await until(lambda: status(outbox).state is SourceState.NOT_SPOT)
+            # What was announced stays: a label takes nothing back.
+            assert [each.announcement for each in outbox.everything()] == [Announcement.ACTIVE]
+            fake.remove("nodes", "n1")
+            fake.put("nodes", node(**label))
+            await until(lambda: status(outbox).state is SourceState.NOTICED)
+            assert this.subject is not None
+            assert this.subject.uid == "machine-1"
+
+
+async def test_where_nobody_tells_the_label_the_source_is_asked() -> None:
+    """A poll too many costs less than a missed notice; it waits two seconds at most."""
+    async with fake_api_server() as (fake, server):
+        fake.leave()
+        source = Script(NOTICE)
+        async with polling(server, source, uid="machine-1") as (outbox, _):
+            await until(lambda: status(outbox).state is SourceState.NOTICED, within=4.0)

@@ -1,0 +1,154 @@
+"""Which end of a pod is a reclaim, and what is reported of it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from node_agent.notices import Announcement, NoticeReport, SubjectKind
+from node_agent.pod import Pod
+from node_agent.reclaim import Reclaim, Spared, report, verdict
+from tests.node_agent.pod_manifests import MANAGED, NOON, SPOT, UID, disruption, pod
+
+EVICTED = disruption("EvictionByEvictionAPI", message="Eviction API: evicting")
+PREEMPTED = disruption(
+    "PreemptionByScheduler", message="default-scheduler: preempting to accommodate a higher priority pod"
+)
+TAINTED = disruption("DeletionByTaintManager", message="Taint manager: deleting due to NoExecute taint")
+COLLECTED = disruption("DeletionByPodGC", message="PodGC: node no longer exists")
+BY_KUBELET = disruption("TerminationByKubelet", message="The node was low on resource: memory.")
+# The deletion was asked for ten seconds before.
+LATER = disruption("DeletionByTaintManager", since=20)
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "ends"),
+    [
+        (pod(EVICTED), "DisruptionTarget: EvictionByEvictionAPI: Eviction API: evicting", None),
+        (pod(EVICTED, deleted=0), "DisruptionTarget: EvictionByEvictionAPI: Eviction API: evicting", 30),
+        (pod(PREEMPTED, deleted=0, grace=600), f"DisruptionTarget: PreemptionByScheduler: {PREEMPTED['message']}", 600),
+        (pod(TAINTED, deleted=1), f"DisruptionTarget: DeletionByTaintManager: {TAINTED['message']}", 31),
+        (pod(COLLECTED, phase="Failed"), f"DisruptionTarget: DeletionByPodGC: {COLLECTED['message']}", 0),
+        (pod(BY_KUBELET), f"DisruptionTarget: TerminationByKubelet: {BY_KUBELET['message']}", 30),
+        (
+            pod(BY_KUBELET, phase="Failed", ended=4),
+            f"DisruptionTarget: TerminationByKubelet: {BY_KUBELET['message']}",
+            4,
+        ),
+        (pod(disruption("SomebodyNew"), phase="Pending"), "DisruptionTarget: SomebodyNew", None),
+        (pod(phase="Failed", reason="Evicted", message="low on memory", ended=9), "Failed: Evicted: low on memory", 9),
+        (pod(phase="Failed", reason="Preempting", ended=9), "Failed: Preempting", 9),
+        (pod(phase="Failed", reason="Terminated", ended=9), "Failed: Terminated", 9),
+        (pod(phase="Failed", reason="NodeShutdown", containerStatuses=[]), "Failed: NodeShutdown", None),
+        # Told twice: what came first counts, and clocks may differ by some seconds.
+        (pod(disruption("DeletionByTaintManager", since=4), deleted=0), "DisruptionTarget: DeletionByTaintManager", 30),
+        (
+            pod(EVICTED, phase="Failed", ended=20, deleted=0),
+            "DisruptionTarget: EvictionByEvictionAPI: Eviction API: evicting",
+            20,
+        ),
+    ],
+)
+def test_a_reclaim_names_who_takes_the_pod_and_when(state: Pod, message: str, ends: int | None) -> None:
+    """In the words of whoever does; the deadline is the end of its grace, or of its last process."""
+    expected = None if ends is None else datetime.fromtimestamp(NOON + ends, UTC)
+    assert verdict(state) == Reclaim(message, expected)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pod(),
+        pod(deleted=0),
+        pod(deleted=0, phase="Failed", ended=5, reason="Error"),
+        pod(phase="Succeeded", ended=5),
+        pod(EVICTED, phase="Succeeded", ended=5),
+        pod(phase="Failed", ended=5),
+        pod(phase="Failed", ended=5, reason="DeadlineExceeded", message="Pod was active on the node longer than asked"),
+        pod(phase="Failed", reason="UnexpectedAdmissionError"),
+        pod(reason="Evicted"),
+        pod(LATER, deleted=10),
+        pod(LATER, phase="Failed", ended=10),
+        pod(EVICTED, annotations={}),
+        pod(EVICTED, annotations={MANAGED: "false", SPOT: "no"}),
+    ],
+    ids=[
+        "lives",
+        "deleted",
+        "deleted-and-failed",
+        "succeeded",
+        "succeeded-meanwhile",
+        "failed",
+        "took-too-long",
+        "never-admitted",
+        "only-said-why",
+        "deleted-before",
+        "failed-before",
+        "not-opted-in",
+        "opted-out",
+    ],
+)
+def test_every_other_end_is_none(state: Pod) -> None:
+    """A user's delete, a scale-in, the end of the job, completion, a failure of its own."""
+    assert verdict(state) is None
+
+
+@pytest.mark.parametrize("annotations", [{MANAGED: "true"}, {SPOT: "true"}, {MANAGED: "false", SPOT: "true"}])
+def test_either_annotation_opts_in(annotations: dict[str, str]) -> None:
+    """Arena's is as good as ours."""
+    assert isinstance(verdict(pod(EVICTED, annotations=annotations)), Reclaim)
+
+
+def test_a_disruption_that_did_not_happen_was_taken_back() -> None:
+    """The scheduler found another place; the condition turns False after two minutes. Unknown is neither."""
+    assert verdict(pod(disruption("PreemptionByScheduler", 120, status="False"))) == Spared()
+    assert verdict(pod(disruption("PreemptionByScheduler", 120, status="Unknown"))) is None
+
+
+def told(last: NoticeReport | None, state: Pod, now: float = 1000.0, wall: float = NOON) -> NoticeReport | None:
+    """What is news about a pod, 1000 s after the machine began."""
+    return report(last, state, verdict(state), now, wall)
+
+
+def reported(last: NoticeReport | None, state: Pod, **changes: Any) -> NoticeReport:
+    """The news, which there must be."""
+    new = told(last, state, **changes)
+    assert new is not None
+    return new
+
+
+def test_a_report_is_about_the_pod() -> None:
+    """By namespace, name and uid; the seconds left count from now."""
+    new = reported(None, pod(EVICTED, deleted=0), wall=NOON + 10)
+    assert (new.id, new.subject.kind, new.subject.name) == (f"kubernetes/{UID}", SubjectKind.POD, "space/worker-0")
+    assert (new.revision, new.announcement, new.gone_at) == (1, Announcement.ACTIVE, 1020.0)
+    assert new.deadline == datetime.fromtimestamp(NOON + 30, UTC)
+
+
+def test_a_clock_that_is_behind_gives_no_more_than_the_grace() -> None:
+    """The deadline is the API server's; one that is ahead makes it shorter, and a pod that is long gone is that."""
+    assert reported(None, pod(EVICTED, deleted=0), wall=NOON - 3600).gone_at == 1030.0
+    assert reported(None, pod(EVICTED, deleted=0), wall=NOON + 3600).gone_at == 1000.0 - 3570.0
+
+
+def test_only_news_is_reported() -> None:
+    """The deadline that comes with the deletion is; that the same was seen again, or by another clock, is not."""
+    first = reported(None, pod(EVICTED))
+    assert first.gone_at is None
+    second = reported(first, pod(EVICTED, deleted=0))
+    assert (second.revision, second.gone_at) == (2, 1030.0)
+    assert told(second, pod(EVICTED, deleted=0), now=1020.0, wall=NOON + 25) is None
+    assert told(second, pod(), now=1020.0) is None
+    third = reported(second, pod(EVICTED, phase="Failed", ended=12, deleted=0), wall=NOON + 12)
+    assert (third.revision, third.gone_at) == (3, 1000.0)
+
+
+def test_a_withdrawal_is_reported_once_and_unasked() -> None:
+    """Also by an agent that announced nothing: the one before it may have."""
+    spared = pod(disruption("PreemptionByScheduler", 120, status="False"))
+    unasked = reported(None, spared)
+    assert (unasked.revision, unasked.announcement) == (1, Announcement.WITHDRAWN)
+    announced = reported(unasked, pod(PREEMPTED))
+    withdrawn = reported(announced, spared)
+    assert (withdrawn.revision, withdrawn.announcement) == (3, Announcement.WITHDRAWN)
+    assert told(withdrawn, spared) is None
