@@ -11,6 +11,7 @@ from node_agent.pod import PODS, Pod, read_pod
 from node_agent.pulse import Pulse
 from servicekit.clock import Clock
 from servicekit.faults import Fault
+from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.collection import Collection, Selection
 from servicekit.kubernetes.follow import Follower
 from servicekit.kubernetes.mirror import Mirror
@@ -28,12 +29,15 @@ class PodWatch:
         server: Where they are.
         node: Their node's name.
         outbox: Where reports and the state of this source go.
-        clock: Monotonic instants for the reports, wall time to compare the API server's with.
+        clock: Monotonic instants.
     """
 
     def __init__(self, server: ApiServer, node: str, outbox: Outbox, clock: Clock) -> None:
         self._outbox = outbox
         self._clock = clock
+        # This machine's may be minutes off, and a pod has seconds.
+        self._cluster_clock = ClusterClock(clock)
+        server.dated = self._cluster_clock.told
         self._mirror: Mirror[Pod] = Mirror(self._changed)
         collection = Collection(server, PODS, read_pod, Selection(fields=f"spec.nodeName={node}"))
         # From the API server's memory: thousands of agents that start at once would have etcd read everything.
@@ -78,7 +82,7 @@ class PodWatch:
 
     def _weigh(self, pod: Pod) -> None:
         last = self._reported.get(pod.metadata.uid)
-        new = reclaim.report(last, pod, reclaim.verdict(pod), self._clock.monotonic(), self._clock.now())
+        new = reclaim.report(last, pod, reclaim.verdict(pod), self._clock.monotonic(), self._cluster_clock.now())
         self._waiting.discard(pod.metadata.key)
         if new is not None:
             self._put(pod, new)

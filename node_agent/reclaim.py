@@ -61,7 +61,7 @@ def report(
         pod: Which pod it is about.
         said: The verdict on it.
         now: The monotonic instant of the verdict.
-        wall: The same in Unix seconds.
+        wall: The same in Unix seconds of the API server's clock.
     """
     subject = Subject(SubjectKind.POD, f"{pod.metadata.namespace}/{pod.metadata.name}", pod.metadata.uid)
     revision = last.revision + 1 if last else 1

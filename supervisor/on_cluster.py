@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Self
 
 from servicekit.clock import Clock
+from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer
-from supervisor.cluster.clock import ClusterClock
 from supervisor.cluster.events import ClusterEvents
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.grant import Grant

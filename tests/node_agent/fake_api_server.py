@@ -13,12 +13,17 @@ from servicekit.kubernetes.server import ApiServer
 
 
 class FakeApiServer:
-    """Lists what there is and tells every watch what changes; away, it answers 503 and ends its watches."""
+    """Lists what there is and tells every watch what changes; away, it answers 503 and ends its watches.
+
+    Attributes:
+        date: What its answers are dated, where that is not now.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, dict[str, Any]]] = {"pods": {}, "nodes": {}}
         self.selections: set[tuple[str, str]] = set()
         self.away = False
+        self.date = ""
         self._version = 10
         self._watches: set[tuple[str, asyncio.Queue[bytes | None]]] = set()
 
@@ -53,7 +58,8 @@ class FakeApiServer:
         if "watch" in request.query:
             return await self._watch(kind, request)
         items = list(self.objects[kind].values())
-        return web.json_response({"metadata": {"resourceVersion": str(self._version)}, "items": items})
+        body = {"metadata": {"resourceVersion": str(self._version)}, "items": items}
+        return web.json_response(body, headers=self._headers)
 
     async def _watch(self, kind: str, request: web.Request) -> web.StreamResponse:
         news: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -62,7 +68,7 @@ class FakeApiServer:
             if int(manifest["metadata"]["resourceVersion"]) > since:
                 news.put_nowait(_event("ADDED", manifest))
         self._watches.add((kind, news))
-        response = web.StreamResponse()
+        response = web.StreamResponse(headers=self._headers)
         await response.prepare(request)
         try:
             while (line := await news.get()) is not None:
@@ -70,6 +76,10 @@ class FakeApiServer:
         finally:
             self._watches.discard((kind, news))
         return response
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Date": self.date} if self.date else {}
 
     def _tell(self, kind: str, told: str, manifest: dict[str, Any]) -> None:
         for watched, news in self._watches:

@@ -141,6 +141,20 @@ async def test_what_finds_no_room_is_offered_again() -> None:
             assert reports(outbox)["space/third"].deadline is not None
 
 
+async def test_the_seconds_left_are_the_api_servers() -> None:
+    """Its clock may be far from the agent's: 20 of the 30 seconds are over there."""
+    async with fake_api_server() as (fake, server):
+        fake.date = "Sat, 21 Nov 2026 12:00:20 GMT"
+        fake.put("pods", shown(EVICTED, deleted=0))
+        outbox = Outbox(10)
+        clock = Clock()
+        async with running(PodWatch(server, "n1", outbox, clock).follow):
+            await until(outbox.unacknowledged)
+            gone_at = outbox.everything()[0].gone_at
+            assert gone_at is not None
+            assert gone_at - clock.monotonic() == pytest.approx(9.5, abs=1.5)
+
+
 async def test_a_withdrawal_is_said_until_it_is_durable() -> None:
     """Then the pod is as any other."""
     async with fake_api_server() as (fake, server):
@@ -174,17 +188,18 @@ async def polling(server: ApiServer, source: Script, uid: str = "") -> AsyncIter
 
 
 @pytest.mark.parametrize("label", [{LABEL: "NoSpot"}, {"other": "never"}])
-async def test_a_node_that_is_not_spot_is_not_asked_about(label: dict[str, str]) -> None:
-    """Not once; it is known by its uid in the cluster, as no cloud tells another."""
+@pytest.mark.parametrize("uid", ["", "machine-1"])
+async def test_a_node_that_is_not_spot_is_not_asked_about(label: dict[str, str], uid: str) -> None:
+    """Not once; it is known by its uid in the cluster where nobody tells another."""
     async with fake_api_server() as (fake, server):
         fake.put("nodes", node(**label))
         source = Script(NOTICE)
-        async with polling(server, source) as (outbox, this):
+        async with polling(server, source, uid) as (outbox, this):
             await until(lambda: status(outbox).state is SourceState.NOT_SPOT)
             name, value = next(iter(label.items()))
             assert status(outbox).detail == f"the node is not spot: {name}={value}"
             assert this.subject is not None
-            assert this.subject.uid == "node-uid"
+            assert this.subject.uid == (uid or "node-uid")
             assert not outbox.everything()
         assert source.polls == 0
     assert fake.selections == {("nodes", "metadata.name=n1")}

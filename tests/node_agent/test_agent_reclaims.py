@@ -125,8 +125,8 @@ def test_a_report_is_about_the_pod() -> None:
     assert new.deadline == datetime.fromtimestamp(NOON + 30, UTC)
 
 
-def test_a_clock_that_is_behind_gives_no_more_than_the_grace() -> None:
-    """The deadline is the API server's; one that is ahead makes it shorter, and a pod that is long gone is that."""
+def test_never_is_more_left_than_the_grace() -> None:
+    """Whatever the clocks say; and a pod that is long gone is that."""
     assert reported(None, pod(EVICTED, deleted=0), wall=NOON - 3600).gone_at == 1030.0
     assert reported(None, pod(EVICTED, deleted=0), wall=NOON + 3600).gone_at == 1000.0 - 3570.0
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from servicekit.clock import Clock
-from supervisor.cluster.clock import ClusterClock
+from servicekit.kubernetes.clock import ClusterClock
 from supervisor.cluster.events import ClusterEvent, read_event
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.reading import read_node, read_pod
