@@ -30,8 +30,8 @@ class Ledger:
         0, and nothing is taken, where that is less than `least`.
         """
         before = list(self._free)
-        count = self._workers_first(ask, most)
-        if count < most and ask.launcher is not None:
+        count = self._give(ask.worker, most)
+        if count >= max(1, least) and ask.launcher is not None and not self._give(ask.launcher, 1):
             # The workers may have taken the launcher's only place.
             self._free = list(before)
             count = self._launcher_first(ask.worker, ask.launcher, most)
@@ -48,19 +48,23 @@ class Ledger:
         """Whether one such pod fits any of the nodes."""
         return next(self._spots(demand), None) is not None
 
-    def _workers_first(self, ask: Ask, most: int) -> int:
-        count = self._give(ask.worker, most)
-        if ask.launcher is not None and not self._give(ask.launcher, 1):
-            return 0
-        return count
-
     def _launcher_first(self, worker: Demand, launcher: Demand, most: int) -> int:
         """The launcher goes where it costs the fewest workers."""
-        spot = min(self._spots(launcher), key=lambda index: self._cost(index, worker, launcher), default=None)
+        spot = self._cheapest(self._spots(launcher), worker, launcher)
         if spot is None:
             return 0
         self._apply(launcher, {spot: 1})
         return self._give(worker, most)
+
+    def _cheapest(self, spots: Iterable[int], worker: Demand, launcher: Demand) -> int | None:
+        cheapest, least = None, 0
+        for index in spots:
+            cost = self._cost(index, worker, launcher)
+            if cheapest is None or cost < least:
+                cheapest, least = index, cost
+            if not cost:
+                break
+        return cheapest
 
     def _cost(self, index: int, worker: Demand, launcher: Demand) -> int:
         if not accepts(worker, self._rooms[index]):

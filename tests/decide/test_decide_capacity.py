@@ -50,6 +50,14 @@ def test_a_job_gets_all_it_asked_for_or_what_is_enough_or_nothing() -> None:
     assert _shared(job, nodes=[room("n1", 1)]) == {}
 
 
+def test_a_start_may_need_more_than_going_on_does() -> None:
+    """A command that says how many processes it starts waits for as many."""
+    job = applicant("a", 2, 4)
+    fixed = replace(job, job=replace(job.job, spec=replace(job.job.spec, least_to_start=4)))
+    assert _shared(fixed, nodes=[room("n1", 3)]) == {}
+    assert _workers(_shared(fixed, nodes=[room("n1", 4)])) == {A: 4}
+
+
 def test_capacity_for_one_of_two_goes_to_the_longest_waiting() -> None:
     """Never half to each."""
     pair = applicant("a", 3, 4, since=2), applicant("b", 3, 4, since=1)

@@ -16,7 +16,7 @@ from tests.decide.capacity_builders import CORDON, EVERYTHING, SPOT, applicant, 
 from tests.decide.capacity_oracle import bindable, most_workers
 
 NEVER, PROBING = Policy(probe_seconds=0), Policy(probe_seconds=300)
-_EXAMPLES = settings(max_examples=300, deadline=None)
+_EXAMPLES = settings(max_examples=150, deadline=None)
 
 
 @dataclass(frozen=True)
