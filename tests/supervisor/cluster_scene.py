@@ -1,0 +1,96 @@
+"""A view of a cluster, filled by hand as its followers fill it."""
+
+import itertools
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from msgspec.structs import replace as with_fields
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.access import Access
+from servicekit.kubernetes.objects import Metadata
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
+from supervisor.cluster.view import ClusterView
+from supervisor.domain.capacity import Taint
+
+GPU = "nvidia.com/gpu"
+
+_versions = itertools.count(1)
+
+
+class ClusterScene:
+    """Adds, changes and removes nodes and pods."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.view = ClusterView(server, frozenset(), Clock(), lambda: None)
+        # The followers' own, as there is nobody to follow.
+        self._nodes, self._pods = self.view._nodes, self.view._pods
+
+    def node(
+        self,
+        name: str,
+        gpus: int = 8,
+        *,
+        ready: bool = True,
+        cordoned: bool = False,
+        taints: tuple[Taint, ...] = (),
+    ) -> Node:
+        """A node, or what it is now."""
+        node = Node(
+            metadata=_metadata(name, ""),
+            taints=taints,
+            cordoned=cordoned,
+            allocatable={"cpu": 96_000, "pods": 250_000, GPU: gpus * 1000},
+            conditions=(Condition(type="Ready", status="True" if ready else "False"),),
+        )
+        self._nodes.told(node)
+        return node
+
+    def pod(self, name: str, node: str = "", gpus: int = 1) -> Pod:
+        """A pod that runs on that node, or is pending."""
+        phase = PodPhase.RUNNING if node else PodPhase.PENDING
+        requests = {GPU: gpus * 1000, "cpu": 1000}
+        return self.now(Pod(metadata=_metadata(name, "ns"), owner=None, node=node, phase=phase, requests=requests))
+
+    def now(self, pod: Pod) -> Pod:
+        """The pod is that now."""
+        pod = replace(pod, metadata=_newer(pod.metadata))
+        self._pods.told(pod)
+        return pod
+
+    def pod_gone(self, pod: Pod) -> None:
+        """The pod has been deleted."""
+        self._pods.told_gone(replace(pod, metadata=_newer(pod.metadata)))
+
+    def node_gone(self, node: Node) -> None:
+        """The node has been deleted."""
+        self._nodes.told_gone(replace(node, metadata=_newer(node.metadata)))
+
+
+def _metadata(name: str, namespace: str) -> Metadata:
+    version = str(next(_versions))
+    return Metadata(
+        name=name, uid=f"uid-{name}", resource_version=version, namespace=namespace, creation_timestamp=None
+    )
+
+
+def _newer(metadata: Metadata) -> Metadata:
+    return with_fields(metadata, resource_version=str(next(_versions)))
+
+
+async def _nobody() -> Mapping[str, str]:
+    return {}
+
+
+@asynccontextmanager
+async def cluster_scene() -> AsyncIterator[ClusterScene]:
+    """An empty cluster."""
+    access = Access(url="https://127.0.0.1:1", namespace="", tls=ssl.create_default_context(), credentials=_nobody)
+    server = ApiServer(access, 1.0)
+    try:
+        yield ClusterScene(server)
+    finally:
+        await server.close()
