@@ -91,5 +91,6 @@ def test_a_reader_never_has_a_newer_token_than_run(tmp_path: Path) -> None:
     while not done.is_set():
         read = identity.read(tmp_path)
         assert read is not None
+        assert read.run is not None
         assert int(read.token.partition("-")[2]) <= read.run
     writer.join()

@@ -6,6 +6,8 @@ fixed path. They are replaced while the process lives (a new address, a new toke
 The files are not replaced together. Whoever writes them writes `run` before `token`, and `read` reads `token` before
 `run`: a process of an older run may then see its own token beside the new number, and stop, but never the new token
 beside its own number, with which it would speak for a run that is not its own.
+
+In a pod the directory has neither `job` nor `run`. The token names the pod, which says the rest, and ends with its run.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ DEFAULT_DIRECTORY = "/var/run/kubeai"
 
 @dataclass(frozen=True)
 class Identity:
-    """What the identity directory said at one moment."""
+    """What the identity directory said at one moment; `job` and `run` are None where the pod is the identity."""
 
     directory: Path
     address: str
     token: str = field(repr=False)
-    job: str
-    run: int
+    job: str | None
+    run: int | None
     ca: Path | None
 
 
@@ -41,8 +43,7 @@ def read(directory: Path) -> Identity | None:
     try:
         token = _text(directory / "token")
         address = _text(directory / "address")
-        job = _text(directory / "job")
-        run = int(_text(directory / "run"))
+        job, run = _run(directory)
         ca = directory / "ca.crt"
         return Identity(directory, address, token, job, run, ca if ca.exists() else None)
     except (OSError, ValueError):
@@ -52,8 +53,10 @@ def read(directory: Path) -> Identity | None:
 def write(identity: Identity) -> None:
     """Put the files of one run in place, in the order that readers rely on; `ca` is copied. Raises OSError."""
     home = identity.directory
-    write_atomically(home / "run", f"{identity.run}\n")
-    write_atomically(home / "job", f"{identity.job}\n")
+    if identity.run is not None:
+        write_atomically(home / "run", f"{identity.run}\n")
+    if identity.job is not None:
+        write_atomically(home / "job", f"{identity.job}\n")
     write_atomically(home / "address", f"{identity.address}\n")
     if identity.ca is not None:
         write_atomically(home / "ca.crt", identity.ca.read_text(encoding="ascii"))
@@ -71,6 +74,13 @@ def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
     except OSError:
         _remove(draft)
         raise
+
+
+def _run(directory: Path) -> tuple[str | None, int | None]:
+    """Job and run, or neither; one without the other is half written."""
+    if not (directory / "job").exists() and not (directory / "run").exists():
+        return None, None
+    return _text(directory / "job"), int(_text(directory / "run"))
 
 
 def _text(path: Path) -> str:

@@ -78,6 +78,7 @@ class Listener:
         except MalformedLine as error:
             self._voice.once("line", f"a directive that cannot be understood is ignored: {error}")
             return
+        self._uplink.told_run(line.directive.run)
         self._monitor.receive(line)
         if line.directive.kind is DirectiveKind.STOP and not self._has_noted_stop:
             self._has_noted_stop = True

@@ -39,12 +39,15 @@ class Uplink:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._process = os.urandom(16).hex()
-        self._own_run: tuple[str, int] | None = None
+        self._own_run: tuple[str | None, int | None] | None = None
+        self._told_run: int | None = None
 
     def open(self, rank: int | None, step: int | None) -> wire.Stream:
         """Say hello. Raises RunIsOver, wire.Refused or wire.Unreachable."""
         own = self._identity()
         hello = {**self._said_always(), "rank": rank, "pid": os.getpid(), "step": step, "sdk": __version__}
+        if own.run is None:
+            hello["run"] = self._told_run
         with _translated():
             return wire.open_stream(_endpoint(own), _STREAM, hello)
 
@@ -56,11 +59,16 @@ class Uplink:
             "kind": report.kind.value,
             "rank": report.rank,
             "step": report.step,
-            "run": own.run,
+            "run": self._told_run if own.run is None else own.run,
             "generation": report.generation,
         }
         with _translated():
             wire.post(_endpoint(own), _REPORT, body, timeout)
+
+    def told_run(self, run: int) -> None:
+        """Note which run the supervisor takes this process for: where only it knows, it is said back from now on."""
+        if self._told_run is None:
+            self._told_run = run
 
     def note_stop(self, directive: Directive) -> None:
         """Leave word in the identity directory that a STOP has arrived, where it can be written.
