@@ -180,7 +180,7 @@ class Running:
 
 def _spawned(directory: Path, kubeconfig: Path, settings: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
     directory.mkdir(exist_ok=True)
-    given = {**FAST, "data_dir": directory, "store": "kubernetes", **settings}
+    given = {**FAST, "data_dir": directory, "store": "kubernetes", "leader_election": False, **settings}
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     environment |= {PREFIX + name.upper(): str(value) for name, value in given.items()}
     command = [sys.executable, "-m", "supervisor", "serve"]
