@@ -77,6 +77,7 @@ class NodeRuntime:
         self._mirror: Mirror[RunPod] = Mirror(self._changed)
         self._follower = Follower(self._pods, self._mirror, Clock())
         self._begun: dict[str, _Begun] = {}
+        self._served: dict[str, Exec] = {}
         self._runs: Counter[ObjectKey] = Counter()
         self._dead: set[str] = set()
         self._children: set[Child] = set()
@@ -124,10 +125,11 @@ class NodeRuntime:
                 self._end(pod)
         if after is None or not after.runs or self._tasks is None:
             return
-        if after.metadata.uid not in self._begun and after.spec.node_name not in self._dead:
+        if after.metadata.uid in self._begun:
+            if before is None or before.metadata.annotations != after.metadata.annotations:
+                show_annotations(after, self.places.home(after))
+        elif after.spec.node_name not in self._dead:
             self._begun[after.metadata.uid] = _Begun(after, self._start(self._begin(after)))
-        elif before is not None and before.metadata.annotations != after.metadata.annotations:
-            show_annotations(after, self.places.home(after))
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         if self._tasks is None:
@@ -142,12 +144,10 @@ class NodeRuntime:
             try:
                 await self._prepare(pod)
                 break
-            except ApiUnavailableError:
-                await asyncio.sleep(_RETRY_SECONDS)
             except ApiError as error:
-                # It is gone already, or nobody has made what it needs: as with a kubelet, it never starts.
+                # Perhaps nobody has made what it needs yet. As with a kubelet this goes on until the pod is gone.
                 log.warning("node-runtime.not-started", pod=pod.name, why=str(error))
-                return
+                await asyncio.sleep(_RETRY_SECONDS)
         if pod.is_launcher:
             await self._launch(pod)
 
@@ -171,9 +171,10 @@ class NodeRuntime:
         envs = [{"name": name, "value": value} for name, value in launchers.variables(self.places.home(pod)).items()]
         spec = {"execs": [{"local": {"envs": envs}}]}
         try:
-            await self._execs.create(pod.metadata.key, spec)
+            served = await self._execs.create(pod.metadata.key, spec)
         except ChangedMeanwhileError:
-            await self._execs.replace(await self._execs.get(pod.metadata.key), "spec", spec)
+            served = await self._execs.replace(await self._execs.get(pod.metadata.key), "spec", spec)
+        self._served[pod.metadata.uid] = served
 
     async def _launch(self, pod: RunPod) -> None:
         job = ObjectKey(pod.metadata.namespace, pod.job)
@@ -221,12 +222,14 @@ class NodeRuntime:
         self._kill(begun)
         if begun.child is None:
             begun.task.cancel()
-        if pod.is_launcher and self._tasks is not None:
-            self._start(self._serve_no_commands(pod))
+        served = self._served.pop(pod.metadata.uid, None)
+        if served is not None and self._tasks is not None:
+            self._start(self._serve_no_commands(served))
 
-    async def _serve_no_commands(self, pod: RunPod) -> None:
+    async def _serve_no_commands(self, served: Exec) -> None:
+        # Not that of the next launcher, which has the same name; and what is left behind leads nowhere.
         with contextlib.suppress(ApiError):
-            await self._execs.delete_however(await self._execs.get(pod.metadata.key))
+            await self._execs.delete(served)
 
     # Ends.
 

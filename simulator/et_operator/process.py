@@ -22,7 +22,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 async def _serve(arguments: argparse.Namespace) -> int:
-    settings = Settings(QUICK if arguments.quick else Pace(), frozenset(arguments.flaw))
+    pace = QUICK if arguments.quick else Pace()
+    settings = Settings(pace, frozenset(arguments.flaw), commands=not arguments.no_commands)
     server = await ApiServer.connect(arguments.kubeconfig, _REQUEST_SECONDS)
     stop = asyncio.Event()
     try:

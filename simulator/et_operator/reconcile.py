@@ -99,7 +99,7 @@ def reconcile(view: View, settings: Settings, now: str) -> Outcome | None:
     if outcome is None and (status == view.job.status or view.job.status.phase in (Phase.NEW, Phase.SUSPENDED)):
         return None
     if outcome is None:
-        return Outcome("status", 0.0, status)
+        return Outcome("status", settings.pace.status, status)
     return Outcome(outcome.reason, outcome.delay, status, outcome.actions)
 
 
@@ -176,7 +176,7 @@ def _end_of_launcher(view: View, delay: float) -> Outcome | None:
 
 
 def _keep(view: View, settings: Settings) -> Outcome | None:
-    if view.launcher and view.launcher.runs and view.hosts != view.running:
+    if settings.commands and view.launcher and view.launcher.runs and view.hosts != view.running:
         action = WriteHosts(view.launcher, view.running)
         return Outcome("hosts", settings.pace.hosts, view.job.status, (action,))
     return _replace(view, settings)

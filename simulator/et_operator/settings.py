@@ -18,6 +18,8 @@ class Pace:
     """From a worker's end until its replacement is made."""
     hosts: float = 0.06
     """From a change of the running workers until the launcher's host list is rewritten."""
+    status: float = 0.5
+    """From a change of the running workers until the status tells of it: one write for many changes."""
     forget: float = 8.0
     """How long the status still lists a worker that was deleted."""
     write: float = 0.02
@@ -27,7 +29,15 @@ class Pace:
 
 
 QUICK = Pace(
-    suspend=0.05, launcher_end=0.1, restart=0.1, replacement=0.1, hosts=0.02, forget=0.5, write=0.005, retry=0.1
+    suspend=0.05,
+    launcher_end=0.1,
+    restart=0.1,
+    replacement=0.1,
+    hosts=0.02,
+    status=0.05,
+    forget=0.5,
+    write=0.005,
+    retry=0.1,
 )
 """For tests that do not measure it."""
 
@@ -51,6 +61,8 @@ class Settings:
     flaws: frozenset[Flaw] = frozenset()
     namespace: str = ""
     """Whose jobs it runs; empty = of all."""
+    commands: bool = True
+    """Whether commands can be run in launchers. Where nothing runs in them, the list there is not rewritten."""
 
 
 AS_OBSERVED = Settings()

@@ -35,7 +35,7 @@ from simulator.cluster.runtime import NodeRuntime
 from simulator.et_operator.definitions import define
 from simulator.et_operator.operator import Operator
 from simulator.et_operator.settings import QUICK, Settings
-from simulator.events import Event, read
+from simulator.events import Event, Kind, read
 from simulator.harness import training
 from simulator.judge import judge
 from simulator.model import reference
@@ -197,6 +197,16 @@ class World:
             return one if one.get("status", {}).get("decision", {}).get("phase") == phase else None
 
         return await until(reached, f"{job.name} is {phase} to the supervisor", seconds)
+
+    async def excluded(self, job: Job, hosts: Iterable[str], seconds: float = 30.0) -> None:
+        """Return when the discovery script of the job's launcher leaves out just these hosts."""
+        wanted = sorted(hosts)
+
+        def left_out(events: Sequence[Event]) -> bool:
+            changes = [event.texts("hosts") for event in events if event.kind is Kind.EXCLUSIONS_CHANGED]
+            return bool(changes) and sorted(changes[-1]) == wanted
+
+        await self.event(job, left_out, f"{', '.join(wanted)} are excluded", seconds)
 
     async def noticed(self, nodes: Iterable[str], seconds: float = 30.0) -> list[Any]:
         """The ReclaimNotices, once there is an active one for each of these nodes."""
