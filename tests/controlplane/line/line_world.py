@@ -1,6 +1,6 @@
 """A cluster and everything around it: nodes with metadata and agents, the operator, what its pods run, a supervisor.
 
-    async with world(own_controlplane, tmp_path) as w:
+    async with world(own_controlplane, tmp_path / "world", Given()) as w:
         await w.nodes("n0", "n1", "n2", "n3", gpus=2)
         job = await w.job("j", JobPlan(workers=8, min_workers=2, steps=100))
         await w.training(job, workers=8)
@@ -36,7 +36,7 @@ from simulator.et_operator.definitions import define
 from simulator.et_operator.operator import Operator
 from simulator.et_operator.settings import QUICK, Settings
 from simulator.events import Event, Kind, read
-from simulator.harness import training
+from simulator.harness import Given, training
 from simulator.judge import judge
 from simulator.model import reference
 from simulator.services import SupervisorProcess, agent_command
@@ -83,6 +83,7 @@ class Job:
 
     name: str
     plan: JobPlan
+    namespace: str
     home: Path
 
     def events(self) -> list[Event]:
@@ -98,7 +99,7 @@ class Job:
 class World:
     """Made by `world()`."""
 
-    def __init__(self, plane: ControlPlane, root: Path, here: Place, namespace: Namespace) -> None:
+    def __init__(self, plane: ControlPlane, root: Path, here: Place, namespace: Namespace, given: Given) -> None:
         self.api = here.api
         self.here = here
         self.namespace = namespace
@@ -110,7 +111,7 @@ class World:
         self._stack = AsyncExitStack()
         self._agents: dict[str, Child] = {}
         self._killed: list[Child] = []
-        self._agent_settings: Mapping[str, str] = {}
+        self._agent_settings = given.agents
         self._server: ApiServer | None = None
         self._runtime: NodeRuntime | None = None
 
@@ -187,7 +188,7 @@ class World:
 
     async def supervised(self, job: Job) -> Any:
         """The job's SupervisedJob; 404 until there is one."""
-        return await self.api.get(job_path(f"trainingjob.{job.name}", self.namespace.name))
+        return await self.api.get(job_path(f"trainingjob.{job.name}", job.namespace))
 
     async def decided(self, job: Job, phase: str, seconds: float = 60.0) -> Any:
         """The same, once its phase is that."""
@@ -235,12 +236,19 @@ class World:
 
     # Jobs.
 
-    async def job(self, name: str, plan: JobPlan) -> Job:
-        """Make a TrainingJob, as Arena would."""
-        job = Job(name, plan, self.runtime.places.job(self.namespace.name, name))
+    async def job(self, name: str, plan: JobPlan, jobs: Jobs | None = None) -> Job:
+        """Make a TrainingJob, as Arena would; here or in a neighbour's namespace, in any case on these nodes."""
+        jobs = jobs or self.jobs
+        namespace = jobs.namespace.name
+        job = Job(name, plan, namespace, self.runtime.places.job(namespace, name))
         spec = training_job(self.namespace.name, plan, job.checkpoint)
-        await self.jobs.make(name, spec, annotations=plan.annotations)
+        await jobs.make(name, spec, annotations=plan.annotations)
         return job
+
+    async def neighbour(self) -> Jobs:
+        """The jobs of one more namespace."""
+        namespace = await self._stack.enter_async_context(fresh_namespace(self._plane.cluster, self.api))
+        return Jobs(self.api, namespace, self.places.root / "unused")
 
     async def training(self, job: Job, workers: int, seconds: float = 60.0) -> None:
         """Return when all members of a ring of so many have applied a step."""
@@ -274,7 +282,7 @@ class World:
     # Life.
 
     async def open(self, supervisor: Mapping[str, str] | None, authority: Authority | None) -> None:
-        """Start everything."""
+        """Start everything; a supervisor where there are settings for it."""
         self._stack.push_async_callback(self._sweep)
         self._server = await ApiServer.connect(str(self._plane.cluster.kubeconfig), 10.0)
         self._stack.push_async_callback(self._server.close)
@@ -363,14 +371,21 @@ def training_job(home: str, plan: JobPlan, checkpoint: Path) -> dict[str, object
 async def world(
     plane: ControlPlane,
     root: Path,
-    supervisor: Mapping[str, str] | None = None,
+    given: Given | None = None,
     authority: Authority | None = None,
 ) -> AsyncIterator[World]:
-    """Everything around a control plane that nobody else uses; a supervisor where its settings are given."""
+    """Everything around a control plane that nobody else uses.
+
+    Args:
+        plane: It.
+        root: An empty directory.
+        given: More settings of the supervisor and of each agent; None for a world without these.
+        authority: Who signs the supervisor's certificate; None for a world without TLS.
+    """
     async with place(plane) as here, fresh_namespace(plane.cluster, here.api) as namespace:
-        one = World(plane, root, here, namespace)
+        one = World(plane, root, here, namespace, given or Given())
         try:
-            await one.open(supervisor, authority)
+            await one.open(given.supervisor if given else None, authority)
             yield one
         finally:
             await one.close()

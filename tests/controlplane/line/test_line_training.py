@@ -89,3 +89,14 @@ def _hosts(events: Sequence[Event]) -> set[str]:
 
 async def _no_processes(one: World) -> bool:
     return not one.processes("simulator")
+
+
+async def test_jobs_of_one_name_in_two_namespaces_are_two_jobs(alone: World) -> None:
+    """Each with its own processes and its own truth."""
+    jobs = await alone.neighbour()
+    one = await alone.job("twin", JobPlan(workers=2, steps=30))
+    other = await alone.job("twin", JobPlan(workers=2, steps=40), jobs)
+    for each, run_by in ((one, alone.jobs), (other, jobs)):
+        await run_by.phase("twin", "Succeeded", seconds=60)
+        verdict = alone.verdict(each)
+        assert verdict.ok, verdict.failures

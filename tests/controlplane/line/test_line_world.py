@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from simulator.harness import Given
 from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import world
 
@@ -10,7 +11,7 @@ async def test_a_node_that_will_be_reclaimed_is_noticed_in_the_cluster(
     own_controlplane: ControlPlane, tmp_path: Path
 ) -> None:
     """From its metadata over HTTP by its agent to a resource; a supervisor that was killed finds it there."""
-    async with world(own_controlplane, tmp_path / "world", supervisor={}) as one:
+    async with world(own_controlplane, tmp_path / "world", Given()) as one:
         first, second = await one.nodes("n0", "n1")
         await one.connected()
         one.notice([first], lead=60)
