@@ -7,6 +7,7 @@ import pytest
 
 from simulator.events import Event, Kind
 from tests.controlplane.controlplane_api import until
+from tests.controlplane.controlplane_binaries import Program
 from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import RESUME, names
@@ -100,3 +101,17 @@ async def test_jobs_of_one_name_in_two_namespaces_are_two_jobs(alone: World) -> 
         await run_by.phase("twin", "Succeeded", seconds=60)
         verdict = alone.verdict(each)
         assert verdict.ok, verdict.failures
+
+
+async def test_an_api_server_that_is_away_for_a_while_costs_nobody_anything(
+    alone: World, own_controlplane: ControlPlane
+) -> None:
+    """Training goes on without it; when it is back, the end of the job is told as ever."""
+    job = await alone.job("j", JobPlan(workers=2, steps=60))
+    await alone.training(job, workers=2)
+    own_controlplane.kill(Program.API_SERVER)
+    await alone.event(job, lambda events: any(each.kind is Kind.JOB_FINISHED for each in events), "it has finished")
+    own_controlplane.launch(Program.API_SERVER)
+    own_controlplane.wait_ready(Program.API_SERVER)
+    await alone.jobs.phase("j", "Succeeded", seconds=60)
+    assert alone.verdict(job).ok
