@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod test-cluster controlplane metadata-faults chaos hostile bench bench-page check lint types imports proto proto-check lock clean
+.PHONY: help install demo replay test test-horovod test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
@@ -48,6 +48,9 @@ test-cluster: $(INSTALLED) ## Run the tests that need a real control plane (buil
 
 chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)
+
+chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its steps, on a real control plane (a quarter of an hour)
+	LEADER_FAILPOINTS=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/controlplane/leader/test_leader_line.py $(ARGS)
 
 hostile: $(INSTALLED) ## Ten thousand garbage connections, and three times the usual fuzzing
 	HOSTILE_CONNECTIONS=10000 HOSTILE_EXAMPLES=3 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \

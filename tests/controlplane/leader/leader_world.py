@@ -1,0 +1,42 @@
+"""A whole simulated world whose supervisor has another one beside it, on the same ports, as behind one Service."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from simulator.cloud.process import Child, environment, script, spawn
+from simulator.harness import Given, World, world
+from tests.chaos.chaos_world import NODES, until
+from tests.controlplane.store.store_cluster import Place
+
+
+def settings(here: Place) -> Mapping[str, str]:
+    """Of supervisors that keep everything there."""
+    return {"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(here.kubeconfig)}
+
+
+@asynccontextmanager
+async def two_supervisors(here: Place, root: Path, given: Given) -> AsyncIterator[tuple[World, Child]]:
+    """A world, and the supervisor that stands by in it: it opens the ports of the first one once that is gone."""
+    given = Given({**given.supervisor, **settings(here)}, given.agents)
+    async with world(root, [str(node) for node in NODES], given=given) as one:
+        standby = _stand_by(one, given)
+        try:
+            await until(lambda: "supervisor.standing_by" in standby.log.read_text(encoding="utf-8"))
+            yield one, standby
+        finally:
+            if standby.running:
+                await standby.stop()
+
+
+def _stand_by(one: World, given: Given) -> Child:
+    serves = one.supervisor.endpoints
+    variables = {
+        **given.supervisor,
+        "JOB_SUPERVISOR_DATA_DIR": str(one.places.supervisor),
+        "JOB_SUPERVISOR_GRPC_ADDRESS": serves.grpc,
+        "JOB_SUPERVISOR_HTTP_ADDRESS": serves.http.partition("://")[2],
+        "JOB_SUPERVISOR_FAILPOINT": "",
+    }
+    env = environment(one.places.root, variables)
+    return spawn("standby", [script("elastic-job-supervisor"), "serve"], env, one.places.log("standby"))
