@@ -1,6 +1,8 @@
 """The wiring list of what there is on a cluster only."""
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 from servicekit.clock import Clock
@@ -10,7 +12,7 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import ClusterEvents
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.grant import Grant
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import Subject
 from supervisor.domain.placement import Placement
@@ -19,6 +21,7 @@ from supervisor.identity.published import PublishedKeys
 from supervisor.identity.review import Reviews
 from supervisor.ingest.cluster.words import ClusterWords
 from supervisor.jobs.kinds import Adapter
+from supervisor.jobs.trainingjob.watch import TrainingJobWatch
 from supervisor.settings import Settings
 from supervisor.store.interface import Store, StoreError
 
@@ -43,6 +46,7 @@ class OnCluster:
         self._keys = PublishedKeys(server, settings.token_audience, settings.token_issuer, clock)
         reviews = Reviews(server, settings.token_audience, clock)
         self.pod_tokens = PodTokens(self._keys, reviews, self.view, settings.agent_account)
+        self.training_jobs = TrainingJobWatch(server, self.view, clock)
 
     @classmethod
     async def open(cls, kubeconfig: str | None, settings: Settings, clock: Clock) -> Self:
@@ -59,6 +63,8 @@ class OnCluster:
         try:
             for follower in cluster.view.followers:
                 await follower.first()
+            with suppress(ApiError):  # Nothing is to wait for these, as there may be none.
+                await cluster.training_jobs.first()
         except ApiError as error:
             await cluster.close()
             raise StoreError(f"cannot read the cluster: {error}") from error
@@ -79,12 +85,17 @@ class OnCluster:
             **{f"cluster.{number}": each.run for number, each in enumerate(self.view.followers)},
             **{f"events.{reason}": each.run for reason, each in self._events.followers.items()},
             "keys": self._keys.run,
+            "trainingjob.follow": self.training_jobs.follow,
         }
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Root tasks of the leader, by name."""
-        return {"cluster.words": lambda: self._words.run(self._store)}
+        return {
+            "cluster.words": lambda: self._words.run(self._store),
+            "trainingjob.observe": partial(self.training_jobs.observe, self._store),
+            "trainingjob.heed": partial(self.training_jobs.heed, self._store),
+        }
 
     async def close(self) -> None:
         """Ends the connections."""
@@ -110,9 +121,9 @@ class OnCluster:
         """See `supervisor.control.facts.Surroundings`."""
         return self.view.node_uids
 
-    def placements(self, _name: JobName) -> Mapping[Host, Placement] | None:
+    def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
         """See `supervisor.control.facts.Surroundings`."""
-        return None
+        return None if kind_of(name) == STANDALONE else self.training_jobs.placements(name)
 
     def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
         """See `supervisor.control.facts.Surroundings`."""

@@ -2,13 +2,18 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 
 from servicekit.kubernetes.objects import ObjectKey
-from supervisor.domain.ids import JobName, NoticeId
+from supervisor.domain.ids import JobName, NoticeId, kind_of
+from supervisor.domain.job import SupervisedJob
 
 _STANDALONE = "standalone"
 _HASHED = "standalone-hash"
 """For names that a resource cannot have. No job can be registered under such a name, as a kind holds no dot."""
+
+_OWNERS = {"trainingjob": ("kai.alibabacloud.com/v1alpha1", "TrainingJob")}
+"""By kind, as their own API names them."""
 
 _MOST_NAME = 253
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -37,6 +42,15 @@ def job_name(key: ObjectKey, name: str, home: str) -> JobName | None:
     if kind not in (_STANDALONE, _HASHED):
         return JobName(f"{key.namespace}/{key.name}")
     return JobName(name) if key == job_key(JobName(name), home) else None
+
+
+def owners(job: SupervisedJob) -> list[Mapping[str, str]]:
+    """Whoever's end is the end of the resource of that job: the object of the cluster that it is about."""
+    kind = _OWNERS.get(kind_of(job.name))
+    if kind is None:
+        return []
+    api_version, name = kind
+    return [{"apiVersion": api_version, "kind": name, "name": bare_name(job.name), "uid": job.uid}]
 
 
 def bare_name(name: JobName) -> str:

@@ -1,6 +1,6 @@
 """How notices and jobs lie in their resources: which one, what is written to it, and what one that was read means."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -11,7 +11,7 @@ from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.store.job_resource import JobResource, JobSpec, JobStatus, job_spec, job_status
-from supervisor.store.names import job_key, notice_key
+from supervisor.store.names import job_key, notice_key, owners
 from supervisor.store.notice_resource import NoticeResource, NoticeSpec, NoticeStatus, notice_spec, notice_status
 
 K_co = TypeVar("K_co", bound=Hashable, covariant=True)
@@ -48,6 +48,9 @@ class Shape(Protocol[K_co, T, S, U]):
     def key(self, value: T) -> ObjectKey:
         """The resource that holds it."""
 
+    def metadata(self, value: T) -> Mapping[str, object]:
+        """What else a new resource's metadata hold."""
+
     def spec(self, value: T, before: S | None) -> S:
         """What is to stand in its spec; `before` itself where that says the same."""
 
@@ -81,6 +84,9 @@ class NoticeShape:
     def key(self, value: ReclaimNotice) -> ObjectKey:  # noqa: D102 - Shape
         return notice_key(value.id, value.episode)
 
+    def metadata(self, value: ReclaimNotice) -> Mapping[str, object]:  # noqa: ARG002, D102 - Shape
+        return {}
+
     def spec(self, value: ReclaimNotice, before: NoticeSpec | None) -> NoticeSpec:  # noqa: ARG002, D102 - Shape
         return notice_spec(value)
 
@@ -108,6 +114,10 @@ class JobShape:
 
     def key(self, value: SupervisedJob) -> ObjectKey:  # noqa: D102 - Shape
         return job_key(value.name, self.home)
+
+    def metadata(self, value: SupervisedJob) -> Mapping[str, object]:  # noqa: D102 - Shape
+        found = owners(value)
+        return {"ownerReferences": found} if found else {}
 
     def spec(self, value: SupervisedJob, before: JobSpec | None) -> JobSpec:  # noqa: D102 - Shape
         return _unless_same(before, job_spec(value, self.epoch()))

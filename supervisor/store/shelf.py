@@ -146,7 +146,7 @@ class Shelf(Generic[K, T, S, U]):
         if present is None:
             # Tried before: what cannot be written is not to leave half of it behind.
             msgspec.json.encode(self._shape.status(value, None))
-            present = await self._create(resource, spec)
+            present = await self._create(resource, spec, self._shape.metadata(value))
         elif spec != present.spec:
             present = await self._collection.replace(present, "spec", spec)
             self.mirror.wrote(present)
@@ -154,9 +154,9 @@ class Shelf(Generic[K, T, S, U]):
         if status != present.status:
             self.mirror.wrote(await self._collection.replace(present, "status", status))
 
-    async def _create(self, resource: ObjectKey, spec: S) -> Stored[T, S, U]:
+    async def _create(self, resource: ObjectKey, spec: S, metadata: Mapping[str, object]) -> Stored[T, S, U]:
         try:
-            present = await self._collection.create(resource, spec)
+            present = await self._collection.make(resource, {"spec": spec}, **metadata)
         except NotThereError as error:  # Not the resource: its namespace, or its definition.
             raise RefusedError(str(error)) from error
         self.mirror.wrote(present)

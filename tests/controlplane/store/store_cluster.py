@@ -38,6 +38,7 @@ RULES = (
     {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
     {"nonResourceURLs": ["/openid/v1/jwks", "/.well-known/openid-configuration"], "verbs": ["get"]},
     {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
+    {"apiGroups": ["kai.alibabacloud.com"], "resources": ["trainingjobs"], "verbs": ["list", "watch"]},
 )
 """All that the supervisor may do in the whole cluster: just what docs/kubernetes.md lists."""
 

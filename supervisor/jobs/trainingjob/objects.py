@@ -1,0 +1,257 @@
+"""A TrainingJob as the supervisor keeps it, and how it is read: whatever the operator takes must not stop the rest."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from servicekit.kubernetes.collection import Kind
+from servicekit.kubernetes.objects import Metadata
+from supervisor.cluster.objects import ANNOTATIONS
+from supervisor.cluster.podspec import Body, PodSpec
+from supervisor.domain.capacity import Demand
+
+TRAINING_JOBS = Kind(
+    group="kai.alibabacloud.com", version="v1alpha1", kind="TrainingJob", plural="trainingjobs", namespaced=True
+)
+KIND = "trainingjob"
+
+MANAGED = f"{ANNOTATIONS}managed-by-job-supervisor"
+SPOT = f"{ANNOTATIONS}spot-instance"
+MAX_WAIT = f"{ANNOTATIONS}max-wait-time"
+SUSPENDED = f"{ANNOTATIONS}job-suspended"
+STATUS = f"{ANNOTATIONS}job-status"
+TIMEOUT = "timeout"
+"""What `STATUS` says of a job that waited longer than it may."""
+
+SUSPENDED_BY = f"{ANNOTATIONS}suspended-by"
+OURS = "elastic-job-supervisor"
+"""What `SUSPENDED_BY` says where it was not a person who suspended the job."""
+REQUESTED = f"{ANNOTATIONS}requested-workers"
+"""How many workers a job asked for that was resumed with fewer."""
+EXCLUDED = f"{ANNOTATIONS}excluded-hosts"
+"""Of a launcher's pod: the hosts that are left out, one a line."""
+
+SIZE = "workers"
+"""The variable from which a launcher's command computes how many processes it starts."""
+
+_COMPUTED = re.compile(r"(?<![\w-])(?:-np|--num-proc)[ =]+[^-]*?\$\{?workers\b")
+_DEFAULT_BACKOFF_LIMIT = 6
+
+
+class JobPhase(StrEnum):
+    """Where the operator says that a job stands."""
+
+    NEW = ""
+    CREATED = "Created"
+    RUNNING = "Running"
+    SCALING = "Scaling"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    SUSPENDED = "Suspended"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """One of a container's environment: what it is set to, and its place in the template."""
+
+    value: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """What the pods of one role are made from; `container` is the name of the first, `command` all that they run."""
+
+    demand: Demand
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    container: str = ""
+    command: str = ""
+    variables: Mapping[str, Variable] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a job asks for. `slots` are a worker's."""
+
+    replicas: int
+    least: int | None
+    most: int | None
+    slots: int
+    worker: Template
+    launcher: Template
+    restarts: bool
+    backoff_limit: int
+
+    @property
+    def sized_by_variable(self) -> bool:
+        """Whether another number of workers in the environment is all that another size takes."""
+        size = self.launcher.variables.get(SIZE)
+        computed = _COMPUTED.search(self.launcher.command) is not None
+        return computed and size is not None and size.value == str(self.replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """One job; `wish` is None where its spec is not understood, `annotations` are our own."""
+
+    metadata: Metadata
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    deleted: bool = False
+    phase: JobPhase = JobPhase.NEW
+    restarts: int = 0
+    wish: Wish | None = None
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the operator has been told to let go of all its pods."""
+        return self.annotations.get(SUSPENDED) == "true"
+
+
+class _Variable(Body, frozen=True):
+    name: str
+    value: str = ""
+
+
+class _Container(Body, frozen=True):
+    name: str = ""
+    command: tuple[str, ...] | None = ()
+    args: tuple[str, ...] | None = ()
+    env: tuple[_Variable, ...] | None = ()
+
+
+class _Containers(Body, frozen=True):
+    containers: tuple[_Container, ...]
+
+
+class _TemplateMetadata(Body, frozen=True):
+    annotations: dict[str, str] | None = None
+
+
+class _Template(Body, frozen=True):
+    spec: msgspec.Raw
+    metadata: _TemplateMetadata = _TemplateMetadata()
+
+
+class _Replicas(Body, frozen=True):
+    template: _Template
+    replicas: int = 1
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+
+
+class _ReplicaSpecs(Body, frozen=True):
+    launcher: _Replicas
+    worker: _Replicas
+
+
+class _Spec(Body, frozen=True):
+    et_replica_specs: _ReplicaSpecs
+    restart_policy: str = "Never"
+    backoff_limit: int | None = None
+    slots_per_worker: int | None = None
+
+
+class _Status(Body, frozen=True):
+    phase: str = ""
+    restart_count: int | None = None
+
+
+class _ObjectMetadata(Body, frozen=True):
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _TrainingJob(Body, frozen=True):
+    metadata: _ObjectMetadata
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
+    """A job from the API server's JSON.
+
+    Raises:
+        msgspec.MsgspecError: It is no object at all.
+    """
+    read = msgspec.json.decode(data, type=_TrainingJob)
+    metadata, status = read.metadata, _status(read.status)
+    return TrainingJob(
+        metadata=Metadata(
+            name=metadata.name,
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+            namespace=metadata.namespace,
+            creation_timestamp=metadata.creation_timestamp,
+        ),
+        annotations=_ours(metadata.annotations),
+        deleted=metadata.deletion_timestamp is not None,
+        phase=JobPhase(status.phase) if status.phase in list(JobPhase) else JobPhase.UNKNOWN,
+        restarts=status.restart_count or 0,
+        wish=_wish(read.spec),
+    )
+
+
+def _status(data: msgspec.Raw) -> _Status:
+    try:
+        return msgspec.json.decode(data, type=_Status)
+    except msgspec.MsgspecError:
+        return _Status(phase=JobPhase.UNKNOWN)
+
+
+def _wish(data: msgspec.Raw) -> Wish | None:
+    try:
+        spec = msgspec.json.decode(data, type=_Spec)
+        worker, launcher = spec.et_replica_specs.worker, spec.et_replica_specs.launcher
+        return Wish(
+            replicas=worker.replicas,
+            least=_number(worker.min_replicas, worker, "minWorkers"),
+            most=_number(worker.max_replicas, worker, "maxWorkers"),
+            slots=spec.slots_per_worker or 1,
+            worker=_template(worker.template, "worker"),
+            launcher=_template(launcher.template, "launcher"),
+            restarts=spec.restart_policy == "OnFailure",
+            backoff_limit=_DEFAULT_BACKOFF_LIMIT if spec.backoff_limit is None else spec.backoff_limit,
+        )
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _template(template: _Template, role: str) -> Template:
+    containers = msgspec.json.decode(template.spec, type=_Containers).containers
+    path = f"/spec/etReplicaSpecs/{role}/template/spec/containers"
+    return Template(
+        demand=msgspec.json.decode(template.spec, type=PodSpec).demand(),
+        annotations=_ours(template.metadata.annotations),
+        container=containers[0].name if containers else "",
+        command=" ".join(word for each in containers for word in (*(each.command or ()), *(each.args or ()))),
+        variables={
+            each.name: Variable(value=each.value, path=f"{path}/{number}/env/{place}/value")
+            for number, container in enumerate(containers)
+            for place, each in enumerate(container.env or ())
+        },
+    )
+
+
+def _number(written: int | None, replicas: _Replicas, name: str) -> int | None:
+    """A bound of the spec, else what the environment says, which is where Arena writes it as well."""
+    if written is not None:
+        return written
+    for container in msgspec.json.decode(replicas.template.spec, type=_Containers).containers:
+        for each in container.env or ():
+            if each.name == name and each.value.isascii() and each.value.isdecimal():
+                return int(each.value)
+    return None
+
+
+def _ours(annotations: Mapping[str, str] | None) -> dict[str, str]:
+    return {name: value for name, value in (annotations or {}).items() if name.startswith(ANNOTATIONS)}

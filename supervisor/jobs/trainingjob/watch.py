@@ -1,0 +1,203 @@
+"""Follows TrainingJobs and their pods, and has stored what they mean: the writer of their `spec` and `observed`."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+import structlog
+
+from servicekit.backoff import Backoff
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.kubernetes.collection import Collection, Selection
+from servicekit.kubernetes.errors import ApiError, NotThereError
+from servicekit.kubernetes.follow import Follower
+from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.server import ApiServer
+from servicekit.wakeup import Wakeup
+from supervisor.cluster.objects import Pod
+from supervisor.cluster.view import ClusterView
+from supervisor.domain.capacity import Ask
+from supervisor.domain.ids import Host, JobName, cluster_job, kind_of
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.placement import Placement
+from supervisor.jobs.trainingjob.objects import KIND, TRAINING_JOBS, TrainingJob, read_training_job
+from supervisor.jobs.trainingjob.seen import Seen, supervised
+from supervisor.store.interface import Store, StoreUnavailableError
+
+_UNDEFINED_SECONDS = 10.0
+"""Between two looks whether there are TrainingJobs by now: one request that costs nothing, and nobody waits for it."""
+
+_ALL = Selection()
+_FIRST_PAUSE = 0.1
+_MOST_PAUSE = 1.0
+
+_log = structlog.get_logger()
+
+
+class TrainingJobWatch:
+    """What is known of all TrainingJobs. Somebody has to run `follow`, and where it is decided `observe` and `heed`.
+
+    Args:
+        server: Where they are.
+        view: The cluster's pods.
+        clock: For instants.
+        selection: Of these jobs alone.
+        undefined_seconds: Between two looks whether there is such a kind by now.
+
+    Attributes:
+        collection: Of all of them.
+    """
+
+    def __init__(
+        self,
+        server: ApiServer,
+        view: ClusterView,
+        clock: Clock,
+        selection: Selection = _ALL,
+        undefined_seconds: float = _UNDEFINED_SECONDS,
+    ) -> None:
+        self._undefined_seconds = undefined_seconds
+        self._view = view
+        self._clock = clock
+        self._mirror: Mirror[TrainingJob] = Mirror(self._job_moved)
+        self.collection = Collection(server, TRAINING_JOBS, read_training_job, selection)
+        self._follower = Follower(self.collection, self._mirror, clock)
+        self._jobs: dict[JobName, TrainingJob] = {}
+        self._names: dict[str, JobName] = {}
+        self._listed = False
+        self._defined = True
+        self._dirty: set[JobName] = set()
+        self._wakeup = Wakeup()
+        self._fault = Fault(f"watch of {TRAINING_JOBS.plural}", clock)
+        self._store_fault = Fault("store of observed jobs", clock)
+        view.pods_changed.add(self._pod_moved)
+
+    def seen(self, name: JobName) -> Seen | None:
+        """A job as it is now; None where there is none of that name."""
+        job = self._jobs.get(name)
+        return None if job is None else Seen(job, self._view.owned(job.metadata.uid).values())
+
+    def placements(self, name: JobName) -> Mapping[Host, Placement]:
+        """Where its workers and its launcher are."""
+        seen = self.seen(name)
+        pods = () if seen is None else seen.pods
+        return {Host(pod.key.name): Placement(pod.metadata.uid, Host(pod.node)) for pod in pods if not pod.over}
+
+    def ask(self, name: JobName) -> Ask | None:
+        """What its pods ask for; None where that is not known."""
+        job = self._jobs.get(name)
+        if job is None or job.wish is None:
+            return None
+        return Ask(worker=job.wish.worker.demand, launcher=job.wish.launcher.demand)
+
+    async def first(self) -> None:
+        """Lists once; none where nobody has defined them.
+
+        Raises:
+            ApiError: It cannot be had.
+        """
+        try:
+            await self._follower.list()
+        except NotThereError:
+            self._undefined()
+        else:
+            self._listed = self._defined = True
+            self._fault.recovered()
+
+    async def follow(self) -> None:
+        """Root task: follows, whatever happens; also what is defined later."""
+        backoff = Backoff(_FIRST_PAUSE, _MOST_PAUSE)
+        while True:
+            try:
+                await self.first()
+                await self._follow(backoff)
+            except ApiError as error:
+                self._fault.failed(str(error))
+                await asyncio.sleep(backoff.next())
+
+    async def observe(self, store: Store) -> None:
+        """Root task: has stored what is so, job by job, whenever it has changed."""
+        self._dirty.update(self._jobs)
+        self._wakeup.set()
+        while True:
+            await self._wakeup.wait(None)
+            while self._dirty:
+                await self.once(store)
+
+    async def heed(self, store: Store) -> None:
+        """Root task: looks again at jobs that were decided about, or forgotten."""
+        version, before = 0, dict[JobName, SupervisedJob]()
+        while True:
+            snapshot = await store.changed(version)
+            version = snapshot.version
+            jobs = {name: job for name, job in snapshot.jobs.items() if kind_of(name) == KIND}
+            self._look_at(name for name in jobs.keys() | before.keys() if jobs.get(name) is not before.get(name))
+            before = jobs
+
+    async def once(self, store: Store) -> None:
+        """Stores what has changed since the last call; what cannot be stored now is tried again in a moment."""
+        names, self._dirty = self._dirty, set()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name in names:
+                    group.create_task(self._observe(store, name))
+        except* StoreUnavailableError as errors:
+            self._store_fault.failed(str(errors.exceptions[0]))
+            self._dirty |= names
+            await asyncio.sleep(_MOST_PAUSE)
+        else:
+            self._store_fault.recovered()
+
+    async def _follow(self, backoff: Backoff) -> None:
+        while self._defined:
+            await self._follower.once()
+            backoff.reset()
+        await asyncio.sleep(self._undefined_seconds)
+
+    async def _observe(self, store: Store, name: JobName) -> None:
+        seen, known = self.seen(name), store.snapshot().jobs.get(name)
+        value = None if seen is None else supervised(seen, known, self._clock.now())
+        if known is not None and (seen is None or value is None or known.uid != value.uid):
+            if seen is None and not self._listed:
+                return
+            # An ended job stays on record after its object is gone, as long as the cluster's own collector leaves it.
+            _log.info("job.released", job=name, uid=known.uid)
+            await store.forget_job(name, known.uid)
+            known = store.snapshot().jobs.get(name)
+        if value is None or value == known:
+            return
+
+        def change(stored: SupervisedJob | None) -> SupervisedJob | None:
+            present = self.seen(name)
+            return None if present is None else supervised(present, stored, self._clock.now())
+
+        await store.put_job(name, change)
+
+    def _undefined(self) -> None:
+        if self._defined:
+            _log.info("trainingjobs.undefined", looks_again_seconds=self._undefined_seconds)
+        self._defined = False
+
+    def _look_at(self, names: Iterable[JobName]) -> None:
+        before = len(self._dirty)
+        self._dirty.update(names)
+        if len(self._dirty) > before:
+            self._wakeup.set()
+
+    def _job_moved(self, before: TrainingJob | None, after: TrainingJob | None) -> None:
+        if before is not None:
+            self._names.pop(before.metadata.uid, None)
+            self._jobs.pop(_name(before), None)
+            self._look_at([_name(before)])
+        if after is not None:
+            self._names[after.metadata.uid] = _name(after)
+            self._jobs[_name(after)] = after
+            self._look_at([_name(after)])
+
+    def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
+        owners = {each.owner.uid for each in (before, after) if each is not None and each.owner is not None}
+        self._look_at(self._names[uid] for uid in owners if uid in self._names)
+
+
+def _name(job: TrainingJob) -> JobName:
+    return cluster_job(job.metadata.namespace, KIND, job.metadata.name)
