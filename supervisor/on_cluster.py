@@ -10,6 +10,7 @@ from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import ClusterEvents
+from supervisor.cluster.shares import Shares
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.grant import Grant
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
@@ -47,6 +48,7 @@ class OnCluster:
         reviews = Reviews(server, settings.token_audience, clock)
         self.pod_tokens = PodTokens(self._keys, reviews, self.view, settings.agent_account)
         self.training_jobs = TrainingJobWatch(server, self.view, clock)
+        self._shares = Shares(self.view, settings, self.training_jobs.ask, self.placements)
 
     @classmethod
     async def open(cls, kubeconfig: str | None, settings: Settings, clock: Clock) -> Self:
@@ -125,9 +127,9 @@ class OnCluster:
         """See `supervisor.control.facts.Surroundings`."""
         return None if kind_of(name) == STANDALONE else self.training_jobs.placements(name)
 
-    def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
+    def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, Grant]:
         """See `supervisor.control.facts.Surroundings`."""
-        return {}
+        return self._shares.granted(jobs, noticed)
 
     def node_of(self, pod: Subject) -> Host | None:
         """The node that a pod is bound to, which never changes; None where it is not seen."""

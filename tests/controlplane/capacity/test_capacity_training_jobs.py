@@ -1,0 +1,58 @@
+"""What a TrainingJob's templates ask for, against the nodes of a real cluster."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from servicekit.clock import Clock
+from supervisor.decide.grant import Grant
+from supervisor.domain.ids import Host, cluster_job
+from supervisor.domain.job import Decision, Phase, SupervisedJob
+from supervisor.jobs.trainingjob.seen import supervised
+from supervisor.on_cluster import OnCluster
+from supervisor.settings import Settings
+from tests.controlplane.controlplane_api import Api, until
+from tests.controlplane.controlplane_namespace import Namespace
+from tests.controlplane.controlplane_running import Cluster
+from tests.controlplane.operator.operator_jobs import defined
+from tests.controlplane.trainingjob.trainingjob_world import elastic
+
+
+async def _ready(api: Api, node: str) -> None:
+    async def ready() -> bool:
+        seen = await api.get(f"/api/v1/nodes/{node}")
+        conditions = {(each["type"], each["status"]) for each in seen["status"].get("conditions", [])}
+        return ("Ready", "True") in conditions and not seen["spec"].get("taints")
+
+    await until(ready, f"node {node} is Ready")
+
+
+def _suspended(around: OnCluster, namespace: Namespace, name: str) -> SupervisedJob:
+    seen = around.training_jobs.seen(cluster_job(namespace.name, "trainingjob", name))
+    assert seen is not None
+    job = supervised(seen, None, 1.0)
+    assert job is not None
+    decision = Decision(generation=2, phase=Phase.SUSPENDED, reason="It is suspended.", waiting_since=1.0)
+    return replace(job, decision=decision)
+
+
+async def test_suspended_jobs_are_granted_what_their_templates_ask_for(
+    api: Api, cluster: Cluster, namespace: Namespace, tmp_path: Path
+) -> None:
+    """Not more than there is, all of it under the operator's names, and nothing while the node is doomed."""
+    await defined(cluster)
+    jobs = elastic(api, namespace, tmp_path)
+    await jobs.submit("a", 4)
+    await jobs.submit("b", 6)
+    node = await namespace.node(gpus=7)
+    await _ready(api, node)
+    around = await OnCluster.open(str(cluster.kubeconfig), Settings(probe_seconds=0), Clock())
+    try:
+        a, b = (_suspended(around, namespace, name) for name in "ab")
+        granted = around.granted([b, a], ())
+        assert granted == {
+            a.name: Grant(frozenset(Host(f"a-worker-{number}") for number in range(4))),
+            b.name: Grant(frozenset(Host(f"b-worker-{number}") for number in range(3))),
+        }
+        assert around.granted([a], {Host(node)}) == {a.name: Grant(held_up=True)}
+    finally:
+        await around.close()
