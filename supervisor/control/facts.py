@@ -8,7 +8,7 @@ from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import Grant, grants
 from supervisor.decide.notices import Today, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
-from supervisor.domain.ids import Host, JobName, NoticeId
+from supervisor.domain.ids import STANDALONE, Host, JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.placement import Placement
@@ -118,13 +118,14 @@ class Facts:
 
     def granted(self, jobs: Collection[SupervisedJob]) -> Mapping[JobName, Grant]:
         """The hosts that each job may start on, or grow by."""
-        on_nodes = [job for job in jobs if self._surroundings.placements(job.name) is None]
+        # By name: to look up the pods of fifty large jobs in every pass, twice, would take longer than to decide.
+        on_nodes = [job for job in jobs if kind_of(job.name) == STANDALONE]
         noticed = self.noticed_nodes()
         available = self._agents.available().difference(noticed)
         granted = {name: Grant(hosts) for name, hosts in grants(on_nodes, available, noticed).items()}
         if len(on_nodes) == len(jobs):
             return granted
-        others = [job for job in jobs if self._surroundings.placements(job.name) is not None]
+        others = [job for job in jobs if kind_of(job.name) != STANDALONE]
         return {**granted, **self._surroundings.granted(others, noticed)}
 
     def directives(self, name: JobName) -> JobDirectives | None:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from supervisor.decide.situation import View
 from supervisor.domain.job import Phase, SupervisedJob
@@ -121,3 +123,47 @@ def test_a_job_that_is_held_up_may_time_out() -> None:
     """Waiting is waiting."""
     job = replace(suspended_job(spec(max_wait=60)))
     assert decide(job, HELD_UP, 60).job.decision.phase is Phase.TIMED_OUT
+
+
+_EVENTS = st.tuples(
+    st.sampled_from(["nothing", "room for all", "room for some", "try", "held up", "obeys", "runs", "ends"]),
+    st.sampled_from([0.0, 0.5, 5.0, POLICY.resume_timeout_seconds, POLICY.probe_seconds]),
+)
+_VIEWS = {
+    "room for all": View(granted=first(6)),
+    "room for some": View(granted=first(3)),
+    "try": TRY,
+    "held up": HELD_UP,
+}
+
+
+@settings(deadline=None)
+@given(st.lists(_EVENTS, max_size=25))
+def test_whatever_comes_tries_are_bounded_and_keep_the_jobs_place(events: list[tuple[str, float]]) -> None:
+    """Decided once and for all at every instant, and never begun by a job that is held up."""
+    job, at, since = suspended_job(), 0.0, T0
+    for event, seconds in events:
+        at += seconds
+        before, view = _after(job, event), _VIEWS.get(event, View())
+        job, planned = decide(before, view, at)
+        assert decide(job, view, at).job == job
+        assert planned.wake_at is None or planned.wake_at > T0 + at
+        if job.decision.probing:
+            assert job.decision.waiting_since == since
+            assert job.decision.resume_until is not None
+            assert T0 + at < job.decision.resume_until <= T0 + at + POLICY.resume_timeout_seconds
+            assert before.decision.probing or (event == "try" and T0 + at >= since + POLICY.probe_seconds)
+        if event == "held up" and job.decision.phase is Phase.RESUMING:
+            assert before.decision.phase is Phase.RESUMING
+        since = since if job.decision.probing else job.decision.waiting_since or T0 + at
+
+
+def _after(job: SupervisedJob, event: str) -> SupervisedJob:
+    match event:
+        case "obeys":
+            return observing(job, applied=job.decision.generation)
+        case "runs" if job.decision.phase is Phase.RESUMING:
+            return obeyed(job)
+        case "ends":
+            return observing(job, running=False, exit_code=1, applied=job.decision.generation)
+    return job
