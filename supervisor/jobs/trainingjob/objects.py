@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -11,8 +11,8 @@ import msgspec
 from servicekit.kubernetes.collection import Kind
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.objects import ANNOTATIONS
-from supervisor.cluster.podspec import Body, PodSpec
-from supervisor.domain.capacity import Demand
+from supervisor.cluster.podspec import Body, PodSpec, amounts_of
+from supervisor.domain.capacity import Ask, Demand
 
 TRAINING_JOBS = Kind(
     group="kai.alibabacloud.com", version="v1alpha1", kind="TrainingJob", plural="trainingjobs", namespaced=True
@@ -40,6 +40,9 @@ SIZE = "workers"
 
 _COMPUTED = re.compile(r"(?<![\w-])(?:-np|--num-proc)[ =]+[^-]*?\$\{?workers\b")
 _DEFAULT_BACKOFF_LIMIT = 6
+
+_HOSTFILE_WRITER = amounts_of({"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"})
+"""What a container asks for that the operator has run before a launcher's own: so much must be free for a moment."""
 
 
 class JobPhase(StrEnum):
@@ -86,6 +89,14 @@ class Wish:
     launcher: Template
     restarts: bool
     backoff_limit: int
+
+    @property
+    def ask(self) -> Ask:
+        """What the pods of a run ask for."""
+        demand = self.launcher.demand
+        names = demand.requests.keys() | _HOSTFILE_WRITER.keys()
+        requests = {name: max(demand.requests.get(name, 0), _HOSTFILE_WRITER.get(name, 0)) for name in names}
+        return Ask(worker=self.worker.demand, launcher=replace(demand, requests=requests))
 
     @property
     def sized_by_variable(self) -> bool:

@@ -86,9 +86,7 @@ class TrainingJobWatch:
     def ask(self, name: JobName) -> Ask | None:
         """What its pods ask for; None where that is not known."""
         job = self._jobs.get(name)
-        if job is None or job.wish is None:
-            return None
-        return Ask(worker=job.wish.worker.demand, launcher=job.wish.launcher.demand)
+        return None if job is None or job.wish is None else job.wish.ask
 
     async def first(self) -> None:
         """Lists once; none where nobody has defined them.

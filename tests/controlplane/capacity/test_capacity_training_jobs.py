@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from servicekit.clock import Clock
+from servicekit.kubernetes.objects import ObjectKey
 from supervisor.decide.grant import Grant
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import Decision, Phase, SupervisedJob
@@ -13,7 +14,7 @@ from supervisor.settings import Settings
 from tests.controlplane.controlplane_api import Api, until
 from tests.controlplane.controlplane_namespace import Namespace
 from tests.controlplane.controlplane_running import Cluster
-from tests.controlplane.operator.operator_jobs import defined
+from tests.controlplane.operator.operator_jobs import defined, operating
 from tests.controlplane.trainingjob.trainingjob_world import elastic
 
 
@@ -33,6 +34,28 @@ def _suspended(around: OnCluster, namespace: Namespace, name: str) -> Supervised
     assert job is not None
     decision = Decision(generation=2, phase=Phase.SUSPENDED, reason="It is suspended.", waiting_since=1.0)
     return replace(job, decision=decision)
+
+
+async def test_what_pods_are_reckoned_to_ask_for_is_what_they_ask_for(
+    api: Api, cluster: Cluster, namespace: Namespace, tmp_path: Path
+) -> None:
+    """The operator puts a container of its own before the launcher's."""
+    await defined(cluster)
+    jobs = elastic(api, namespace, tmp_path)
+    await jobs.submit("a", 2)
+    await namespace.node()
+    async with operating(cluster, namespace.name):
+        await namespace.running("a-launcher")
+    around = await OnCluster.open(str(cluster.kubeconfig), Settings(), Clock())
+    try:
+        ask = around.training_jobs.ask(cluster_job(namespace.name, "trainingjob", "a"))
+        assert ask is not None
+        assert ask.launcher is not None
+        asked = {"a-launcher": ask.launcher.requests, "a-worker-0": ask.worker.requests}
+        for name, requests in asked.items():
+            assert around.view.pods[ObjectKey(namespace.name, name)].requests == requests
+    finally:
+        await around.close()
 
 
 async def test_suspended_jobs_are_granted_what_their_templates_ask_for(
