@@ -43,7 +43,12 @@ class Policy:
         float, Meta(gt=0, description="Suspends without an acknowledgement where no deadline is known.")
     ] = 300.0
     resume_delay_seconds: Annotated[
-        float, Meta(ge=0, description="Lets more capacity arrive before a start below the requested size, or a growth.")
+        float,
+        Meta(
+            ge=0,
+            description="Lets more capacity arrive before a start below the requested size, or a growth; lets a "
+            "cluster's scheduler bind the pods that wait already before a job resumes.",
+        ),
     ] = 2.0
     resume_timeout_seconds: Annotated[
         float, Meta(gt=0, description="A resume that has not started by then is given up and tried again later.")

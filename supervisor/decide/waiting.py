@@ -48,10 +48,14 @@ def _granted(s: Situation, before: Decision) -> Decision:
 
 
 def start_at(s: Situation, decision: Decision) -> float:
-    """When a start on the granted hosts is due: at once at full size, else when more had its chance to arrive."""
+    """When a start on the granted hosts is due: at once at full size, else when more had its chance to arrive.
+
+    Room on a cluster is anybody's: pods that wait for it already have it first, which takes the scheduler a moment.
+    """
     if s.view.probe:
         return probe_at(decision, s.policy)
-    delay = 0.0 if len(s.view.granted) >= s.job.spec.requested_workers else s.policy.resume_delay_seconds
+    at_once = len(s.view.granted) >= s.job.spec.requested_workers and not s.job.spec.operated
+    delay = 0.0 if at_once else s.policy.resume_delay_seconds
     return max((decision.capacity_since or s.now) + delay, decision.not_before or s.now)
 
 

@@ -142,9 +142,22 @@ def test_an_acknowledged_stop_suspends_until_it_is_confirmed() -> None:
     job, planned = decide(observing(job, running=False, exit_code=-9), seeing(granted=first(6)), at=9)
     assert (job.decision.phase, planned.actions) == (Phase.SUSPENDED, (SuspendRun(1),))
     job = observing(job, applied=job.decision.generation)
-    job, planned = decide(job, seeing(granted=first(6)), at=10)
+    job, _ = decide(job, seeing(granted=first(6)), at=10)
+    job, planned = decide(job, seeing(granted=first(6)), at=10 + POLICY.resume_delay_seconds)
     assert (job.decision.phase, job.decision.run) == (Phase.RESUMING, 2)
     assert planned.actions == (SetHostList(first(6), frozenset()), StartRun(2))
+
+
+def test_room_is_there_for_a_moment_before_it_is_used() -> None:
+    """Pods that wait for it already have it first, also where it is enough for all."""
+    job, planned = decide(suspended_job(asked()), seeing(granted=first(6)), at=1)
+    assert (job.decision.phase, planned.wake_at) == (Phase.SUSPENDED, T0 + 1 + POLICY.resume_delay_seconds)
+    job, _ = decide(job, seeing(), at=2)
+    job, _ = decide(job, seeing(granted=first(6)), at=3)
+    job, _ = decide(job, seeing(granted=first(6)), at=2.9 + POLICY.resume_delay_seconds)
+    assert job.decision.phase is Phase.SUSPENDED
+    job, _ = decide(job, seeing(granted=first(6)), at=3 + POLICY.resume_delay_seconds)
+    assert job.decision.phase is Phase.RESUMING
 
 
 def test_a_smaller_resume_runs_on_what_it_was_granted() -> None:
@@ -165,7 +178,8 @@ def test_a_smaller_resume_runs_on_what_it_was_granted() -> None:
 def test_a_resume_that_does_not_come_up_is_suspended_again() -> None:
     """With a pause that grows, and the same number is not used twice."""
     job, _ = decide(suspended_job(asked()), seeing(granted=first(6)), at=1)
-    late = 1 + POLICY.resume_timeout_seconds
+    job, _ = decide(job, seeing(granted=first(6)), at=1 + POLICY.resume_delay_seconds)
+    late = 1 + POLICY.resume_delay_seconds + POLICY.resume_timeout_seconds
     job, planned = decide(observing(job, applied=job.decision.generation), seeing(), at=late)
     assert (job.decision.phase, job.decision.failed_resumes) == (Phase.SUSPENDED, 1)
     assert planned.actions == (SuspendRun(2),)
