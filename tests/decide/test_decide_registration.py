@@ -14,6 +14,7 @@ from supervisor.decide.registration import (
     admit,
     observe,
     register,
+    run_of,
 )
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName
@@ -157,3 +158,17 @@ def test_a_saved_checkpoint_says_more_than_having_left() -> None:
 def test_hosts_of_a_first_hello_are_the_jobs() -> None:
     """A taken-over run keeps all hosts that its launcher lists."""
     assert register(None, _hello(), live=False, now=T0).decision.hosts == hosts(1, 2, 3, 4, 5, 6)
+
+
+def test_a_process_that_names_no_run_is_of_the_one_that_goes_on() -> None:
+    """Between two runs it waits, as it may be of the next; one that was told its run stays with it."""
+    job = observing(running_job(), run=2)
+    assert run_of(job, "job", None) == 2
+    assert (run_of(job, "job", 1), run_of(job, "job", 2)) == (1, 2)
+    between = observing(job, running=False)
+    assert run_of(between, "job", 2) == 2
+    for known, uid, run in ((between, "job", None), (job, "job", 3), (job, "earlier", None), (None, "job", None)):
+        with pytest.raises(UnknownJobError):
+            run_of(known, uid, run)
+    with pytest.raises(RunIsOverError):
+        run_of(observing(job, result=Result.SUCCEEDED), "job", None)

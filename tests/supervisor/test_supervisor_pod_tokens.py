@@ -108,6 +108,7 @@ class Script:
     keys: list[Key] = field(default_factory=lambda: [FIRST])
     status: int = 200
     reviews: bool = True
+    audience: str = AUDIENCE
     good: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
@@ -130,7 +131,7 @@ class Script:
         user = self.good.get(token)
         status: dict[str, Any] = {"authenticated": user is not None}
         if user is not None:
-            status |= {"audiences": [AUDIENCE], "user": user}
+            status |= {"audiences": [self.audience], "user": user}
         return web.json_response({"status": status}, status=201)
 
     def _answer(self, request: web.Request, body: Any) -> web.Response:
@@ -376,7 +377,9 @@ async def test_where_no_keys_are_published_each_token_is_reviewed_once(tmp_path:
     good, bad = signed(), signed(SECOND)
     extra = {"authentication.kubernetes.io/pod-name": ["worker-0"], "authentication.kubernetes.io/pod-uid": ["uid"]}
     user = {"username": "system:serviceaccount:space:default", "extra": extra}
-    people = {signed(sub=name): {**user, "username": name} for name in ("admin", "system:node:n", "a:b:c:d")}
+    people = {
+        signed(sub=name): {**user, "username": name} for name in ("admin", "system:node:n", "nobody:else:space:default")
+    }
     no_pod = signed(sub="no pod")
     script = Script(status=status, good={good: user, **people, no_pod: {**user, "extra": {}}})
     async with judging(tmp_path, script) as one:
@@ -390,6 +393,22 @@ async def test_where_no_keys_are_published_each_token_is_reviewed_once(tmp_path:
             with pytest.raises(BadTokenError):
                 await one.bearer(token)
         assert one.count(REVIEWS) == 3 + len(people)
+
+
+async def test_a_review_for_others_or_of_no_pod_is_worth_nothing(tmp_path: Path) -> None:
+    """An API server that knows no audiences answers for its own; a token of no pod is no pod's that is not seen yet."""
+    user = {"username": "system:serviceaccount:space:default"}
+    extra = {"authentication.kubernetes.io/pod-name": ["worker-0"], "authentication.kubernetes.io/pod-uid": ["uid"]}
+    token = signed()
+    for script in (
+        Script(status=404, audience="https://cluster", good={token: {**user, "extra": extra}}),
+        Script(status=404, good={token: user}),
+    ):
+        async with judging(tmp_path, script) as one:
+            one.pods.synced = False
+            with pytest.raises(BadTokenError):
+                await one.bearer(token)
+            assert one.count(REVIEWS) == 1
 
 
 async def test_a_token_that_nobody_can_review_is_not_bad(tmp_path: Path) -> None:
