@@ -14,12 +14,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from . import flag
-from .state import Line, State, advance, apply, terminated
+from .state import Line, State, advance, annotated, apply, terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .values import Notice
+    from .values import Directive, Notice
 
 _MOST_NOTICES = 64  # waiting for a callback that does not return; the oldest are dropped
 
@@ -77,16 +77,29 @@ class Monitor:
             self._notices.append(line.notice)
             self._become(apply(self._heard, line, time.monotonic()))
 
-    def keep_time(self) -> None:
-        """Let pending directives take effect when they are due; does not return."""
+    def annotated(self, directive: Directive, *, is_news: bool) -> None:
+        """Apply what the pod's annotation says; as for `receive`."""
         with self._changed:
-            while True:
+            said = annotated(self._heard, directive, is_news=is_news)
+            if said is not self._heard:
+                self._become(said)
+
+    def keep_time(self, look: Callable[[], float | None]) -> None:
+        """Let pending directives take effect when they are due, and look elsewhere meanwhile; does not return.
+
+        Args:
+            look: called now and then, at the latest after as many seconds as it said; None = no need to.
+        """
+        while True:
+            seconds = look()
+            with self._changed:
                 now = time.monotonic()
                 due = advance(self._heard, now)
                 if due is not self._heard:
                     self._become(due)
                 pending = self._heard.pending
-                self._changed.wait(None if pending is None else min(pending.due - now, threading.TIMEOUT_MAX))
+                waits = [threading.TIMEOUT_MAX if pending is None else pending.due - now, seconds]
+                self._changed.wait(min(each for each in waits if each is not None))
 
     def checkpoint_saved(self, step: int | None) -> None:
         """Note that a checkpoint is on disk, to be reported."""

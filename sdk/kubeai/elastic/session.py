@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import operator
 import os
 import sys
@@ -17,6 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from . import farewell, flag, identity, wire
+from .annotations import Annotations
 from .listener import Listener
 from .monitor import Monitor
 from .ranks import RankWatch
@@ -81,11 +83,13 @@ class Session:
     def _start(self) -> None:
         try:
             flag.raise_anew()
-            uplink = Uplink(identity.directory())
+            home = identity.directory()
+            uplink, annotations = Uplink(home), Annotations(home, self._monitor)
             listener = Listener(self._monitor, uplink, self._voice)
             reporter = Reporter(self._monitor, uplink, self._ranks, self._calls, self._voice)
             os.register_at_fork(after_in_child=self._abandon)
-            for name, task in (("time", self._monitor.keep_time), ("report", reporter.run), ("listen", listener.run)):
+            keep_time = functools.partial(self._monitor.keep_time, annotations.look)
+            for name, task in (("time", keep_time), ("report", reporter.run), ("listen", listener.run)):
                 threading.Thread(target=self._guarded, args=(task,), name=f"kubeai-{name}", daemon=True).start()
             atexit.register(self._end, uplink, listener)
         except Exception as error:  # noqa: BLE001 - no memory, no threads: whatever it is, training goes on

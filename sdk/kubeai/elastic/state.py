@@ -107,6 +107,18 @@ def apply(state: State, line: Line, now: float) -> State:
     return advance(replace(heard, pending=Pending(line.directive, now + line.act_in), gone_at=gone_at), now)
 
 
+def annotated(state: State, directive: Directive, *, is_news: bool) -> State:
+    """The state after the pod's annotation has said this; a supervisor that has said more since then is believed.
+
+    Of a directive that is no news only a supervisor can say whether it is for this run.
+    """
+    last = state.directive if state.pending is None else state.pending.directive
+    is_ours = is_news if last == NOTHING_HEARD else directive.run == last.run
+    if state.directive.is_final or not is_ours or directive.generation < last.generation:
+        return state
+    return replace(state, directive=replace(directive, job=last.job), pending=None)
+
+
 def advance(state: State, now: float) -> State:
     """The state at `now`: what was pending and is due has taken effect."""
     if state.pending is None or now < state.pending.due:

@@ -1,0 +1,85 @@
+"""The second path: a directive in an annotation of this process's pod, which a volume shows as a file.
+
+It needs no network of the pod's. The kubelet shows a changed annotation within a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .values import Directive, DirectiveKind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .monitor import Monitor
+
+FILE = "annotations"
+KEY = "job-supervisor.kube-ai.io/directive"
+
+_LOOK_SECONDS = 1.0
+_MOST_BYTES = 1024 * 1024  # of all annotations of an object Kubernetes takes 256 KiB, here escaped
+_FIELDS = 3
+_MOST_DIGITS = 16  # as many as every JSON parser keeps; Python itself refuses to read thousands
+
+
+class Annotations:
+    """Looks at the file, and hands on what it says of this process.
+
+    A directive that was there before this process may have been for an earlier one in the same pod. It counts only
+    once the supervisor has said that this process is of that run.
+    """
+
+    def __init__(self, directory: Path, monitor: Monitor) -> None:
+        self._path = directory / FILE
+        self._monitor = monitor
+        self._version: tuple[int, int] | None = None
+        self._said: Directive | None = None
+        self._is_there = self._reread()
+        self._before = self._said
+
+    def look(self) -> float | None:
+        """Look once; seconds until the next time, None where there is no such file, which is so from the start."""
+        if not self._is_there:
+            return None
+        self._reread()
+        if self._said is not None:
+            self._monitor.annotated(self._said, is_news=self._said != self._before)
+        return _LOOK_SECONDS
+
+    def _reread(self) -> bool:
+        try:
+            found = self._path.stat()
+            version = (found.st_ino, found.st_mtime_ns)
+            if version != self._version:
+                with self._path.open("rb") as file:
+                    self._said = parse(file.read(_MOST_BYTES).decode(errors="replace"))
+                self._version = version
+        except OSError:
+            return False
+        return True
+
+
+def parse(text: str) -> Directive | None:
+    """The directive among annotations as the kubelet writes them, one `key="value"` a line; None without a good one."""
+    for line in text.splitlines():
+        key, _, quoted = line.partition("=")
+        if key == KEY:
+            return _directive(quoted)
+    return None
+
+
+def _directive(quoted: str) -> Directive | None:
+    """Of `"RUN GENERATION STOP|LEAVE REASON"`."""
+    words = quoted[1:-1].split(" ", _FIELDS)
+    if not (len(quoted) > 1 and quoted[0] == quoted[-1] == '"' and len(words) >= _FIELDS):
+        return None
+    run, generation, kind = words[:_FIELDS]
+    if not (_is_number(run) and _is_number(generation) and kind in ("STOP", "LEAVE")):
+        return None
+    reason = words[_FIELDS].replace('\\"', '"') if len(words) > _FIELDS else "an annotation of the pod says so"
+    return Directive(DirectiveKind(kind), job="", run=int(run), generation=int(generation), reason=reason)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
