@@ -23,7 +23,7 @@ from supervisor.fanout.processes import Processes
 from supervisor.health import Standing, SupervisorHealth
 from supervisor.identity.bearers import Bearers
 from supervisor.identity.tokens import Tokens
-from supervisor.ingest.ageing import Ageing
+from supervisor.ingest.ageing import Ageing, nobody_sees
 from supervisor.ingest.agents import AgentPorts, ReclaimService
 from supervisor.ingest.launchers import LauncherEndpoints
 from supervisor.ingest.pod_reports import PodReports, nowhere
@@ -87,7 +87,7 @@ class Supervisor:
             )
         )
         bearer = Bearers(tokens, cluster.pod_tokens if cluster else None).bearer
-        self._ageing = Ageing(store, self._agents, settings, clock)
+        self._ageing = Ageing(store, self._agents, cluster.is_there if cluster else nobody_sees, settings, clock)
         self._pod_reports = PodReports(cluster.node_of if cluster else nowhere, lambda: store.snapshot().notices)
         self._reclaim = ReclaimService(
             AgentPorts(

@@ -15,7 +15,7 @@ from supervisor.cluster.view import ClusterView
 from supervisor.decide.grant import Grant
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.notice import Subject
+from supervisor.domain.notice import API_SOURCES, ReclaimNotice, Subject, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.identity.pods import PodTokens
 from supervisor.identity.published import PublishedKeys
@@ -130,6 +130,18 @@ class OnCluster:
     def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, Grant]:
         """See `supervisor.control.facts.Surroundings`."""
         return self._shares.granted(jobs, noticed)
+
+    def is_there(self, notice: ReclaimNotice) -> bool | None:
+        """Whether the subject is there; None where the cluster cannot tell, as of the machines that agents speak of."""
+        subject = notice.subject
+        if subject.kind is SubjectKind.NODE:
+            here = self.view.node_uids.get(Host(subject.name)) == subject.uid
+            return here if notice.source in API_SOURCES else None
+        pod = self.view.pod(subject.uid)
+        if pod is None or pod.over:
+            return False
+        # One that has been told to end may stay in the list for as long as its node does not answer.
+        return True if pod.deleted_at is None else None
 
     def node_of(self, pod: Subject) -> Host | None:
         """The node that a pod is bound to, which never changes; None where it is not seen."""

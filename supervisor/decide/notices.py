@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
@@ -20,24 +21,36 @@ def accept(known: ReclaimNotice | None, report: Report, now: float, policy: Poli
     return _episode(report, 1, now, policy) if known is None else _announced(known, report, now, policy)
 
 
-def settle(notice: ReclaimNotice, *, agent_connected: bool, now: float, policy: Policy) -> ReclaimNotice:
-    """What time and the agent's presence make of an active notice whose deadline has passed.
+class Seen(StrEnum):
+    """What is known of whether the subject of a notice is there.
 
-    An agent that speaks for its node proves that the node is there; of a pod it proves nothing, and the pod is gone.
+    THERE: somebody sees it or speaks for it. SILENT: nobody does, which proves nothing before the deadline.
+    GONE: whoever would see it says that it is not there.
     """
-    if notice.state is not NoticeState.ACTIVE:
-        return notice
-    if now < settles_at(notice, agent_connected=agent_connected, policy=policy):
-        return notice
-    alive = agent_connected and notice.subject.kind is SubjectKind.NODE
-    return replace(notice, state=NoticeState.EXPIRED if alive else NoticeState.GONE, ended_at=now)
+
+    THERE = "there"
+    SILENT = "silent"
+    GONE = "gone"
 
 
-def settles_at(notice: ReclaimNotice, *, agent_connected: bool, policy: Policy) -> float:
+def settle(notice: ReclaimNotice, seen: Seen, now: float, policy: Policy) -> ReclaimNotice:
+    """What time makes of an active notice whose subject is seen like that."""
+    if notice.state is not NoticeState.ACTIVE or now < settles_at(notice, seen, policy):
+        return notice
+    state = NoticeState.EXPIRED if seen is Seen.THERE else NoticeState.GONE
+    return replace(notice, state=state, ended_at=now)
+
+
+def settles_at(notice: ReclaimNotice, seen: Seen, policy: Policy) -> float:
     """The instant at which `settle` will change an active notice, if nothing else does before."""
-    alive = agent_connected and notice.subject.kind is SubjectKind.NODE
-    grace = policy.expire_seconds if alive else policy.gone_grace_seconds
-    return deadline_of(notice, policy) + grace
+    match seen:
+        case Seen.THERE:
+            return deadline_of(notice, policy) + policy.expire_seconds
+        case Seen.SILENT:
+            return deadline_of(notice, policy) + policy.gone_grace_seconds
+        case Seen.GONE:
+            # Whoever sees subjects may be a moment behind whoever told of this one.
+            return notice.first_seen + policy.gone_grace_seconds
 
 
 def replaced(notice: ReclaimNotice, uid: str, now: float) -> ReclaimNotice:

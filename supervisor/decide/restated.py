@@ -61,7 +61,7 @@ def weigh(
 
 def _is_news(known: ReclaimNotice | None, word: Word) -> bool:
     if word.announcement is Announcement.WITHDRAWN:
-        return known is not None and known.state is NoticeState.ACTIVE
+        return known is not None and known.holds
     if known is None or known.state is NoticeState.WITHDRAWN:
         return True
     if known.state is NoticeState.ACTIVE:

@@ -1,12 +1,14 @@
 """What time alone does to notices: gone, or expired."""
 
+from collections.abc import Callable
+
 import structlog
 
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
-from supervisor.decide.notices import settle, settles_at
+from supervisor.decide.notices import Seen, settle, settles_at
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
@@ -19,12 +21,32 @@ _RETRY_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
-class Ageing:
-    """Ends the notices whose time has come. `poke` whenever the store has changed, or an agent comes or goes."""
+def nobody_sees(_notice: ReclaimNotice) -> None:
+    """Stand-alone there is nobody but the agents."""
 
-    def __init__(self, store: Store, agents: Agents, policy: Policy, clock: Clock) -> None:
+
+class Ageing:
+    """Ends the notices whose time has come. `poke` whenever the store has changed, or a subject comes or goes.
+
+    Args:
+        store: Holds the notices.
+        agents: Speak for their nodes.
+        is_there: Whether a notice's subject is there; None where nobody but an agent could say.
+        policy: When what ends.
+        clock: The supervisor's.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        agents: Agents,
+        is_there: Callable[[ReclaimNotice], bool | None],
+        policy: Policy,
+        clock: Clock,
+    ) -> None:
         self._store = store
         self._agents = agents
+        self._is_there = is_there
         self._policy = policy
         self._clock = clock
         self._wakeup = Wakeup()
@@ -58,7 +80,7 @@ class Ageing:
             now = self._clock.now()
             if known is None or self._due(known) > now:
                 return known
-            return settle(known, agent_connected=self._silent_since(known) is None, now=now, policy=self._policy)
+            return settle(known, self._seen(known)[0], now, self._policy)
 
         failpoint(At.NOTICE_AGEING)
         try:
@@ -74,12 +96,16 @@ class Ageing:
 
     def _due(self, notice: ReclaimNotice) -> float:
         """When time ends an active notice. An agent that lost its stream a moment ago is not silent yet."""
-        silent = self._silent_since(notice)
-        at = settles_at(notice, agent_connected=silent is None, policy=self._policy)
-        return at if silent is None else max(at, silent + self._policy.gone_grace_seconds)
+        seen, since = self._seen(notice)
+        return max(settles_at(notice, seen, self._policy), since + self._policy.gone_grace_seconds)
 
-    def _silent_since(self, notice: ReclaimNotice) -> float | None:
-        """Since when nobody speaks for the subject; a pod has nobody who would, and is not waited for."""
+    def _seen(self, notice: ReclaimNotice) -> tuple[Seen, float]:
+        """With the instant since when nobody has spoken for the subject, where that is known."""
+        there = self._is_there(notice)
+        if there is not None:
+            return (Seen.THERE if there else Seen.GONE), 0.0
         if notice.subject.kind is SubjectKind.POD:
-            return None
-        return self._agents.silent_since(Host(notice.subject.name))
+            # An agent that speaks proves that its node is there; of a pod it proves nothing.
+            return Seen.SILENT, 0.0
+        silent = self._agents.silent_since(Host(notice.subject.name))
+        return (Seen.THERE, 0.0) if silent is None else (Seen.SILENT, silent)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import grants
-from supervisor.decide.notices import Today, accept, noticed_hosts, replaced, settle, settles_at
+from supervisor.decide.notices import Seen, Today, accept, noticed_hosts, replaced, settle, settles_at
 from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, actions, plan
 from supervisor.decide.policy import Policy
@@ -372,7 +372,7 @@ class World:
         yield from (planned.wake_at for planned in self.plans.values() if planned.wake_at is not None)
         for notice in self.notices.values():
             if notice.state is NoticeState.ACTIVE:
-                yield settles_at(notice, agent_connected=self._connected(notice), policy=POLICY)
+                yield settles_at(notice, self._seen(notice), POLICY)
 
     def _decide(self, name: JobName, view: View) -> bool:
         job = self.jobs[name]
@@ -384,11 +384,11 @@ class World:
 
     def _age(self) -> None:
         for key, notice in self.notices.items():
-            self.notices[key] = settle(notice, agent_connected=self._connected(notice), now=self.now, policy=POLICY)
+            self.notices[key] = settle(notice, self._seen(notice), self.now, POLICY)
 
-    def _connected(self, notice: ReclaimNotice) -> bool:
+    def _seen(self, notice: ReclaimNotice) -> Seen:
         machine = self.machines.get(Host(notice.subject.name))
-        return machine is not None and machine.connected
+        return Seen.THERE if machine is not None and machine.connected else Seen.SILENT
 
     def _greet(self, machine: Machine) -> None:
         for key, notice in self.notices.items():

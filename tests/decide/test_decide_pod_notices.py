@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.notices import accept, settle, settles_at
+from supervisor.decide.notices import accept
 from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, Subject, SubjectKind
 from tests.decide.decide_builders import POLICY, T0, notice, report
 
@@ -19,16 +19,6 @@ def pod_report(left: float | None = 30.0, *, session: int = 1, revision: int = 1
 def pod_notice(state: NoticeState = NoticeState.ACTIVE, ended_at: float | None = None) -> ReclaimNotice:
     """A pod is to be gone 30 s after `T0`."""
     return replace(notice(1, left=30.0, state=state), subject=POD, ended_at=ended_at)
-
-
-@pytest.mark.parametrize("agent_connected", [True, False])
-def test_a_pod_is_gone_a_little_after_its_deadline_whoever_speaks(*, agent_connected: bool) -> None:
-    """Its node lives on, and so does the node's agent; the pod's uid never comes back."""
-    known = pod_notice()
-    due = settles_at(known, agent_connected=agent_connected, policy=POLICY)
-    assert due == T0 + 30 + POLICY.gone_grace_seconds
-    for now, state in ((due - 0.1, NoticeState.ACTIVE), (due, NoticeState.GONE)):
-        assert settle(known, agent_connected=agent_connected, now=now, policy=POLICY).state is state
 
 
 @pytest.mark.parametrize("left", [30.0, 0.0, -4000.0, None])

@@ -98,14 +98,14 @@ def test_an_old_word_is_expired_on_arrival() -> None:
     assert _known(_word(left=-1)).state is NoticeState.ACTIVE
 
 
-def test_a_withdrawal_ends_what_is_announced_alone() -> None:
+def test_a_withdrawal_ends_what_holds_alone() -> None:
     """Nothing is stored for the many objects that say of themselves that they will not be reclaimed."""
     assert _after(_withdrawal()) is None
     known = _known(_word(), _withdrawal())
     assert (known.state, known.revision) == (NoticeState.WITHDRAWN, 11)
     assert weigh(known, _withdrawal(12), T0 + 2, THERE + 2, POLICY) is known
-    gone = replace(_known(_word()), state=NoticeState.GONE, ended_at=T0 + 1)
-    assert weigh(gone, _withdrawal(), T0 + 2, THERE + 2, POLICY) is gone
+    expired = replace(_known(_word()), state=NoticeState.EXPIRED, ended_at=T0 + 1)
+    assert weigh(expired, _withdrawal(), T0 + 2, THERE + 2, POLICY) is expired
 
 
 def test_an_announcement_after_the_withdrawal_is_a_new_episode() -> None:

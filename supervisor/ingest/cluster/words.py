@@ -119,11 +119,13 @@ class ClusterWords:
             words = (node_word(node, lead), event_word(self._events.about_node(node), subject))
         yield from (word for word in words if word is not None)
 
-    def _pod_moved(self, _before: Pod | None, after: Pod | None) -> None:
+    def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
+        self._forget(before)
         if after is not None and after.opted_in:
             self._look_at(pod_subject(after))
 
-    def _node_moved(self, _before: Node | None, after: Node | None) -> None:
+    def _node_moved(self, before: Node | None, after: Node | None) -> None:
+        self._forget(before)
         if after is not None:
             self._look_at(node_subject(after))
 
@@ -137,6 +139,11 @@ class ClusterWords:
             self._look_at(pod_subject(pod))
         elif node is not None and involved.kind == "Node":
             self._look_at(node_subject(node))
+
+    def _forget(self, before: Pod | Node | None) -> None:
+        """A supervisor that does not lead looks at nothing, for days: what has gone meanwhile must not pile up."""
+        if before is not None:
+            self._changed.pop(before.metadata.uid, None)
 
     def _look_at(self, subject: Subject) -> None:
         self._changed[subject.uid] = subject

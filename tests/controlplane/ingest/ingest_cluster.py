@@ -16,6 +16,9 @@ PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
 EVENTS = "/api/v1/namespaces/default/events"
 _ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
+_CLOCK_SECONDS = 2.0
+"""What a Date of whole seconds is good for."""
+
 _OPT_IN = {"job-supervisor.kube-ai.io/spot-instance": "true"}
 
 
@@ -40,18 +43,17 @@ class Scene:
         """May do everything."""
         return self.place.api
 
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """Of a supervisor that keeps everything there."""
-        return {"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(self.place.kubeconfig)}
-
     @asynccontextmanager
-    async def supervisor(self, directory: Path, *nodes: str, **settings: str) -> AsyncIterator[World]:
-        """A real supervisor, and real agents of those nodes."""
-        given = Given(
-            supervisor={**self.settings, **{f"JOB_SUPERVISOR_{name}": each for name, each in settings.items()}}
-        )
-        async with world(directory, nodes, given=given) as one:
+    async def supervisor(
+        self, directory: Path, *nodes: str, kubeconfig: Path | None = None, **settings: str
+    ) -> AsyncIterator[World]:
+        """A real supervisor that keeps everything there, and real agents of those nodes."""
+        variables = {
+            "JOB_SUPERVISOR_STORE": "kubernetes",
+            "KUBECONFIG": str(kubeconfig or self.place.kubeconfig),
+            **{f"JOB_SUPERVISOR_{name}": value for name, value in settings.items()},
+        }
+        async with world(directory, nodes, given=Given(supervisor=variables)) as one:
             yield one
 
     async def pod(self, name: str, *, opted_in: bool = True, node: str = "") -> Any:
@@ -77,8 +79,8 @@ class Scene:
         """What a node problem detector writes."""
         await self.api.patch(f"{NODES}/{name}/status", {"status": {"conditions": conditions}})
 
-    async def event(self, name: str, reason: str, about: Any, *, at: float = 0.0, uid: str | None = None) -> None:
-        """An Event, as the cloud's controllers write it: no eventTime, no reporter."""
+    async def event(self, name: str, reason: str, about: Any, *, at: float = 0.0, uid: str | None = None) -> str:
+        """An Event, as the cloud's controllers write it: no eventTime, no reporter; returns its time."""
         metadata = about["metadata"]
         kind = "Pod" if "namespace" in metadata else "Node"
         involved = {"kind": kind, "name": metadata["name"], "uid": metadata["uid"] if uid is None else uid}
@@ -92,11 +94,12 @@ class Scene:
             "lastTimestamp": stamp(at),
             "count": 1,
         }
-        await self.api.create(EVENTS, event)
+        return str((await self.api.create(EVENTS, event))["lastTimestamp"])
 
-    async def repeat(self, name: str, count: int, at: float) -> None:
-        """The same Event once more."""
-        await self.api.patch(f"{EVENTS}/{name}", {"count": count, "lastTimestamp": stamp(at)})
+    async def repeat(self, name: str, count: int, at: float) -> str:
+        """The same Event once more; returns its time."""
+        repeated = await self.api.patch(f"{EVENTS}/{name}", {"count": count, "lastTimestamp": stamp(at)})
+        return str(repeated["lastTimestamp"])
 
     async def notice(self, subject: str, source: str, state: str = "active", episode: int = 1) -> Any:
         """The resource of that notice, once it says so."""
@@ -120,10 +123,11 @@ class Scene:
         return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in await self.notices()}
 
 
-def left(notice: Any) -> float:
-    """Seconds from now until the notice's deadline."""
-    deadline = datetime.fromisoformat(notice["status"]["deadline"])
-    return (deadline - datetime.now(UTC)).total_seconds()
+def lead(notice: Any, since: str) -> float:
+    """Seconds from that instant to the end which is announced, which is the deadline too where the clocks agree."""
+    announced = datetime.fromisoformat(notice["status"]["announced"])
+    assert abs((datetime.fromisoformat(notice["status"]["deadline"]) - announced).total_seconds()) < _CLOCK_SECONDS
+    return (announced - datetime.fromisoformat(since)).total_seconds()
 
 
 @asynccontextmanager

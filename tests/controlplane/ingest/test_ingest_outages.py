@@ -1,0 +1,69 @@
+"""What the supervisor does where the API server does not tell it of reclaims."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.controlplane.controlplane_api import until
+from tests.controlplane.controlplane_binaries import Program
+from tests.controlplane.controlplane_credentials import write_kubeconfig
+from tests.controlplane.controlplane_namespace import Namespace
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.controlplane.ingest.ingest_cluster import Scene, condition, scene
+from tests.controlplane.store.store_cluster import OWN_RULES, RULES, api_server
+
+
+@pytest.fixture
+def own_plane(programs: Mapping[Program, Path], tmp_path: Path) -> Iterator[ControlPlane]:
+    """An API server for one test."""
+    with api_server(programs, tmp_path / "plane") as running:
+        yield running
+
+
+async def test_an_api_server_that_comes_back_is_heard_again(own_plane: ControlPlane, tmp_path: Path) -> None:
+    """Its absence withdraws nothing and ends nothing; nothing is written twice."""
+    async with scene(own_plane) as here, here.supervisor(tmp_path, GONE_GRACE_SECONDS="0.2"):
+        pod, node = await here.pod("p"), await here.node("n")
+        await here.event("e1", "BestEffortToBeReleased", pod)
+        await here.node_says("n", condition("InstanceExpired"))
+        await here.notice("default/p", "event")
+        await here.notice("n", "node-condition")
+        before = await here.versions()
+        own_plane.kill(Program.API_SERVER)
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await here.notices()
+        own_plane.compact()
+        own_plane.launch(Program.API_SERVER)
+        own_plane.wait_ready(Program.API_SERVER)
+        await here.event("e2", "InstanceToBeTerminated", node)
+        marker = await here.notice("n", "event")
+        after = await here.versions()
+        del after[marker["metadata"]["name"]]
+        assert after == before
+
+
+async def test_without_the_right_to_events_the_rest_goes_on(here: Scene, tmp_path: Path) -> None:
+    """The log says what is missing, once for each watch; conditions are taken in."""
+    cluster = here.place.plane.cluster
+    namespace = Namespace(cluster, here.api)
+    await here.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})
+    rules = [rule for rule in RULES if "events" not in rule.get("resources", ())]
+    assert len(rules) == len(RULES) - 1
+    await namespace.account("deaf", cluster_rules=(*rules, *OWN_RULES))
+    kubeconfig = tmp_path / "deaf.kubeconfig"
+    write_kubeconfig(kubeconfig, cluster.url, cluster.ca, await namespace.token("deaf"), "default")
+    await here.node("n")
+    async with here.supervisor(tmp_path / "world", kubeconfig=kubeconfig, RECLAIM_EVENTS="Soon:60") as one:
+        await here.node_says("n", condition("InstanceExpired"))
+        await here.notice("n", "node-condition")
+        log = one.places.log("supervisor")
+
+        async def said() -> bool:
+            return "watch of events" in log.read_text()
+
+        await until(said, "the log to name what is missing")
+        lines = [line for line in log.read_text().splitlines() if "watch of events" in line]
+        assert len(lines) == 1
+        assert "forbidden" in lines[0]
