@@ -98,6 +98,24 @@ def test_a_node_is_available_whatever_is_known_of_its_pods(pods: SourceState) ->
     assert not agents.available()
 
 
+def test_only_metadata_that_were_asked_can_deny_a_reclaim() -> None:
+    """A node that is not spot is available, but nobody asked it: what the API server says of it counts."""
+    agents = Agents(lambda _node: None, lambda: 0.0)
+    stream, node, sources = object(), Host("n1"), (Source("one"), Source("two"))
+    agents.connect(AgentView(node=node, uid="u", session=1, connected=True), stream)
+    for first in SourceState:
+        for second in SourceState:
+            agents.source(node, stream, sources[0], first)
+            agents.source(node, stream, sources[1], second)
+            assert (node in agents.denying()) is (
+                SourceState.CLEAR in {first, second} and {first, second} <= {SourceState.CLEAR, SourceState.NOT_SPOT}
+            )
+    agents.source(node, stream, sources[1], SourceState.CLEAR)
+    agents.source(node, stream, sources[0], SourceState.CLEAR)
+    agents.disconnect(node, stream)
+    assert node not in agents.denying()
+
+
 async def test_a_node_that_is_not_spot_is_known_as_such(served: Served) -> None:
     """Its agent says so of each source that it does not ask."""
     agent = served.peers.stranger(served.peers.tokens.agent("n1"))

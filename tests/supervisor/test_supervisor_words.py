@@ -1,0 +1,201 @@
+"""Taking in what the API server says: what is written, how much at once, and what happens where it cannot be."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.clock import ClusterClock
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.events import ClusterEvents
+from supervisor.cluster.view import ClusterView
+from supervisor.decide.policy import Policy
+from supervisor.domain.ids import NoticeId
+from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.ingest.cluster.words import ClusterWords
+from supervisor.store.interface import NoticeChange, StoreUnavailableError
+from supervisor.store.sqlite import SqliteStore
+from tests.supervisor.store_behaviour import opened
+
+_AHEAD = 3600.0
+"""Seconds by which the cluster's clock is ahead of ours."""
+
+
+class _Store(SqliteStore):
+    """A store that can be away, and counts what is asked of it."""
+
+    away = False
+    writes = 0
+    under_way = 0
+    most = 0
+
+    async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:
+        self.writes += 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await asyncio.sleep(0)
+            if self.away:
+                raise StoreUnavailableError("away")
+            return await super().put_notice(key, change)
+        finally:
+            self.under_way -= 1
+
+
+def _instant(seconds: float) -> str:
+    """So many seconds from now by the cluster's clock."""
+    return datetime.fromtimestamp(Clock().now() + _AHEAD + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _pod(name: str, version: int = 7, status: str = "True") -> dict[str, Any]:
+    """An opted-in pod that is expired."""
+    condition = {"type": "ContainerInstanceExpired", "status": status, "lastTransitionTime": _instant(-10)}
+    annotations = {"job-supervisor.kube-ai.io/spot-instance": "true"}
+    metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": str(version)}
+    return {"metadata": {**metadata, "annotations": annotations}, "status": {"conditions": [condition]}}
+
+
+def _node(name: str, made: float) -> dict[str, Any]:
+    metadata = {"name": name, "uid": f"{name}-uid", "resourceVersion": "7", "creationTimestamp": _instant(made)}
+    return {"metadata": metadata}
+
+
+def _event(name: str, node: str, made: float) -> dict[str, Any]:
+    """An Event about a node, as a node problem detector writes it: the node's name stands for its uid."""
+    metadata = {"name": name, "namespace": "default", "uid": name, "resourceVersion": "7"}
+    return {
+        "metadata": {**metadata, "creationTimestamp": _instant(made)},
+        "involvedObject": {"kind": "Node", "name": node, "uid": node},
+        "reason": "Soon",
+        "lastTimestamp": _instant(made),
+    }
+
+
+@dataclass
+class _Cluster:
+    """What a loopback API server lists, by path."""
+
+    lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    version: int = 10
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """A list, by a clock that is ahead."""
+        self.version += 1
+        items = self.lists.get(request.path.rsplit("/", 1)[-1], [])
+        date = datetime.fromtimestamp(Clock().now() + _AHEAD, UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        body = {"metadata": {"resourceVersion": str(self.version)}, "items": items}
+        return web.json_response(body, headers={"Date": date})
+
+
+@dataclass
+class _Scene:
+    cluster: _Cluster
+    view: ClusterView
+    events: ClusterEvents
+    words: ClusterWords
+    store: _Store
+
+    async def listed(self, **lists: list[dict[str, Any]]) -> bool:
+        """The cluster is like that, and is taken in; whether all of it is durable."""
+        self.cluster.lists = lists
+        for follower in (*self.view.followers, *self.events.followers.values()):
+            await follower.list()
+        return await self.words.once(self.store)
+
+    def states(self) -> dict[str, NoticeState]:
+        """Of all notices, by id."""
+        return {key: notice.state for key, notice in self.store.snapshot().notices.items()}
+
+
+@asynccontextmanager
+async def _scene(directory: Path) -> AsyncIterator[_Scene]:
+    cluster = _Cluster()
+    application = web.Application()
+    application.router.add_route("GET", "/{path:.*}", cluster.handle)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server = await ApiServer.connect(_kubeconfig(directory, runner.addresses[0][1]), 5.0)
+    clock = Clock()
+    time = ClusterClock(clock)
+    server.dated = time.told
+    view = ClusterView(server, frozenset(), clock, lambda: None)
+    events = ClusterEvents(server, {"Soon": 60.0}, clock)
+    words = ClusterWords(view, events, Policy(), clock, time.now)
+    try:
+        async with opened(lambda: _Store.open(directory / "store")) as store:
+            yield _Scene(cluster, view, events, words, store)
+    finally:
+        await server.close()
+        await runner.cleanup()
+
+
+def _kubeconfig(directory: Path, port: int) -> str:
+    content = {
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    }
+    file = directory / "kubeconfig"
+    file.write_text(json.dumps(content))
+    return str(file)
+
+
+async def test_instants_are_read_by_the_clock_of_the_api_server(tmp_path: Path) -> None:
+    """An hour between the two clocks moves no deadline."""
+    async with _scene(tmp_path) as one:
+        begun = Clock().now()
+        assert await one.listed(pods=[_pod("p")])
+        deadline = one.store.snapshot().notices[NoticeId("pod-condition/p")].deadline
+        assert deadline is not None
+        assert begun + 168 < deadline < Clock().now() + 172
+
+
+async def test_only_news_are_written_and_few_at_a_time(tmp_path: Path) -> None:
+    """A hundred pods at once leave half of the connection to others; the same pods again cost nothing."""
+    names = [f"p{number}" for number in range(100)]
+    async with _scene(tmp_path) as one:
+        assert await one.listed(pods=[_pod(name) for name in names])
+        assert one.states() == {f"pod-condition/{name}": NoticeState.ACTIVE for name in names}
+        assert (one.store.writes, one.store.most) == (100, 16)
+        at_first = one.cluster.lists["pods"]
+        again = [{**pod, "metadata": {**pod["metadata"], "resourceVersion": "9"}} for pod in at_first]
+        assert await one.listed(pods=again)
+        assert one.store.writes == 100
+
+
+async def test_what_cannot_be_stored_is_tried_again(tmp_path: Path) -> None:
+    """As it is by then: one that has gone meanwhile is nobody's business any more."""
+    async with _scene(tmp_path) as one:
+        one.store.away = True
+        assert not await one.listed(pods=[_pod("stays"), _pod("goes")])
+        assert not await one.words.once(one.store)
+        one.store.away = False
+        assert await one.listed(pods=[_pod("stays")])
+        assert one.states() == {"pod-condition/stays": NoticeState.ACTIVE}
+
+
+async def test_an_event_by_the_nodes_name_is_about_the_node_of_that_time(tmp_path: Path) -> None:
+    """One from before the node was made is about the node that had its name."""
+    async with _scene(tmp_path) as one:
+        events = [_event("e1", "old", made=-20), _event("e2", "fresh", made=-20)]
+        assert await one.listed(nodes=[_node("old", made=-500), _node("fresh", made=-5)], events=events)
+        assert one.states() == {"event/old-uid": NoticeState.ACTIVE}
+
+
+async def test_a_withdrawal_is_taken_in(tmp_path: Path) -> None:
+    """A list that came after an outage tells it as well as the watch would have."""
+    async with _scene(tmp_path) as one:
+        await one.listed(pods=[_pod("p", 7)])
+        await one.listed(pods=[_pod("p", 8, "Unknown")])
+        assert one.states() == {"pod-condition/p": NoticeState.ACTIVE}
+        await one.listed(pods=[_pod("p", 9, "False")])
+        assert one.states() == {"pod-condition/p": NoticeState.WITHDRAWN}
