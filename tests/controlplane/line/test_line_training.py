@@ -21,6 +21,7 @@ async def alone(own_controlplane: ControlPlane, tmp_path: Path) -> AsyncIterator
         yield one
 
 
+@pytest.mark.brief
 async def test_a_job_trains_for_real_and_succeeds(alone: World) -> None:
     """Each worker pod is a rank; the last step's parameters are those of one process that trained alone."""
     job = await alone.job("j", JobPlan(workers=3, steps=40))
@@ -32,6 +33,7 @@ async def test_a_job_trains_for_real_and_succeeds(alone: World) -> None:
     assert sorted(formed[0]) == names("j", range(3), launcher=False)
 
 
+@pytest.mark.brief
 async def test_a_suspended_job_goes_on_from_its_checkpoint(alone: World) -> None:
     """The annotation ends all of its processes; after the recipe a new run loads what was saved."""
     job = await alone.job("j", JobPlan(workers=2, steps=200, job_arguments="--checkpoint-every 10"))

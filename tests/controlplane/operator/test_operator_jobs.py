@@ -15,6 +15,7 @@ from tests.controlplane.operator.operator_jobs import RESUME, Jobs, names, opera
 _ALWAYS = {"restartPolicy": "Always"}
 
 
+@pytest.mark.brief
 async def test_a_job_has_its_workers_first_and_then_its_launcher(cluster: Cluster, jobs: Jobs) -> None:
     """Names, labels, owner and ConfigMap are those of the real one, and the status tells of it step by step."""
     async with operating(cluster, jobs.namespace.name):
@@ -66,6 +67,7 @@ async def test_the_end_of_the_launcher_is_the_end_of_the_job(cluster: Cluster, j
         await jobs.has_pods("j", "j-launcher")
 
 
+@pytest.mark.brief
 async def test_a_failed_launcher_starts_everything_again_and_counts_it(cluster: Cluster, jobs: Jobs) -> None:
     """All pods are new; when nothing of the limit is left, the job stays Failed."""
     async with operating(cluster, jobs.namespace.name):
@@ -122,6 +124,7 @@ async def test_the_annotation_flips_a_job_that_is_over(cluster: Cluster, jobs: J
         await jobs.phase("j", "Suspended")
 
 
+@pytest.mark.brief
 async def test_the_recipe_resumes_a_job(cluster: Cluster, jobs: Jobs) -> None:
     """Annotation away, status back to Created without conditions and lists: new pods, no restart counted."""
     async with operating(cluster, jobs.namespace.name):
@@ -201,6 +204,7 @@ async def test_a_lost_worker_is_not_replaced_unless_the_job_asks_for_it(cluster:
         await jobs.has_pods("j", *names("j", [1]))
 
 
+@pytest.mark.brief
 async def test_a_lost_worker_is_replaced_under_a_new_number(cluster: Cluster, jobs: Jobs) -> None:
     """Each time under one that nobody has had, so that no exclusion by name catches it."""
     async with operating(cluster, jobs.namespace.name):
