@@ -10,8 +10,8 @@ from simulator.cluster.places import Home, Places, write
 from simulator.cluster.ssh import HOSTS
 from simulator.et_operator.vocabulary import EDL
 
-PROBE_PORT = "DISCOVERY_PROBE_PORT"
-"""Where a discovery script asks whether a host can be reached; empty = nowhere: all hosts are this machine."""
+PORT = "EDL_PORT"
+"""Where a discovery script asks whether a host can be reached; 0 = nowhere: all hosts are this machine."""
 
 
 def initialise(home: Home, config: ConfigMap) -> None:
@@ -23,7 +23,7 @@ def initialise(home: Home, config: ConfigMap) -> None:
 
 def variables(home: Home) -> dict[str, str]:
     """What every process in the container has, and every command that is run there."""
-    return {"EDL": str(home.edl), "KUBEAI_DIR": str(home.kubeai), PROBE_PORT: ""}
+    return {"EDL": str(home.edl), "KUBEAI_DIR": str(home.kubeai), PORT: "0"}
 
 
 def start(pod: RunPod, places: Places, run: int) -> Child:
