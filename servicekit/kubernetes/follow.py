@@ -19,7 +19,8 @@ _MOST_PAUSE = 1.0
 """Short: what is decided after an outage is decided within seconds of its end."""
 
 _WATCH_SECONDS = 60
-"""An API server that is gone without a word is missed after this long and one time-out; two requests a minute."""
+"""One request a minute. A network that is cut without a word is missed sooner, by the connection itself; an API server
+that holds its connection and says nothing, after this long and one time-out."""
 
 _TOO_SHORT = 0.5
 """Seconds; a watch that ends sooner, over and over, would be a storm of requests."""

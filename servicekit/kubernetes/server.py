@@ -1,6 +1,7 @@
 """The connection to one API server: requests with a time limit, streams, and errors by what to do next."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ _MOST_AT_ONCE = 32
 
 _MOST_LINE = 8 * 1024 * 1024
 """Bytes of one event: etcd takes 1.5 MiB, as JSON that may be some more."""
+
+_KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 2}
+"""Seconds, and how many times: a watch on which nothing happens for a minute would not notice before that its peer is
+gone. After 20 s without a sign from the other machine's kernel it does; that of a busy API server answers."""
 
 _READ_AHEAD = 2 * 1024 * 1024
 """Bytes: one event at a time, whatever its size."""
@@ -80,7 +85,7 @@ class ApiServer:
         self.dated: Callable[[str], None] = lambda _date: None
         self._access = access
         self._client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=access.tls or True),
+            connector=aiohttp.TCPConnector(ssl=access.tls or True, socket_factory=_kept_alive),
             trust_env=access.proxy_from_environment,
             read_bufsize=_READ_AHEAD,
         )
@@ -186,6 +191,15 @@ class ApiServer:
                     yield response
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ApiUnavailableError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+
+
+def _kept_alive(address: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, *_ = address
+    connection = socket.socket(family, kind, protocol)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    return connection
 
 
 @contextmanager
