@@ -80,6 +80,10 @@ class OnCluster:
         self._changed = changed
         self._store = store
 
+    def lead(self, may_act: Callable[[], bool]) -> None:
+        """Changes nothing from now on while it is not certain that this supervisor leads."""
+        self._server.guard = may_act
+
     @property
     def standby(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Root tasks, by name, also of a supervisor that does not lead yet."""

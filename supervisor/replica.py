@@ -74,6 +74,7 @@ class Replica:
             if self.elected is not None:
                 epoch = await self.elected.gained()
             self.store.lead(epoch, self.leadership.may_act)
+            self.cluster.lead(self.leadership.may_act)
             await run_tasks({**tasks(), **(self.elected.leading if self.elected else {})}, Event())
 
         candidacy = self.elected.tasks if self.elected else {}

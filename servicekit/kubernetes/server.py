@@ -36,6 +36,8 @@ _READ_AHEAD = 2 * 1024 * 1024
 
 _DEFAULT_NAMESPACE = "default"
 
+_GUARDED = "not certain at this moment that anything may be changed"
+
 _BY_STATUS: Mapping[int, type[ApiError]] = {
     401: ApiUnavailableError,  # A token that is just being renewed.
     404: NotThereError,
@@ -76,6 +78,7 @@ class ApiServer:
 
     Attributes:
         dated: Called with the Date of every answer as it comes.
+        guard: Asked right before a request that may change something; where it says no, the API server counts as away.
     """
 
     def __init__(self, access: Access, timeout_seconds: float) -> None:
@@ -83,6 +86,7 @@ class ApiServer:
         self.requests = 0
         self.timeout_seconds = timeout_seconds
         self.dated: Callable[[str], None] = lambda _date: None
+        self.guard: Callable[[], bool] = lambda: True
         self._access = access
         self._client = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=access.tls or True, socket_factory=_kept_alive),
@@ -142,12 +146,14 @@ class ApiServer:
     async def channel(
         self, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str]
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A WebSocket with one of these protocols. It has no time limit: the caller has.
+        """A WebSocket with one of these protocols, for what changes something. It has no time limit: the caller has.
 
         Raises:
             ApiError: One of its kinds.
         """
         self.requests += 1
+        if not self.guard():
+            raise ApiUnavailableError(_GUARDED)
         try:
             async with (
                 self._turns,
@@ -169,6 +175,8 @@ class ApiServer:
     @asynccontextmanager
     async def _sent(self, call: Call, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
         self.requests += 1
+        if call.method != "GET" and not self.guard():
+            raise ApiUnavailableError(_GUARDED)
         try:
             async with self._client.request(
                 call.method,

@@ -62,13 +62,12 @@ class KubernetesStore:
     def __init__(self, server: ApiServer, options: Options, clock: Clock) -> None:
         self._server = server
         self._epoch = options.epoch
-        self._certain: Callable[[], bool] = lambda: True
         notice_shape = NoticeShape(lambda: self._epoch)
         job_shape = JobShape(lambda: self._epoch, options.namespace or server.namespace, clock.now)
         notices = Collection(server, NOTICES, notice_shape.read)
         jobs = Collection(server, JOBS, job_shape.read)
-        self._notices: NoticeShelf = Shelf(notices, notice_shape, self._moved, self._demand)
-        self._jobs: JobShelf = Shelf(jobs, job_shape, self._moved, self._demand)
+        self._notices: NoticeShelf = Shelf(notices, notice_shape, self._moved)
+        self._jobs: JobShelf = Shelf(jobs, job_shape, self._moved)
         self._followers: tuple[Follower[Any], ...] = (
             Follower(notices, self._notices.mirror, clock, options.watch_seconds),
             Follower(jobs, self._jobs.mirror, clock, options.watch_seconds),
@@ -130,7 +129,7 @@ class KubernetesStore:
     def lead(self, epoch: int, certain: Callable[[], bool]) -> None:
         """Writes as that leader from now on, and nothing while it is not `certain` to be it still."""
         self._epoch = epoch
-        self._certain = certain
+        self._server.guard = certain
 
     @property
     def requests(self) -> int:
@@ -199,10 +198,6 @@ class KubernetesStore:
         outlived = self._notices.mirror.objects.get(notice_key(notice.id, notice.episode - MOST_EPISODES))
         if outlived is not None:
             await self._notices.remove(outlived)
-
-    def _demand(self) -> None:
-        if not self._certain():
-            raise StoreUnavailableError("whether this supervisor leads is not certain at this moment")
 
     def _moved(self) -> None:
         self._version += 1

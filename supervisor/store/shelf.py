@@ -30,20 +30,14 @@ class Shelf(Generic[K, T, S, U]):
         collection: Where they are.
         shape: What they hold.
         changed: Called when a value is another one than before.
-        demand: Called before anything is written; raises StoreUnavailableError where that must not be.
     """
 
     def __init__(
-        self,
-        collection: Collection[Stored[T, S, U]],
-        shape: Shape[K, T, S, U],
-        changed: Callable[[], None],
-        demand: Callable[[], None],
+        self, collection: Collection[Stored[T, S, U]], shape: Shape[K, T, S, U], changed: Callable[[], None]
     ) -> None:
         self._collection = collection
         self._shape = shape
         self._changed = changed
-        self._demand = demand
         self._newest: dict[K, Stored[T, S, U]] = {}
         self.mirror: Mirror[Stored[T, S, U]] = Mirror(self._moved)
         self.lanes: Lanes[K, T] = Lanes(self._make)
@@ -81,7 +75,6 @@ class Shelf(Generic[K, T, S, U]):
         Raises:
             StoreUnavailableError: It may not be.
         """
-        self._demand()
         try:
             return await self._removed(stored)
         except ApiError as error:
@@ -141,7 +134,6 @@ class Shelf(Generic[K, T, S, U]):
         present = self.mirror.objects.get(resource)
         if present is not None and present.value == value:
             return
-        self._demand()
         spec = self._shape.spec(value, None if present is None else present.spec)
         if present is None:
             # Tried before: what cannot be written is not to leave half of it behind.
