@@ -22,6 +22,8 @@ EVENTS = Kind(group="", version="v1", kind="Event", plural="events", namespaced=
 
 _POD = "Pod"
 _NODE = "Node"
+_OF_NODES = frozenset({"default", "kube-system"})
+"""Where Events about nodes are. In other namespaces tenants may write any they like, with any name and uid in them."""
 
 
 class Involved(msgspec.Struct, frozen=True):
@@ -99,14 +101,14 @@ class ClusterEvents:
     def about_pod(self, pod: Pod) -> Iterator[tuple[ClusterEvent, float]]:
         """By uid, as a pod of the same name that was there before is another one; each with its lead in seconds."""
         for event in self._by_subject.get(pod.metadata.uid, {}).values():
-            if event.involved_object.kind == _POD:
+            if event.involved_object.kind == _POD and event.metadata.namespace == pod.metadata.namespace:
                 yield event, self._leads[event.reason]
 
     def about_node(self, node: Node) -> Iterator[tuple[ClusterEvent, float]]:
         """By uid too; but kubelets and node problem detectors write the node's name there, or nothing."""
         for key in (node.metadata.uid, node.name):
             for event in self._by_subject.get(key, {}).values():
-                if event.involved_object.kind == _NODE and not _before(event, node):
+                if _is_about_nodes(event) and not _before(event, node):
                     yield event, self._leads[event.reason]
 
     def _moved(self, before: ClusterEvent | None, after: ClusterEvent | None) -> None:
@@ -122,6 +124,10 @@ class ClusterEvents:
 
 def _subject(event: ClusterEvent) -> str:
     return event.involved_object.uid or event.involved_object.name
+
+
+def _is_about_nodes(event: ClusterEvent) -> bool:
+    return event.involved_object.kind == _NODE and event.metadata.namespace in _OF_NODES
 
 
 def _before(event: ClusterEvent, node: Node) -> bool:

@@ -172,6 +172,14 @@ def test_the_latest_of_several_events_counts() -> None:
     assert event_word([], subject) is None
 
 
+def test_what_is_said_is_one_printable_line_of_bounded_length() -> None:
+    """Anybody who may write Events in a pod's namespace may write anything into them."""
+    word = event_word([(_event(message="a\nb\x1b[2J" + "c" * 900), 180.0)], pod_subject(_pod()))
+    assert word is not None
+    assert word.message.startswith("SpotToBeReleased: a b [2Jcc")
+    assert len(word.message) == 512
+
+
 def test_the_clusters_clock_follows_the_dates_of_answers() -> None:
     """To half a second; what is no date changes nothing."""
     clock = Clock()

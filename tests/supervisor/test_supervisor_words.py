@@ -67,9 +67,9 @@ def _node(name: str, made: float) -> dict[str, Any]:
     return {"metadata": metadata}
 
 
-def _event(name: str, node: str, made: float) -> dict[str, Any]:
+def _event(name: str, node: str, made: float, namespace: str = "default") -> dict[str, Any]:
     """An Event about a node, as a node problem detector writes it: the node's name stands for its uid."""
-    metadata = {"name": name, "namespace": "default", "uid": name, "resourceVersion": "7"}
+    metadata = {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "7"}
     return {
         "metadata": {**metadata, "creationTimestamp": _instant(made)},
         "involvedObject": {"kind": "Node", "name": node, "uid": node},
@@ -189,6 +189,21 @@ async def test_an_event_by_the_nodes_name_is_about_the_node_of_that_time(tmp_pat
         events = [_event("e1", "old", made=-20), _event("e2", "fresh", made=-20)]
         assert await one.listed(nodes=[_node("old", made=-500), _node("fresh", made=-5)], events=events)
         assert one.states() == {"event/old-uid": NoticeState.ACTIVE}
+
+
+async def test_nobody_announces_the_end_of_other_peoples_pods_and_nodes(tmp_path: Path) -> None:
+    """Who may write Events in one namespace may put any name and uid into them."""
+    async with _scene(tmp_path) as one:
+        names = [("e1", "tenant"), ("e2", "kube-system"), ("e3", "ns")]
+        about_nodes = [_event(name, f"n-{name}", made=-20, namespace=space) for name, space in names]
+        about_pod = {"involvedObject": {"kind": "Pod", "name": "p", "uid": "p"}}
+        about_pods = [{**_event(f"{name}p", "", made=-20, namespace=space), **about_pod} for name, space in names[:2]]
+        nodes = [_node(f"n-{name}", made=-500) for name, _ in names]
+        assert await one.listed(nodes=nodes, pods=[_pod("p", status="Unknown")], events=about_nodes + about_pods)
+        assert one.states() == {"event/n-e2-uid": NoticeState.ACTIVE}
+        own = {**_event("own", "", made=-20, namespace="ns"), **about_pod}
+        assert await one.listed(nodes=nodes, pods=[_pod("p", status="Unknown")], events=[own])
+        assert one.states()[NoticeId("event/p")] is NoticeState.ACTIVE
 
 
 async def test_a_withdrawal_is_taken_in(tmp_path: Path) -> None:

@@ -157,7 +157,9 @@ def _instant(at: float | None) -> str:
 
 
 def _sentence(*parts: str) -> str:
-    return ": ".join(part for part in parts if part)[:_MOST_TEXT]
+    """What is no character to print becomes a space: whoever may write an Event shall not write our log."""
+    text = ": ".join(part for part in parts if part)[:_MOST_TEXT]
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def _seconds(instant: datetime | None) -> float | None:
