@@ -114,8 +114,8 @@ class _Status(_Part, frozen=True):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    conditions: tuple[_Condition, ...] = ()
-    container_statuses: tuple[_Container, ...] = ()
+    conditions: tuple[_Condition, ...] | None = ()
+    container_statuses: tuple[_Container, ...] | None = ()
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -144,10 +144,10 @@ def read_pod(data: bytes | msgspec.Raw) -> Pod:
         phase=_PHASES.get(status.phase, Phase.PRESENT),
         grace=_grace(read),
         deleted_at=read.metadata.deletion_timestamp,
-        ended_at=_ended_at(status.container_statuses),
+        ended_at=_ended_at(status.container_statuses or ()),
         reason=status.reason,
         message=status.message[:_MOST_TEXT],
-        disruption=next((_disruption(each) for each in status.conditions if _is_disruption(each)), None),
+        disruption=next((_disruption(each) for each in status.conditions or () if _is_disruption(each)), None),
     )
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.job import Phase
-from supervisor.domain.notice import Announcement, NoticeState
+from supervisor.domain.notice import Announcement, NoticeState, SubjectKind
 from supervisor.ingest.agent_messages import hello_view, report
 from supervisor.ingest.refused import MalformedError
 from supervisor.presence import SourceState
@@ -49,12 +49,14 @@ timestamps = st.builds(
     seconds=st.integers(-(2**63), 2**63 - 1) | st.just(1_800_000_000),
     nanos=st.integers(-(2**31), 2**31 - 1) | st.just(0),
 )
-subjects = st.builds(wire.Subject, kind=st.just(wire.SUBJECT_KIND_NODE) | enums, name=names, uid=names)
+pods = names | st.builds("{}/{}".format, names, names) | st.just("space/" + "p" * 254) | st.just("s" * 64 + "/pod")
+subjects = st.builds(wire.Subject, kind=st.just(wire.SUBJECT_KIND_NODE) | enums, name=pods, uid=names)
 own_subject = wire.Subject(kind=wire.SUBJECT_KIND_NODE, name=NODE, uid="uid-node")
+own_pod = wire.Subject(kind=wire.SUBJECT_KIND_POD, name="space/pod", uid="uid-pod")
 notices = st.builds(
     wire.NoticeReport,
     source=mostly("metadata", names),
-    subject=mostly(own_subject, subjects),
+    subject=st.sampled_from([own_subject, own_pod]) | subjects,
     revision=mostly(1, whole),
     announcement=mostly(wire.ANNOUNCEMENT_ACTIVE, st.just(wire.ANNOUNCEMENT_WITHDRAWN) | enums),
     seconds_left=st.none() | st.floats(),
@@ -67,6 +69,7 @@ sources = st.builds(
     state=mostly(wire.SOURCE_STATE_CLEAR, enums),
     last_good_poll_age=st.none() | st.floats(),
     detail=names,
+    about=mostly(wire.SUBJECT_KIND_UNSPECIFIED, st.just(wire.SUBJECT_KIND_POD) | enums),
 )
 hellos = st.builds(
     wire.Hello,
@@ -75,7 +78,9 @@ hellos = st.builds(
     session=mostly(1, whole),
     agent_version=names,
     sources=mostly([wire.SourceReport(source="s")] * 16, st.lists(sources, max_size=17)),
-    notices=mostly([], st.lists(notices, max_size=3) | st.just([wire.NoticeReport()] * 1025)),
+    notices=mostly(1, st.just(1025)).flatmap(
+        lambda count: st.lists(notices, max_size=3) if count == 1 else st.just([wire.NoticeReport()] * count)
+    ),
 )
 messages = st.one_of(
     st.builds(wire.AgentMessage, notice=notices),
@@ -89,17 +94,26 @@ messages = st.one_of(
 @steadily(200)
 @given(hellos)
 def test_a_hello_is_a_view_of_its_agent_or_malformed(hello: wire.Hello) -> None:
-    """And each notice in it a report about that node."""
+    """And each notice in it a report about that node, or about a pod by namespace and name."""
     try:
         view = hello_view(hello)
         understood = [report(each, view) for each in hello.notices]
     except MalformedError:
         return
     assert view.session == hello.session > 0
-    assert all(0 < len(name) <= 253 and name.isprintable() for name in (view.node, view.uid, *view.sources))
-    assert set(view.sources.values()) <= set(SourceState)
+    assert all(
+        0 < len(name) <= 253 and name.isprintable() for name in (view.node, view.uid, *view.sources, *view.pod_sources)
+    )
+    assert {*view.sources.values(), *view.pod_sources.values()} <= set(SourceState)
     for each in understood:
-        assert (each.subject.name, each.subject.uid) == (view.node, view.uid)
+        subject = each.subject
+        if subject.kind is SubjectKind.NODE:
+            assert (subject.name, subject.uid) == (view.node, view.uid)
+        else:
+            namespace, name = subject.name.split("/")
+            assert 0 < len(namespace) <= 63
+            assert 0 < len(name) <= 253
+            assert all(text.isprintable() for text in (subject.name, subject.uid))
         assert each.announcement in Announcement
         assert each.revision > 0
         assert len(each.message) <= 512
@@ -109,7 +123,7 @@ def test_a_hello_is_a_view_of_its_agent_or_malformed(hello: wire.Hello) -> None:
 @steadily(60)
 @given(hellos, st.lists(messages, max_size=4))
 async def test_an_agent_says_anything(served: Served, hello: wire.Hello, rest: list[wire.AgentMessage]) -> None:
-    """What is refused is refused with its status, and all that is kept is about the agent's own node."""
+    """What is refused is refused with its status, and all that is kept is about the agent's own node, or a pod."""
     hello.session = next(sessions) if hello.session else 0
     before = reports(served)
     agent = served.peers.stranger(served.peers.tokens.agent(NODE))
@@ -121,8 +135,8 @@ async def test_an_agent_says_anything(served: Served, hello: wire.Hello, rest: l
     assert {entry.notice_id for each in heard for entry in each.acknowledgement.entries} <= reported
     if not heard:
         assert reports(served) == before
-    for notice in served.notices().values():
-        assert notice.subject.name == NODE
+    for notice in served.store.snapshot().notices.values():
+        assert notice.subject.kind is SubjectKind.POD or notice.subject.name == NODE
         assert notice.state in NoticeState
         assert notice.deadline is None or math.isfinite(notice.deadline)
     assert {each["node"] for each in (await served.status())["agents"]} <= {NODE}

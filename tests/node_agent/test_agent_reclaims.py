@@ -1,12 +1,13 @@
 """Which end of a pod is a reclaim, and what is reported of it."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from node_agent.notices import Announcement, NoticeReport, SubjectKind
-from node_agent.pod import Pod
+from node_agent.pod import Pod, read_pod
 from node_agent.reclaim import Reclaim, Spared, report, verdict
 from tests.node_agent.pod_manifests import MANAGED, NOON, SPOT, UID, disruption, pod
 
@@ -91,6 +92,23 @@ def test_a_reclaim_names_who_takes_the_pod_and_when(state: Pod, message: str, en
 def test_every_other_end_is_none(state: Pod) -> None:
     """A user's delete, a scale-in, the end of the job, completion, a failure of its own."""
     assert verdict(state) is None
+
+
+def test_what_a_pod_lacks_is_nothing() -> None:
+    """One bad pod must not hide the others: whatever may be missing or null is."""
+    metadata = {"name": "a", "namespace": "b", "uid": "c", "resourceVersion": "1", "annotations": {MANAGED: "true"}}
+    failed = {"phase": "Failed", "reason": "Evicted"}
+    for content in (
+        {"status": failed},
+        {"spec": {}, "status": {**failed, "conditions": None, "containerStatuses": None}},
+        {"spec": {"terminationGracePeriodSeconds": None}, "status": {**failed, "containerStatuses": [{}]}},
+        {"status": {**failed, "containerStatuses": [{"state": {"terminated": {"finishedAt": None}}}]}},
+    ):
+        state = read_pod(json.dumps({"metadata": metadata, **content}).encode())
+        assert verdict(state) == Reclaim("Failed: Evicted", None)
+        assert state.grace == 30.0
+    bare = {name: value for name, value in metadata.items() if name != "annotations"}
+    assert not read_pod(json.dumps({"metadata": {**bare, "annotations": None}}).encode()).opted_in
 
 
 @pytest.mark.parametrize("annotations", [{MANAGED: "true"}, {SPOT: "true"}, {MANAGED: "false", SPOT: "true"}])
