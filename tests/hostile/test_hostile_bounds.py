@@ -1,6 +1,7 @@
 """What one good token can make the supervisor keep: each has a bound, and others do not feel it."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from supervisor.fanout.processes import MOST_STREAMS
 from tests.decide.decide_builders import waiting_job
 from tests.hostile.hostile_world import Bystander, agent_refused, counted, refused, said
 from tests.supervisor.serving import AgentPeer, Refusal, Served, hello, launcher_hello, noticed
+from tests.supervisor.test_supervisor_control import full_disk
 
 STREAM = "/v1/launchers/stream"
 PROCESSES = "/v1/processes/stream"
@@ -26,6 +28,8 @@ MANY_OVER_HTTP = Refusal(429, "too_many")
 MANY = (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many")
 MOST_JOBS = 1000
 MOST_NOTICES = 256
+MOST_WAITING = 1280
+PODS: dict[str, Any] = {"source": "pods", "revision": 1, "announcement": wire.ANNOUNCEMENT_ACTIVE, "seconds_left": 60.0}
 
 pytestmark = pytest.mark.usefixtures("bystander")
 
@@ -47,6 +51,25 @@ async def test_endless_machines_of_one_node_are_bounded(served: Served) -> None:
     await counted(served, before, grpc_too_many=1)
     assert served.store.snapshot().notices == stored.notices
     assert len(stored.notices) == MOST_NOTICES + 1
+
+
+async def test_reports_that_wait_for_a_disk_are_bounded(served: Served) -> None:
+    """An agent that makes up pods while nothing can be made durable fills no memory; what it said goes with it."""
+    agent = await served.peers.agent("n1", silent=True)
+    await full_disk(served.store, full=True)
+    before = await refused(served)
+    for number in range(MOST_WAITING + 1):
+        subject = wire.Subject(kind=wire.SUBJECT_KIND_POD, name=f"default/pod-{number}", uid=f"uid-{number}")
+        await agent.say(notice=wire.NoticeReport(**PODS, subject=subject))
+    async with asyncio.timeout(60):  # Each of them is tried, and the end comes after all heartbeats.
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while isinstance(await agent.call.read(), wire.SupervisorMessage):
+                pass
+        assert await agent.call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await counted(served, before, grpc_too_many=1, grpc_not_serving=MOST_WAITING)
+    await full_disk(served.store, full=False)
+    await (await served.peers.agent("n1", session=11)).notices("n1")
+    assert list(served.notices()) == ["n1"]
 
 
 async def test_a_source_that_never_settles_fills_no_disk(served: Served) -> None:

@@ -118,7 +118,7 @@ async def test_a_polite_stop_hands_over_at_once(replicas: Replicas) -> None:
         seconds = time.monotonic() - begun
         assert await first.ended() == 0
     print(f"\npolite stop: the next one serves after {seconds:.2f} s")  # noqa: T201 - the figure
-    assert seconds < 3
+    assert seconds < 2
     async with training(second, **again(before)) as after:
         await after.agents["n3"].notices("n3")
         await after.launcher.lines.matching(type="order", exclusions=["n3"])
