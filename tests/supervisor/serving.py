@@ -24,6 +24,7 @@ from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.identity.tokens import Tokens
+from supervisor.leadership.interface import Leadership, Unopposed
 from supervisor.serving import ENDPOINTS_FILE
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
@@ -394,7 +395,12 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(directory: Path, ca: bytes | None = None, **changes: Any) -> AsyncIterator[Served]:
+async def serving(
+    directory: Path,
+    ca: bytes | None = None,
+    leadership: Leadership = Unopposed(),  # noqa: B008 - it has no state
+    **changes: Any,
+) -> AsyncIterator[Served]:
     """Runs a supervisor on that data directory; fast, unless `changes` say otherwise. Its peers trust `ca` (PEM)."""
     settings = Settings(**{**FAST, "data_dir": directory, **changes})
     tokens = Tokens.load(directory)
@@ -403,7 +409,8 @@ async def serving(directory: Path, ca: bytes | None = None, **changes: Any) -> A
     store = await SqliteStore.open(directory / STORE_FILE)
     stop = asyncio.Event()
     certificate = load_certificate(settings, Clock())
-    task = asyncio.create_task(Supervisor(settings, store, tokens, Clock(), certificate=certificate).serve(stop))
+    supervisor = Supervisor(settings, store, tokens, Clock(), certificate=certificate, leadership=leadership)
+    task = asyncio.create_task(supervisor.serve(stop))
     try:
         await until(lambda: endpoints.exists() or task.done())
         async with Peers.of(tokens, json.loads(endpoints.read_bytes()), ca) as peers:

@@ -23,6 +23,35 @@ async def heartbeats(lines: Lines, count: int) -> list[object]:
     return [line for _ in range(count) for line in await lines.before_heartbeat()]
 
 
+class Doubtful:
+    """A leader that is not always certain to be it."""
+
+    certain = True
+
+    def may_act(self) -> bool:
+        """See `Leadership`."""
+        return self.certain
+
+
+async def test_nothing_is_decided_or_done_while_it_is_not_certain_who_leads(tmp_path: Path) -> None:
+    """Processes are told what is known, as before; the rest comes when it is certain again."""
+    leadership = Doubtful()
+    async with serving(tmp_path, leadership=leadership) as served:
+        agents = await served.peers.agents(["n1", "n2", "n3"])
+        launcher, order = await served.peers.running("job", ["n1", "n2"], min_workers=1)
+        process = await served.peers.process(order["token"], "n2", 1)
+        await until(lambda: served.job("job").decision.phase is Phase.RUNNING)
+        await launcher.lines.before_heartbeat()
+        before = served.job("job").decision
+        leadership.certain = False
+        await agents["n2"].notices("n2")
+        await process.lines.matching(directive="LEAVE")
+        assert not await heartbeats(launcher.lines, 5)
+        assert served.job("job").decision == before
+        leadership.certain = True
+        await launcher.lines.matching(exclusions=["n2"])
+
+
 async def test_nothing_is_told_before_it_is_durable_and_the_decision_is_retried(tmp_path: Path) -> None:
     """A decision falls due while the disk is full: nobody hears of it, until there is room again."""
     async with serving(tmp_path, window_seconds=0.5) as served:

@@ -1,5 +1,6 @@
 """Several supervisors on one control plane: one leads, and another one goes on when it ends, in whatever way."""
 
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.serving import ENDPOINTS_FILE
 from tests.controlplane.controlplane_api import until as found
 from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.leader.leader_replicas import DEPOSED, LEASE, Replica, Replicas, freeze, thaw
@@ -147,6 +149,20 @@ async def test_a_leader_that_stood_still_writes_nothing_more_and_ends(replicas: 
             assert (await decision(here))["epoch"] == 2
     assert "holds the lease" in first.log.read_text()
     assert "Traceback" not in first.log.read_text()
+
+
+async def test_who_leads_and_cannot_serve_ends_with_a_sentence(replicas: Replicas) -> None:
+    """Its port is another one's: it lets go of the lease, and whoever held it before does not hold it for that."""
+    first = await replicas.start()
+    taken = json.loads((first.directory / ENDPOINTS_FILE).read_bytes())["http"].partition("://")[2]
+    second = await replicas.start(serving=False, http_address=taken)
+    freeze(first)
+    assert await second.ended() == 1
+    assert taken.rpartition(":")[2] in second.log.read_text().splitlines()[-1]
+    assert "Traceback" not in second.log.read_text()
+    assert "holderIdentity" not in (await replicas.place.api.get(LEASE))["spec"]
+    thaw(first)
+    assert await first.ended() == DEPOSED
 
 
 async def test_a_lease_that_a_person_deletes_is_made_again(replicas: Replicas) -> None:
