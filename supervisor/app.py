@@ -75,6 +75,8 @@ class Supervisor:
         self._facts = Facts(store, self._agents, self._unconfirmed, settings, cluster or Alone())
         self._processes = Processes(self._facts.directives, clock.now, self._rank_zero_changed)
         self._launchers = Launchers(tokens.process, clock.now)
+        if cluster is not None:
+            cluster.wire(store, self._facts_changed, leadership.may_act, self._processes.hosts)
         self._control = Control(
             Ports(
                 store=store,
@@ -117,8 +119,6 @@ class Supervisor:
             ),
             StatusEndpoint(store=store, agents=self._agents, refusals=self._refusals, bearer=bearer, clock=clock),
         )
-        if cluster is not None:
-            cluster.wire(store, self._facts_changed)
         self._servers = Servers(
             settings=settings,
             certificate=certificate,

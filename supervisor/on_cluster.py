@@ -22,6 +22,9 @@ from supervisor.identity.published import PublishedKeys
 from supervisor.identity.review import Reviews
 from supervisor.ingest.cluster.words import ClusterWords
 from supervisor.jobs.kinds import Adapter
+from supervisor.jobs.trainingjob.adapter import Ports as TrainingJobPorts
+from supervisor.jobs.trainingjob.adapter import TrainingJobs
+from supervisor.jobs.trainingjob.objects import KIND as TRAINING_JOB
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
 from supervisor.settings import Settings
 from supervisor.store.interface import Store, StoreError
@@ -75,10 +78,34 @@ class OnCluster:
             raise
         return cluster
 
-    def wire(self, store: Store, changed: Callable[[], None]) -> None:
-        """Connects it with the rest; `changed` is called whenever a decision may turn out otherwise."""
+    def wire(
+        self,
+        store: Store,
+        changed: Callable[[], None],
+        may_act: Callable[[], bool],
+        hosts: Callable[[JobName], Collection[Host]],
+    ) -> None:
+        """Connects it with the rest, before its `adapters` are asked for.
+
+        Args:
+            store: What is observed goes there.
+            changed: Called whenever a decision may turn out otherwise.
+            may_act: Asked before anything is done.
+            hosts: Those of a job from which processes have a stream.
+        """
         self._changed = changed
         self._store = store
+        self._training_jobs = TrainingJobs(
+            TrainingJobPorts(
+                server=self._server,
+                view=self.view,
+                watch=self.training_jobs,
+                store=store,
+                may_act=may_act,
+                hosts=hosts,
+                clock=self._clock,
+            )
+        )
 
     def lead(self, may_act: Callable[[], bool]) -> None:
         """Changes nothing from now on while it is not certain that this supervisor leads."""
@@ -101,6 +128,8 @@ class OnCluster:
             "cluster.words": lambda: self._words.run(self._store),
             "trainingjob.observe": partial(self.training_jobs.observe, self._store),
             "trainingjob.heed": partial(self.training_jobs.heed, self._store),
+            "trainingjob.act": self._training_jobs.run,
+            "trainingjob.record": self._training_jobs.record,
         }
 
     async def close(self) -> None:
@@ -110,7 +139,7 @@ class OnCluster:
     @property
     def adapters(self) -> Mapping[str, Adapter]:
         """By the kind of job, in lower case."""
-        return {}
+        return {TRAINING_JOB: self._training_jobs}
 
     @property
     def version(self) -> int:

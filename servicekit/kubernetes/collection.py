@@ -1,6 +1,6 @@
 """One collection of one API server: what can be asked of it, in raw JSON on one side and decoded on the other."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -199,6 +199,18 @@ class Collection(Generic[R]):
                 raise
             raise ChangedMeanwhileError(str(error)) from error
 
+    async def patch(self, read: R, operations: Sequence[Mapping[str, object]]) -> R:
+        """Changes an object that is still as it was read, by operations of a JSON patch.
+
+        Raises:
+            ChangedMeanwhileError: It is not.
+            NotThereError: It is gone.
+        """
+        as_read = {"op": "replace", "path": "/metadata/resourceVersion", "value": read.metadata.resource_version}
+        body = msgspec.json.encode([as_read, *operations])
+        path = self._path(read.metadata.key)
+        return await self._change(Call(method="PATCH", path=path, body=body, content_type=_PATCH))
+
     async def delete(self, read: R) -> None:
         """Deletes an object that is still as it was read.
 
@@ -209,17 +221,19 @@ class Collection(Generic[R]):
         metadata = read.metadata
         await self._delete(metadata.key, {"uid": metadata.uid, "resourceVersion": metadata.resource_version})
 
-    async def delete_however(self, read: R) -> None:
-        """Deletes an object, whatever of it has changed since it was read.
+    async def delete_however(self, read: R, grace_seconds: int | None = None) -> None:
+        """Deletes an object, whatever of it has changed since it was read; with its own grace where none is given.
 
         Raises:
             ChangedMeanwhileError: Another object has that name by now.
             NotThereError: None has.
         """
-        await self._delete(read.metadata.key, {"uid": read.metadata.uid})
+        grace = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
+        await self._delete(read.metadata.key, {"uid": read.metadata.uid}, **grace)
 
-    async def _delete(self, key: ObjectKey, conditions: Mapping[str, str]) -> None:
-        body = msgspec.json.encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": conditions})
+    async def _delete(self, key: ObjectKey, conditions: Mapping[str, str], **options: int) -> None:
+        asked = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": conditions, **options}
+        body = msgspec.json.encode(asked)
         await self._server.request(Call(method="DELETE", path=self._path(key), body=body))
 
     def _event(self, line: bytes) -> tuple[EventType, R | str]:

@@ -16,7 +16,7 @@ from supervisor.decide.stopping import everyone_at, stop_deadline, stopping
 from supervisor.decide.waiting import WAITS, run_is_possible, start_at, wait
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Observed, Phase, Spec, SupervisedJob
-from supervisor.domain.order import Action, EndJob, RemoveHosts, SetHostList, StartRun, SuspendRun
+from supervisor.domain.order import Action, EndJob, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
 
 _MOST_TRANSITIONS = 8
 
@@ -76,6 +76,8 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
         run = max(observed.run, decision.run)
         return (SuspendRun(run),) if run_is_possible(decision, decision, observed) else ()
     todo: list[Action] = []
+    if job.spec.operated and decision.stop is not None and decision.stop.everyone:
+        todo.append(StopProcesses(decision.stop.run))
     if observed.applied < decision.generation:
         todo.append(SetHostList(decision.hosts, decision.exclusions))
     if observed.run < decision.run:

@@ -65,8 +65,15 @@ class RemoveHosts:
 
 
 @dataclass(frozen=True, slots=True)
+class StopProcesses:
+    """Have those processes of run `run` stop that have no stream to hear of it."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
 class EndJob:
     """Nothing will be started again."""
 
 
-Action = SetHostList | StartRun | SuspendRun | RemoveHosts | EndJob
+Action = SetHostList | StartRun | SuspendRun | RemoveHosts | StopProcesses | EndJob

@@ -10,7 +10,7 @@ import structlog
 from supervisor.decide.directives import JobDirectives, Likeness
 from supervisor.decide.situation import RankZero
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.fanout.lines import HEARTBEAT, LineStream, line
 
@@ -130,6 +130,10 @@ class Processes:
     def workers(self, job: JobName) -> list[Worker]:
         """The connected processes of a job."""
         return [connection.worker for connection in self._jobs.get(job, _Job()).connections.values()]
+
+    def hosts(self, job: JobName) -> frozenset[Host]:
+        """Where the connected processes of a job are."""
+        return frozenset(worker.host for worker in self.workers(job))
 
     def refresh(self, names: Iterable[JobName]) -> None:
         """Sends what has changed: what takes effect soon at once, anything else with what comes in the next 50 ms."""

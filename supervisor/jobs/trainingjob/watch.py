@@ -1,14 +1,15 @@
 """Follows TrainingJobs and their pods, and has stored what they mean: the writer of their `spec` and `observed`."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import structlog
 
 from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.kubernetes.collection import Collection, Selection
+from servicekit.kubernetes.collection import Collection as Objects
+from servicekit.kubernetes.collection import Selection
 from servicekit.kubernetes.errors import ApiError, NotThereError
 from servicekit.kubernetes.follow import Follower
 from servicekit.kubernetes.mirror import Mirror
@@ -60,10 +61,11 @@ class TrainingJobWatch:
         self._view = view
         self._clock = clock
         self._mirror: Mirror[TrainingJob] = Mirror(self._job_moved)
-        self.collection = Collection(server, TRAINING_JOBS, read_training_job, selection)
+        self.collection = Objects(server, TRAINING_JOBS, read_training_job, selection)
         self._follower = Follower(self.collection, self._mirror, clock)
         self._jobs: dict[JobName, TrainingJob] = {}
         self._names: dict[str, JobName] = {}
+        self._placed: dict[JobName, Mapping[Host, Placement]] = {}  # Asked for with every pass, of all jobs.
         self._listed = False
         self._defined = True
         self._dirty: set[JobName] = set()
@@ -77,11 +79,19 @@ class TrainingJobWatch:
         job = self._jobs.get(name)
         return None if job is None else Seen(job, self._view.owned(job.metadata.uid).values())
 
+    def wrote(self, job: TrainingJob) -> None:
+        """The API server's answer to a change, which the watch may tell of later."""
+        self._mirror.wrote(job)
+
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
         """Where its workers and its launcher are."""
-        seen = self.seen(name)
-        pods = () if seen is None else seen.pods
-        return {Host(pod.key.name): Placement(pod.metadata.uid, Host(pod.node)) for pod in pods if not pod.over}
+        placed = self._placed.get(name)
+        if placed is None:
+            seen = self.seen(name)
+            pods = () if seen is None else seen.pods
+            placed = {Host(pod.key.name): Placement(pod.metadata.uid, Host(pod.node)) for pod in pods if not pod.over}
+            self._placed[name] = placed
+        return placed
 
     def ask(self, name: JobName) -> Ask | None:
         """What its pods ask for; None where that is not known."""
@@ -176,6 +186,11 @@ class TrainingJobWatch:
             _log.info("trainingjobs.undefined", looks_again_seconds=self._undefined_seconds)
         self._defined = False
 
+    def _moved(self, names: Collection[JobName]) -> None:
+        for name in names:
+            self._placed.pop(name, None)
+        self._look_at(names)
+
     def _look_at(self, names: Iterable[JobName]) -> None:
         before = len(self._dirty)
         self._dirty.update(names)
@@ -186,15 +201,15 @@ class TrainingJobWatch:
         if before is not None:
             self._names.pop(before.metadata.uid, None)
             self._jobs.pop(_name(before), None)
-            self._look_at([_name(before)])
+            self._moved([_name(before)])
         if after is not None:
             self._names[after.metadata.uid] = _name(after)
             self._jobs[_name(after)] = after
-            self._look_at([_name(after)])
+            self._moved([_name(after)])
 
     def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
         owners = {each.owner.uid for each in (before, after) if each is not None and each.owner is not None}
-        self._look_at(self._names[uid] for uid in owners if uid in self._names)
+        self._moved([self._names[uid] for uid in owners if uid in self._names])
 
 
 def _name(job: TrainingJob) -> JobName:

@@ -38,7 +38,16 @@ RULES = (
     {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
     {"nonResourceURLs": ["/openid/v1/jwks", "/.well-known/openid-configuration"], "verbs": ["get"]},
     {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
-    {"apiGroups": ["kai.alibabacloud.com"], "resources": ["trainingjobs"], "verbs": ["list", "watch"]},
+    {
+        "apiGroups": ["kai.alibabacloud.com"],
+        "resources": ["trainingjobs"],
+        "verbs": ["get", "list", "watch", "patch"],
+    },
+    {"apiGroups": ["kai.alibabacloud.com"], "resources": ["trainingjobs/status"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch", "delete"]},
+    {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
 )
 """All that the supervisor may do in the whole cluster: just what docs/kubernetes.md lists."""
 

@@ -1,9 +1,10 @@
 """TrainingJobs of one test's namespace, the stand-in operator, and those parts of a supervisor that look after them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,32 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.collection import Selection
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.view import ClusterView
-from supervisor.domain.ids import JobName, cluster_job
-from supervisor.domain.job import SupervisedJob
+from supervisor.control.facts import Facts
+from supervisor.control.loop import Control, Ports
+from supervisor.decide.grant import Grant
+from supervisor.decide.policy import Policy
+from supervisor.decide.registration import acknowledge
+from supervisor.domain.directive import Worker
+from supervisor.domain.ids import Host, JobName, cluster_job
+from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, SupervisedJob
+from supervisor.domain.notice import NoticeState, Subject, SubjectKind
+from supervisor.domain.placement import Placement
+from supervisor.fanout.processes import Processes
+from supervisor.jobs.kinds import Kinds
+from supervisor.jobs.trainingjob.adapter import Ports as TrainingJobPorts
+from supervisor.jobs.trainingjob.adapter import TrainingJobs
+from supervisor.jobs.trainingjob.objects import KIND
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
+from supervisor.leadership.interface import Unopposed
+from supervisor.presence import Agents
 from supervisor.store.sqlite import SqliteStore
+from supervisor.unconfirmed import Unconfirmed
 from tests.controlplane.controlplane_api import Api, until
 from tests.controlplane.controlplane_namespace import OWNER_LABEL, Namespace
 from tests.controlplane.controlplane_running import Cluster
 from tests.controlplane.operator.operator_jobs import Jobs
 from tests.controlplane.store.store_cluster import RULES
+from tests.decide.decide_builders import notice
 from tests.supervisor.store_behaviour import opened
 from tests.supervisor.trainingjob_objects import LABELS, OPTED_IN, spec
 
@@ -92,6 +110,138 @@ class World:
             return self.known(name) is None
 
         await until(missing, f"{name} is forgotten")
+
+
+class Around:
+    """Where the jobs' pods are, and what the test grants them."""
+
+    nodes_version = 0
+
+    def __init__(self, watch: TrainingJobWatch, view: ClusterView) -> None:
+        self._watch = watch
+        self._view = view
+        self._changes = 0
+        self._granted: dict[JobName, Grant] = {}
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+        return self._view.version + self._changes
+
+    @property
+    def node_objects(self) -> Mapping[Host, str]:
+        """Nobody asks for them here."""
+        return {}
+
+    def grant(self, name: JobName, hosts: frozenset[Host]) -> None:
+        """Let a job have those, once it is suspended."""
+        self._granted[name] = Grant(hosts)
+        self._changes += 1
+
+    def placements(self, name: JobName) -> Mapping[Host, Placement]:
+        """As the product has them."""
+        return self._watch.placements(name)
+
+    def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
+        """As the test has said."""
+        return self._granted
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """A supervisor's jobs, decided about and acted on; what is not TrainingJobs is left out."""
+
+    world: World
+    around: Around
+    control: Control
+
+    async def notices(self, node: str, *, left: float = 300.0) -> None:
+        """A node will be gone in so many seconds."""
+        subject = Subject(SubjectKind.NODE, node, f"machine of {node}")
+        told = replace(notice(1), subject=subject, first_seen=time.time(), deadline=time.time() + left)
+        await self.world.store.put_notice(told.id, lambda _: told)
+
+    async def spared(self) -> None:
+        """Nothing will be gone after all."""
+        for known in self.world.store.snapshot().notices.values():
+            ended = replace(known, state=NoticeState.WITHDRAWN, ended_at=time.time(), revision=known.revision + 1)
+            await self.world.store.put_notice(known.id, lambda _, ended=ended: ended)  # type: ignore[misc]
+
+    async def answers(self, job: str) -> None:
+        """Rank 0 has saved its checkpoint, once it is told to stop."""
+        stopping = await self.world.job(job, lambda known: known.decision.stop is not None, "is to stop")
+        stop = stopping.decision.stop
+        assert stop is not None
+        answer = Acknowledgement(
+            run=stop.run, generation=stop.generation, kind=AcknowledgementKind.LEFT, step=None, at=time.time()
+        )
+        worker = Worker("process", stopping.name, stop.run, Host(f"{job}-worker-0"), 0)
+        await self.world.store.put_job(stopping.name, lambda known: acknowledge(known, worker, answer))
+
+    def grant(self, job: str, workers: int) -> None:
+        """There is room for so many workers."""
+        hosts = frozenset(Host(f"{job}-worker-{number}") for number in range(workers))
+        self.around.grant(self.world.name(job), hosts)
+        self.control.poke()
+
+    async def phase(self, job: str, phase: Phase, run: int | None = None) -> SupervisedJob:
+        """The job, once that was decided and is in place."""
+
+        def reached(known: SupervisedJob) -> bool:
+            decision, observed = known.decision, known.observed
+            in_place = observed.applied >= decision.generation or known.over or not decision.hosts
+            return decision.phase is phase and in_place and run in (None, observed.run)
+
+        return await self.world.job(job, reached, f"is {phase}")
+
+
+@asynccontextmanager
+async def supervising(
+    cluster: Cluster, namespace: Namespace, directory: Path, **policy: float
+) -> AsyncIterator[Supervision]:
+    """Has decided, and done what was decided."""
+    rules = Policy(**{"window_seconds": 0.2, "resume_delay_seconds": 0.1, "resume_backoff_seconds": 0.1, **policy})
+    async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(watching(cluster, namespace, directory))
+        server = await connected(cluster, namespace, directory)
+        stack.push_async_callback(server.close)
+        clock, store = Clock(), world.store
+        around = Around(world.watch, world.view)
+        agents = Agents(lambda _: None, clock.now)
+        facts = Facts(store, agents, Unconfirmed(lambda: None), rules, around)
+        processes = Processes(facts.directives, clock.now, lambda _: None)
+        jobs = TrainingJobs(
+            TrainingJobPorts(
+                server=server,
+                view=world.view,
+                watch=world.watch,
+                store=store,
+                may_act=lambda: True,
+                hosts=processes.hosts,
+                clock=clock,
+            )
+        )
+        control = Control(
+            Ports(
+                store=store,
+                facts=facts,
+                processes=processes,
+                adapter=Kinds({KIND: jobs}),
+                leadership=Unopposed(),
+                policy=rules,
+                clock=clock,
+            )
+        )
+
+        async def poke() -> None:
+            version = 0
+            while True:
+                version = (await store.changed(version)).version
+                control.poke()
+
+        world.view.pods_changed.add(lambda _before, _after: control.poke())
+        await stack.enter_async_context(running(jobs.run, jobs.record, poke, control.run))
+        yield Supervision(world, around, control)
 
 
 @asynccontextmanager

@@ -1,0 +1,172 @@
+"""Carries decisions about TrainingJobs out, by the API server: each job's latest, again until it is in place."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.kubernetes.errors import ApiError, NotThereError
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.view import ClusterView
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.order import Action, EndJob, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
+from supervisor.jobs.trainingjob import legacy
+from supervisor.jobs.trainingjob.changes import SUSPENSION, TIMED_OUT, Changes
+from supervisor.jobs.trainingjob.events import Recorder
+from supervisor.jobs.trainingjob.latest import Latest
+from supervisor.jobs.trainingjob.objects import JobPhase
+from supervisor.jobs.trainingjob.seen import Seen
+from supervisor.jobs.trainingjob.watch import TrainingJobWatch
+from supervisor.store.interface import Store, StoreUnavailableError
+
+_RETRY_SECONDS = 0.5
+"""After something that did not work, and between two looks at what the operator makes of a change."""
+
+_LEGACY_SECONDS = 1.0
+"""A process that loads its data hears of a stop only once it listens."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What the adapter works with.
+
+    `may_act` is asked before each change; `hosts` says from which hosts of a job processes have a stream.
+    """
+
+    server: ApiServer
+    view: ClusterView
+    watch: TrainingJobWatch
+    store: Store
+    may_act: Callable[[], bool]
+    hosts: Callable[[JobName], Collection[Host]]
+    clock: Clock
+    legacy_port: int = legacy.PORT
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A decision and what is to be done for it."""
+
+    job: SupervisedJob
+    actions: Sequence[Action]
+
+
+class TrainingJobs:
+    """The adapter. `run` and `record` do what `carry_out` is asked for."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._changes = Changes(ports.server, ports.watch.collection, ports.view.pod_collection, ports.watch.wrote)
+        self._orders: Latest[_Order] = Latest(self._obey)
+        self._recorder = Recorder(ports.server, ports.clock)
+        self._fault = Fault("changes of TrainingJobs", ports.clock)
+        self._left_out: dict[JobName, tuple[str, frozenset[Host]]] = {}
+        self.run = self._orders.run
+        self.record = self._recorder.run
+
+    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> None:
+        """Has it done, without waiting: one job's launcher may be slow to answer, and others are in a hurry."""
+        self._recorder.decided(job)
+        if actions:
+            self._orders.put(job.name, _Order(job, actions))
+        if job.over:
+            self._left_out.pop(job.name, None)
+            self._recorder.forget(job.name)
+
+    async def _obey(self, order: _Order) -> float | None:
+        seen = self._current(order.job)
+        if seen is None:
+            return None
+        if not self._ports.may_act():
+            return _RETRY_SECONDS
+        try:
+            waits = [await self._do(seen, order.job, action) for action in order.actions]
+        except NotThereError as error:
+            _log.debug("trainingjob.gone", job=order.job.name, why=str(error))
+            return _RETRY_SECONDS
+        except (ApiError, StoreUnavailableError) as error:
+            self._fault.failed(f"{order.job.name}: {error}")
+            return _RETRY_SECONDS
+        self._fault.recovered()
+        return min((each for each in waits if each is not None), default=None)
+
+    def _current(self, job: SupervisedJob) -> Seen | None:
+        """The job as it is now, if the decision still stands and it is still that job."""
+        stored, seen = self._ports.store.snapshot().jobs.get(job.name), self._ports.watch.seen(job.name)
+        if stored is None or seen is None or seen.job.deleted or seen.job.metadata.uid != job.uid:
+            return None
+        stands = (stored.uid, stored.decision.generation) == (job.uid, job.decision.generation)
+        return seen if stands and not stored.over else None
+
+    async def _do(self, seen: Seen, job: SupervisedJob, action: Action) -> float | None:
+        match action:
+            case SuspendRun():
+                return await self._suspend(seen, job)
+            case EndJob():
+                await self._changes.suspend(seen, TIMED_OUT)
+            case StartRun():
+                return await self._start(seen, job)
+            case SetHostList() if job.decision.phase is not Phase.RESUMING:
+                await self._leave_out(seen, job)
+            case RemoveHosts(run, hosts):
+                await self._remove(seen, job, run, hosts)
+            case StopProcesses():
+                return await self._stop_processes(seen, job)
+        return None
+
+    async def _suspend(self, seen: Seen, job: SupervisedJob) -> float | None:
+        """In place once the operator says so and nothing of the job is left that could run, or start."""
+        if seen.job.phase is JobPhase.SUSPENDED and seen.job.suspended and not seen.pods:
+            await self._in_place(job)
+            return None
+        await self._changes.suspend(seen, SUSPENSION)
+        return _RETRY_SECONDS
+
+    async def _start(self, seen: Seen, job: SupervisedJob) -> float | None:
+        """Looked at until the run is there: the operator may write its old status over ours."""
+        if seen.job.phase is JobPhase.SUSPENDED:
+            await self._changes.resume(seen, len(job.decision.hosts), job.spec.requested_workers)
+        else:
+            await self._in_place(job)
+        return _RETRY_SECONDS
+
+    async def _leave_out(self, seen: Seen, job: SupervisedJob) -> None:
+        """In the launcher of the run that was decided about; the next one hears of it by its own decision."""
+        launcher, wish, hosts = seen.launcher, seen.job.wish, job.decision.exclusions
+        if launcher is None or wish is None or not launcher.running or launcher.metadata.uid != job.observed.instance:
+            return
+        written = (launcher.metadata.uid, hosts)
+        if self._left_out.get(job.name) != written:
+            await self._changes.leave_out(launcher, wish.launcher.container, hosts)
+            self._left_out[job.name] = written
+        await self._in_place(job)
+
+    async def _remove(self, seen: Seen, job: SupervisedJob, run: int, hosts: Collection[Host]) -> None:
+        launcher = seen.launcher
+        if run == job.observed.run and launcher is not None and launcher.metadata.uid == job.observed.instance:
+            doomed = [pod for pod in seen.workers if pod.key.name in hosts and pod.deleted_at is None and not pod.over]
+            await self._changes.remove(doomed)
+
+    async def _stop_processes(self, seen: Seen, job: SupervisedJob) -> float:
+        hosts = self._ports.hosts(job.name)
+        silent = [pod.ip for pod in seen.workers if pod.ip and pod.running and Host(pod.key.name) not in hosts]
+        taken = await legacy.stop(silent, self._ports.legacy_port)
+        if taken:
+            _log.info("trainingjob.stopped_by_request", job=job.name, pods=len(silent), taken=taken)
+        return _LEGACY_SECONDS
+
+    async def _in_place(self, job: SupervisedJob) -> None:
+        """Everything that the decision asks for is done."""
+        generation = job.decision.generation
+
+        def change(known: SupervisedJob | None) -> SupervisedJob | None:
+            if known is None or known.uid != job.uid or known.observed.applied >= generation:
+                return known
+            return replace(known, observed=replace(known.observed, applied=generation))
+
+        await self._ports.store.put_job(job.name, change)

@@ -1,0 +1,97 @@
+"""What runs in a launcher's container: the script that says which hosts there are, and how it gets there.
+
+`hostfile` beside it stays the operator's, `excluded_hosts` is ours: each file has one writer.
+"""
+
+from collections.abc import Iterable
+
+from supervisor.domain.ids import Host
+
+DISCOVERY = r"""#!/bin/sh
+# Put here by the job supervisor: prints the operator's list without the hosts that will be reclaimed.
+# Never fails, as Horovod would end the job, and prints what was good last where something cannot be read.
+edl=${EDL:-/etc/edl}
+port=${EDL_PORT:-22}
+admitted=$edl/admitted_hosts
+nl='
+'
+
+# In $lines, the lines of all these files that can be read, each between two line ends.
+read_lines() {
+  lines=$nl
+  for file in "$@"; do
+    [ -r "$file" ] && while IFS= read -r line || [ -n "$line" ]; do
+      [ -n "$line" ] && lines=$lines$line$nl
+    done <"$file"
+  done 2>/dev/null
+}
+
+# Whether a host takes connections: one that is listed and does not kills every rank after 30 s.
+answers() {
+  [ "$port" -eq 0 ] && return 0
+  if command -v bash >/dev/null && command -v timeout >/dev/null; then
+    timeout 2 bash -c 'exec 3<>"/dev/tcp/$0/$1"' "$1" "$port"
+  elif command -v nc >/dev/null; then
+    nc -z -w 2 "$1" "$port"
+  elif command -v python3 >/dev/null; then
+    python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)' "$1" "$port"
+  elif command -v python >/dev/null; then
+    python -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)' "$1" "$port"
+  fi
+}
+
+read_lines "$edl/excluded_hosts" "${KUBEAI_DIR:-/var/run/kubeai}/excluded-hosts"
+excluded=$lines
+read_lines "$admitted"
+last=$lines
+read_lines "$edl/hostfile"
+[ "$lines" = "$nl" ] && lines=$last
+
+kept=
+for entry in $lines; do
+  case $excluded in *"$nl${entry%%:*}$nl"*) ;; *) kept=$kept$entry$nl ;; esac
+done
+new=$(for entry in $kept; do
+  case $last in
+    *"$nl$entry$nl"*) ;;
+    *) (answers "${entry%%:*}" </dev/null >/dev/null 2>&1 && printf '%s\n' "$entry") & ;;
+  esac
+done; wait)
+new=$nl$new$nl
+good=
+for entry in $kept; do
+  case $last$new in *"$nl$entry$nl"*) good=$good$entry$nl ;; esac
+done
+
+printf %s "$good"
+if [ "$nl$good" != "$last" ]; then
+  { printf %s "$good" >"$admitted.$$" && mv -f "$admitted.$$" "$admitted"; } 2>/dev/null
+fi
+exit 0
+"""
+"""For any POSIX shell; what else it uses, it uses where it is there."""
+
+INSTALL = r"""edl=${EDL:-/etc/edl}
+script=$1
+shift
+for host in "$@"; do printf '%s\n' "$host"; done >"$edl/excluded_hosts.$$" || exit 1
+mv -f "$edl/excluded_hosts.$$" "$edl/excluded_hosts" || exit 1
+[ "$(cat "$edl/discover_hosts.sh" 2>/dev/null)" = "$script" ] && exit 0
+printf '%s\n' "$script" >"$edl/discover_hosts.sh.$$" || exit 1
+chmod 755 "$edl/discover_hosts.sh.$$" && mv -f "$edl/discover_hosts.sh.$$" "$edl/discover_hosts.sh"
+"""
+"""First the list and then the script, each all at once: Horovod looks every second."""
+
+
+def leave_out(hosts: Iterable[Host]) -> list[str]:
+    """The command that has a launcher leave out just these hosts; where the script is there, it writes a list alone."""
+    return ["sh", "-c", INSTALL, "sh", DISCOVERY.rstrip("\n"), *sorted(hosts)]
+
+
+def shown(hosts: Iterable[Host]) -> str:
+    """The same list as a file that shows an annotation."""
+    return "".join(f"{host}\n" for host in sorted(hosts))
+
+
+if __name__ == "__main__":
+    print(DISCOVERY, end="")  # noqa: T201 - for the ConfigMap of those who mount it

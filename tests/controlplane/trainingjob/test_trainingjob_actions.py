@@ -1,0 +1,281 @@
+"""What is done to TrainingJobs on a real API server, as the supervisor's own account, beside the stand-in operator."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Phase, Result
+from tests.controlplane.controlplane_api import Api, until
+from tests.controlplane.controlplane_running import Cluster
+from tests.controlplane.operator.operator_jobs import names, operating
+from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, supervising
+from tests.supervisor.trainingjob_objects import OPTED_IN, PREFIX
+
+EXCLUDED = f"{PREFIX}excluded-hosts"
+
+
+async def nodes(jobs: ElasticJobs, count: int) -> list[str]:
+    """So many nodes with room for one worker each."""
+    return [await jobs.namespace.node(f"node-{number}", gpus=1) for number in range(count)]
+
+
+async def node_of(jobs: ElasticJobs, pod: str) -> str:
+    """Where a pod is."""
+    return str((await jobs.namespace.get_pod(pod))["spec"]["nodeName"])
+
+
+async def suspended(jobs: ElasticJobs, supervised: Supervision, name: str = "bert") -> None:
+    """A job of three workers is below its minimum of two in a moment, stops, and is suspended."""
+    for worker in range(2):
+        await supervised.notices(await node_of(jobs, f"{name}-worker-{worker}"))
+    await supervised.answers(name)
+    await supervised.phase(name, Phase.SUSPENDED)
+    await supervised.spared()
+
+
+async def test_doomed_hosts_are_left_out_and_their_pods_replaced(
+    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """All in one change, before their machine goes; the pod goes at the last moment and another one joins."""
+    await nodes(jobs, 5)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path, leave_margin_seconds=1.0) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 4)
+        await supervised.phase("bert", Phase.RUNNING)
+        doomed = await node_of(jobs, "bert-worker-1")
+        deadline = time.time() + 12
+        await supervised.notices(doomed, left=12)
+        job = await supervised.world.job("bert", lambda known: bool(known.decision.exclusions), "leaves hosts out")
+        assert job.decision.exclusions == {Host("bert-worker-1")}
+        job = await supervised.phase("bert", Phase.RUNNING)
+        launcher = await jobs.namespace.get_pod("bert-launcher")
+        assert launcher["metadata"]["annotations"][EXCLUDED] == "bert-worker-1\n"
+        edl = jobs.edl("bert")
+        assert (edl / "excluded_hosts").read_text(encoding="utf-8") == "bert-worker-1\n"
+        assert (edl / "discover_hosts.sh").stat().st_mode & 0o111
+        assert "bert-worker-1" in await jobs.pods("bert")
+        await jobs.has_pods("bert", *names("bert", [0, 2, 3, 4]))
+        assert deadline - 1.5 < time.time()
+        job = await supervised.world.job(
+            "bert", lambda known: Host("bert-worker-4") in known.decision.hosts, "has the replacement"
+        )
+        assert await node_of(jobs, "bert-worker-4") != doomed or Host("bert-worker-4") in job.decision.exclusions
+
+
+async def test_a_stopped_job_is_suspended_at_once_and_resumed(
+    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """No restart is counted, all pods are gone, and it comes back as another run; people can read all of it."""
+    await nodes(jobs, 3)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 3)
+        await supervised.phase("bert", Phase.RUNNING)
+        await suspended(jobs, supervised)
+        status = await jobs.phase("bert", "Suspended")
+        assert not status.get("restartCount")
+        assert not await jobs.pods("bert")
+        supervised.grant("bert", 3)
+        job = await supervised.phase("bert", Phase.RUNNING, run=2)
+        assert job.decision.hosts == {Host(f"bert-worker-{number}") for number in range(3)}
+        assert set(await jobs.annotations("bert")) == set(OPTED_IN)
+        assert not (await jobs.status("bert")).get("restartCount")
+
+        async def said() -> list[str]:
+            found = await api.get(f"{jobs.namespace.path}/events", fieldSelector="involvedObject.kind=TrainingJob")
+            reasons = [each["reason"] for each in sorted(found["items"], key=lambda each: each["metadata"]["name"])]
+            return reasons if len(reasons) >= 5 else []
+
+        reasons = await until(said, "all of it was said")
+        assert {"Running", "Stopping", "Suspended", "Resuming"} <= set(reasons)
+
+
+async def test_a_job_resumes_smaller_and_later_at_its_own_size(
+    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """Workers, variables and host lists say the same number, and what the job asked for is not lost."""
+    await nodes(jobs, 3)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 3)
+        await supervised.phase("bert", Phase.RUNNING)
+        await suspended(jobs, supervised)
+        for workers, run in ((2, 2), (3, 3)):
+            supervised.grant("bert", workers)
+            job = await supervised.phase("bert", Phase.RUNNING, run=run)
+            assert len(job.decision.hosts) == workers
+            assert job.spec.requested_workers == 3
+            asked = (await jobs.get("bert"))["spec"]["etReplicaSpecs"]
+            assert asked["worker"]["replicas"] == workers
+            for role in asked.values():
+                env = {each["name"]: each["value"] for each in role["template"]["spec"]["containers"][0]["env"]}
+                assert env["workers"] == str(workers)
+            config = await jobs.config("bert")
+            assert config["hostfile"] == "".join(f"bert-worker-{number}:1\n" for number in range(workers))
+            noted = (await jobs.annotations("bert")).get(f"{PREFIX}requested-workers")
+            assert noted == (None if workers == 3 else "3")
+            if run == 2:
+                supervised.grant("bert", 0)
+                launcher = await node_of(jobs, "bert-launcher")
+                await supervised.notices(launcher)
+                await supervised.answers("bert")
+                await supervised.phase("bert", Phase.SUSPENDED)
+                await supervised.spared()
+
+
+async def test_a_job_without_resources_times_out(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
+    """Its operator and Arena are told in their words, and its pods no longer wait."""
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 2, annotations={**OPTED_IN, f"{PREFIX}max-wait-time": "3"})
+        await jobs.has_pods("bert", *names("bert", range(2), launcher=False))
+        job = await supervised.phase("bert", Phase.TIMED_OUT)
+        await jobs.phase("bert", "Suspended")
+        job = await supervised.world.job("bert", lambda known: known.over, "is over")
+        assert (job.decision.phase, job.observed.result) == (Phase.TIMED_OUT, Result.TIMED_OUT)
+        marks = await jobs.annotations("bert")
+        assert (marks[f"{PREFIX}job-suspended"], marks[f"{PREFIX}job-status"]) == ("true", "timeout")
+        assert not await jobs.pods("bert")
+
+
+async def test_a_launcher_that_fails_after_a_stop_is_suspended_nevertheless(
+    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """Also where the operator had started it again."""
+    await nodes(jobs, 3)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 3)
+        await supervised.phase("bert", Phase.RUNNING)
+        for worker in range(2):
+            await supervised.notices(await node_of(jobs, f"bert-worker-{worker}"))
+        await supervised.world.job("bert", lambda known: known.decision.stop is not None, "is to stop")
+        await jobs.end_pod("bert-launcher", "Failed")
+        await supervised.phase("bert", Phase.SUSPENDED)
+        assert (await jobs.status("bert"))["phase"] == "Suspended"
+
+
+async def test_a_job_that_succeeds_while_it_is_stopped_has_succeeded(
+    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """It is not suspended, which would train it again."""
+    await nodes(jobs, 3)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 3)
+        await supervised.phase("bert", Phase.RUNNING)
+        for worker in range(2):
+            await supervised.notices(await node_of(jobs, f"bert-worker-{worker}"))
+        await supervised.world.job("bert", lambda known: known.decision.stop is not None, "is to stop")
+        await jobs.end_pod("bert-launcher", "Succeeded")
+        job = await supervised.phase("bert", Phase.FINISHED)
+        assert job.observed.result is Result.SUCCEEDED
+        await jobs.phase("bert", "Succeeded")
+        assert set(await jobs.annotations("bert")) == set(OPTED_IN)
+
+
+async def test_the_next_launcher_leaves_the_same_hosts_out(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
+    """An operator's restart makes a new pod, which knows of nothing."""
+    await nodes(jobs, 3)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 3)
+        await supervised.phase("bert", Phase.RUNNING)
+        await supervised.notices(await node_of(jobs, "bert-worker-0"), left=300)
+        await supervised.world.job("bert", lambda known: bool(known.decision.exclusions), "leaves hosts out")
+        await supervised.phase("bert", Phase.RUNNING)
+        await jobs.end_pod("bert-launcher", "Failed")
+        job = await supervised.world.job(
+            "bert", lambda known: known.observed.run == 2 and bool(known.decision.exclusions), "runs without it again"
+        )
+        job = await supervised.phase("bert", Phase.RUNNING, run=2)
+        launcher = await jobs.namespace.get_pod("bert-launcher")
+        text = "".join(f"{host}\n" for host in sorted(job.decision.exclusions))
+        assert launcher["metadata"]["annotations"][EXCLUDED] == text
+        assert (jobs.edl("bert") / "excluded_hosts").read_text(encoding="utf-8") == text
+
+
+async def test_a_job_deleted_in_mid_reclaim_is_let_go(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
+    """Nothing fails, and others are looked after as before."""
+    await nodes(jobs, 6)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        for name in ("bert", "other"):
+            await jobs.submit(name, 3)
+            await supervised.phase(name, Phase.RUNNING)
+        for worker in range(2):
+            await supervised.notices(await node_of(jobs, f"bert-worker-{worker}"))
+        await supervised.world.job("bert", lambda known: known.decision.stop is not None, "is to stop")
+        await jobs.delete("bert")
+        await supervised.world.forgotten("bert")
+        await suspended(jobs, supervised, "other")
+
+
+@pytest.mark.parametrize("done", ["size", "annotation", "status"])
+async def test_a_resume_that_was_interrupted_is_brought_to_its_end(
+    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path, done: str
+) -> None:
+    """Whichever of its steps were done; and if the operator's late word undid the last one."""
+    await nodes(jobs, 3)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name) as operator,
+    ):
+        await jobs.submit("bert", 3)
+        await supervised.phase("bert", Phase.RUNNING)
+        await suspended(jobs, supervised)
+        if done == "size":
+            await jobs.patch("bert", {"etReplicaSpecs": {"worker": {"replicas": 2}}})
+        if done == "annotation":
+            await jobs.annotate("bert", None)
+        if done == "status":
+            operator.cancel()
+            await asyncio.wait([operator])
+        supervised.grant("bert", 3)
+        if done == "status":
+            await jobs.phase("bert", "Created")
+            await jobs.write_status("bert", {"phase": "Suspended"})
+            async with operating(cluster, jobs.namespace.name):
+                await supervised.phase("bert", Phase.RUNNING, run=2)
+        else:
+            await supervised.phase("bert", Phase.RUNNING, run=2)
+
+
+async def test_a_job_that_a_person_suspends_is_left_to_them(
+    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """Nobody resumes it, whatever there is room for."""
+    await nodes(jobs, 3)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 2)
+        await supervised.phase("bert", Phase.RUNNING)
+        await jobs.annotate("bert", "true")
+        await jobs.phase("bert", "Suspended")
+        await supervised.world.forgotten("bert")
+        supervised.grant("bert", 2)
+        await jobs.submit("other", 2)
+        await supervised.phase("other", Phase.RUNNING)
+        assert supervised.world.known("bert") is None
+        assert (await jobs.status("bert"))["phase"] == "Suspended"

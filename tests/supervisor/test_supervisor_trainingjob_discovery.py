@@ -1,0 +1,184 @@
+"""The scripts that run in launchers, in every shell that there is here."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from supervisor.domain.ids import Host
+from supervisor.jobs.trainingjob.discovery import DISCOVERY, leave_out, shown
+
+SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
+LISTED = "127.0.0.1:1\n127.0.0.2:2\n127.0.0.3:1\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A launcher's directory, and the shell that its image has."""
+
+    shell: str
+    edl: Path
+    port: int
+
+    def runs(self, command: Sequence[str], **variables: str) -> str:
+        """What a command in its container says; it ends well."""
+        environment = {
+            "PATH": os.environ["PATH"],
+            "EDL": str(self.edl),
+            "KUBEAI_DIR": str(self.edl / "mounted"),
+            "EDL_PORT": str(self.port),
+            **variables,
+        }
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=False)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout
+
+    def hosts(self, **variables: str) -> list[str]:
+        """What Horovod is told."""
+        shell = ["busybox", "sh"] if self.shell == "busybox" else [self.shell]
+        return self.runs([*shell, str(self.edl / "discover_hosts.sh")], **variables).splitlines()
+
+    def lists(self, hosts: str) -> None:
+        """The operator rewrites its list."""
+        (self.edl / "hostfile").write_text(hosts, encoding="utf-8")
+
+    def leaves_out(self, *hosts: str) -> None:
+        """The supervisor has hosts left out."""
+        self.runs(leave_out(Host(host) for host in hosts))
+
+
+@contextmanager
+def answering(address: str, port: int = 0) -> Iterator[int]:
+    """A host that takes connections."""
+    with socket.create_server((address, port)) as server:
+        yield int(server.getsockname()[1])
+
+
+@pytest.fixture(params=SHELLS)
+def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Launcher]:
+    """A launcher with our script, three hosts on its list, all of which answer."""
+    with answering("127.0.0.1") as port, answering("127.0.0.2", port), answering("127.0.0.3", port):
+        one = Launcher(request.param, tmp_path, port)
+        (tmp_path / "discover_hosts.sh").write_text("#!/bin/sh\ncat hostfile\n", encoding="utf-8")
+        one.lists(LISTED)
+        one.leaves_out()
+        yield one
+
+
+def test_all_hosts_are_listed_until_some_are_left_out(launcher: Launcher) -> None:
+    """By their whole names, with their slots; and they come back when they are not left out any more."""
+    assert launcher.hosts() == LISTED.splitlines()
+    launcher.leaves_out("127.0.0.2", "127.0.0", "0.0.3")
+    assert launcher.hosts() == ["127.0.0.1:1", "127.0.0.3:1"]
+    launcher.leaves_out()
+    assert launcher.hosts() == LISTED.splitlines()
+
+
+def test_what_is_mounted_counts_as_well(launcher: Launcher) -> None:
+    """The annotation of the pod, as a file."""
+    (launcher.edl / "mounted").mkdir()
+    (launcher.edl / "mounted" / "excluded-hosts").write_text(shown([Host("127.0.0.1")]), encoding="utf-8")
+    assert launcher.hosts() == ["127.0.0.2:2", "127.0.0.3:1"]
+
+
+def test_a_new_host_is_listed_once_it_answers(launcher: Launcher) -> None:
+    """Those that were listed before stay, whether they answer or not."""
+    assert launcher.hosts() == LISTED.splitlines()
+    launcher.lists(LISTED + "127.0.0.4:1\n")
+    assert launcher.hosts() == LISTED.splitlines()
+    with answering("127.0.0.4", launcher.port):
+        assert launcher.hosts() == [*LISTED.splitlines(), "127.0.0.4:1"]
+    assert launcher.hosts() == [*LISTED.splitlines(), "127.0.0.4:1"]
+
+
+def test_a_host_that_went_and_came_back_has_to_answer_again(launcher: Launcher) -> None:
+    """It may be another machine."""
+    with answering("127.0.0.4", launcher.port):
+        launcher.lists(LISTED + "127.0.0.4:1\n")
+        assert "127.0.0.4:1" in launcher.hosts()
+    launcher.lists(LISTED)
+    assert launcher.hosts() == LISTED.splitlines()
+    launcher.lists(LISTED + "127.0.0.4:1\n")
+    assert launcher.hosts() == LISTED.splitlines()
+
+
+@pytest.mark.parametrize("damage", ["empty", "gone", "directory"])
+def test_what_cannot_be_read_is_what_it_was(launcher: Launcher, damage: str) -> None:
+    """The last good list, without what is left out now."""
+    assert launcher.hosts() == LISTED.splitlines()
+    (launcher.edl / "hostfile").unlink()
+    if damage == "empty":
+        launcher.lists("")
+    if damage == "directory":
+        (launcher.edl / "hostfile").mkdir()
+    launcher.leaves_out("127.0.0.3")
+    assert launcher.hosts() == LISTED.splitlines()[:2]
+
+
+def test_it_ends_well_where_there_is_nothing_at_all(launcher: Launcher) -> None:
+    """No list, no script but itself."""
+    (launcher.edl / "hostfile").unlink()
+    (launcher.edl / "excluded_hosts").unlink()
+    assert launcher.hosts() == []
+
+
+@pytest.mark.parametrize("tool", ["nc", "python3", "none"])
+def test_it_asks_hosts_with_what_the_image_has(launcher: Launcher, tmp_path: Path, tool: str) -> None:
+    """Where there is nothing to ask with, a new host is believed."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    found = {name: shutil.which(name) for name in ("mv", "sh", "cat", "nc")}
+    found["python3"] = str(Path(sys.executable).resolve())
+    for program in ("mv", "sh", "cat", tool):
+        if (path := found.get(program)) is not None:
+            (programs / program).symlink_to(path)
+    if tool == "nc" and not (programs / "nc").exists():
+        pytest.skip("there is no nc here")
+    launcher.lists(LISTED + "127.0.0.4:1\n")
+    shell = shutil.which(launcher.shell)
+    assert shell is not None
+    command = [shell, *(["sh"] if launcher.shell == "busybox" else []), str(tmp_path / "discover_hosts.sh")]
+    unreachable = [] if tool != "none" else ["127.0.0.4:1"]
+    assert launcher.runs(command, PATH=str(programs)).splitlines() == [*LISTED.splitlines(), *unreachable]
+
+
+def test_hosts_are_not_asked_where_that_is_not_wanted(launcher: Launcher) -> None:
+    """Port 0."""
+    launcher.lists(LISTED + "127.0.0.4:1\n")
+    assert launcher.hosts(EDL_PORT="0") == [*LISTED.splitlines(), "127.0.0.4:1"]
+
+
+def test_hundreds_of_hosts_are_a_matter_of_a_moment(launcher: Launcher) -> None:
+    """Horovod asks each second; only new hosts are asked anything."""
+    many = "".join(f"bert-worker-{number}.team:8\n" for number in range(2000))
+    launcher.lists(many)
+    assert launcher.hosts(EDL_PORT="0") == many.splitlines()
+    launcher.leaves_out(*(f"bert-worker-{number}.team" for number in range(0, 2000, 2)))
+    assert launcher.hosts(EDL_PORT="0") == many.splitlines()[1::2]
+
+
+def test_the_script_is_written_once_and_the_list_each_time(launcher: Launcher) -> None:
+    """A file that a process has open is not written to."""
+    script = launcher.edl / "discover_hosts.sh"
+    assert script.read_text(encoding="utf-8") == DISCOVERY
+    before, before_list = script.stat().st_ino, (launcher.edl / "excluded_hosts").stat().st_ino
+    launcher.leaves_out("127.0.0.2")
+    assert script.stat().st_ino == before
+    assert (launcher.edl / "excluded_hosts").stat().st_ino != before_list
+    assert os.access(script, os.X_OK)
+    assert sorted(path.name for path in launcher.edl.iterdir()) == ["discover_hosts.sh", "excluded_hosts", "hostfile"]
+
+
+def test_a_launcher_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
+    """Nobody takes a host for left out that is not."""
+    ran = subprocess.run(
+        leave_out([Host("a")]), env={"EDL": str(tmp_path / "nothing")}, capture_output=True, check=False
+    )
+    assert ran.returncode != 0
