@@ -46,7 +46,7 @@ class Shares:
         places = self._placements(job.name) or {}
         unbound = [host for host in job.decision.hosts if not self._bound(places.get(host))]
         launcher = None if job.spec.launcher_host is None else places.get(job.spec.launcher_host)
-        return Promise(job, ask, workers=len(unbound), launcher=not self._bound(launcher))
+        return Promise(job, ask, workers=len(unbound), launcher=ask.launcher is not None and not self._bound(launcher))
 
     def _bound(self, place: Placement | None) -> bool:
         """Whether a pod has its room; one that is being deleted is an earlier run's."""

@@ -1,16 +1,19 @@
 """Which suspended jobs of a cluster may resume, and at what size: one function over all of them."""
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from supervisor.decide.grant import Grant
-from supervisor.decide.ledger import Ledger, pool, scarce
+from supervisor.decide.ledger import Ledger, scarce
 from supervisor.decide.policy import Policy
 from supervisor.decide.probe import probe_at, probe_size
 from supervisor.domain.capacity import Ask, NodeRoom
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
+
+_PLAIN = "cpu"
+"""Stands for what every node has."""
 
 _NUMBER = re.compile(r"(\d+)", re.ASCII)
 
@@ -32,6 +35,11 @@ class Promise:
     workers: int
     launcher: bool
 
+    @property
+    def pending(self) -> bool:
+        """Whether any pod of it may still take room."""
+        return self.job.decision.probing or self.launcher or self.workers > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
@@ -52,15 +60,17 @@ def share(
     usable, doomed = _ledger(nodes.usable, promises), Ledger(nodes.doomed)
     granted: dict[JobName, Grant] = {}
     unmet: list[Applicant] = []
+    busy = {name for each in promises if each.pending for name in _kind(each.ask)}
     for each in sorted(applicants, key=_turn):
         spec = each.job.spec
         if _could_take_one(doomed, each.ask):
             granted[each.job.name] = Grant(held_up=True)
         elif count := usable.take(each.ask, spec.start_workers, min(spec.requested_workers, _hosts(each.job))):
             granted[each.job.name] = Grant(first_hosts(each.job, count))
+            busy |= _kind(each.ask)
         else:
             unmet.append(each)
-    return {**granted, **_probes(unmet, promises, policy)}
+    return {**granted, **_probes(unmet, busy, policy)}
 
 
 def first_hosts(job: SupervisedJob, count: int) -> frozenset[Host]:
@@ -81,22 +91,26 @@ def _could_take_one(doomed: Ledger, ask: Ask) -> bool:
     return doomed.has_room(ask.worker) or (ask.launcher is not None and doomed.has_room(ask.launcher))
 
 
-def _probes(unmet: Iterable[Applicant], promises: Iterable[Promise], policy: Policy) -> Mapping[JobName, Grant]:
-    """One job at a time tries for capacity of a kind: several would each get some of it and none enough."""
+def _probes(unmet: Iterable[Applicant], busy: Collection[str], policy: Policy) -> Mapping[JobName, Grant]:
+    """One job at a time tries for capacity of a kind: several would each get some of it and none enough.
+
+    And none while another one is about to start on what there is, as pods that wait take it from whoever it was for.
+    """
     if not policy.probe_seconds:
         return {}
-    busy = {_kind(each.ask) for each in promises if each.job.decision.probing}
+    taken = set(busy)
     offered: dict[JobName, Grant] = {}
     for each in sorted(unmet, key=lambda each: (probe_at(each.job.decision, policy), each.job.name)):
         kind, size = _kind(each.ask), probe_size(each.job)
-        if kind not in busy and size <= _hosts(each.job):
-            busy.add(kind)
+        if taken.isdisjoint(kind) and size <= _hosts(each.job):
+            taken |= kind
             offered[each.job.name] = Grant(first_hosts(each.job, size), probe=True)
     return offered
 
 
-def _kind(ask: Ask) -> Hashable:
-    return (scarce(ask.worker), pool(ask.worker))
+def _kind(ask: Ask) -> frozenset[str]:
+    """What the jobs compete for: a scarce resource, whatever nodes it is on."""
+    return scarce(ask.worker) or frozenset({_PLAIN})
 
 
 def _turn(each: Applicant) -> tuple[float, str]:

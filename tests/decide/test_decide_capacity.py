@@ -181,8 +181,19 @@ def test_one_job_tries_at_a_time_for_each_kind_of_capacity() -> None:
     assert _shared(a, tired, nodes=[], policy=PROBING).keys() == {A}
     tries = promise(b, workers=4, probing=True)
     assert _shared(a, c, nodes=[], promises=(tries,), policy=PROBING).keys() == {C}
-    resumes = promise(b, workers=4)
-    assert _shared(a, nodes=[], promises=(resumes,), policy=PROBING).keys() == {A}
+
+
+def test_nobody_tries_while_a_job_of_that_kind_is_about_to_start() -> None:
+    """Its pods would take what there is for the other's."""
+    a, b = applicant("a", 4, 4), applicant("b", 1, 2, since=1)
+    assert _shared(a, b, nodes=[room("n1", 2)], policy=PROBING) == {B: Grant(worker_names(2))}
+    for resumes in (promise(b, workers=1), promise(b, workers=0, launcher=True)):
+        assert _shared(a, nodes=[], promises=(resumes,), policy=PROBING) == {}
+    bound = promise(b, workers=0)
+    assert _shared(a, nodes=[], promises=(bound,), policy=PROBING) == {A: Grant(worker_names(4), probe=True)}
+    other = applicant("c", 1, 1, worker=demand(1, scarce="amd.com/gpu"))
+    granted = _shared(a, other, nodes=[room("n1", 1, scarce="amd.com/gpu")], policy=PROBING)
+    assert granted == {C: Grant(worker_names(1)), A: Grant(worker_names(4), probe=True)}
 
 
 def test_nobody_tries_while_a_doomed_node_could_take_the_pods() -> None:

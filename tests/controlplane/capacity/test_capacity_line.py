@@ -1,0 +1,48 @@
+"""What becomes of suspended jobs, as kubectl shows it: a real supervisor and agent, and a node that may go."""
+
+from pathlib import Path
+from typing import Any
+
+from simulator.harness import Given
+from supervisor.jobs.trainingjob.objects import OURS, SUSPENDED, SUSPENDED_BY
+from tests.controlplane.controlplane_api import until
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.controlplane.line.line_world import OPTED_IN, JobPlan, World, training_job, world
+from tests.controlplane.store.store_cluster import job_path
+
+_PATIENCE = {"JOB_SUPERVISOR_PROBE_SECONDS": "1", "JOB_SUPERVISOR_RESUME_DELAY_SECONDS": "0.5"}
+
+
+async def _suspend(one: World, name: str, workers: int, **limits: str) -> None:
+    """A job that was suspended before this supervisor knew of it, with those limits for its workers."""
+    spec: Any = training_job(one.namespace.name, JobPlan(workers=workers, min_workers=workers), Path("unused"))
+    if limits:
+        spec["etReplicaSpecs"]["worker"]["template"]["spec"]["containers"][0]["resources"] = {"limits": limits}
+    await one.jobs.make(name, spec, annotations={**OPTED_IN, SUSPENDED: "true", SUSPENDED_BY: OURS})
+
+
+async def _decided(one: World, name: str, phase: str, reason: str) -> Any:
+    async def decided() -> Any:
+        found = await one.api.get(job_path(f"trainingjob.{name}", one.namespace.name))
+        decision = found.get("status", {}).get("decision", {})
+        return decision if decision.get("phase") == phase and decision["reason"].startswith(reason) else None
+
+    return await until(decided, f"{name} is {phase}: {reason}", 60.0)
+
+
+async def test_suspended_jobs_wait_for_a_doomed_node_and_then_resume_or_try(
+    own_controlplane: ControlPlane, tmp_path: Path
+) -> None:
+    """Neither starts while the node could take its pods; then one has room on it, and the other tries without."""
+    async with world(own_controlplane, tmp_path / "world", Given(supervisor=_PATIENCE)) as one:
+        [node] = await one.nodes("n0", gpus=2)
+        await one.connected()
+        one.notice([node], lead=60)
+        await one.noticed([node])
+        await _suspend(one, "small", 2, cpu="1")
+        await _suspend(one, "large", 8)
+        for name in ("small", "large"):
+            await _decided(one, name, "Suspended", "A node that will be reclaimed could still take its pods")
+        one.withdraw([node])
+        await _decided(one, "small", "Resuming", "Resuming from the checkpoint as run 1 on 2 of 2 requested hosts")
+        await _decided(one, "large", "Resuming", "Trying run 1 on 8 hosts though no node has room")
