@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Spec, SupervisedJob
-from supervisor.domain.order import EndJob, RemoveHosts, SetHostList, StartRun, SuspendRun
+from supervisor.domain.order import EndJob, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
 from tests.decide.decide_builders import (
     POLICY,
     T0,
@@ -198,3 +198,15 @@ def test_workers_lost_without_a_notice_may_be_replaced_for_a_while() -> None:
     assert (back.decision.phase, back.decision.below_min_since) == (Phase.RUNNING, None)
     gone, _ = decide(job, seeing(), at=POLICY.lost_grace_seconds)
     assert gone.decision.phase is Phase.STOPPING
+
+
+def test_processes_without_a_stream_are_told_when_everybody_is() -> None:
+    """Until the run has ended; stand-alone there are none."""
+    for job, told in ((going(4), [StopProcesses(1)]), (running_job(spec(4)), [])):
+        seen = seeing(noticed(notice(1), notice(2), notice(3)), missing_since=T0)
+        stopping, planned = decide(job, seen)
+        assert StopProcesses(1) not in planned.actions
+        stopping, planned = decide(stopping, seen, at=POLICY.rank_zero_grace_seconds)
+        assert [each for each in planned.actions if isinstance(each, StopProcesses)] == told
+        _, planned = decide(observing(stopping, running=False, exit_code=255), seen, at=9)
+        assert StopProcesses(1) not in planned.actions

@@ -1,29 +1,9 @@
 """Processes with the first SDK are told to stop in their own way."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from supervisor.jobs.trainingjob import legacy
-
-
-@asynccontextmanager
-async def serving(address: str, answer: bytes | None, port: int = 0) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """A process that takes requests; None: and never answers."""
-    heard: list[bytes] = []
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.readuntil(b"\r\n\r\n"))
-        if answer is None:
-            await reader.read()
-        else:
-            writer.write(answer)
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(talk, address, port)
-    async with server:
-        yield int(server.sockets[0].getsockname()[1]), heard
+from tests.supervisor.legacy_process import serving
 
 
 async def test_the_bare_answer_of_the_first_sdk_is_an_answer() -> None:

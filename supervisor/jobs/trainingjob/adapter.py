@@ -1,5 +1,6 @@
 """Carries decisions about TrainingJobs out, by the API server: each job's latest, again until it is in place."""
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -62,18 +63,29 @@ class TrainingJobs:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._changes = Changes(ports.server, ports.watch.collection, ports.view.pod_collection, ports.watch.wrote)
-        self._orders: Latest[_Order] = Latest(self._obey)
+        # Apart: a launcher that does not answer must not hold up a suspension.
+        self._lanes: tuple[tuple[tuple[type[Action], ...], Latest[_Order]], ...] = (
+            ((SuspendRun, EndJob, StartRun), Latest(self._obey)),
+            ((SetHostList, RemoveHosts), Latest(self._obey)),
+            ((StopProcesses,), Latest(self._obey)),
+        )
         self._recorder = Recorder(ports.server, ports.clock)
         self._fault = Fault("changes of TrainingJobs", ports.clock)
         self._left_out: dict[JobName, tuple[str, frozenset[Host]]] = {}
-        self.run = self._orders.run
         self.record = self._recorder.run
+
+    async def run(self) -> None:
+        """Root task."""
+        async with asyncio.TaskGroup() as group:
+            for _, lane in self._lanes:
+                group.create_task(lane.run())
 
     async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> None:
         """Has it done, without waiting: one job's launcher may be slow to answer, and others are in a hurry."""
         self._recorder.decided(job)
-        if actions:
-            self._orders.put(job.name, _Order(job, actions))
+        for kinds, lane in self._lanes:
+            if todo := [action for action in actions if isinstance(action, kinds)]:
+                lane.put(job.name, _Order(job, todo))
         if job.over:
             self._left_out.pop(job.name, None)
             self._recorder.forget(job.name)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 PORT = 9009
-_SECONDS = 1.0
+_SECONDS = 2.0
 _AT_ONCE = 50
 
 _REQUEST = b"GET /stop HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

@@ -1,6 +1,7 @@
 """What is done to TrainingJobs on a real API server, as the supervisor's own account, beside the stand-in operator."""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.controlplane.controlplane_api import Api, until
 from tests.controlplane.controlplane_running import Cluster
 from tests.controlplane.operator.operator_jobs import names, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, supervising
+from tests.supervisor.legacy_process import serving
 from tests.supervisor.trainingjob_objects import OPTED_IN, PREFIX
 
 EXCLUDED = f"{PREFIX}excluded-hosts"
@@ -279,3 +281,55 @@ async def test_a_job_that_a_person_suspends_is_left_to_them(
         await supervised.phase("other", Phase.RUNNING)
         assert supervised.world.known("bert") is None
         assert (await jobs.status("bert"))["phase"] == "Suspended"
+
+
+async def test_a_launcher_that_does_not_answer_holds_nothing_up(
+    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """Its list cannot be written, and the job is suspended as soon as rank 0 has left all the same."""
+    await nodes(jobs, 3)
+    stuck = jobs.edl("bert") / "discover_hosts.sh"
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 3)
+        os.mkfifo(stuck)  # A command that reads it never ends.
+        try:
+            job = await supervised.world.job("bert", lambda known: known.observed.running, "runs")
+            await until(lambda: _there(jobs.edl("bert") / "excluded_hosts"), "the command is under way")
+            await suspended(jobs, supervised)
+            job = await supervised.world.job("bert", lambda known: not known.decision.hosts, "is suspended")
+            assert job.decision.stop is None
+            assert stuck.is_fifo()
+        finally:
+            os.close(os.open(stuck, os.O_RDWR))
+
+
+async def _there(path: Path) -> bool:
+    return await asyncio.to_thread(path.exists)
+
+
+async def test_processes_that_have_no_stream_are_asked_to_stop(
+    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """In the first SDK's own way, once nobody has turned out to be rank 0, until the run has ended."""
+    await nodes(jobs, 3)
+    async with (
+        serving("127.0.0.1", b"ok") as (port, heard),
+        supervising(cluster, jobs.namespace, tmp_path, legacy_port=port, rank_zero_grace_seconds=0.5) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 3)
+        await supervised.phase("bert", Phase.RUNNING)
+        here = {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
+        await api.patch(f"{jobs.namespace.path}/pods/bert-worker-2/status", {"status": here})
+        for worker in range(2):
+            await supervised.notices(await node_of(jobs, f"bert-worker-{worker}"))
+
+        async def asked() -> bool:
+            return len(heard) >= 2
+
+        await until(asked, "it was asked more than once")
+        await jobs.end_pod("bert-launcher", "Failed")
+        await supervised.phase("bert", Phase.SUSPENDED)

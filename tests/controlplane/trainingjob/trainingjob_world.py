@@ -24,6 +24,7 @@ from supervisor.domain.notice import NoticeState, Subject, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.fanout.processes import Processes
 from supervisor.jobs.kinds import Kinds
+from supervisor.jobs.trainingjob import legacy
 from supervisor.jobs.trainingjob.adapter import Ports as TrainingJobPorts
 from supervisor.jobs.trainingjob.adapter import TrainingJobs
 from supervisor.jobs.trainingjob.objects import KIND
@@ -197,13 +198,14 @@ class Supervision:
 
 @asynccontextmanager
 async def supervising(
-    cluster: Cluster, namespace: Namespace, directory: Path, **policy: float
+    cluster: Cluster, namespace: Namespace, directory: Path, *, legacy_port: int = legacy.PORT, **policy: float
 ) -> AsyncIterator[Supervision]:
     """Has decided, and done what was decided."""
     rules = Policy(**{"window_seconds": 0.2, "resume_delay_seconds": 0.1, "resume_backoff_seconds": 0.1, **policy})
     async with AsyncExitStack() as stack:
         world = await stack.enter_async_context(watching(cluster, namespace, directory))
-        server = await connected(cluster, namespace, directory)
+        # Longer than anybody waits here: what is held up by a command that never ends is not done in time.
+        server = await connected(cluster, namespace, directory, seconds=60.0)
         stack.push_async_callback(server.close)
         clock, store = Clock(), world.store
         around = Around(world.watch, world.view)
@@ -219,6 +221,7 @@ async def supervising(
                 may_act=lambda: True,
                 hosts=processes.hosts,
                 clock=clock,
+                legacy_port=legacy_port,
             )
         )
         control = Control(
@@ -258,14 +261,14 @@ async def running(*tasks: Task) -> AsyncIterator[None]:
     assert not [task.exception() for task in ended]
 
 
-async def connected(cluster: Cluster, namespace: Namespace, directory: Path) -> ApiServer:
+async def connected(cluster: Cluster, namespace: Namespace, directory: Path, seconds: float = 10.0) -> ApiServer:
     """As an account that may do just what the supervisor may."""
     path = directory / f"supervisor.{namespace.name}.kubeconfig"
     if not path.exists():
         await namespace.account("supervisor", cluster_rules=RULES)
         await namespace.kubeconfig("supervisor", path)
     assert cluster.kubeconfig != path
-    return await ApiServer.connect(str(path), 10.0)
+    return await ApiServer.connect(str(path), seconds)
 
 
 @asynccontextmanager
