@@ -100,8 +100,11 @@ def _resuming(s: Situation, before: Decision) -> Decision:
 
 
 def _resume_failed(s: Situation, before: Decision) -> Decision:
-    """The hosts stay the job's until the launcher has confirmed that it waits (`waiting.wait` lets go of them)."""
-    doublings = min(before.failed_resumes, _MOST_BACKOFF_DOUBLINGS)
+    """The hosts stay the job's until the launcher has confirmed that it waits (`waiting.wait` lets go of them).
+
+    A try that failed says nothing of capacity that comes: only the next try waits longer than the first pause.
+    """
+    doublings = 0 if before.probing else min(before.failed_resumes, _MOST_BACKOFF_DOUBLINGS)
     return replace(
         before,
         phase=Phase.SUSPENDED,

@@ -74,9 +74,12 @@ def test_tries_become_rarer() -> None:
 
 
 def test_real_capacity_does_not_wait_for_the_next_try() -> None:
-    """Only for the pause after any resume that failed."""
-    job = _failed(_trying(), PAUSE + BOUND)
-    after = PAUSE + BOUND + POLICY.resume_backoff_seconds
+    """Only for the shortest pause, however many have failed."""
+    job = suspended_job()
+    for pauses in (1, 2, 4, 8):
+        job = _failed(_trying(job, PAUSE * pauses), PAUSE * pauses + BOUND)
+    after = PAUSE * 8 + BOUND + POLICY.resume_backoff_seconds
+    assert decide(job, seeing({}, first(6)), after - 1).job.decision.phase is Phase.SUSPENDED
     job = decide(job, seeing({}, first(6)), after).job
     assert (job.decision.phase, job.decision.probing) == (Phase.RESUMING, False)
 
