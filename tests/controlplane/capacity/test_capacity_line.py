@@ -15,7 +15,8 @@ _PATIENCE = {"JOB_SUPERVISOR_PROBE_SECONDS": "1", "JOB_SUPERVISOR_RESUME_DELAY_S
 
 async def _suspend(one: World, name: str, workers: int, **limits: str) -> None:
     """A job that was suspended before this supervisor knew of it, with those limits for its workers."""
-    spec: Any = training_job(one.namespace.name, JobPlan(workers=workers, min_workers=workers), Path("unused"))
+    checkpoint = one.runtime.places.job(one.namespace.name, name) / "checkpoint"
+    spec: Any = training_job(one.namespace.name, JobPlan(workers=workers, min_workers=workers, steps=2000), checkpoint)
     if limits:
         spec["etReplicaSpecs"]["worker"]["template"]["spec"]["containers"][0]["resources"] = {"limits": limits}
     await one.jobs.make(name, spec, annotations={**OPTED_IN, SUSPENDED: "true", SUSPENDED_BY: OURS})
@@ -33,16 +34,18 @@ async def _decided(one: World, name: str, phase: str, reason: str) -> Any:
 async def test_suspended_jobs_wait_for_a_doomed_node_and_then_resume_or_try(
     own_controlplane: ControlPlane, tmp_path: Path
 ) -> None:
-    """Neither starts while the node could take its pods; then one has room on it, and the other tries without."""
+    """Neither starts while the node could take its pods; then one has room on it, and the other tries until it has."""
     async with world(own_controlplane, tmp_path / "world", Given(supervisor=_PATIENCE)) as one:
         [node] = await one.nodes("n0", gpus=2)
         await one.connected()
         one.notice([node], lead=60)
         await one.noticed([node])
         await _suspend(one, "small", 2, cpu="1")
-        await _suspend(one, "large", 8)
+        await _suspend(one, "large", 4)
         for name in ("small", "large"):
             await _decided(one, name, "Suspended", "A node that will be reclaimed could still take its pods")
         one.withdraw([node])
         await _decided(one, "small", "Resuming", "Resuming from the checkpoint as run 1 on 2 of 2 requested hosts")
-        await _decided(one, "large", "Resuming", "Trying run 1 on 8 hosts though no node has room")
+        await _decided(one, "large", "Resuming", "Trying run 1 on 4 hosts though no node has room")
+        await one.nodes("n1", gpus=4)
+        await _decided(one, "large", "Running", "Run 1 is running on 4 hosts")
