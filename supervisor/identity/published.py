@@ -5,6 +5,7 @@ from typing import Any
 
 import jwt
 import msgspec
+import structlog
 
 from servicekit.clock import Clock
 from servicekit.faults import Fault
@@ -16,6 +17,7 @@ from supervisor.identity.tokens import BadTokenError, CannotTellError
 _DISCOVERY = "/.well-known/openid-configuration"
 _KEYS = "/openid/v1/jwks"
 _KEYS_TYPE = "application/jwk-set+json"
+"""Asked for plain JSON, the API server answers 406."""
 
 _ALGORITHMS = ["RS256", "ES256", "ES384", "ES512"]
 """All that Kubernetes signs with."""
@@ -29,6 +31,8 @@ _AGAIN_SECONDS = 10.0
 
 _REFRESH_SECONDS = 600.0
 """A key that is published no more is good for so long."""
+
+_log = structlog.get_logger()
 
 
 class _Configuration(msgspec.Struct, frozen=True):
@@ -121,6 +125,8 @@ class PublishedKeys:
             self._refused = None
             self._fault.recovered()
         except (NotThereError, RefusedError) as error:
+            if self._refused is None:
+                _log.warning("keys.not_published", why=str(error), instead="each token is reviewed")
             self._refused = str(error)
             self._fault.recovered()
         except ApiError as error:
