@@ -1,0 +1,44 @@
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
+from tests.controlplane.controlplane_api import Manifest
+from tests.controlplane.store.store_cluster import OWN_RULES, RULES
+
+_PAGE = (Path(__file__).parents[3] / "docs" / "kubernetes.md").read_text()
+_HEAD = "| resource | verbs | why |"
+
+Right = tuple[str, str]
+"""A verb, and what it may be done to."""
+
+
+def _tables() -> list[str]:
+    """The page's tables of rights, in their order."""
+    return [part.partition("\n\n")[0] for part in _PAGE.split(_HEAD)[1:]]
+
+
+def _written(table: str) -> Iterator[Right]:
+    resources: list[str] = []
+    for row in table.splitlines()[2:]:
+        named, verbs, why = (cell.strip() for cell in row.strip("|").split("|"))
+        # An empty cell stands for what the row above names; a name in brackets is that of its group.
+        resources = re.findall(r"`([^`]+)`", re.sub(r"\(.*?\)", "", named)) or resources
+        assert why, f"no reason is given for {row}"
+        yield from ((verb, resource) for verb in verbs.split(", ") for resource in resources)
+
+
+def _granted(rules: Sequence[Manifest]) -> Iterator[Right]:
+    for rule in rules:
+        what = rule.get("resourceNames") or rule.get("resources") or rule["nonResourceURLs"]
+        yield from ((verb, each) for verb in rule["verbs"] for each in what)
+
+
+@pytest.mark.parametrize(
+    ("place", "rules"), [(0, RULES), (1, OWN_RULES), (2, AGENT_RULES)], ids=["supervisor", "own-namespace", "agent"]
+)
+def test_the_rights_that_the_page_lists_are_those_of_the_tests(place: int, rules: Sequence[Manifest]) -> None:
+    """Verb by verb, each with its reason, and none besides."""
+    assert set(_written(_tables()[place])) == set(_granted(rules))
