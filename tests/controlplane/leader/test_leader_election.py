@@ -47,6 +47,7 @@ async def test_of_many_who_come_at_once_one_leads(hall: Hall) -> None:
     assert sum(one.leads for one in candidates) == 1
 
 
+@pytest.mark.brief
 async def test_a_lease_that_is_let_go_is_taken_at_once(hall: Hall) -> None:
     """Nobody waits for a duration; the epoch is the next one."""
     first, second = await first_and_second(hall)
@@ -58,6 +59,7 @@ async def test_a_lease_that_is_let_go_is_taken_at_once(hall: Hall) -> None:
     assert time.monotonic() - begun < SECONDS
 
 
+@pytest.mark.brief
 async def test_a_dead_holders_lease_is_taken_when_its_time_is_over_for_certain(hall: Hall) -> None:
     """A whole duration after its last sign of life was seen, and by then it knows itself that it may not act."""
     first, second = await first_and_second(hall)
@@ -119,6 +121,7 @@ async def test_a_person_who_labels_the_lease_changes_nothing(hall: Hall) -> None
     assert (first.leads, second.leads) == (True, False)
 
 
+@pytest.mark.brief
 async def test_a_silent_api_server_changes_nothing(hall: Hall) -> None:
     """The holder does not know any more whether it leads, and nobody else can; afterwards it is the holder again."""
     first, second = await first_and_second(hall)

@@ -27,6 +27,7 @@ async def server(here: Place) -> AsyncIterator[ApiServer]:
     await server.close()
 
 
+@pytest.mark.brief
 async def test_a_store_writes_nothing_while_its_leader_is_not_certain(here: Place) -> None:
     """No notice, no job, no decision, no end of any; and all of it when it is certain again."""
     job, certain = running_job(), True
@@ -51,6 +52,7 @@ async def test_a_store_writes_nothing_while_its_leader_is_not_certain(here: Plac
         assert [each["status"]["epoch"] for each in await here.jobs()] == [3]
 
 
+@pytest.mark.brief
 async def test_no_request_that_changes_anything_is_sent(server: ApiServer, hall: Hall) -> None:
     """Looking is free: the answer may be that another one leads."""
     await hall.put(holderIdentity="somebody", leaseDurationSeconds=1)

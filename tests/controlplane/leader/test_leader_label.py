@@ -65,6 +65,7 @@ async def replicas(here: Place, pods: Pods, tmp_path: Path) -> AsyncIterator[Rep
         yield all_of_them
 
 
+@pytest.mark.brief
 async def test_the_leader_alone_has_the_label(pods: Pods, replicas: Replicas) -> None:
     """It moves with the leadership, also from one who was killed; other installations keep theirs."""
     for name in ("one", "two", "three"):

@@ -35,7 +35,13 @@ class Training:
     peers: Peers
     agents: dict[str, AgentPeer]
     launcher: LauncherPeer
+    order: dict[str, Any]
     ranks: list[ProcessPeer]
+
+    async def excludes(self, *nodes: str) -> None:
+        """Returns once the launcher has been told so, in its first order or in a later one."""
+        if self.order["exclusions"] != list(nodes):
+            await self.launcher.lines.matching(type="order", exclusions=list(nodes))
 
 
 @asynccontextmanager
@@ -49,7 +55,7 @@ async def training(replica: Replica, **report: Any) -> AsyncIterator[Training]:
         else:
             launcher, order = await peers.running("job", NODES, min_workers=2)
         ranks = [await peers.process(order["token"], node, rank) for rank, node in enumerate(NODES)]
-        yield Training(peers, agents, launcher, ranks)
+        yield Training(peers, agents, launcher, order, ranks)
 
 
 async def decision(here: Place) -> Any:
@@ -83,19 +89,20 @@ async def test_one_serves_and_the_others_stand_by(replicas: Replicas) -> None:
     assert not second.serves
 
 
+@pytest.mark.brief
 async def test_after_a_kill_the_next_one_decides_within_five_seconds(replicas: Replicas) -> None:
     """All that was confirmed is known; what the streams know comes with them; nobody is stopped."""
     here = replicas.place
-    first, second = await replicas.start(), await replicas.start(serving=False)
+    # The group is still collected when the first one dies.
+    first, second = await replicas.start(window_seconds=2), await replicas.start(serving=False, window_seconds=2)
     async with training(first) as before:
-        # One more second, in which nothing can be decided any more.
         await before.agents["n3"].notices("n3")
         begun = time.monotonic()
         await first.kill()
     await until(lambda: second.serves)
     served = time.monotonic() - begun
     async with training(second, **again(before)) as after:
-        await after.launcher.lines.matching(type="order", exclusions=["n3"])
+        await after.excludes("n3")
         seconds = time.monotonic() - begun
         now = await decided(here, epoch=2)
         assert now["phase"] in ("Shrinking", "Running")
@@ -107,6 +114,7 @@ async def test_after_a_kill_the_next_one_decides_within_five_seconds(replicas: R
     assert seconds < 15
 
 
+@pytest.mark.brief
 async def test_a_polite_stop_hands_over_at_once(replicas: Replicas) -> None:
     """Every stream hears a goodbye and no STOP; the next one serves as soon as that is said."""
     first, second = await replicas.start(), await replicas.start(serving=False)
@@ -123,10 +131,11 @@ async def test_a_polite_stop_hands_over_at_once(replicas: Replicas) -> None:
     assert seconds < 2
     async with training(second, **again(before)) as after:
         await after.agents["n3"].notices("n3")
-        await after.launcher.lines.matching(type="order", exclusions=["n3"])
+        await after.excludes("n3")
         assert (await decision(replicas.place))["epoch"] == 2
 
 
+@pytest.mark.brief
 async def test_a_leader_that_stood_still_writes_nothing_more_and_ends(replicas: Replicas) -> None:
     """It wakes up after another one has gone on: goodbye to its streams, and an exit code of its own."""
     here = replicas.place
@@ -173,7 +182,7 @@ async def test_a_lease_that_a_person_deletes_is_made_again(replicas: Replicas) -
     await api.delete(LEASE)
     async with training(first) as now:
         await now.agents["n3"].notices("n3")
-        await now.launcher.lines.matching(type="order", exclusions=["n3"])
+        await now.excludes("n3")
     assert (await api.get(LEASE))["spec"]["holderIdentity"] == holder
     assert first.process.poll() is None
     assert not second.serves
@@ -191,5 +200,5 @@ async def test_the_only_one_needs_no_lease(replicas: Replicas) -> None:
     await second.kill()
     third = await replicas.start(leader_election="false")
     async with training(third, **again(now)) as after:
-        await after.launcher.lines.matching(type="order", exclusions=["n3"])
+        await after.excludes("n3")
         assert (await decision(replicas.place))["epoch"] == 2
