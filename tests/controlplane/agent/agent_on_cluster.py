@@ -107,6 +107,8 @@ async def watching(
     token = directory / "agent.token"
     token.write_text("secret")
     async with fake_supervisor() as supervisor:
+        # A test that starts programs stalls for longer than its usual heartbeats allow.
+        supervisor.heartbeat = 1.0
         settings = {
             "NODE_AGENT_NODE_NAME": node,
             "NODE_AGENT_NODE_UID": "machine-1",
