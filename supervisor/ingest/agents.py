@@ -15,7 +15,7 @@ from servicekit.failpoints import failpoint
 from supervisor.decide.notices import replaced
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, Source
-from supervisor.domain.notice import ReclaimNotice, Report, SubjectKind
+from supervisor.domain.notice import API_SOURCES, ReclaimNotice, Report, SubjectKind
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Agent, BadTokenError, CannotTellError, ForeignPodError, Principal
 from supervisor.ingest.agent_messages import Received, about_pods, decode, hello_view, report, source_state
@@ -201,7 +201,7 @@ class _Stream:
     async def _replace_machine(self, uid: str) -> None:
         """Notices on an earlier machine of this name are over: another one speaks now."""
         known = self._ports.store.snapshot().notices.values()
-        notices = [each for each in known if each.subject.name == self._node and each.subject.kind is SubjectKind.NODE]
+        notices = [each for each in known if self._is_about_a_machine(each)]
         if len(notices) > _MOST_NOTICES:
             raise TooManyError(f"more than {_MOST_NOTICES} notices of {self._node} are known")
         earlier = [each.id for each in notices if each.subject.uid != uid]
@@ -212,6 +212,11 @@ class _Stream:
         for key in earlier:
             await self._ports.store.put_notice(key, change)
             failpoint(At.MACHINE_REPLACED)
+
+    def _is_about_a_machine(self, notice: ReclaimNotice) -> bool:
+        """The API server's notices are about the node's object, whose uid is another one."""
+        about = notice.subject.name == self._node and notice.subject.kind is SubjectKind.NODE
+        return about and notice.source not in API_SOURCES
 
     async def _converse(self, view: AgentView, reports: Sequence[Report]) -> None:
         """Reads until the agent ends the stream or falls silent, or this side stops; heartbeats meanwhile."""

@@ -1,6 +1,8 @@
 """The agents' stream: what is acknowledged is durable, and nobody speaks for another node."""
 
 import asyncio
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -8,7 +10,8 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from reclaim.v1 import reclaim_pb2 as wire
 
-from supervisor.domain.notice import NoticeState
+from supervisor.domain.notice import NODE_CONDITION, NoticeState
+from tests.decide.decide_builders import notice as decided_notice
 from tests.supervisor.serving import HEARTBEAT, Served, hello, noticed, serving, until
 
 
@@ -239,6 +242,14 @@ async def test_a_new_machine_under_an_old_name_ends_the_old_notice(served: Serve
     await agent.ended()
     await served.peers.agent("n1", node_uid="uid-new", session=11)
     assert served.notices()["n1"].state is NoticeState.GONE
+
+
+async def test_what_the_api_server_says_of_a_node_outlives_its_agents_hello(served: Served) -> None:
+    """Its notices are about the node's object, which is no earlier machine."""
+    said = replace(decided_notice(1), source=NODE_CONDITION, first_seen=time.time(), deadline=time.time() + 300.0)
+    await served.store.put_notice(said.id, lambda _: said)
+    await served.peers.agent("n1")
+    assert served.notices()["n1"].state is NoticeState.ACTIVE
 
 
 async def test_an_agent_that_lost_its_stream_a_moment_ago_is_not_gone(tmp_path: Path) -> None:
