@@ -74,6 +74,15 @@ def test_a_pods_annotation_is_enough() -> None:
     assert supervised(Seen(job(annotations={}), [pod("worker-0", annotations=OPTED_IN)]), None, NOW) is not None
 
 
+def test_a_job_whose_pods_alone_opt_in_is_not_lost_with_them() -> None:
+    """While it is suspended there are none; whoever takes the annotation from running pods opts out."""
+    known = taken(Seen(job(annotations={}), [pod("worker-0", annotations=OPTED_IN)]))
+    assert supervised(Seen(job(annotations={}), []), known, NOW) is not None
+    assert supervised(Seen(job(annotations={}), [pod("worker-0")]), known, NOW) is None
+    marked = {f"{PREFIX}job-suspended": "true", f"{PREFIX}suspended-by": "elastic-job-supervisor"}
+    assert taken(Seen(job(annotations=marked), [])).decision.phase is Phase.SUSPENDED
+
+
 @pytest.mark.parametrize(
     "parts",
     [

@@ -62,7 +62,7 @@ def supervised(seen: Seen, known: SupervisedJob | None, now: float) -> Supervise
         now: Unix seconds.
     """
     wish = seen.job.wish
-    if wish is None or wish.replicas < 1 or seen.job.deleted or not _opted_in(seen, wish) or _held(seen.job):
+    if wish is None or wish.replicas < 1 or seen.job.deleted or not _ours(seen, wish, known) or _held(seen.job):
         return None
     spec = spec_of(seen.job, wish)
     if known is None or known.uid != seen.job.metadata.uid:
@@ -105,6 +105,13 @@ def _registered(seen: Seen, wish: Wish, spec: Spec, now: float) -> SupervisedJob
             generation=1, phase=Phase.SUSPENDED, reason="Was suspended before; waiting for capacity.", waiting_since=now
         )
     return SupervisedJob(name=seen.name, uid=seen.job.metadata.uid, spec=spec, observed=observed, decision=decision)
+
+
+def _ours(seen: Seen, wish: Wish, known: SupervisedJob | None) -> bool:
+    """Opted in; a job whose pods alone say so stays what it was while it has none, as when it is suspended."""
+    before = known is not None and known.uid == seen.job.metadata.uid
+    marked = seen.job.annotations.get(SUSPENDED_BY) == OURS
+    return _opted_in(seen, wish) or (not seen.pods and (before or marked))
 
 
 def _opted_in(seen: Seen, wish: Wish) -> bool:
