@@ -1,0 +1,33 @@
+"""The whole line with a TrainingJob: agents, the supervisor's process, the stand-in operator, real training."""
+
+from pathlib import Path
+
+from simulator.harness import Given
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.controlplane.line.line_world import JobPlan, world
+
+
+async def test_a_job_shrinks_is_suspended_and_resumes_from_its_checkpoint(
+    own_controlplane: ControlPlane, tmp_path: Path
+) -> None:
+    """One host is left out and the others go on; below the minimum rank 0 saves, and no step is lost on the way."""
+    async with world(own_controlplane, tmp_path / "world", Given()) as one:
+        nodes = await one.nodes("n0", "n1", "n2", "n3", gpus=1)
+        await one.connected()
+        job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=250, step_seconds=0.2))
+        await one.training(job, workers=4)
+        await one.decided(job, "Running")
+        first = await one.node_of("j-worker-3")
+        one.notice([first], lead=600)
+        await one.excluded(job, ["j-worker-3"])
+        await one.training(job, workers=3)
+        doomed = [await one.node_of(f"j-worker-{number}") for number in range(2)]
+        one.notice(doomed, lead=60)
+        await one.decided(job, "Suspended")
+        assert not (await one.jobs.status("j")).get("restartCount")
+        one.withdraw(nodes)
+        await one.jobs.phase("j", "Succeeded", seconds=90)
+        verdict = one.verdict(job)
+        assert verdict.ok, verdict.failures
+        assert not (await one.jobs.status("j")).get("restartCount")
+        await one.decided(job, "Finished")
