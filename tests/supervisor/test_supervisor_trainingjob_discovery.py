@@ -141,6 +141,7 @@ def test_it_asks_hosts_with_what_the_image_has(launcher: Launcher, tmp_path: Pat
             (programs / program).symlink_to(path)
     if tool == "nc" and not (programs / "nc").exists():
         pytest.skip("there is no nc here")
+    assert launcher.hosts() == LISTED.splitlines()
     launcher.lists(LISTED + "127.0.0.4:1\n")
     shell = shutil.which(launcher.shell)
     assert shell is not None
@@ -149,8 +150,16 @@ def test_it_asks_hosts_with_what_the_image_has(launcher: Launcher, tmp_path: Pat
     assert launcher.runs(command, PATH=str(programs)).splitlines() == [*LISTED.splitlines(), *unreachable]
 
 
+def test_the_first_list_is_taken_as_it_is(launcher: Launcher) -> None:
+    """It may be in use already, and nobody knows yet whether the hosts' port is the usual one."""
+    assert launcher.hosts(EDL_PORT="1") == LISTED.splitlines()
+    launcher.leaves_out("127.0.0.2")
+    assert launcher.hosts(EDL_PORT="1") == ["127.0.0.1:1", "127.0.0.3:1"]
+
+
 def test_hosts_are_not_asked_where_that_is_not_wanted(launcher: Launcher) -> None:
     """Port 0."""
+    assert launcher.hosts() == LISTED.splitlines()
     launcher.lists(LISTED + "127.0.0.4:1\n")
     assert launcher.hosts(EDL_PORT="0") == [*LISTED.splitlines(), "127.0.0.4:1"]
 

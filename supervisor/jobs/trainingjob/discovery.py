@@ -31,12 +31,12 @@ answers() {
   [ "$port" -eq 0 ] && return 0
   if command -v bash >/dev/null && command -v timeout >/dev/null; then
     timeout 2 bash -c 'exec 3<>"/dev/tcp/$0/$1"' "$1" "$port"
-  elif command -v nc >/dev/null; then
-    nc -z -w 2 "$1" "$port"
   elif command -v python3 >/dev/null; then
     python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)' "$1" "$port"
   elif command -v python >/dev/null; then
     python -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)' "$1" "$port"
+  elif command -v nc >/dev/null; then
+    nc -z -w 2 "$1" "$port"
   fi
 }
 
@@ -51,6 +51,8 @@ kept=
 for entry in $lines; do
   case $excluded in *"$nl${entry%%:*}$nl"*) ;; *) kept=$kept$entry$nl ;; esac
 done
+# The first list may be in use already, and is taken as it is: asking is for those that come later.
+[ -r "$admitted" ] || last=$nl$kept
 new=$(for entry in $kept; do
   case $last in
     *"$nl$entry$nl"*) ;;
@@ -64,7 +66,7 @@ for entry in $kept; do
 done
 
 printf %s "$good"
-if [ "$nl$good" != "$last" ]; then
+if [ -n "$good" ] && { [ ! -r "$admitted" ] || [ "$nl$good" != "$last" ]; }; then
   { printf %s "$good" >"$admitted.$$" && mv -f "$admitted.$$" "$admitted"; } 2>/dev/null
 fi
 exit 0
