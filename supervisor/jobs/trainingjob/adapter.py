@@ -86,9 +86,12 @@ class TrainingJobs:
         for kinds, lane in self._lanes:
             if todo := [action for action in actions if isinstance(action, kinds)]:
                 lane.put(job.name, _Order(job, todo))
-        if job.over:
-            self._left_out.pop(job.name, None)
-            self._recorder.forget(job.name)
+        self._forget_others(self._ports.store.snapshot().jobs)
+
+    def _forget_others(self, jobs: Collection[JobName]) -> None:
+        if len(self._left_out) > len(jobs):
+            self._left_out = {name: known for name, known in self._left_out.items() if name in jobs}
+        self._recorder.forget_others(jobs)
 
     async def _obey(self, order: _Order) -> float | None:
         seen = self._current(order.job)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Collection as AnyOf
 from datetime import UTC, datetime
 
 import msgspec
@@ -49,9 +50,10 @@ class Recorder:
             self._waiting.append((job, self._clock.now()))
             self._wakeup.set()
 
-    def forget(self, name: JobName) -> None:
-        """The job is over."""
-        self._said.pop(name, None)
+    def forget_others(self, jobs: AnyOf[JobName]) -> None:
+        """Forgets what was said of jobs that are gone, once there are more of them than of those."""
+        if len(self._said) > 2 * len(jobs):
+            self._said = {name: said for name, said in self._said.items() if name in jobs}
 
     async def run(self) -> None:
         """Root task."""

@@ -19,11 +19,6 @@ from tests.supervisor.trainingjob_objects import OPTED_IN, PREFIX
 EXCLUDED = f"{PREFIX}excluded-hosts"
 
 
-async def nodes(jobs: ElasticJobs, count: int) -> list[str]:
-    """So many nodes with room for one worker each."""
-    return [await jobs.namespace.node(f"node-{number}", gpus=1) for number in range(count)]
-
-
 async def node_of(jobs: ElasticJobs, pod: str) -> str:
     """Where a pod is."""
     return str((await jobs.namespace.get_pod(pod))["spec"]["nodeName"])
@@ -42,7 +37,7 @@ async def test_doomed_hosts_are_left_out_and_their_pods_replaced(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """All in one change, before their machine goes; the pod goes at the last moment and another one joins."""
-    await nodes(jobs, 5)
+    await jobs.nodes(5)
     async with (
         supervising(cluster, jobs.namespace, tmp_path, leave_margin_seconds=1.0) as supervised,
         operating(cluster, jobs.namespace.name),
@@ -73,7 +68,7 @@ async def test_a_stopped_job_is_suspended_at_once_and_resumed(
     cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """No restart is counted, all pods are gone, and it comes back as another run; people can read all of it."""
-    await nodes(jobs, 3)
+    await jobs.nodes(3)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
         operating(cluster, jobs.namespace.name),
@@ -103,7 +98,7 @@ async def test_a_job_resumes_smaller_and_later_at_its_own_size(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """Workers, variables and host lists say the same number, and what the job asked for is not lost."""
-    await nodes(jobs, 3)
+    await jobs.nodes(3)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
         operating(cluster, jobs.namespace.name),
@@ -155,7 +150,7 @@ async def test_a_launcher_that_fails_after_a_stop_is_suspended_nevertheless(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """Also where the operator had started it again."""
-    await nodes(jobs, 3)
+    await jobs.nodes(3)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
         operating(cluster, jobs.namespace.name),
@@ -174,7 +169,7 @@ async def test_a_job_that_succeeds_while_it_is_stopped_has_succeeded(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """It is not suspended, which would train it again."""
-    await nodes(jobs, 3)
+    await jobs.nodes(3)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
         operating(cluster, jobs.namespace.name),
@@ -193,7 +188,7 @@ async def test_a_job_that_succeeds_while_it_is_stopped_has_succeeded(
 
 async def test_the_next_launcher_leaves_the_same_hosts_out(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
     """An operator's restart makes a new pod, which knows of nothing."""
-    await nodes(jobs, 3)
+    await jobs.nodes(3)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
         operating(cluster, jobs.namespace.name),
@@ -216,7 +211,7 @@ async def test_the_next_launcher_leaves_the_same_hosts_out(cluster: Cluster, job
 
 async def test_a_job_deleted_in_mid_reclaim_is_let_go(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
     """Nothing fails, and others are looked after as before."""
-    await nodes(jobs, 6)
+    await jobs.nodes(6)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
         operating(cluster, jobs.namespace.name),
@@ -237,7 +232,7 @@ async def test_a_resume_that_was_interrupted_is_brought_to_its_end(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path, done: str
 ) -> None:
     """Whichever of its steps were done; and if the operator's late word undid the last one."""
-    await nodes(jobs, 3)
+    await jobs.nodes(3)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
         operating(cluster, jobs.namespace.name) as operator,
@@ -266,7 +261,7 @@ async def test_a_job_that_a_person_suspends_is_left_to_them(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """Nobody resumes it, whatever there is room for."""
-    await nodes(jobs, 3)
+    await jobs.nodes(3)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
         operating(cluster, jobs.namespace.name),
@@ -287,7 +282,7 @@ async def test_a_launcher_that_does_not_answer_holds_nothing_up(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """Its list cannot be written, and the job is suspended as soon as rank 0 has left all the same."""
-    await nodes(jobs, 3)
+    await jobs.nodes(3)
     stuck = jobs.edl("bert") / "discover_hosts.sh"
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
@@ -314,7 +309,7 @@ async def test_processes_that_have_no_stream_are_asked_to_stop(
     cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """In the first SDK's own way, once nobody has turned out to be rank 0, until the run has ended."""
-    await nodes(jobs, 3)
+    await jobs.nodes(3)
     async with (
         serving("127.0.0.1", b"ok") as (port, heard),
         supervising(cluster, jobs.namespace, tmp_path, legacy_port=port, rank_zero_grace_seconds=0.5) as supervised,

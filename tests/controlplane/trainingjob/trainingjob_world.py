@@ -42,19 +42,24 @@ from tests.decide.decide_builders import notice
 from tests.supervisor.store_behaviour import opened
 from tests.supervisor.trainingjob_objects import LABELS, OPTED_IN, spec
 
+_ORDINARY = {"trainingjob.test/ordinary": "true"}
+
 Task = Callable[[], Coroutine[Any, Any, None]]
 
 
 class ElasticJobs(Jobs):
     """Jobs as Arena would make them, on the nodes of the test's namespace."""
 
+    launchers: Mapping[str, str] = {}
+
     async def submit(
         self, name: str, workers: int, *, annotations: Mapping[str, str] | None = None, **asked: Any
     ) -> None:
         """Make a job that may run on two workers, with that in its spec's workers or command."""
         body = spec(workers, **asked)
-        for role in body["etReplicaSpecs"].values():
-            role["template"]["spec"]["nodeSelector"] = {OWNER_LABEL: self.namespace.name}
+        for role, part in body["etReplicaSpecs"].items():
+            own = {} if role == "worker" else self.launchers
+            part["template"]["spec"]["nodeSelector"] = {OWNER_LABEL: self.namespace.name, **own}
         self.edl(name).mkdir(parents=True)
         await self.namespace.runs_commands(f"{name}-launcher", EDL=str(self.edl(name)))
         await self._api.create(
@@ -66,6 +71,13 @@ class ElasticJobs(Jobs):
                 "spec": body,
             },
         )
+
+    async def nodes(self, count: int) -> None:
+        """So many nodes with room for one worker each, and another one for launchers, which stays as they go."""
+        for number in range(count):
+            await self.namespace.node(f"node-{number}", gpus=1)
+        await self.namespace.node("ordinary", gpus=0, labels=_ORDINARY)
+        self.launchers = _ORDINARY
 
     async def annotations(self, name: str) -> dict[str, str]:
         """Of a job."""
