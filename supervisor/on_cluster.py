@@ -43,7 +43,7 @@ class OnCluster:
         self._clock = clock
         self._changed: Callable[[], None] = lambda: None
         self.view = ClusterView(server, _LABELS, clock, self._tell)
-        time = ClusterClock(clock)
+        self._time = time = ClusterClock(clock)
         server.dated = time.told
         self._events = ClusterEvents(server, settings.event_leads, clock)
         self._words = ClusterWords(self.view, self._events, settings, clock, time.now)
@@ -104,6 +104,7 @@ class OnCluster:
                 may_act=may_act,
                 hosts=hosts,
                 clock=self._clock,
+                cluster_now=self._time.now,
             )
         )
 

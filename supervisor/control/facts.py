@@ -116,6 +116,16 @@ class Facts:
         self._look()
         return self._shown.of(name, self._surroundings)
 
+    def gone(self, job: SupervisedJob) -> frozenset[Host]:
+        """Hosts that a run is stored to have and whose pods are gone, and with them their notices: none is withdrawn.
+
+        Where the launcher is gone as well the run has ended, which is for what is stored to tell.
+        """
+        places = self._surroundings.placements(job.name)
+        if places is None or not job.observed.running or job.spec.launcher_host not in places:
+            return frozenset()
+        return job.observed.hosts.difference(places)
+
     def granted(self, jobs: Collection[SupervisedJob]) -> Mapping[JobName, Grant]:
         """The hosts that each job may start on, or grow by."""
         # By name: to look up the pods of fifty large jobs in every pass, twice, would take longer than to decide.

@@ -110,6 +110,7 @@ class Control:
             grant = granted.get(name, _NOTHING)
             view = View(
                 notices=_own(job, self._ports.facts.noticed(name)),
+                gone=self._ports.facts.gone(job),
                 granted=grant.hosts,
                 probe=grant.probe,
                 held_up=grant.held_up,

@@ -25,11 +25,13 @@ class RankZero:
 class View:
     """What a decision about one job may look at, besides the job itself.
 
-    `notices` are the hosts that must not be used; `granted`, `probe` and `held_up` are the job's `Grant`. `since` is
-    when this supervisor began to hear of notices (Unix seconds): what was announced before comes a moment later.
+    `notices` are the hosts that must not be used; `gone` those that run nowhere any more, which what is stored of the
+    job may tell a moment later; `granted`, `probe` and `held_up` are the job's `Grant`. `since` is when this supervisor
+    began to hear of notices (Unix seconds): what was announced before comes a moment later.
     """
 
     notices: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
+    gone: frozenset[Host] = frozenset()
     granted: frozenset[Host] = frozenset()
     probe: bool = False
     held_up: bool = False
@@ -59,7 +61,7 @@ class Situation:
     def present(self) -> frozenset[Host]:
         """The job's hosts that the operator still lists; where an operator makes them, all that it has made."""
         if self.job.spec.operated and self.previous.phase is not Phase.RESUMING:
-            return self.job.observed.hosts
+            return self.job.observed.hosts - self.view.gone
         return self.previous.hosts & self.job.observed.hosts
 
     @property

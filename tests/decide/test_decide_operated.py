@@ -68,6 +68,17 @@ def test_what_the_operator_makes_and_deletes_is_the_jobs_at_once() -> None:
     assert job.decision.reason == "n7 joined; 6 hosts."
 
 
+def test_a_pod_that_went_with_its_notice_was_reclaimed_after_all() -> None:
+    """What is stored of the job still has it for a moment: its exclusion is not taken back, it leaves the job."""
+    seen = seeing(noticed(notice(1), notice(2)))
+    job, _ = decide(going(), seen, at=POLICY.window_seconds)
+    job, _ = decide(observing(job, applied=job.decision.generation), seen, at=POLICY.window_seconds)
+    reason = job.decision.reason
+    job, _ = decide(job, replace(seeing(noticed(notice(2))), gone=hosts(1)), at=299)
+    assert (job.decision.hosts, job.decision.exclusions) == (hosts(2, 3, 4, 5, 6), hosts(2))
+    assert job.decision.reason == reason
+
+
 def test_a_replacement_on_a_noticed_node_is_left_out() -> None:
     """It is doomed at once."""
     seen = seeing(noticed(notice(7)))

@@ -10,6 +10,7 @@ from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.errors import ApiError, NotThereError
 from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.objects import Pod
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
@@ -29,6 +30,10 @@ _RETRY_SECONDS = 0.5
 _LEGACY_SECONDS = 1.0
 """A process that loads its data hears of a stop only once it listens."""
 
+_SETTLED_SECONDS = 5.0
+"""A pod that is younger has replaced one on a machine that is about to go: it would only be replaced there once more,
+several times within the two seconds that are left, each time with another list of hosts."""
+
 _log = structlog.get_logger()
 
 
@@ -36,7 +41,8 @@ _log = structlog.get_logger()
 class Ports:
     """What the adapter works with.
 
-    `may_act` is asked before each change; `hosts` says from which hosts of a job processes have a stream.
+    `may_act` is asked before each change; `hosts` says from which hosts of a job processes have a stream; `cluster_now`
+    is the time by the API server's clock, Unix seconds.
     """
 
     server: ApiServer
@@ -46,6 +52,7 @@ class Ports:
     may_act: Callable[[], bool]
     hosts: Callable[[JobName], Collection[Host]]
     clock: Clock
+    cluster_now: Callable[[], float]
     legacy_port: int = legacy.PORT
 
 
@@ -129,7 +136,7 @@ class TrainingJobs:
             case SetHostList() if job.decision.phase is not Phase.RESUMING:
                 await self._leave_out(seen, job)
             case RemoveHosts(run, hosts):
-                await self._remove(seen, job, run, hosts)
+                return await self._remove(seen, job, run, hosts)
             case StopProcesses():
                 return await self._stop_processes(seen, job)
         return None
@@ -161,11 +168,18 @@ class TrainingJobs:
             self._left_out[job.name] = written
         await self._in_place(job)
 
-    async def _remove(self, seen: Seen, job: SupervisedJob, run: int, hosts: Collection[Host]) -> None:
+    async def _remove(self, seen: Seen, job: SupervisedJob, run: int, hosts: Collection[Host]) -> float | None:
         launcher = seen.launcher
-        if run == job.observed.run and launcher is not None and launcher.metadata.uid == job.observed.instance:
-            doomed = [pod for pod in seen.workers if pod.key.name in hosts and pod.deleted_at is None and not pod.over]
-            await self._changes.remove(doomed)
+        if run != job.observed.run or launcher is None or launcher.metadata.uid != job.observed.instance:
+            return None
+        doomed = [pod for pod in seen.workers if pod.key.name in hosts and pod.deleted_at is None and not pod.over]
+        settled = [pod for pod in doomed if self._age(pod) >= _SETTLED_SECONDS]
+        await self._changes.remove(settled)
+        return _RETRY_SECONDS if len(settled) < len(doomed) else None
+
+    def _age(self, pod: Pod) -> float:
+        made = pod.metadata.creation_timestamp
+        return _SETTLED_SECONDS if made is None else self._ports.cluster_now() - made.timestamp()
 
     async def _stop_processes(self, seen: Seen, job: SupervisedJob) -> float:
         hosts = self._ports.hosts(job.name)

@@ -233,6 +233,7 @@ async def supervising(
                 may_act=lambda: True,
                 hosts=processes.hosts,
                 clock=clock,
+                cluster_now=clock.now,
                 legacy_port=legacy_port,
             )
         )
