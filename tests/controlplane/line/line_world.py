@@ -180,6 +180,11 @@ class World:
         await asyncio.sleep(max(0.0, gone_at - time.time()))
         await self.take_away(nodes)
 
+    async def cordon(self, nodes: Iterable[str]) -> None:
+        """Nothing more is scheduled onto them, as the termination handlers of many clouds have it."""
+        for node in nodes:
+            await self.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
+
     async def node_of(self, pod: str) -> str:
         """Where a pod runs."""
         return str((await self.namespace.get_pod(pod))["spec"]["nodeName"])

@@ -1,0 +1,92 @@
+"""A TrainingJob through two reclaims: smaller and grown again, then saved, suspended and resumed; nothing is lost."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulator.events import Event, Kind
+from simulator.harness import Given
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.controlplane.line.line_history import History, watching
+from tests.controlplane.line.line_world import Job, JobPlan, World, world
+from tests.controlplane.store.store_cluster import JOBS, NOTICES
+
+LEAD = 12.0
+"""Seconds from a notice to the end of its node; a tenth of what clouds give."""
+
+SUPERVISED = "trainingjob.j"
+
+
+async def test_a_job_shrinks_grows_stops_resumes_and_succeeds(own_controlplane: ControlPlane, tmp_path: Path) -> None:
+    """8 workers become 6 and 8 again, then a group leaves 1 of at least 2: saved, suspended, resumed on new nodes."""
+    async with (
+        world(own_controlplane, tmp_path / "world", Given()) as one,
+        watching(own_controlplane.cluster, JOBS) as shown,
+    ):
+        small = await one.nodes("a0", "a1", gpus=1)
+        large = [await one.add_node("b0", 3), await one.add_node("b1", 2)]
+        await one.add_node("c0", 1)
+        await one.connected()
+        job = await one.job(
+            "j",
+            JobPlan(workers=8, min_workers=2, steps=240, step_seconds=0.15, worker={"restartPolicy": "Always"}),
+        )
+        await one.training(job, workers=8)
+        shrunk = asyncio.create_task(one.reclaim(small, LEAD, "shrink"))
+        await one.training(job, workers=6)
+        await one.cordon(small)
+        await shrunk
+        large.append(await one.add_node("d0", 2))
+        await one.training(job, workers=8)
+        await _stopped_and_suspended(one, job, large)
+        await one.take_away(large)
+        await one.add_node("e0", 7)
+        await one.jobs.phase("j", "Succeeded", seconds=120)
+        await one.decided(job, "Finished")
+        _nothing_was_lost(one, job)
+        assert not (await one.jobs.status("j")).get("restartCount")
+        _all_was_readable(shown)
+        subjects = sorted(str(each["Subject"]) for each in await one.here.table(NOTICES))
+        assert subjects == sorted([*small, *large])
+        for name, seconds in _figures(one, job, shown).items():
+            print(f"{name}: {seconds:.2f} s")  # noqa: T201 - what a person waits for
+
+
+async def _stopped_and_suspended(one: World, job: Job, nodes: Sequence[str]) -> None:
+    one.notice(nodes, LEAD, "stop")
+    await one.decided(job, "Suspended")
+    await one.jobs.phase(job.name, "Suspended")
+    await one.jobs.has_pods(job.name)
+
+
+def _nothing_was_lost(one: World, job: Job) -> None:
+    verdict = one.verdict(job)
+    assert verdict.ok, verdict.failures
+    assert verdict.figures.parameters_equal
+    assert verdict.figures.changes_per_group == (1,)
+    assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
+
+
+def _all_was_readable(shown: History) -> None:
+    course = ["Running", "Shrinking", "Running", "Stopping", "Suspended", "Resuming", "Running", "Finished"]
+    assert shown.phases(SUPERVISED)[-len(course) :] == course
+    lines = [line.columns for line in shown.of(SUPERVISED)]
+    sizes = {(columns["Phase"], columns["Workers"], columns["Excluded"]) for columns in lines}
+    assert sizes >= {("Running", 8, 0), ("Running", 6, 2)}
+
+
+def _figures(one: World, job: Job, shown: History) -> dict[str, float]:
+    flag = one.verdict(job).figures.notice_to_flag.longest
+    events = job.events()
+    told = next(event.t for event in events if _is(event, Kind.FLAG_SEEN, run=1, rank=0))
+    resumed = next(event.t for event in events if _is(event, Kind.STEP_APPLIED, run=2))
+    assert flag is not None
+    return {
+        "notice to STOP in rank 0": flag,
+        "STOP in rank 0 to Suspended": shown.first(SUPERVISED, "Suspended", told) - told,
+        "Resuming to the first step": resumed - shown.first(SUPERVISED, "Resuming"),
+    }
+
+
+def _is(event: Event, kind: Kind, **fields: int) -> bool:
+    return event.kind is kind and all(event.integer(name) == value for name, value in fields.items())
