@@ -169,11 +169,12 @@ def _window_end(s: Situation, pending: frozenset[Host]) -> float:
     """The group is complete a window after its first notice, or when the first deadline needs it to be.
 
     A supervisor that has just been started waits for the rest of the group anew: the others' agents may not be back.
+    Worked out in every pass, it is rounded to what stores keep: it would be another decision each time.
     """
     first_seen = max(s.view.since, min(s.view.notices[host].first_seen for host in pending))
     deadline = s.deadline(pending)
     until = first_seen + s.policy.window_seconds
-    return until if deadline is None else min(until, deadline - s.policy.margin_seconds)
+    return round(until if deadline is None else min(until, deadline - s.policy.margin_seconds), 6)
 
 
 def _grown(s: Situation, before: Decision) -> Decision:

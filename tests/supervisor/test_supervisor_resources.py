@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from servicekit.kubernetes.objects import ObjectKey
+from supervisor.decide.plan import plan
+from supervisor.decide.situation import View
 from supervisor.domain.ids import Host, JobName, NoticeId, cluster_job
 from supervisor.domain.job import (
     Acknowledgement,
@@ -31,7 +33,7 @@ from supervisor.store.job_resource import JobResource, job_spec, job_status
 from supervisor.store.names import bare_name, job_key, job_name, notice_key
 from supervisor.store.notice_resource import NoticeResource, notice_spec, notice_status
 from supervisor.store.resources import GROUP
-from tests.decide.decide_builders import T0, notice, observing, running_job, waiting_job
+from tests.decide.decide_builders import POLICY, T0, notice, noticed, observing, running_job, waiting_job
 
 HOME = "home"
 MICROSECOND = 1e-6
@@ -195,6 +197,17 @@ def test_a_job_comes_back_as_it_was(value: SupervisedJob) -> None:
     assert job_back(back) == back
     assert (back.name, back.observed.hosts) == (value.name, value.observed.hosts)
     assert (back.decision.hosts, back.decision.exclusions) == (value.decision.hosts, value.decision.exclusions)
+
+
+@given(INSTANTS, st.floats(0, 10))
+def test_a_group_that_is_waited_for_is_decided_once(since: float, later: float) -> None:
+    """What comes back from the cluster is what a supervisor works out again, however fine its clock is."""
+    view = View(notices=noticed(replace(notice(4), first_seen=since, deadline=None)), since=since)
+    decided = plan(running_job(), view, since, POLICY).decision
+    back = job_back(replace(running_job(), decision=decided))
+    assert back is not None
+    assume(decided.window_until is not None and since + later < decided.window_until)
+    assert plan(back, view, since + later, POLICY).decision == back.decision
 
 
 def test_what_was_not_finished_is_no_value() -> None:
