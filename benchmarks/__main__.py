@@ -11,7 +11,7 @@ from typing import Protocol
 from benchmarks import results, table
 from benchmarks.machine import machine
 from benchmarks.results import Outcome, Results
-from benchmarks.scenarios import calls, fanout, footprint, path, scale, storm
+from benchmarks.scenarios import calls, cluster, fanout, footprint, path, scale, storm
 from simulator.stage import ExitCode, run
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
@@ -21,8 +21,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 class Scenario(Protocol):
     """What a module of `benchmarks.scenarios` has; `root` is an empty directory of its own."""
 
-    async def __call__(self, root: Path, *, short: bool) -> Outcome:
-        """Does it and says what was measured."""
+    async def __call__(self, root: Path, *, short: bool) -> Outcome | tuple[Outcome, ...]:
+        """Does it and says what was measured, in one table or several."""
 
 
 SCENARIOS: Mapping[str, Scenario] = {
@@ -30,6 +30,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "fanout": fanout.run,
     "storm": storm.run,
     "scale": scale.run,
+    "cluster": cluster.run,
     "calls": calls.run,
     "footprint": footprint.run,
 }
@@ -63,9 +64,11 @@ async def _run(given: argparse.Namespace) -> ExitCode:
     for name in given.only or SCENARIOS:
         sys.stderr.write(f"{name} …\n")
         with tempfile.TemporaryDirectory(prefix="benchmark-") as root:
-            outcomes.append(await SCENARIOS[name](Path(root), short=given.short))
-        sys.stdout.write(f"{table.one(outcomes[-1])}\n")
-        sys.stdout.flush()
+            measured = await SCENARIOS[name](Path(root), short=given.short)
+        for outcome in measured if isinstance(measured, tuple) else (measured,):
+            outcomes.append(outcome)
+            sys.stdout.write(f"{table.one(outcome)}\n")
+            sys.stdout.flush()
     found = Results(machine=machine(), short=given.short, outcomes=tuple(outcomes))
     target = given.results if given.results is not None or given.short or given.only else RESULTS
     if target is not None:

@@ -27,6 +27,7 @@ class Unit(StrEnum):
     BYTES = "bytes"
     CORES = "cores"
     COUNT = "count"
+    RATIO = "ratio"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

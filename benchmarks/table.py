@@ -63,6 +63,7 @@ _FORMATS: Mapping[Unit, Callable[[float], str]] = {
     Unit.BYTES: _bytes,
     Unit.CORES: lambda value: f"{value * 100:.3g} %",
     Unit.COUNT: lambda value: f"{value:,.0f}",
+    Unit.RATIO: lambda value: f"{value:.3g}",
 }
 
 

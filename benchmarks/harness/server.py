@@ -1,9 +1,12 @@
 """The supervisor under measurement: a real process, started through its command and documented settings."""
 
 import asyncio
+import shutil
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -11,10 +14,11 @@ from benchmarks.machine import Usage, usage
 from servicekit.address import Address, parse
 from simulator.certificates import Authority
 from simulator.cloud.process import Child, TooLate, environment, script, spawn
-from supervisor.identity.tokens import Tokens
+from supervisor.identity.tokens import SECRET_FILE, Tokens
 
 _START_SECONDS = 30.0
 _LOOK_SECONDS = 0.01
+_STANDS_BY = b"supervisor.standing_by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +40,27 @@ class Server:
     Args:
         root: An empty directory.
         tls: It serves with a certificate, which an authority of its own has signed.
+        settings: More of its settings, by the name of the variable.
+        endpoints: Where it listens; without, where it finds free ports.
     """
 
-    def __init__(self, root: Path, *, tls: bool) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        tls: bool,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        endpoints: Endpoints | None = None,
+    ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self._authority = Authority(root / "certificates") if tls else None
         self._data = root / "supervisor"
         self._file = self._data / "endpoints.json"
         self._root = root
-        self._endpoints: Endpoints | None = None
+        self._more = settings
+        self._endpoints = endpoints
         self._child: Child | None = None
+        self._log_begins = 0
         self.log = root / "logs" / "supervisor.log"
 
     @property
@@ -72,16 +87,31 @@ class Server:
             ProcessEnded: It ended instead.
             TooLate: It does not serve.
         """
+        self.launch()
+        await self.serves()
+
+    def launch(self) -> None:
+        """Starts it, and does not wait."""
         self._file.unlink(missing_ok=True)
+        self._log_begins = self.log.stat().st_size if self.log.exists() else 0
         env = environment(self._root, self._settings())
         self._child = spawn("supervisor", [script("elastic-job-supervisor"), "serve"], env, self.log)
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._file.exists():
-            self._child.check()
-            if time.monotonic() > deadline:
-                raise TooLate(f"the supervisor does not serve:\n{self._child.tail()}")
-            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def serves(self) -> None:
+        """Returns once it serves; raises as `start` does."""
+        await self._until(self._file.exists, "serve")
         self._endpoints = msgspec.json.decode(self._file.read_bytes(), type=Endpoints)
+
+    async def stands_by(self) -> None:
+        """Returns once it has read everything and waits for its turn; raises as `start` does."""
+        await self._until(lambda: _STANDS_BY in self.log.read_bytes()[self._log_begins :], "stand by")
+
+    def second(self, root: Path) -> "Server":
+        """One more of the same settings, addresses and secret, which will be there when this one is gone."""
+        data = root / "supervisor"
+        data.mkdir(mode=0o700, parents=True)
+        shutil.copy(self._data / SECRET_FILE, data)
+        return Server(root, tls=False, settings=self._more, endpoints=self.endpoints)
 
     def usage(self) -> Usage:
         """What it has used since it was started."""
@@ -96,6 +126,14 @@ class Server:
         if self._child is not None and self._child.running:
             await self._child.stop()
 
+    async def _until(self, condition: Callable[[], bool], what: str) -> None:
+        child, deadline = self._running(), time.monotonic() + _START_SECONDS
+        while not condition():
+            child.check()
+            if time.monotonic() > deadline:
+                raise TooLate(f"the supervisor does not {what}:\n{child.tail()}")
+            await asyncio.sleep(_LOOK_SECONDS)
+
     def _running(self) -> Child:
         if self._child is None:
             raise AssertionError("start it first")
@@ -108,6 +146,7 @@ class Server:
             "JOB_SUPERVISOR_GRPC_ADDRESS": known.grpc if known else "127.0.0.1:0",
             "JOB_SUPERVISOR_HTTP_ADDRESS": str(known.http_address) if known else "127.0.0.1:0",
             "JOB_SUPERVISOR_LOG_FORMAT": "json",
+            **self._more,
             **self._certificate(),
         }
 

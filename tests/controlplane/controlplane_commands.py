@@ -61,9 +61,13 @@ class Layout:
         }[program]
 
 
-def arguments(program: Program, layout: Layout) -> list[str]:
-    """The arguments of a program."""
-    return [f"--{name}={value}" for name, value in _FLAGS[program](layout).items()]
+Flags = Mapping[Program, Mapping[str, object]]
+"""More flags of some programs, or other values."""
+
+
+def arguments(program: Program, layout: Layout, more: Mapping[str, object]) -> list[str]:
+    """The arguments of a program, with more of them."""
+    return [f"--{name}={value}" for name, value in {**_FLAGS[program](layout), **more}.items()]
 
 
 def _etcd(layout: Layout) -> dict[str, object]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.controlplane import controlplane_credentials as credentials
 from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_commands import PORTS, Layout, arguments
+from tests.controlplane.controlplane_commands import PORTS, Flags, Layout, arguments
 from tests.controlplane.controlplane_credentials import Credentials, User
 from tests.controlplane.controlplane_kwok import DEFINITION, DEFINITIONS, EXECS
 
@@ -28,6 +28,7 @@ _POLL_SECONDS = 0.05
 _REQUEST_SECONDS = 2.0
 _LOG_LINES = 20
 # The kernel ends the programs with whoever started them, also when that was killed.
+_NONE: Flags = {}
 _WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
@@ -80,9 +81,10 @@ class ControlPlane:
     They end with that thread, whatever ends it; so start them where the whole test runs, not in a worker thread.
     """
 
-    def __init__(self, programs: Mapping[Program, Path], directory: Path) -> None:
+    def __init__(self, programs: Mapping[Program, Path], directory: Path, more: Flags = _NONE) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._programs = programs
+        self._more = more
         self._layout = Layout(directory, _free_address())
         self._processes: dict[Program, subprocess.Popen[bytes]] = {}
         credentials.make(self._layout.credentials, self._layout.address, self._layout.url)
@@ -96,7 +98,11 @@ class ControlPlane:
         """Start a program, also again after `kill`, on the same port with the same data; does not wait for it."""
         with self._layout.log(program).open("ab") as log:
             self._processes[program] = subprocess.Popen(
-                [*_WITH_PARENT, str(self._programs[program]), *arguments(program, self._layout)],
+                [
+                    *_WITH_PARENT,
+                    str(self._programs[program]),
+                    *arguments(program, self._layout, self._more.get(program, {})),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -191,13 +197,13 @@ class ControlPlane:
 
 
 @contextmanager
-def running(programs: Mapping[Program, Path], directory: Path) -> Iterator[ControlPlane]:
-    """A control plane with its files in that directory.
+def running(programs: Mapping[Program, Path], directory: Path, more: Flags = _NONE) -> Iterator[ControlPlane]:
+    """A control plane with its files in that directory, and with more flags of its programs.
 
     Raises:
         NotReady: It does not start.
     """
-    plane = ControlPlane(programs, directory)
+    plane = ControlPlane(programs, directory, more)
     try:
         plane.start()
         yield plane

@@ -1,0 +1,81 @@
+"""Which requests a supervisor has sent, as the API server itself has written them down."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+_ANSWERED, _BEGUN = "ResponseComplete", "ResponseStarted"
+
+_POLICY: Mapping[str, Any] = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    # Of the programs around, none is a service account: nothing is written about the rest of the traffic.
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+}
+
+
+class _Object(msgspec.Struct, frozen=True):
+    resource: str = ""
+    subresource: str = ""
+
+
+class _Line(msgspec.Struct, frozen=True, rename="camel"):
+    """Of the log, what is used here."""
+
+    stage: str
+    verb: str
+    request_received_timestamp: datetime
+    request_uri: str = msgspec.field(default="", name="requestURI")
+    object_ref: _Object = _Object()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, `at` Unix seconds; `what` is its verb and what it is about: "patch supervisedjobs/status"."""
+
+    at: float
+    what: str
+
+
+def flags(directory: Path) -> Mapping[str, object]:
+    """What has an API server write them down in that directory."""
+    policy = directory / "audit-policy.json"
+    policy.write_bytes(msgspec.json.encode(_POLICY))
+    return {"audit-policy-file": policy, "audit-log-path": log_in(directory), "audit-log-maxbackup": 0}
+
+
+def log_in(directory: Path) -> Path:
+    """Where they stand."""
+    return directory / "audit.log"
+
+
+def requests(log: Path) -> list[Request]:
+    """All of them, each once: a watch when it has begun, everything else when it was answered."""
+    decoder = msgspec.json.Decoder(_Line)
+    lines = (decoder.decode(line) for line in log.read_bytes().splitlines())
+    return [Request(line.request_received_timestamp.timestamp(), _what(line)) for line in lines if _counts(line)]
+
+
+def kinds(sent: list[Request], since: float, until: float) -> Counter[str]:
+    """How many of each kind, between two instants in Unix seconds."""
+    return Counter(_within(sent, since, until))
+
+
+def _within(sent: list[Request], since: float, until: float) -> Iterator[str]:
+    return (each.what for each in sent if since <= each.at < until)
+
+
+def _counts(line: _Line) -> bool:
+    return line.stage == (_BEGUN if line.verb == "watch" else _ANSWERED)
+
+
+def _what(line: _Line) -> str:
+    whom = line.object_ref
+    name = f"{whom.resource}/{whom.subresource}".rstrip("/") or line.request_uri.partition("?")[0]
+    return f"{line.verb} {name}"

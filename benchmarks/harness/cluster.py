@@ -1,0 +1,264 @@
+"""A real control plane with many nodes and jobs, whose pods run nothing, and a supervisor that looks after them.
+
+Nodes are kwok's, TrainingJobs are run by the stand-in for et-operator, agents and processes speak the protocol alone.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from benchmarks.clients import agents, streams
+from benchmarks.harness import audit
+from benchmarks.harness.client import Client
+from benchmarks.harness.server import Server
+from servicekit.kubernetes.server import ApiServer
+from simulator.cloud.process import environment, spawn
+from simulator.et_operator.definitions import define
+from supervisor.domain.ids import JobName, cluster_job
+from tests.controlplane.controlplane_api import Api, until
+from tests.controlplane.controlplane_binaries import Program, binaries
+from tests.controlplane.controlplane_commands import KWOK_LABEL
+from tests.controlplane.controlplane_kwok import EXEC_VERSION
+from tests.controlplane.controlplane_namespace import GPU
+from tests.controlplane.controlplane_running import running
+from tests.controlplane.store.store_cluster import Place, place
+
+NAMESPACE = "training"
+_JOBS = f"/apis/kai.alibabacloud.com/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
+_JOB_LABEL = "benchmark/job"
+_LAUNCHERS = "launchers"
+_AT_ONCE = 16
+_READY_SECONDS = 400.0
+_REQUEST_SECONDS = 10.0
+
+# kwok's 500 nodes are to leave the cores to what is measured; the scheduler's own limit is 50 pods a second.
+_MANY_A_SECOND = {"kube-api-qps": 1000, "kube-api-burst": 2000}
+_PACE: Mapping[Program, Mapping[str, object]] = {
+    Program.SCHEDULER: _MANY_A_SECOND,
+    Program.CONTROLLER_MANAGER: {**_MANY_A_SECOND, "node-monitor-grace-period": "300s", "node-monitor-period": "10s"},
+    Program.KWOK: {"node-lease-duration-seconds": 160},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One TrainingJob, on nodes that it has for itself; with fewer than `least` workers it is stopped."""
+
+    name: str
+    nodes: tuple[str, ...]
+    workers: int
+    least: int
+
+    @property
+    def known_as(self) -> JobName:
+        """To the supervisor."""
+        return cluster_job(NAMESPACE, "trainingjob", self.name)
+
+    def worker(self, number: int) -> str:
+        """A worker's pod."""
+        return f"{self.name}-worker-{number}"
+
+
+class Cluster:
+    """Made by `cluster()`; what a scenario does with it, step by step."""
+
+    def __init__(self, root: Path, here: Place, jobs: Sequence[Job], gpus: int) -> None:
+        self.root = root
+        self.api: Api = here.api
+        self.jobs = jobs
+        self.server = Server(
+            root / "server",
+            tls=False,
+            settings={"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(here.kubeconfig)},
+        )
+        self._here = here
+        self._gpus = gpus
+        self._stack = AsyncExitStack()
+        self._agents: Client[agents.Answer] | None = None
+
+    async def start_jobs(self) -> None:
+        """Makes nodes and jobs, and returns once all pods run."""
+        kubeconfig = str(self._here.plane.cluster.kubeconfig)
+        await _define_jobs(kubeconfig)
+        command = [sys.executable, "-m", "simulator", "et-operator", "--kubeconfig", kubeconfig, "--no-commands"]
+        operator = spawn("et-operator", command, environment(self.root, {}), self.root / "operator.log")
+        self._stack.push_async_callback(operator.stop)
+        await self.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        await until(lambda: self.api.get(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"), "an account")
+        nodes = [(node, job.name) for job in self.jobs for node in job.nodes]
+        await each([(_LAUNCHERS, _LAUNCHERS), *nodes], self._make_node)
+        await each(self.jobs, self._make_job)
+        await until(self._all_run, "all jobs run", _READY_SECONDS)
+
+    async def start_agents(self) -> None:
+        """Connects an agent for every node."""
+        client = self._agents = await Client.start("agents", agents.Answer)
+        self._stack.push_async_callback(client.end)
+        nodes = [agents.Node(node, self.server.tokens.agent(node)) for job in self.jobs for node in job.nodes]
+        await client.ask(agents.Setup(self.server.endpoints.grpc, None, nodes))
+
+    async def start_processes(self, uids: Mapping[str, str], each_job: int) -> Client[streams.Arrivals]:
+        """Opens the streams of the first processes of every job, and returns once each has had its first line."""
+        client = await Client.start("streams", streams.Arrivals)
+        self._stack.push_async_callback(client.end)
+        address = self.server.endpoints.http_address
+        groups = [
+            streams.Group(
+                job.known_as, self.token(job, uids[job.known_as]), [job.worker(rank) for rank in range(each_job)]
+            )
+            for job in self.jobs
+        ]
+        await client.ask(streams.Setup(address.host, address.port, None, groups))
+        arrivals = await client.ask(streams.Ready(_READY_SECONDS))
+        if arrivals.waiting:
+            raise AssertionError(f"{arrivals.waiting} streams have no line")
+        return client
+
+    def token(self, job: Job, uid: str) -> str:
+        """Of the processes of a job's first run."""
+        return self.server.tokens.process(job.known_as, uid, 1)
+
+    async def acknowledge(self, job: Job, uid: str, generation: int) -> None:
+        """Its rank 0 has saved and left."""
+        report = {
+            "process": f"{job.known_as}-0",
+            "host": job.worker(0),
+            "rank": 0,
+            "step": 1,
+            "run": 1,
+            "generation": generation,
+            "kind": "left",
+        }
+        url = f"{self.server.endpoints.http}/v1/processes/report"
+        headers = {"Authorization": f"Bearer {self.token(job, uid)}"}
+        async with aiohttp.request("POST", url, json=report, headers=headers) as answer:
+            answer.raise_for_status()
+
+    async def start_second(self) -> Server:
+        """One more supervisor, which waits for the end of the first."""
+        second = self.server.second(self.root / "second")
+        self._stack.push_async_callback(second.stop)
+        second.launch()
+        await second.stands_by()
+        return second
+
+    def notice(self, nodes: Sequence[str], over: float, seconds_left: float) -> None:
+        """Lets these nodes be noticed, evenly over so many seconds."""
+        self._client.say(agents.Notice(list(nodes), over, seconds_left))
+
+    async def noticed(self) -> list[agents.Sent]:
+        """Returns when all notices of the last call are durable."""
+        return (await self._client.hear()).sent
+
+    async def close(self) -> None:
+        """Ends what was started here."""
+        await self._stack.aclose()
+
+    @property
+    def _client(self) -> Client[agents.Answer]:
+        if self._agents is None:
+            raise AssertionError("start the agents first")
+        return self._agents
+
+    async def _make_node(self, node: tuple[str, str]) -> None:
+        name, job = node
+        capacity = {"cpu": "96", "memory": "1Ti", "ephemeral-storage": "1Ti", "pods": "250", GPU: str(self._gpus)}
+        labels = {**KWOK_LABEL, "kubernetes.io/hostname": name, _JOB_LABEL: job}
+        status = {"capacity": capacity, "allocatable": capacity}
+        await self.api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, "status": status})
+
+    async def _make_job(self, job: Job) -> None:
+        files = self.root / "launchers" / job.name
+        files.mkdir(parents=True)
+        execs = {"execs": [{"local": {"envs": [{"name": "EDL", "value": str(files)}]}}]}
+        await self.api.create(
+            f"/apis/{EXEC_VERSION}/namespaces/{NAMESPACE}/execs",
+            {
+                "apiVersion": EXEC_VERSION,
+                "kind": "Exec",
+                "metadata": {"name": f"{job.name}-launcher"},
+                "spec": execs,
+            },
+        )
+        await self.api.create(_JOBS, _manifest(job))
+
+    async def _all_run(self) -> bool:
+        found = (await self.api.get(_JOBS))["items"]
+        return all(one.get("status", {}).get("phase") == "Running" for one in found)
+
+
+@asynccontextmanager
+async def cluster(root: Path, jobs: Sequence[Job], gpus: int) -> AsyncIterator[Cluster]:
+    """A control plane, its nodes with so many GPUs each, and a supervisor that is not started yet.
+
+    Raises:
+        NoGo: There is no control plane, and none can be built here.
+        NotBuilt: None is built yet.
+    """
+    logs = root / "audit"
+    logs.mkdir(parents=True)
+    programs = binaries()
+    # Its programs end with this thread, so it is started here, where nothing else is under way yet.
+    with running(programs, root / "controlplane", {**_PACE, Program.API_SERVER: audit.flags(logs)}) as plane:
+        async with AsyncExitStack() as stack:
+            one = Cluster(root, await stack.enter_async_context(place(plane)), jobs, gpus)
+            stack.push_async_callback(one.server.stop)
+            stack.push_async_callback(one.close)
+            yield one
+
+
+async def _define_jobs(kubeconfig: str) -> None:
+    server = await ApiServer.connect(kubeconfig, _REQUEST_SECONDS)
+    try:
+        await define(server)
+    finally:
+        await server.close()
+
+
+async def each(items: Iterable[Any], do: Callable[[Any], Awaitable[None]]) -> None:
+    """Does something for all items, some of them at a time."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(item: Any) -> None:
+        async with gate:
+            await do(item)
+
+    async with asyncio.TaskGroup() as group:
+        for item in items:
+            group.create_task(one(item))
+
+
+def _manifest(job: Job) -> Mapping[str, Any]:
+    numbers = {"gpus": 1, "maxWorkers": job.workers, "minWorkers": job.least, "workers": job.workers}
+    env = [{"name": name, "value": str(value)} for name, value in numbers.items()]
+    command = (
+        "horovodrun -np $((${workers}*${gpus})) --host-discovery-script /etc/edl/discover_hosts.sh python train.py"
+    )
+
+    def template(where: str, **container: object) -> Mapping[str, Any]:
+        one = {"name": "et", "image": "none", "env": env, **container}
+        return {"spec": {"nodeSelector": {_JOB_LABEL: where}, "containers": [one]}}
+
+    worker = {
+        "replicas": job.workers,
+        "minReplicas": job.least,
+        "maxReplicas": job.workers,
+        "template": template(job.name, resources={"limits": {GPU: "1"}}),
+    }
+    launcher = {"replicas": 1, "template": template(_LAUNCHERS, command=["sh", "-c", command])}
+    return {
+        "apiVersion": "kai.alibabacloud.com/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": job.name, "annotations": {"job-supervisor.kube-ai.io/managed-by-job-supervisor": "true"}},
+        "spec": {
+            "restartPolicy": "OnFailure",
+            "cleanPodPolicy": "Running",
+            "etReplicaSpecs": {"launcher": launcher, "worker": worker},
+        },
+    }

@@ -1,0 +1,362 @@
+"""A supervisor on a real cluster: at rest, while two fifths of its nodes are reclaimed, when its leader is killed."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.clients.agents import Sent
+from benchmarks.decided import Stored, decisions, exclusion_changes, first_delay
+from benchmarks.harness import audit
+from benchmarks.harness.cluster import Cluster, Job, cluster
+from benchmarks.harness.stored import StoredJobs
+from benchmarks.machine import Usage
+from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
+from benchmarks.summary import summarize
+from tests.controlplane.controlplane_binaries import NoGo, NotBuilt
+
+_WINDOW_SECONDS = 1.25
+_PATIENCE_SECONDS = 30.0
+_LEAD_SECONDS = 600.0
+_SETTLE_SECONDS = 3.0
+_WRITES = {"create", "update", "patch", "delete"}
+
+METHOD = """\
+etcd, API server, scheduler, controller manager and the supervisor are real, with the account and the role that the
+supervisor has on a cluster. Nodes are kwok's, TrainingJobs are run by the stand-in for et-operator at the real one's
+pace, and their pods run nothing but the command that leaves hosts out. Agents, and eight processes of each job, are
+protocol clients. The job of 400 workers and 50 of 72 have nodes for themselves, so that what a job loses is one group:
+20 nodes of the big one and four of 45 others, one after the other; ten of these cannot go on and are suspended.
+*Durable* is from an agent's notice to its acknowledgement; *STOP* and *exclusions* are from a group's first notice to
+the decision in the job's resource, as a watcher sees it, and wait for the rest of the group for 1.25 s where the job
+goes on. *Writes a notice* are requests about notices, *requests* all that there are. Everything shares two cores."""
+
+STARTS = """\
+In the same run, without agents and with them. *Synced* is from the start of the process until it has read all pods,
+nodes and jobs; *serves* until agents can connect, which on a cluster where nobody has ever led waits for three seconds
+whether somebody does; *decided* until all jobs are in their resources. In the last row the leader is killed with
+SIGKILL while another supervisor stands by: *serves* and *decided* count from there, the second to the STOP of a job
+that was noticed in that moment, and so contain the agent's pause before it calls again."""
+
+REQUESTS = """\
+In the same run, from the API server's own audit log: a watch counts once, when it begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much of everything.
+
+    The big job and `hit` small ones lose nodes, by which `stopped` of these have to stop. `gpus` are a node's, each a
+    worker's; `streams` are a job's. The nodes go one after the other in `over` seconds; `idle` are watched before.
+    """
+
+    gpus: int
+    big: int
+    big_lost: int
+    small: int
+    small_nodes: int
+    small_lost: int
+    hit: int
+    stopped: int
+    streams: int
+    over: float
+    idle: float
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        nodes = self.big + self.small * self.small_nodes
+        return f"On a cluster: {nodes:,} nodes, {self.small + 1} jobs with {nodes * self.gpus:,} workers"
+
+    def jobs(self) -> list[Job]:
+        """The big one first, then those that stop, those that shrink, and those that nothing happens to."""
+        return [
+            self._job("big", self.big, self.big_lost, stops=False),
+            *(
+                self._job(
+                    f"small-{number}",
+                    self.small_nodes,
+                    self.small_lost,
+                    stops=number < self.stopped or number == self.small - 1,
+                )
+                for number in range(self.small)
+            ),
+        ]
+
+    def reclaimed(self, jobs: Sequence[Job]) -> list[tuple[Job, tuple[str, ...]]]:
+        """The jobs that lose nodes, and which."""
+        small = [(job, job.nodes[: self.small_lost]) for job in jobs[1 : 1 + self.hit]]
+        return [(jobs[0], jobs[0].nodes[: self.big_lost]), *small]
+
+    def stopping(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Those of them that cannot go on without."""
+        return jobs[1 : 1 + self.stopped]
+
+    def _job(self, name: str, nodes: int, lost: int, *, stops: bool) -> Job:
+        workers = nodes * self.gpus
+        least = workers if stops else workers - lost * self.gpus
+        return Job(
+            name=name, nodes=tuple(f"{name}-node-{number}" for number in range(nodes)), workers=workers, least=least
+        )
+
+
+FULL = Size(
+    gpus=8,
+    big=50,
+    big_lost=20,
+    small=50,
+    small_nodes=9,
+    small_lost=4,
+    hit=45,
+    stopped=10,
+    streams=8,
+    over=10.0,
+    idle=60.0,
+)
+SHORT = Size(
+    gpus=2, big=4, big_lost=2, small=4, small_nodes=9, small_lost=4, hit=3, stopped=1, streams=2, over=2.0, idle=2.0
+)
+
+
+async def run(root: Path, *, short: bool) -> tuple[Outcome, ...]:
+    """All of it, on one control plane; nothing where there is none."""
+    try:
+        return await measure(root, SHORT if short else FULL)
+    except (NoGo, NotBuilt) as reason:
+        return (Outcome(scenario="cluster", title="On a cluster", method=f"Not measured: {reason}.", rows=()),)
+
+
+async def measure(root: Path, size: Size) -> tuple[Outcome, ...]:
+    """All of it, of that size.
+
+    Raises:
+        NoGo: There is no control plane, and none can be built here.
+        NotBuilt: None is built yet.
+    """
+    async with cluster(root, size.jobs(), size.gpus) as world:
+        return await _measured(_Scene(world, StoredJobs(world.api), size))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What is measured, and how much of it there is."""
+
+    world: Cluster
+    stored: StoredJobs
+    size: Size
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Between two instants, in Unix seconds; `usage` is what the supervisor had used at both."""
+
+    since: float
+    until: float
+    usage: tuple[Usage, Usage]
+
+    @property
+    def seconds(self) -> float:
+        """How long."""
+        return self.until - self.since
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """What the supervisor took."""
+        before, after = self.usage
+        cores = (after.cpu_seconds - before.cpu_seconds) / self.seconds
+        return (
+            Figure(label="server CPU", value=cores, unit=Unit.CORES),
+            Figure(label="server RSS", value=after.resident_bytes, unit=Unit.BYTES),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Wave:
+    """What was reclaimed, and what became of it; `began` and `ended` are CLOCK_MONOTONIC."""
+
+    began: float
+    ended: float
+    span: _Span
+    sent: Sequence[Sent]
+
+
+async def _measured(scene: _Scene) -> tuple[Outcome, ...]:
+    await scene.world.start_jobs()
+    async with _following(scene.stored):
+        starts = await _begun(scene)
+        idle = await _spent(scene, asyncio.sleep(scene.size.idle))
+        wave = await _wave(scene)
+        killed = await _killed(scene)
+    sent = audit.requests(audit.log_in(scene.world.root / "audit"))
+    at_rest, busy = (audit.kinds(sent, each.since, each.until) for each in (idle, wave.span))
+    load = (_idle_row(idle, at_rest), _wave_row(scene, wave, busy))
+    asked = tuple(_request_rows(idle, at_rest, busy, len(wave.sent)))
+    return (
+        Outcome(scenario="cluster", title=scene.size.title, method=METHOD, rows=load),
+        Outcome(scenario="cluster starts", title="Start and failover there", method=STARTS, rows=(*starts, killed)),
+        Outcome(scenario="cluster requests", title="What is asked of its API server", method=REQUESTS, rows=asked),
+    )
+
+
+async def _begun(scene: _Scene) -> tuple[Row, Row]:
+    """A start that finds all jobs new and nobody who led, and one after an orderly end."""
+    world = scene.world
+    first = await _started(scene, "first start")
+    await world.server.stop()
+    again = await _started(scene, "started again")
+    await world.start_agents()
+    await world.start_processes(scene.stored.uids, scene.size.streams)
+    await asyncio.sleep(_SETTLE_SECONDS)
+    return first, again
+
+
+async def _started(scene: _Scene, case: str) -> Row:
+    server = scene.world.server
+    began = time.monotonic()
+    server.launch()
+    await server.stands_by()
+    synced = time.monotonic()
+    await server.serves()
+    serves = time.monotonic()
+    await scene.stored.until({job.known_as: "Running" for job in scene.world.jobs}, _PATIENCE_SECONDS)
+    known = time.monotonic()
+    used = server.usage()
+    return Row(
+        case=case,
+        figures=(
+            Figure(label="synced after", value=synced - began, unit=Unit.SECONDS),
+            Figure(label="serves after", value=serves - began, unit=Unit.SECONDS),
+            Figure(label="decided after", value=known - began, unit=Unit.SECONDS),
+            Figure(label="server CPU time", value=used.cpu_seconds, unit=Unit.SECONDS),
+            Figure(label="server RSS", value=used.resident_bytes, unit=Unit.BYTES),
+        ),
+    )
+
+
+async def _spent(scene: _Scene, doing: Awaitable[object]) -> _Span:
+    before, since = scene.world.server.usage(), time.time()
+    await doing
+    return _Span(since, time.time(), (before, scene.world.server.usage()))
+
+
+async def _wave(scene: _Scene) -> _Wave:
+    world, size = scene.world, scene.size
+    began = time.monotonic()
+    sent: list[Sent] = []
+
+    async def reclaim() -> None:
+        nodes = [node for _, lost in size.reclaimed(world.jobs) for node in lost]
+        world.notice(nodes, size.over, _LEAD_SECONDS)
+        async with asyncio.TaskGroup() as group:
+            for job in size.stopping(world.jobs):
+                group.create_task(_leave(scene, job))
+        sent.extend(await world.noticed())
+        await scene.stored.until({job.known_as: "Suspended" for job in size.stopping(world.jobs)}, _PATIENCE_SECONDS)
+        await asyncio.sleep(_SETTLE_SECONDS)
+
+    span = await _spent(scene, reclaim())
+    return _Wave(began, time.monotonic(), span, sent)
+
+
+async def _leave(scene: _Scene, job: Job) -> None:
+    """Rank 0 obeys at once, as one whose checkpoint takes no time."""
+    await scene.stored.until({job.known_as: "Stopping"}, _PATIENCE_SECONDS + scene.size.over)
+    decided = scene.stored.present[job.known_as]
+    await scene.world.acknowledge(job, scene.stored.uids[job.known_as], decided.generation)
+
+
+async def _killed(scene: _Scene) -> Row:
+    """A job that has to stop is noticed while nobody leads."""
+    world, job = scene.world, scene.world.jobs[-1]
+    second = await world.start_second()
+    began = time.monotonic()
+    await world.server.kill()
+    world.notice(job.nodes[:1], 0.0, _LEAD_SECONDS)
+    await second.serves()
+    serves = time.monotonic()
+    await world.noticed()
+    await scene.stored.until({job.known_as: "Stopping"}, _PATIENCE_SECONDS)
+    decided = first_delay(scene.stored.seen, job.known_as, began, _stops)
+    return Row(
+        case="its leader is killed",
+        figures=(
+            Figure(label="serves after", value=serves - began, unit=Unit.SECONDS, target=Target(at_most=5.0)),
+            Figure(label="decided after", value=decided, unit=Unit.SECONDS),
+            Figure(label="server RSS", value=second.usage().resident_bytes, unit=Unit.BYTES),
+        ),
+    )
+
+
+def _idle_row(span: _Span, sent: Counter[str]) -> Row:
+    rate = Figure(label="requests a second", value=sent.total() / span.seconds, unit=Unit.RATIO)
+    return Row(case="idle", figures=(*span.figures, rate))
+
+
+def _wave_row(scene: _Scene, wave: _Wave, sent: Counter[str]) -> Row:
+    size, jobs, seen = scene.size, scene.world.jobs, scene.stored.seen
+    at = {each.node: each.at for each in wave.sent}
+    first = {job.known_as: min(at[node] for node in lost) for job, lost in size.reclaimed(jobs)}
+    stopping = {job.known_as for job in size.stopping(jobs)}
+    stops = [first_delay(seen, job, first[job], _stops) for job in stopping]
+    shrinks = [first_delay(seen, job, first[job], _excludes) for job in first.keys() - stopping]
+    decided = [decisions(seen, job, wave.began, wave.ended) for job in first]
+    others = [job.known_as for job in jobs if job.known_as not in first]
+    changes = [exclusion_changes(seen, job, wave.began, wave.ended) for job in first.keys() - stopping]
+    notices = len(wave.sent)
+    return Row(
+        case=f"{notices} notices in {size.over:g} s",
+        figures=(
+            *wave.span.figures,
+            Figure(label="requests a second", value=sent.total() / wave.span.seconds, unit=Unit.RATIO),
+            Figure(label="writes a notice", value=_writes(sent, "reclaimnotices") / notices, unit=Unit.RATIO),
+            *figures("durable", summarize(each.acknowledged_at - each.at for each in wave.sent)),
+            *figures("STOP", summarize(stops)),
+            *figures("exclusions", summarize(shrinks), p99=Target(at_most=_WINDOW_SECONDS + 0.05)),
+            Figure(label="decisions a job, max", value=max(decided), unit=Unit.COUNT),
+            Figure(
+                label="changes of exclusions a job, max", value=max(changes), unit=Unit.COUNT, target=Target(at_most=1)
+            ),
+            Figure(
+                label="decisions about others",
+                value=sum(decisions(seen, job, wave.began, wave.ended) for job in others),
+                unit=Unit.COUNT,
+                target=Target(at_most=0),
+            ),
+        ),
+    )
+
+
+def _request_rows(idle: _Span, at_rest: Counter[str], busy: Counter[str], notices: int) -> Iterator[Row]:
+    for what in sorted(at_rest.keys() | busy.keys()):
+        yield Row(
+            case=what,
+            figures=(
+                Figure(label="idle, a second", value=at_rest[what] / idle.seconds, unit=Unit.RATIO),
+                Figure(label="wave", value=busy[what], unit=Unit.COUNT),
+                Figure(label="wave, a notice", value=busy[what] / notices, unit=Unit.RATIO),
+            ),
+        )
+
+
+def _writes(sent: Counter[str], resource: str) -> int:
+    return sum(count for what, count in sent.items() if resource in what and what.partition(" ")[0] in _WRITES)
+
+
+def _stops(stored: Stored) -> bool:
+    return stored.phase == "Stopping"
+
+
+def _excludes(stored: Stored) -> bool:
+    return bool(stored.excluded)
+
+
+@asynccontextmanager
+async def _following(stored: StoredJobs) -> AsyncIterator[None]:
+    """Whatever ends the watch ends the scenario."""
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(stored.run())
+        yield
+        watch.cancel()
