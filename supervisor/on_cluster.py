@@ -143,11 +143,6 @@ class OnCluster:
         return {TRAINING_JOB: self._training_jobs}
 
     @property
-    def version(self) -> int:
-        """See `supervisor.control.facts.Surroundings`."""
-        return self.view.version
-
-    @property
     def nodes_version(self) -> int:
         """See `supervisor.control.facts.Surroundings`."""
         return self.view.nodes_version

@@ -1,6 +1,6 @@
 """What is so right now, put together from the store and the streams for those who ask about one job or process."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -21,10 +21,6 @@ class Surroundings(Protocol):
     """Where the jobs are whose hosts are no nodes, and what there is for them."""
 
     @property
-    def version(self) -> int:
-        """Grows with every change."""
-
-    @property
     def node_objects(self) -> Mapping[Host, str]:
         """The uids of the cluster's node objects."""
 
@@ -33,7 +29,7 @@ class Surroundings(Protocol):
         """Grows whenever one of those is another."""
 
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
-        """A job's hosts and its launcher; None for a job whose hosts are nodes."""
+        """A job's hosts and its launcher; None for a job whose hosts are nodes. The same object until that changes."""
 
     def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, Grant]:
         """What each of those jobs may start on; `noticed` are the nodes that must not be used."""
@@ -42,7 +38,6 @@ class Surroundings(Protocol):
 class Alone:
     """There are no other jobs."""
 
-    version = 0
     nodes_version = 0
     node_objects: Mapping[Host, str] = MappingProxyType({})
 
@@ -62,26 +57,33 @@ class _Noticed:
         self.nodes = noticed_hosts(notices, today, policy)
         self._pods = noticed_pods(notices, policy)
         self._policy = policy
-        self._jobs: dict[JobName, Mapping[Host, ReclaimNotice]] = {}
+        self._jobs: dict[JobName, tuple[Mapping[Host, Placement], Mapping[Host, ReclaimNotice]]] = {}
 
     def of(self, name: JobName, surroundings: Surroundings) -> Mapping[Host, ReclaimNotice]:
         """The hosts of a job, each by its most urgent notice; where hosts are nodes, those of all others as well."""
+        if not self.nodes and not self._pods:
+            return self.nodes
+        places = surroundings.placements(name)
+        if places is None:
+            return self.nodes
         known = self._jobs.get(name)
-        if known is None:
-            places = surroundings.placements(name)
-            known = self._jobs[name] = self.nodes if places is None else self._by_placement(places)
-        return known
+        if known is None or known[0] is not places:
+            known = self._jobs[name] = (places, self._by_placement(places))
+        return known[1]
 
-    def moved(self) -> None:
-        """Pods are elsewhere."""
-        self._jobs = {}
+    def forget_others(self, jobs: Container[JobName]) -> None:
+        """Forgets all but these."""
+        self._jobs = {name: known for name, known in self._jobs.items() if name in jobs}
 
     def _by_placement(self, places: Mapping[Host, Placement]) -> Mapping[Host, ReclaimNotice]:
-        found = {
-            host: most_urgent([self._pods.get(place.pod), self.nodes.get(place.node)], self._policy)
-            for host, place in places.items()
-        }
+        found = {host: self._at(place) for host, place in places.items()}
         return {host: notice for host, notice in found.items() if notice is not None}
+
+    def _at(self, place: Placement) -> ReclaimNotice | None:
+        by_pod, by_node = self._pods.get(place.pod), self.nodes.get(place.node)
+        if by_pod is None or by_node is None:  # Of thousands of pods few have one, and hardly any two.
+            return by_pod or by_node
+        return most_urgent([by_pod, by_node], self._policy)
 
 
 class Facts:
@@ -99,6 +101,7 @@ class Facts:
         self._policy = policy
         self._surroundings = surroundings
         self._noticed = self._shown = _Noticed((), Today(), policy)
+        self._notices: Mapping[NoticeId, ReclaimNotice] = {}
         self._seen: tuple[int, ...] = ()
 
     def noticed_nodes(self) -> Mapping[Host, ReclaimNotice]:
@@ -145,17 +148,18 @@ class Facts:
 
     def _look(self) -> None:
         snapshot = self._store.snapshot()
-        around = self._surroundings
-        known = (snapshot.version, self._agents.version, self._unconfirmed.version, around.nodes_version)
-        seen = (*known, around.version)
+        others = (self._agents.version, self._unconfirmed.version, self._surroundings.nodes_version)
+        seen = (snapshot.version, *others)
         if seen == self._seen:
             return
-        if known != self._seen[:4]:
+        # Most changes are of jobs alone.
+        if others != self._seen[1:] or snapshot.notices != self._notices:
+            self._notices = snapshot.notices
             self._noticed = self._of(snapshot.notices)
             waiting = {notice.id: notice for notice in self._unconfirmed.all()}
             self._shown = self._of({**snapshot.notices, **waiting}) if waiting else self._noticed
-        self._noticed.moved()
-        self._shown.moved()
+        self._noticed.forget_others(snapshot.jobs)
+        self._shown.forget_others(snapshot.jobs)
         self._seen = seen
 
     def _of(self, notices: Mapping[NoticeId, ReclaimNotice]) -> _Noticed:

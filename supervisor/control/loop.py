@@ -59,7 +59,7 @@ def _look(job: SupervisedJob, shown: Mapping[Host, ReclaimNotice]) -> _Look:
 
 def _own(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> Mapping[Host, ReclaimNotice]:
     """A job's own notices alone: 100 jobs that each looked through all 2,500 took a third of a pass."""
-    return {host: noticed[host] for host in job.own_hosts if host in noticed}
+    return {host: noticed[host] for host in job.own_hosts if host in noticed} if noticed else noticed
 
 
 class Control:
