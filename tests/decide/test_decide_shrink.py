@@ -44,6 +44,15 @@ def test_a_group_is_one_change() -> None:
     )
 
 
+def test_a_group_is_waited_for_by_one_decision() -> None:
+    """What else comes in within the window changes nothing until it is over: of twenty, each would cost a write."""
+    group = [notice(4), notice(5, seen=T0 + 0.6), notice(6, seen=T0 + 1.2)]
+    waits = decide(running_job(), seeing(noticed(group[0]))).job
+    for count, at in ((2, 0.6), (3, 1.2)):
+        assert decide(waits, seeing(noticed(*group[:count])), at).job.decision == waits.decision
+    assert decide(waits, seeing(noticed(*group)), 1.25).job.decision.exclusions == hosts(4, 5, 6)
+
+
 def test_a_group_that_a_restart_cuts_in_two_is_one_change() -> None:
     """The rest of it is heard a moment after the supervisor is back, so its window begins anew."""
     view = replace(seeing(noticed(notice(4))), since=T0 + 3)
