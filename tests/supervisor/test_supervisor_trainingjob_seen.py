@@ -114,6 +114,19 @@ def test_a_job_that_we_suspended_is_still_ours_when_nothing_else_is_known_of_it(
     assert (value.decision.phase, value.decision.waiting_since) == (Phase.SUSPENDED, NOW)
 
 
+def test_the_pods_of_a_job_that_we_suspended_go_without_a_word() -> None:
+    """Its operator deletes one after the other; what is to be known is that none runs any more."""
+    known = in_phase(taken(running()), Phase.SUSPENDED)
+    marked = {**OPTED_IN, f"{PREFIX}job-suspended": "true", f"{PREFIX}suspended-by": "elastic-job-supervisor"}
+    told = [
+        taken(Seen(job(status={"phase": "Running"}, annotations=marked), [*workers(left), pod("launcher")]), known)
+        for left in (8, 5, 1, 0)
+    ]
+    assert told == [told[0]] * 4
+    assert told[0].observed.running
+    assert not taken(Seen(job(status={"phase": "Suspended"}, annotations=marked), []), told[0]).observed.running
+
+
 def test_a_new_launcher_is_a_new_run() -> None:
     """And the same one is not, however often it is looked at."""
     known = taken(running())

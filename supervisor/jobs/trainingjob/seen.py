@@ -162,9 +162,10 @@ def _run(launcher: Pod, known: SupervisedJob | None, before: Observed) -> int:
 def _hosts(seen: Seen, spec: Spec, *, running: bool) -> frozenset[Host]:
     """The workers that run, also those that are asked to end; before a start those that the operator would make.
 
-    So says the operator's own list in the launcher, while the lists in the job's status lag behind.
+    So says the operator's own list in the launcher, while the lists in the job's status lag behind. Of a job that has
+    just been suspended the operator deletes one pod after the other: each would be a write, and nobody uses them.
     """
-    if not running:
+    if not running or seen.job.suspended:
         return frozenset(worker_names(seen.job, spec.requested_workers))
     return frozenset(Host(pod.key.name) for pod in seen.workers if pod.phase is PodPhase.RUNNING)
 
