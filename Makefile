@@ -49,8 +49,9 @@ test-cluster: $(INSTALLED) ## Run the tests that need a real control plane (buil
 chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)
 
-chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its steps, on a real control plane (a quarter of an hour)
-	LEADER_FAILPOINTS=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/controlplane/leader/test_leader_line.py $(ARGS)
+chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its steps, on a real control plane (half an hour)
+	LEADER_FAILPOINTS=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal \
+		tests/controlplane/leader/test_leader_line.py tests/controlplane/line/test_line_leader_killed.py $(ARGS)
 
 hostile: $(INSTALLED) ## Ten thousand garbage connections, and three times the usual fuzzing
 	HOSTILE_CONNECTIONS=10000 HOSTILE_EXAMPLES=3 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \

@@ -6,10 +6,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from servicekit.failpoints import failpoint
 from servicekit.kubernetes.collection import Collection
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, RefusedError
 from servicekit.kubernetes.mirror import Mirror
 from servicekit.kubernetes.objects import ObjectKey
+from supervisor.failpoints import At
 from supervisor.store.interface import StoreUnavailableError
 from supervisor.store.lanes import Change, Lanes, Pending
 from supervisor.store.shapes import Shape, Stored
@@ -139,12 +141,14 @@ class Shelf(Generic[K, T, S, U]):
             # Tried before: what cannot be written is not to leave half of it behind.
             msgspec.json.encode(self._shape.status(value, None))
             present = await self._create(resource, spec, self._shape.metadata(value))
+            failpoint(At.RESOURCE_CREATED)
         elif spec != present.spec:
             present = await self._collection.replace(present, "spec", spec)
             self.mirror.wrote(present)
         status = self._shape.status(value, present.status)
         if status != present.status:
             self.mirror.wrote(await self._collection.replace(present, "status", status))
+            failpoint(At.RESOURCE_WRITTEN)
 
     async def _create(self, resource: ObjectKey, spec: S, metadata: Mapping[str, object]) -> Stored[T, S, U]:
         try:

@@ -97,6 +97,40 @@ SUPERVISOR = (
     *_each(Supervisor.REPORT_STORED, Scene.SHRINKING, 1),
 )
 
+_CLUSTER_STOP = (
+    # The first half of a notice lies there; both do; one of the two was never heard.
+    *_each(Supervisor.NOTICE_RECEIVED, Scene.STOPPING, 1, 2),
+    Armed(Supervisor.RESOURCE_CREATED, Scene.STOPPING, brief=True),
+    *_each(Supervisor.RESOURCE_CREATED, Scene.STOPPING, 2),
+    *_each(Supervisor.RESOURCE_WRITTEN, Scene.STOPPING, 1, 2, 3, 4, 5, 6),
+    *_each(Supervisor.NOTICE_STORED, Scene.STOPPING, 1, 2),
+    *_each(Supervisor.NOTICE_ACKNOWLEDGED, Scene.STOPPING, 2),
+    *_each(Supervisor.DECISION_MADE, Scene.STOPPING, 1, 2, 3),
+    *_each(Supervisor.DECISION_STORED, Scene.STOPPING, 1, 2, 3, 4),
+    *_each(Supervisor.DIRECTIVES_PUSHED, Scene.STOPPING, 1, 2, 3),
+    *_each(Supervisor.ORDER_PUBLISHED, Scene.STOPPING, 1, 2, 3),
+    *_each(Supervisor.ACKNOWLEDGEMENT_RECEIVED, Scene.STOPPING, 1),
+    *_each(Supervisor.ACKNOWLEDGEMENT_STORED, Scene.STOPPING, 1),
+    Armed(Supervisor.RUN_SUSPENDED, Scene.STOPPING, brief=True),
+    *_each(Supervisor.OBSERVED_STORED, Scene.STOPPING, 1, 2, 3, 4),
+    *_each(Supervisor.ORDER_APPLIED, Scene.STOPPING, 1, 2),
+    *_each(Supervisor.RUN_LISTED, Scene.STOPPING, 1),
+    *_each(Supervisor.RUN_SIZED, Scene.STOPPING, 1),
+    Armed(Supervisor.RUN_FREED, Scene.STOPPING, brief=True),
+    *_each(Supervisor.RUN_STARTED, Scene.STOPPING, 1),
+    *_each(Supervisor.EXCLUSIONS_LISTED, Scene.STOPPING, 1),
+)
+_CLUSTER_SHRINK = (
+    *_each(Supervisor.RESOURCE_WRITTEN, Scene.SHRINKING, 1, 2, 3),
+    *_each(Supervisor.DECISION_STORED, Scene.SHRINKING, 1, 2),
+    *_each(Supervisor.EXCLUSIONS_SHOWN, Scene.SHRINKING, 1),
+    *_each(Supervisor.EXCLUSIONS_LISTED, Scene.SHRINKING, 1),
+    *_each(Supervisor.ORDER_APPLIED, Scene.SHRINKING, 1),
+    *_each(Supervisor.POD_REMOVED, Scene.SHRINKING, 1),
+)
+ON_CLUSTER = (*_CLUSTER_STOP, *_CLUSTER_SHRINK)
+"""Of a supervisor that looks after a TrainingJob: around each request that changes something."""
+
 AGENT = (
     # At its start, when its successor has all to do again.
     *_each(Agent.SOURCE_ANSWERED, Scene.STOPPING, 1),

@@ -11,7 +11,7 @@ import pytest
 
 import node_agent.failpoints
 import supervisor.failpoints
-from tests.chaos.chaos_points import AGENT, LAUNCHER, SUPERVISOR, Armed
+from tests.chaos.chaos_points import AGENT, LAUNCHER, ON_CLUSTER, SUPERVISOR, Armed
 
 _REGISTRIES: list[type[Enum]] = [
     supervisor.failpoints.At,
@@ -42,7 +42,9 @@ def test_every_name_stands_for_one_place(registry: type[Enum]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("registry", "scenarios"), list(zip(_REGISTRIES, [SUPERVISOR, AGENT, LAUNCHER], strict=True)), ids=lambda _: ""
+    ("registry", "scenarios"),
+    list(zip(_REGISTRIES, [(*SUPERVISOR, *ON_CLUSTER), AGENT, LAUNCHER], strict=True)),
+    ids=lambda _: "",
 )
 def test_every_name_has_a_scenario(registry: type[Enum], scenarios: tuple[Armed, ...]) -> None:
     """And each scenario fails where its failpoint does not fire."""

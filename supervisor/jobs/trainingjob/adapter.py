@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.kubernetes.errors import ApiError, NotThereError
 from servicekit.kubernetes.server import ApiServer
@@ -15,6 +16,7 @@ from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.order import Action, EndJob, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
+from supervisor.failpoints import At
 from supervisor.jobs.trainingjob import legacy
 from supervisor.jobs.trainingjob.changes import SUSPENSION, TIMED_OUT, Changes
 from supervisor.jobs.trainingjob.events import Recorder
@@ -199,3 +201,4 @@ class TrainingJobs:
             return replace(known, observed=replace(known.observed, applied=generation))
 
         await self._ports.store.put_job(job.name, change)
+        failpoint(At.ORDER_APPLIED)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from servicekit.failpoints import failpoint
 from servicekit.kubernetes.collection import Collection as Objects
 from servicekit.kubernetes.collection import Kind
 from servicekit.kubernetes.errors import ApiUnavailableError, ChangedMeanwhileError, NotThereError
@@ -13,6 +14,7 @@ from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.domain.ids import Host
+from supervisor.failpoints import At
 from supervisor.jobs.trainingjob.discovery import leave_out, shown
 from supervisor.jobs.trainingjob.objects import (
     EXCLUDED,
@@ -81,6 +83,7 @@ class Changes:
         launcher = seen.launcher
         if launcher is None or launcher.phase is not PodPhase.SUCCEEDED:
             await self._changed(seen.job, marked)
+            failpoint(At.RUN_SUSPENDED)
 
     async def resume(self, seen: Seen, workers: int, requested: int) -> None:
         """Has the operator start the job again with so many workers, from wherever an earlier attempt has come to."""
@@ -90,17 +93,21 @@ class Changes:
                 return job
             if operations := resized(job, job.wish, workers, requested):
                 job = await self.jobs.patch(job, operations)
+                failpoint(At.RUN_SIZED)
             if job.suspended:
                 freed = dict.fromkeys(TIMED_OUT)
                 version = job.metadata.resource_version
                 job = await self.jobs.merge(job, {}, metadata={"annotations": freed, "resourceVersion": version})
+                failpoint(At.RUN_FREED)
             version = job.metadata.resource_version
             return await self.jobs.merge(
                 job, {"status": _STARTED_OVER}, "status", metadata={"resourceVersion": version}
             )
 
         await self._rewrite_lists(seen.job, workers)
+        failpoint(At.RUN_LISTED)
         await self._changed(seen.job, started)
+        failpoint(At.RUN_STARTED)
 
     async def leave_out(self, launcher: Pod, container: str, hosts: Collection[Host]) -> None:
         """Has a launcher list all of the operator's hosts but these.
@@ -110,6 +117,7 @@ class Changes:
         text = shown(hosts)
         if launcher.annotations.get(EXCLUDED, "") != text:
             await self.pods.merge(launcher, {}, metadata={"annotations": {EXCLUDED: text}})
+            failpoint(At.EXCLUSIONS_SHOWN)
         if EXCLUDED in launcher.shown:
             return
         ran = await execute(self.server, launcher.key, container, leave_out(hosts))
@@ -117,6 +125,7 @@ class Changes:
             raise ApiUnavailableError(
                 f"{launcher.key.name} cannot leave hosts out: code {ran.code}, {ran.said.strip()}"
             )
+        failpoint(At.EXCLUSIONS_LISTED)
 
     async def remove(self, pods: Collection[Pod]) -> None:
         """Deletes just these pods."""
@@ -125,6 +134,7 @@ class Changes:
                 await self.pods.delete_however(pod, _LAST_GRACE_SECONDS)
             except (NotThereError, ChangedMeanwhileError):
                 continue  # Gone, or another one has its name by now.
+            failpoint(At.POD_REMOVED)
 
     async def _rewrite_lists(self, job: TrainingJob, workers: int) -> None:
         """The operator keeps a ConfigMap that is there, with the hosts of the run before."""

@@ -7,6 +7,7 @@ import structlog
 
 from servicekit.backoff import Backoff
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.kubernetes.collection import Collection as Objects
 from servicekit.kubernetes.collection import Selection
@@ -21,6 +22,7 @@ from supervisor.domain.capacity import Ask
 from supervisor.domain.ids import Host, JobName, cluster_job, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.placement import Placement
+from supervisor.failpoints import At
 from supervisor.jobs.trainingjob.objects import KIND, TRAINING_JOBS, TrainingJob, read_training_job
 from supervisor.jobs.trainingjob.seen import Seen, supervised
 from supervisor.store.interface import Store, StoreUnavailableError
@@ -180,6 +182,7 @@ class TrainingJobWatch:
             return None if present is None else supervised(present, stored, self._clock.now())
 
         await store.put_job(name, change)
+        failpoint(At.OBSERVED_STORED)
 
     def _undefined(self) -> None:
         if self._defined:

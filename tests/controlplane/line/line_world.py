@@ -112,6 +112,7 @@ class World:
         self._agents: dict[str, Child] = {}
         self._killed: list[Child] = []
         self._agent_settings = given.agents
+        self._supervisor_settings: Mapping[str, str] = {}
         self._server: ApiServer | None = None
         self._runtime: NodeRuntime | None = None
 
@@ -120,6 +121,29 @@ class World:
         """What runs on the nodes."""
         assert self._runtime is not None
         return self._runtime
+
+    async def stand_by(self) -> Child:
+        """One more supervisor, on the first one's ports as behind one Service; returns once it stands by."""
+        assert self.supervisor is not None
+        serves = self.supervisor.endpoints
+        variables = {
+            **self._supervisor_settings,
+            "JOB_SUPERVISOR_DATA_DIR": str(self.places.supervisor),
+            "JOB_SUPERVISOR_GRPC_ADDRESS": serves.grpc,
+            "JOB_SUPERVISOR_HTTP_ADDRESS": serves.http.partition("://")[2],
+            "JOB_SUPERVISOR_FAILPOINT": "",
+        }
+        env = process.environment(self.places.root, variables)
+        command = [process.script("elastic-job-supervisor"), "serve"]
+        child = process.spawn("standby", command, env, self.places.log("standby"))
+        self._stack.push_async_callback(process.stop_all, [child], _STOP_SECONDS)
+
+        async def standing_by() -> bool:
+            child.check()
+            return "supervisor.standing_by" in child.log.read_text(encoding="utf-8")
+
+        await until(standing_by, "the other supervisor stands by")
+        return child
 
     # Nodes.
 
@@ -296,6 +320,7 @@ class World:
         self._stack.push_async_callback(self.metadata.stop)
         if supervisor is not None:
             settings = {"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(self.here.kubeconfig), **supervisor}
+            self._supervisor_settings = settings
             self.supervisor = SupervisorProcess(self.places, authority, settings)
             self._stack.push_async_callback(self.supervisor.stop)
             await self.supervisor.start()
