@@ -58,14 +58,14 @@ class Lanes(Generic[K, T]):
 
     async def run(self) -> None:
         """Root task: has changes made; once it has ended, every change is refused."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
                 for key in list(self._waiting):
                     self._start(key)
                 await asyncio.get_running_loop().create_future()
-        finally:
-            self.close()
+            finally:
+                self.close()  # Before the group waits for its tasks: it takes no more.
 
     def close(self) -> None:
         """Refuses what waits, and everything from now on."""

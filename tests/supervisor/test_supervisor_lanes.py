@@ -1,0 +1,40 @@
+"""Changes that wait for their turn while the store ends."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import pytest
+
+from supervisor.store.interface import StoreUnavailableError
+from supervisor.store.lanes import Lanes, Pending
+
+PATIENCE = 5.0
+
+
+async def test_a_change_that_comes_while_another_one_ends_is_refused() -> None:
+    """As one that may be tried again, not as a fault: what ends may take a moment."""
+    making, ending, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def make(_key: str, _batch: Sequence[Pending[int]]) -> None:
+        making.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ending.set()
+            await ended.wait()
+
+    lanes: Lanes[str, int] = Lanes(make)
+    running = asyncio.create_task(lanes.run())
+    first = asyncio.create_task(lanes.submit("a", lambda _: 1))
+    async with asyncio.timeout(PATIENCE):
+        await making.wait()
+        running.cancel()
+        await ending.wait()
+        with pytest.raises(StoreUnavailableError):
+            await lanes.submit("b", lambda _: 1)
+        ended.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        with pytest.raises(StoreUnavailableError):
+            await first
