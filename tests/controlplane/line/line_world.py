@@ -244,7 +244,8 @@ class World:
 
         async def told() -> Any:
             notices = await self.here.notices()
-            names = {each["spec"]["subject"]["name"] for each in notices if each["status"].get("state") == "active"}
+            active = [each for each in notices if each.get("status", {}).get("state") == "active"]
+            names = {each["spec"]["subject"]["name"] for each in active}
             return notices if names >= wanted else None
 
         return list(await until(told, f"notices for {', '.join(sorted(wanted))}", seconds))

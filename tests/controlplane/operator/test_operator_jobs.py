@@ -49,7 +49,7 @@ async def test_a_job_that_lacks_one_worker_has_no_launcher(cluster: Cluster, job
         await jobs.has_pods("j", *names("j", range(9), launcher=False))
         await until(lambda: _pending(jobs), "the ninth finds no GPU")
         assert set(await jobs.pods("j")) == set(names("j", range(9), launcher=False))
-        assert (await jobs.status("j"))["phase"] == "Created"
+        await jobs.phase("j", "Created")
 
 
 async def _pending(jobs: Jobs) -> bool:
