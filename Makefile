@@ -42,7 +42,7 @@ test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod
 controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, once, in a cache of its own (needs Go 1.24)
 	@$(BIN)/python tests/controlplane/controlplane_binaries.py
 
-test-cluster: $(INSTALLED) ## Run the tests that need a real control plane (builds it first; skips them without Go)
+test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; skipped without Go (short form: ARGS='-m "brief or not long"')
 	-@$(BIN)/python tests/controlplane/controlplane_binaries.py >/dev/null
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/controlplane $(ARGS)
 

@@ -10,6 +10,8 @@ from tests.controlplane.controlplane_api import until as found
 from tests.controlplane.leader.leader_candidates import SECONDS, Candidate, Hall, until
 from tests.controlplane.store.test_cluster_store_outages import frozen
 
+pytestmark = pytest.mark.long
+
 
 async def first_and_second(hall: Hall) -> tuple[Candidate, Candidate]:
     """One who leads, and one who waits."""

@@ -17,6 +17,8 @@ from tests.controlplane.store.store_cluster import Place
 from tests.decide.decide_builders import notice, running_job
 from tests.supervisor.store_behaviour import put_job, to
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 async def server(here: Place) -> AsyncIterator[ApiServer]:

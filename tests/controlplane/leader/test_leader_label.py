@@ -12,6 +12,8 @@ from tests.controlplane.controlplane_namespace import Namespace
 from tests.controlplane.leader.leader_replicas import Replicas
 from tests.controlplane.store.store_cluster import OWN_RULES, RULES, Place
 
+pytestmark = pytest.mark.long
+
 OURS = {"app.kubernetes.io/name": "elastic-job-supervisor", "app.kubernetes.io/instance": "ours"}
 
 

@@ -23,6 +23,8 @@ from tests.chaos.chaos_world import (
 from tests.controlplane.leader.leader_world import two_supervisors
 from tests.controlplane.store.store_cluster import Place
 
+pytestmark = pytest.mark.long
+
 _FILES = (At.STORE_BEGINS, At.STORE_WRITTEN, At.STORE_COMMITTED, At.STORE_PUBLISHED)
 """Passed by the store that is a file."""
 

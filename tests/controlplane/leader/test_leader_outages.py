@@ -19,6 +19,8 @@ from tests.controlplane.store.store_cluster import Place, define
 from tests.controlplane.store.test_cluster_store_outages import frozen
 from tests.supervisor.serving import AgentPeer, LauncherPeer, Lines, Peers, ProcessPeer, noticed
 
+pytestmark = pytest.mark.long
+
 OUTAGE = float(os.environ.get("LEADER_OUTAGE_SECONDS", "8"))
 """Longer than a lease and a time-out. Thirty seconds change nothing but the time that a test takes."""
 

@@ -17,6 +17,8 @@ from tests.controlplane.leader.leader_replicas import DEPOSED, LEASE, Replica, R
 from tests.controlplane.store.store_cluster import Place
 from tests.supervisor.serving import AgentPeer, LauncherPeer, Peers, ProcessPeer, noticed
 
+pytestmark = pytest.mark.long
+
 NODES = ["n1", "n2", "n3"]
 
 

@@ -13,6 +13,8 @@ from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import names
 
+pytestmark = pytest.mark.long
+
 _LEAD = 8.0
 _WORKERS = 8
 
@@ -48,7 +50,6 @@ async def test_two_of_eight_leave_in_one_change_of_the_list(supervised: World) -
     assert (figures.suspensions, figures.changes_per_group) == (0, (1,))
 
 
-@pytest.mark.brief
 @pytest.mark.timeout(180)
 async def test_seven_of_eight_are_a_suspension_and_a_resume(supervised: World) -> None:
     """Min is 2: rank 0 saves, everything is given back, and when nodes are there again the job goes on from there."""

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from simulator.events import Event, Kind
 from simulator.harness import Given
 from tests.controlplane.controlplane_running import ControlPlane
@@ -11,12 +13,15 @@ from tests.controlplane.line.line_history import History, watching
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.controlplane.store.store_cluster import JOBS, NOTICES
 
+pytestmark = pytest.mark.long
+
 LEAD = 12.0
 """Seconds from a notice to the end of its node; a tenth of what clouds give."""
 
 SUPERVISED = "trainingjob.j"
 
 
+@pytest.mark.brief
 async def test_a_job_shrinks_grows_stops_resumes_and_succeeds(own_controlplane: ControlPlane, tmp_path: Path) -> None:
     """8 workers become 6 and 8 again, then a group leaves 1 of at least 2: saved, suspended, resumed on new nodes."""
     async with (

@@ -19,6 +19,8 @@ from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.controlplane.store.store_cluster import NOTICES
 
+pytestmark = pytest.mark.long
+
 LEAD = 13.0
 """Seconds: another one leads after some four, and the agents are back after up to five more."""
 

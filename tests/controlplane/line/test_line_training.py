@@ -12,6 +12,8 @@ from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import RESUME, names
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 async def alone(own_controlplane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:

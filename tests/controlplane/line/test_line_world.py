@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from simulator.harness import Given
 from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import world
+
+pytestmark = pytest.mark.long
 
 
 async def test_a_node_that_will_be_reclaimed_is_noticed_in_the_cluster(

@@ -12,6 +12,8 @@ from tests.controlplane.controlplane_namespace import fresh_namespace
 from tests.controlplane.controlplane_running import Cluster, ControlPlane
 from tests.controlplane.operator.operator_jobs import RESUME, Jobs, names, operating
 
+pytestmark = pytest.mark.long
+
 _ALWAYS = {"restartPolicy": "Always"}
 
 

@@ -3,7 +3,11 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 
+import pytest
+
 from tests.controlplane.controlplane_running import ControlPlane
+
+pytestmark = pytest.mark.long
 
 
 async def _started(plane: ControlPlane, *options: str) -> Process:

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from simulator.harness import Given
 from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import JobPlan, world
+
+pytestmark = pytest.mark.long
 
 
 async def test_a_job_shrinks_is_suspended_and_resumes_from_its_checkpoint(
