@@ -1,6 +1,7 @@
 """All pods and nodes of the cluster as last told, with the few questions that are asked of them often."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -46,7 +47,7 @@ class ClusterView:
         changed: Called after every change, so often that it should only set a flag.
 
     Attributes:
-        version: Grows with every change.
+        version: Grows with every change of anything that is kept here.
         nodes_version: Grows with every node that comes, goes or is replaced.
         pods_changed, nodes_changed: For those who need to know what has changed.
     """
@@ -119,14 +120,16 @@ class ClusterView:
             if after.owner is not None:
                 self._by_owner.setdefault(after.owner.uid, {})[after.key] = after
             self._take(after, 1)
-        self._moved()
-        self.pods_changed.call(before, after)
+        if _differ(before, after):
+            self._moved()
+            self.pods_changed.call(before, after)
 
     def _node_moved(self, before: Node | None, after: Node | None) -> None:
         if before is None or after is None or before.metadata.uid != after.metadata.uid:
             self._replace_node(before, after)
-        self._moved()
-        self.nodes_changed.call(before, after)
+        if _differ(before, after):
+            self._moved()
+            self.nodes_changed.call(before, after)
 
     def _replace_node(self, before: Node | None, after: Node | None) -> None:
         if before is not None:
@@ -158,3 +161,13 @@ class ClusterView:
     def _moved(self) -> None:
         self.version += 1
         self._changed()
+
+
+P = TypeVar("P", Pod, Node)
+
+
+def _differ(before: P | None, after: P | None) -> bool:
+    """Whether more is new than the version: a kubelet's signs of life alone are dozens a second in a large cluster."""
+    if before is None or after is None or before.metadata.uid != after.metadata.uid:
+        return True
+    return replace(before, metadata=after.metadata) != after
