@@ -395,7 +395,11 @@ def training_job(home: str, plan: JobPlan, checkpoint: Path) -> dict[str, object
         "template": template({}, resources={"limits": {GPU: "1"}}),
     }
     launcher = {"replicas": 1, "template": template(_ORDINARY, command=["sh", "-c", command])}
-    return {"restartPolicy": "OnFailure", "etReplicaSpecs": {"launcher": launcher, "worker": worker}}
+    return {
+        "restartPolicy": "OnFailure",
+        "cleanPodPolicy": "Running",
+        "etReplicaSpecs": {"launcher": launcher, "worker": worker},
+    }
 
 
 @asynccontextmanager
