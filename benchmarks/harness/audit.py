@@ -1,7 +1,7 @@
 """Which requests a supervisor has sent, as the API server itself has written them down."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 _ANSWERED, _BEGUN = "ResponseComplete", "ResponseStarted"
+_WRITES = {"create", "update", "patch", "delete"}
 
 _POLICY: Mapping[str, Any] = {
     "apiVersion": "audit.k8s.io/v1",
@@ -31,16 +32,26 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
     stage: str
     verb: str
     request_received_timestamp: datetime
+    stage_timestamp: datetime
     request_uri: str = msgspec.field(default="", name="requestURI")
     object_ref: _Object = _Object()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, `at` Unix seconds; `what` is its verb and what it is about: "patch supervisedjobs/status"."""
+    """One request, `at` Unix seconds; `what` is its verb and what it is about: "patch supervisedjobs/status".
+
+    `seconds` are those that the API server had it.
+    """
 
     at: float
     what: str
+    seconds: float
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes anything; a command in a container does not, to the API server."""
+        return self.what.partition(" ")[0] in _WRITES
 
 
 def flags(directory: Path) -> Mapping[str, object]:
@@ -59,16 +70,22 @@ def requests(log: Path) -> list[Request]:
     """All of them, each once: a watch when it has begun, everything else when it was answered."""
     decoder = msgspec.json.Decoder(_Line)
     lines = (decoder.decode(line) for line in log.read_bytes().splitlines())
-    return [Request(line.request_received_timestamp.timestamp(), _what(line)) for line in lines if _counts(line)]
+    return [_request(line) for line in lines if _counts(line)]
 
 
-def kinds(sent: list[Request], since: float, until: float) -> Counter[str]:
-    """How many of each kind, between two instants in Unix seconds."""
-    return Counter(_within(sent, since, until))
+def within(sent: Iterable[Request], since: float, until: float) -> list[Request]:
+    """Those that came between two instants in Unix seconds."""
+    return [each for each in sent if since <= each.at < until]
 
 
-def _within(sent: list[Request], since: float, until: float) -> Iterator[str]:
-    return (each.what for each in sent if since <= each.at < until)
+def kinds(sent: Iterable[Request]) -> Counter[str]:
+    """How many of each kind."""
+    return Counter(each.what for each in sent)
+
+
+def _request(line: _Line) -> Request:
+    begun, ended = line.request_received_timestamp, line.stage_timestamp
+    return Request(begun.timestamp(), _what(line), (ended - begun).total_seconds())
 
 
 def _counts(line: _Line) -> bool:
