@@ -28,7 +28,7 @@ class JobDirectives:
     job: SupervisedJob
     notices: Mapping[Host, ReclaimNotice]
     policy: Policy
-    urgent: ReclaimNotice | None
+    urgent: Host | None
 
     @classmethod
     def of(cls, job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> Self:
@@ -42,20 +42,21 @@ class JobDirectives:
     def directive(self, worker: Worker) -> Directive:
         """The directive for one process."""
         kind, generation, act_at = _kind(self.job, worker, self.notices, self.policy)
+        host = self._noticed(worker)
         return Directive(
             kind=kind,
             run=worker.run,
             generation=generation,
             reason=self.job.decision.reason,
             act_at=act_at,
-            notice=self._notice(worker),
+            notice=None if host is None else self.notices[host],
+            host=host,
             release=_released(self.job, worker),
         )
 
-    def _notice(self, worker: Worker) -> ReclaimNotice | None:
-        """The notice on the worker's own host, else the job's most urgent one; only what is still announced."""
-        own = self.notices.get(worker.host)
-        return own if own is not None and own.state is NoticeState.ACTIVE else self.urgent
+    def _noticed(self, worker: Worker) -> Host | None:
+        """The worker's own host, else the one with the job's most urgent notice; only of what is still announced."""
+        return worker.host if _announced(self.notices.get(worker.host)) else self.urgent
 
 
 def _released(job: SupervisedJob, worker: Worker) -> bool:
@@ -109,8 +110,6 @@ def _undecided_at(own: ReclaimNotice, policy: Policy) -> float:
     return max(deadline_of(own, policy) - policy.leave_margin_seconds, own.first_seen + _UNDECIDED_SECONDS)
 
 
-def _most_urgent(job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> ReclaimNotice | None:
-    announced = (
-        notices[host] for host in job.own_hosts if host in notices and notices[host].state is NoticeState.ACTIVE
-    )
-    return min(announced, key=lambda notice: (deadline_of(notice, policy), notice.id), default=None)
+def _most_urgent(job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> Host | None:
+    announced = (host for host in job.own_hosts if _announced(notices.get(host)))
+    return min(announced, key=lambda host: (deadline_of(notices[host], policy), notices[host].id, host), default=None)

@@ -31,7 +31,8 @@ class Worker:
 class Directive:
     """A directive to one process. `act_at` is the instant it takes effect, None at once; it travels as a duration.
 
-    `notice` is shown before anything is decided; `release` lets a process go that is held in its exit hook.
+    `notice` is shown before anything is decided, `host` is the job's host that it means; `release` lets a process go
+    that is held in its exit hook.
     """
 
     kind: DirectiveKind
@@ -40,4 +41,5 @@ class Directive:
     reason: str
     act_at: float | None = None
     notice: ReclaimNotice | None = None
+    host: Host | None = None
     release: bool = False

@@ -204,7 +204,7 @@ def _send(connection: _Connection, telling: _Telling | None) -> None:
 
 def message(directive: Directive, job: JobName, now: float) -> Mapping[str, Any]:
     """A directive on the wire: instants become seconds from now."""
-    notice = None if directive.notice is None else _notice(directive.notice, now)
+    notice = None if directive.notice is None else _notice(directive.notice, directive.host, now)
     return {
         "type": "directive",
         "directive": directive.kind,
@@ -219,10 +219,10 @@ def message(directive: Directive, job: JobName, now: float) -> Mapping[str, Any]
     }
 
 
-def _notice(notice: ReclaimNotice, now: float) -> Mapping[str, Any]:
+def _notice(notice: ReclaimNotice, host: Host | None, now: float) -> Mapping[str, Any]:
     return {
         "id": f"{notice.id}#{notice.episode}",
         "source": notice.source,
-        "host": notice.subject.name,
+        "host": host or notice.subject.name,
         "seconds_left": None if notice.deadline is None else max(0.0, notice.deadline - now),
     }

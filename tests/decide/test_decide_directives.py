@@ -96,6 +96,14 @@ def test_a_process_sees_its_own_hosts_notice_wherever_it_is() -> None:
     assert _told(running_job(), noticed(notice(9)), 9).notice == notice(9)
 
 
+def test_a_notice_is_told_by_the_jobs_host() -> None:
+    """Where that is a pod, what is announced may be its node: a process finds itself by its own name."""
+    of_its_node = {Host("n2"): notice(9)}
+    for number in (1, 2):
+        told = _told(running_job(), of_its_node, number)
+        assert (told.notice, told.host) == (notice(9), Host("n2"))
+
+
 def test_the_launchers_host_concerns_everybody() -> None:
     """A notice on the launcher's host is the job's."""
     job = running_job(replace(spec(), launcher_host=Host("n9")))

@@ -69,6 +69,7 @@ def _nothing_was_lost(one: World, job: Job) -> None:
     assert verdict.ok, verdict.failures
     assert verdict.figures.parameters_equal
     assert verdict.figures.changes_per_group == (1,)
+    assert verdict.figures.notice_to_process.count > 0
     assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
 
 
