@@ -34,13 +34,14 @@ _PLANS = {
 _DECIDED = re.compile(r"^(\S+) .*job\.decided", re.MULTILINE)
 
 
-def _points() -> list[Armed]:
+def _points() -> list[object]:
     everything = os.environ.get("LEADER_FAILPOINTS") == "all"
-    return [one for one in ON_CLUSTER if everything or one.brief]
+    points = [one for one in ON_CLUSTER if everything or one.brief]
+    return [pytest.param(one, id=str(one), marks=[pytest.mark.brief] * one.brief) for one in points]
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("armed", _points(), ids=str)
+@pytest.mark.parametrize("armed", _points())
 async def test_the_leader_dies_at_a_point_and_another_one_goes_on(
     line_plane: ControlPlane, tmp_path: Path, armed: Armed
 ) -> None:

@@ -18,7 +18,7 @@ from tests.controlplane.line.line_world import OPTED_IN, JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import names
 from tests.controlplane.store.test_cluster_store_outages import frozen
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 
 OUTAGE = float(os.environ.get("LEADER_OUTAGE_SECONDS", "10"))
 """Longer than a lease and a time-out. Thirty seconds change nothing but the time that a test takes."""
@@ -57,7 +57,7 @@ async def killed(plane: ControlPlane) -> AsyncIterator[None]:
     await asyncio.to_thread(plane.wait_ready, Program.API_SERVER)
 
 
-@pytest.mark.parametrize("how", [silent, killed], ids=["silent", "killed"])
+@pytest.mark.parametrize("how", [silent, pytest.param(killed, marks=pytest.mark.brief)], ids=["silent", "killed"])
 async def test_an_outage_in_the_middle_of_a_reclaim_stops_nobody(
     own_controlplane: ControlPlane, one: World, how: Outage
 ) -> None:
