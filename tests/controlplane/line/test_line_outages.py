@@ -26,6 +26,9 @@ OUTAGE = float(os.environ.get("LEADER_OUTAGE_SECONDS", "10"))
 SECONDS_TO_DECIDE = 5.0
 """After the outage, for everything that waited for its end."""
 
+_STEP = 0.1
+"""Seconds of training; the job is to last longer than the outage."""
+
 _SETTINGS = {**QUICK.supervisor, "JOB_SUPERVISOR_STORE_TIMEOUT_SECONDS": "2"}
 _MAX_WAIT = "job-supervisor.kube-ai.io/max-wait-time"
 _STATUS = "job-supervisor.kube-ai.io/job-status"
@@ -65,7 +68,7 @@ async def test_an_outage_in_the_middle_of_a_reclaim_stops_nobody(
     await one.add_node("n0", 1)
     first, *others = await one.nodes("n1", "n2", "n3", gpus=1)
     await one.connected()
-    job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=300, step_seconds=0.1))
+    job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=200 + round(OUTAGE / _STEP), step_seconds=_STEP))
     await one.training(job, workers=4)
     [gone] = [name for name in names("j", range(4), launcher=False) if await one.node_of(name) == first]
     async with how(own_controlplane):
