@@ -49,9 +49,11 @@ test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; 
 chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)
 
-chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its steps, on a real control plane (half an hour)
+chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its steps, and take the API server away for long (half an hour)
 	LEADER_FAILPOINTS=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal \
 		tests/controlplane/leader/test_leader_line.py tests/controlplane/line/test_line_leader_killed.py $(ARGS)
+	LEADER_OUTAGE_SECONDS=30 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal \
+		tests/controlplane/line/test_line_outages.py $(ARGS)
 
 hostile: $(INSTALLED) ## Ten thousand garbage connections, and three times the usual fuzzing
 	HOSTILE_CONNECTIONS=10000 HOSTILE_EXAMPLES=3 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
