@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from benchmarks.results import Outcome
 from benchmarks.scenarios.cluster import Size, measure
 from tests.controlplane.controlplane_binaries import Program
+
+pytestmark = pytest.mark.long
 
 TINY = Size(
     gpus=2, big=2, big_lost=1, small=3, small_nodes=2, small_lost=1, hit=2, stopped=1, streams=1, over=0.5, idle=1.0

@@ -22,6 +22,8 @@ from tests.controlplane.controlplane_namespace import GPU, Namespace
 from tests.controlplane.controlplane_running import Cluster
 from tests.decide.capacity_builders import waiting, worker_names
 
+pytestmark = pytest.mark.long
+
 _MANY = 20
 
 

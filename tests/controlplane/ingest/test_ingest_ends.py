@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from simulator.cloud.schedule import Notice
 from simulator.cloud.trace import Node
 from simulator.services import JobPlan
 from tests.controlplane.controlplane_api import until
 from tests.controlplane.ingest.ingest_cluster import NODES, PODS, Scene, condition
+
+pytestmark = pytest.mark.long
 
 
 async def test_what_is_not_there_any_more_is_gone(here: Scene, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.ingest.ingest_cluster import Scene, condition, scene
 from tests.controlplane.store.store_cluster import OWN_RULES, RULES, api_server
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def own_plane(programs: Mapping[Program, Path], tmp_path: Path) -> Iterator[ControlPlane]:
@@ -22,6 +24,7 @@ def own_plane(programs: Mapping[Program, Path], tmp_path: Path) -> Iterator[Cont
         yield running
 
 
+@pytest.mark.brief
 async def test_an_api_server_that_comes_back_is_heard_again(own_plane: ControlPlane, tmp_path: Path) -> None:
     """Its absence withdraws nothing and ends nothing; nothing is written twice."""
     async with scene(own_plane) as here, here.supervisor(tmp_path, GONE_GRACE_SECONDS="0.2"):

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from simulator.cloud.schedule import Kill
 from simulator.harness import Given, world
 from simulator.services import JobPlan
@@ -10,6 +12,8 @@ from supervisor.app import STORE_FILE
 from tests.controlplane.controlplane_api import until
 from tests.controlplane.store.store_cluster import JOBS, NOTICES, Place, job_path
 from tests.line.scenes import LEAD, group, node
+
+pytestmark = pytest.mark.long
 
 NODES = ["node1", "node2", "node3", "node4"]
 
@@ -55,6 +59,7 @@ async def test_a_job_that_a_person_deletes_is_registered_again_and_still_moved(h
         assert verdict.figures.suspensions == 0
 
 
+@pytest.mark.brief
 async def test_a_supervisor_that_is_killed_goes_on_from_what_lies_in_the_cluster(here: Place, tmp_path: Path) -> None:
     """Kill -9 right after the notices: none is lost or doubled, one change of the list, no false stop."""
     async with world(tmp_path, NODES, given=Given(supervisor=settings(here))) as one:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result, SupervisedJob
@@ -15,6 +17,8 @@ from tests.controlplane.operator.operator_jobs import defined, names, operating
 from tests.controlplane.store.store_cluster import define, job_path
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, elastic, watching
 from tests.supervisor.store_behaviour import opened, put_job
+
+pytestmark = pytest.mark.long
 
 
 def runs(count: int, run: int = 1) -> "Runs":
@@ -34,6 +38,7 @@ class Runs:
         return (observed.running, observed.run, len(observed.hosts)) == self._seen
 
 
+@pytest.mark.brief
 async def test_a_job_is_known_from_its_beginning_to_its_end(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
