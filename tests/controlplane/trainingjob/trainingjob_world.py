@@ -130,16 +130,9 @@ class Around:
 
     nodes_version = 0
 
-    def __init__(self, watch: TrainingJobWatch, view: ClusterView) -> None:
+    def __init__(self, watch: TrainingJobWatch) -> None:
         self._watch = watch
-        self._view = view
-        self._changes = 0
         self._granted: dict[JobName, Grant] = {}
-
-    @property
-    def version(self) -> int:
-        """Grows with every change."""
-        return self._view.version + self._changes
 
     @property
     def node_objects(self) -> Mapping[Host, str]:
@@ -149,7 +142,6 @@ class Around:
     def grant(self, name: JobName, hosts: frozenset[Host]) -> None:
         """Let a job have those, once it is suspended."""
         self._granted[name] = Grant(hosts)
-        self._changes += 1
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
         """As the product has them."""
@@ -220,7 +212,7 @@ async def supervising(
         server = await connected(cluster, namespace, directory, seconds=60.0)
         stack.push_async_callback(server.close)
         clock, store = Clock(), world.store
-        around = Around(world.watch, world.view)
+        around = Around(world.watch)
         agents = Agents(lambda _: None, clock.now)
         facts = Facts(store, agents, Unconfirmed(lambda: None), rules, around)
         processes = Processes(facts.directives, clock.now, lambda _: None)
