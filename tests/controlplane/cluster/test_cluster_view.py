@@ -47,9 +47,10 @@ async def test_pods_are_known_by_uid_and_owner_and_count_on_their_node(
         await namespace.running("a")
         await _holds(lambda: view.taken(node).get(GPU) == 3_000, "the pod's GPUs are taken")
         assert view.taken(node)["pods"] == 1_000
-        pod = view.pod(made["metadata"]["uid"])
+        pod_uid = made["metadata"]["uid"]
+        await _holds(lambda: (pod := view.pod(pod_uid)) is not None and pod.running, "the pod runs")
+        pod = view.pod(pod_uid)
         assert pod is not None
-        assert pod.running
         assert (pod.key, pod.node, pod.labels) == (ObjectKey(namespace.name, "a"), node, {"role": "worker"})
         shown = view.node(node)
         assert shown is not None
