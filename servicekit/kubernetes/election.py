@@ -140,10 +140,8 @@ class Election:
     async def _campaign(self) -> bool:
         """Takes the lease if that may be, after waiting for it; whether this process has it."""
         while (patience := self._patience()) > 0:
-            await self._news.wait(patience)
-        await self._look()  # The watch may be deaf: then all that `highest` reads would be read again and again.
-        if self._patience() > 0:
-            return False
+            await self._news.wait(min(patience, self._pause))
+            await self._watch_holder()
         present = self._present()
         transitions = max(self._next(present), await self._highest())
         begun = self._clock.monotonic()
@@ -153,6 +151,16 @@ class Election:
         else:
             self._hold(await self._leases.replace(present, "spec", spec), begun)
         return True
+
+    async def _watch_holder(self) -> None:
+        """Looks whether the holder could have renewed, and did: where this process had to wait, so had the other.
+
+        Otherwise all that stand by would take the lease in the moment in which an API server is back that was away.
+        """
+        begun = self._clock.monotonic()
+        await self._look()
+        if self._clock.monotonic() - begun > self._pause:
+            self._moved_at = self._clock.monotonic()
 
     async def _keep(self) -> bool:
         """Renews it, or makes it again where a person has deleted it.
