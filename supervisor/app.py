@@ -71,7 +71,7 @@ class Supervisor:
         self._refusals = Refusals()
         self._agents = Agents(self._agent_changed, clock.now)
         self._cluster = cluster
-        self._unconfirmed = Unconfirmed(self._facts_changed)
+        self._unconfirmed = Unconfirmed(self._facts_changed, clock)
         self._facts = Facts(store, self._agents, self._unconfirmed, settings, cluster or Alone())
         self._processes = Processes(self._facts.directives, clock.now, self._rank_zero_changed)
         self._launchers = Launchers(tokens.process, clock.now)

@@ -3,8 +3,10 @@
 Known from the streams alone, and gone with the stream that said it: its agent says it again in its next hello.
 """
 
+import asyncio
 from collections.abc import Callable, Collection
 
+from servicekit.clock import Clock
 from supervisor.domain.ids import NoticeId
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 
@@ -14,15 +16,20 @@ class Unconfirmed:
 
     Args:
         changed: Called after every change.
+        clock: The supervisor's.
 
     Attributes:
         version: Grows with every change.
+        caught_up_at: When the last one that had waited became durable (Unix seconds; 0 = none has yet).
     """
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], clock: Clock) -> None:
         self._notices: dict[NoticeId, tuple[object, ReclaimNotice]] = {}
         self._changed = changed
+        self._clock = clock
+        self._next_durable = asyncio.Event()
         self.version = 0
+        self.caught_up_at = 0.0
 
     def all(self) -> Collection[ReclaimNotice]:
         """All that are announced."""
@@ -36,8 +43,23 @@ class Unconfirmed:
         else:
             self.drop(stream, key)
 
+    def durable(self, stream: object, key: NoticeId) -> None:
+        """What waited is durable: so can be what else waits, and it belongs together."""
+        self.caught_up_at = self._clock.now()
+        self.drop(stream, key)
+        self._next_durable.set()
+        self._next_durable = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Returns once anything that waited has become durable, or after so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._next_durable.wait()
+        except TimeoutError:
+            pass
+
     def drop(self, stream: object, key: NoticeId) -> None:
-        """It is durable, or not so any more."""
+        """It is not so any more."""
         if key in self._notices and self._notices[key][0] is stream:
             del self._notices[key]
             self._moved()

@@ -119,6 +119,11 @@ class Facts:
         self._look()
         return self._shown.of(name, self._surroundings)
 
+    @property
+    def caught_up_at(self) -> float:
+        """When notices that had to wait for the store were last made durable (Unix seconds; 0 = never)."""
+        return self._unconfirmed.caught_up_at
+
     def gone(self, job: SupervisedJob) -> frozenset[Host]:
         """Hosts that a run is stored to have and whose pods are gone, and with them their notices: none is withdrawn.
 

@@ -115,7 +115,7 @@ class Control:
                 probe=grant.probe,
                 held_up=grant.held_up,
                 rank_zero=rank_zero,
-                since=self._since,
+                since=max(self._since, self._ports.facts.caught_up_at),
             )
             plans[name] = plan(job, view, now, self._ports.policy)
         return plans

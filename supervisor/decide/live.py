@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from supervisor.decide.notices import deadline_of
 from supervisor.decide.reasons import (
     below_minimum,
     collecting,
@@ -170,13 +171,15 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
 def _window_end(s: Situation, pending: frozenset[Host]) -> float:
     """The group is complete a window after its first notice, or when the first deadline needs it to be.
 
-    A supervisor that has just been started waits for the rest of the group anew: the others' agents may not be back.
-    Worked out in every pass, it is rounded to what stores keep: it would be another decision each time.
+    A supervisor that could not hear of all notices until just now waits for the rest of the group anew, and what was
+    over before then hurries nobody. Worked out in every pass, it is rounded to what stores keep: it would be another
+    decision each time.
     """
-    first_seen = max(s.view.since, min(s.view.notices[host].first_seen for host in pending))
-    deadline = s.deadline(pending)
-    until = first_seen + s.policy.window_seconds
-    return round(until if deadline is None else min(until, deadline - s.policy.margin_seconds), 6)
+    notices = [s.view.notices[host] for host in pending]
+    until = max(s.view.since, min(notice.first_seen for notice in notices)) + s.policy.window_seconds
+    deadlines = [deadline_of(notice, s.policy) for notice in notices]
+    needed = [deadline - s.policy.margin_seconds for deadline in deadlines if deadline > s.view.since]
+    return round(min([until, *needed]), 6)
 
 
 def _grown(s: Situation, before: Decision) -> Decision:

@@ -27,7 +27,8 @@ class View:
 
     `notices` are the hosts that must not be used; `gone` those that run nowhere any more, which what is stored of the
     job may tell a moment later; `granted`, `probe` and `held_up` are the job's `Grant`. `since` is when this supervisor
-    began to hear of notices (Unix seconds): what was announced before comes a moment later.
+    began to hear of notices, at its start or after an outage of its store (Unix seconds): what was announced before
+    comes a moment later.
     """
 
     notices: Mapping[Host, ReclaimNotice] = field(default_factory=dict)

@@ -1,6 +1,5 @@
 """One agent's reports: each is acknowledged once it is durable, and kept until it is."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -86,7 +85,7 @@ class Reports:
             await self._wakeup.wait()
             backoff = Backoff(_FIRST_RETRY, _MOST_RETRY)
             while self._waiting:
-                await asyncio.sleep(backoff.next())
+                await self._ports.unconfirmed.wait(backoff.next())
                 await self._retry()
 
     def end(self) -> None:
@@ -124,7 +123,7 @@ class Reports:
         kept = self._waiting.get(said.id)
         if kept is not None and kept.said.revision <= said.revision:
             del self._waiting[said.id]
-            self._ports.unconfirmed.drop(self, said.id)
+            self._ports.unconfirmed.durable(self, said.id)
         await self._acknowledge(said)
         failpoint(At.NOTICE_ACKNOWLEDGED)
         if notice is not None:

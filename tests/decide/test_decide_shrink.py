@@ -63,6 +63,15 @@ def test_a_group_that_a_restart_cuts_in_two_is_one_change() -> None:
     assert decide(job, complete, 4.25).job.decision.exclusions == hosts(4, 5)
 
 
+def test_a_group_that_waited_for_the_store_is_one_change() -> None:
+    """Its notices become durable one after the other, after the first of its hosts has gone."""
+    waited = [notice(4, left=2), notice(5), notice(6)]
+    job = decide(running_job(), replace(seeing(noticed(*waited[:1])), since=T0 + 30), 30).job
+    complete = replace(seeing(noticed(*waited)), since=T0 + 30.4)
+    assert decide(job, complete, 31.64).job.decision.exclusions == hosts()
+    assert decide(job, complete, 31.65).job.decision.exclusions == hosts(4, 5, 6)
+
+
 def test_a_second_group_is_a_second_change() -> None:
     """A notice after the window opens a window of its own."""
     job = obeyed(decide(running_job(), seeing(noticed(notice(6))), 2).job)

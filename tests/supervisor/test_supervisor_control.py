@@ -93,6 +93,26 @@ async def test_nothing_is_confirmed_that_is_not_durable(served: Served) -> None:
     await launcher.lines.matching(phase="Suspended")
 
 
+async def test_a_group_that_waits_for_room_is_one_change(tmp_path: Path) -> None:
+    """However long ago its notices came, and however far apart."""
+    async with serving(tmp_path, window_seconds=0.5) as served:
+        agents = await served.peers.agents(["n1", "n2", "n3"])
+        launcher, order = await served.peers.running("job", ["n1", "n2", "n3"], min_workers=1)
+        ranks = [await served.peers.process(order["token"], node, rank) for rank, node in enumerate(["n1", "n2", "n3"])]
+        await until(lambda: served.job("job").decision.phase is Phase.RUNNING)
+        await full_disk(served.store, full=True)
+        await agents["n2"].say(notice=noticed("n2", left=60.0))
+        await ranks[1].lines.matching(directive="LEAVE")
+        await heartbeats(launcher.lines, 5)
+        await agents["n3"].say(notice=noticed("n3", left=60.0))
+        await ranks[2].lines.matching(directive="LEAVE")
+        await full_disk(served.store, full=False)
+        changed = await launcher.lines.any()
+        while not changed.get("exclusions"):
+            changed = await launcher.lines.any()
+        assert changed["exclusions"] == ["n2", "n3"]
+
+
 async def test_what_cannot_be_made_durable_is_shown_and_not_decided_on(served: Served) -> None:
     """A process does not go down with its host for want of a disk; once there is room, all of it is decided."""
     agents = await served.peers.agents(["n1", "n2"])

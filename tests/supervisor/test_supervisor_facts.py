@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from servicekit.clock import Clock
 from supervisor.control.facts import Alone, Facts
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.notice import NoticeState
@@ -42,7 +43,7 @@ class Scene:
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.around = Around()
-        self.unconfirmed = Unconfirmed(lambda: None)
+        self.unconfirmed = Unconfirmed(lambda: None, Clock())
         agents = Agents(lambda _: None, lambda: T0)
         self.facts = Facts(store, agents, self.unconfirmed, Settings(), self.around)
 

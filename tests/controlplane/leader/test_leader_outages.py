@@ -117,7 +117,7 @@ class Outage:
         self.over_at = time.monotonic()
 
 
-@pytest.mark.parametrize("how", ["silent", "killed"])
+@pytest.mark.parametrize("how", [pytest.param("silent", marks=pytest.mark.brief), "killed"])
 async def test_an_outage_in_the_middle_of_a_reclaim_stops_nobody(replicas: Replicas, how: str) -> None:
     """A process whose host ends meanwhile is told to leave in time; everything else is decided when it is over."""
     first, second = await replicas.start(**SETTINGS), await replicas.start(serving=False, **SETTINGS)

@@ -214,7 +214,7 @@ async def supervising(
         clock, store = Clock(), world.store
         around = Around(world.watch)
         agents = Agents(lambda _: None, clock.now)
-        facts = Facts(store, agents, Unconfirmed(lambda: None), rules, around)
+        facts = Facts(store, agents, Unconfirmed(lambda: None, Clock()), rules, around)
         processes = Processes(facts.directives, clock.now, lambda _: None)
         jobs = TrainingJobs(
             TrainingJobPorts(
