@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 import structlog
 
@@ -43,6 +44,14 @@ class Ports:
     clock: Clock
 
 
+class _Progress(Enum):
+    """Of what is being done for a job."""
+
+    CURRENT = auto()
+    OVERTAKEN = auto()
+    """More fell due meanwhile: it is to be looked at again."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     """All of a job that its processes can see."""
@@ -70,6 +79,8 @@ class Control:
         self._wakeup = Wakeup()
         self._store_fault = Fault("store", ports.clock)
         self._looks: dict[JobName, _Look] = {}
+        self._under_way: dict[JobName, _Progress] = {}
+        self._failing: set[JobName] = set()
         self._since = ports.clock.now()
 
     def poke(self) -> None:
@@ -78,20 +89,20 @@ class Control:
 
     async def run(self) -> None:
         """Root task: decides, again and again."""
-        while True:
-            wait = await self.once()
-            await self._wakeup.wait(wait)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._wakeup.wait(self._pass(group))
 
-    async def once(self) -> float | None:
-        """One pass over all jobs; returns the seconds until time alone calls for another (None = never)."""
+    def _pass(self, group: asyncio.TaskGroup) -> float | None:
+        """One look at all jobs; returns the seconds until time alone calls for another (None = never)."""
         snapshot, now = self._ports.store.snapshot(), self._ports.clock.now()
         # Processes hear of a notice before anything is decided about it.
         self._ports.processes.refresh(self._news(snapshot))
         if not self._ports.leadership.may_act():
             return _RETRY_SECONDS
         plans = self._plan(snapshot, now)
-        if not await self._settled(snapshot, plans):
-            return _RETRY_SECONDS
+        for name, planned in plans.items():
+            self._begin(group, snapshot.jobs[name], planned)
         wakes = [each.wake_at for each in plans.values() if each.wake_at is not None]
         return max(0.0, min(wakes) - self._ports.clock.now()) if wakes else None
 
@@ -120,22 +131,35 @@ class Control:
             plans[name] = plan(job, view, now, self._ports.policy)
         return plans
 
-    async def _settled(self, snapshot: Snapshot, plans: dict[JobName, Plan]) -> bool:
-        """All decisions of a pass share a commit; each job's actions follow its own decision alone."""
-        due = [
-            job for name, job in snapshot.jobs.items() if plans[name].actions or plans[name].decision != job.decision
-        ]
-        durable = True
-        tasks: list[asyncio.Task[bool]] = []
+    def _begin(self, group: asyncio.TaskGroup, job: SupervisedJob, planned: Plan) -> None:
+        """Has what is due done: one thing at a time for each job; side by side, as a store writes a pass at once."""
+        if not planned.actions and planned.decision == job.decision:
+            return
+        if job.name in self._under_way:
+            self._under_way[job.name] = _Progress.OVERTAKEN
+            return
+        self._under_way[job.name] = _Progress.CURRENT
+        group.create_task(self._settle(job, planned), name=f"settle {job.name}")
+
+    async def _settle(self, job: SupervisedJob, planned: Plan) -> None:
+        done = await self._is_done(job, planned)
+        if not done:
+            await asyncio.sleep(_RETRY_SECONDS)
+        if self._under_way.pop(job.name) is _Progress.OVERTAKEN or not done:
+            self.poke()
+
+    async def _is_done(self, job: SupervisedJob, planned: Plan) -> bool:
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._carry_out(job, plans[job.name])) for job in due]
-        except* StoreUnavailableError as errors:
-            self._store_fault.failed(str(errors.exceptions[0]))
-            durable = False
-        if durable:
+            done = await self._carry_out(job, planned)
+        except StoreUnavailableError as error:
+            self._failing.add(job.name)
+            self._store_fault.failed(str(error))
+            return False
+        self._failing.discard(job.name)
+        self._failing.intersection_update(self._ports.store.snapshot().jobs)
+        if not self._failing:
             self._store_fault.recovered()
-        return durable and all(task.result() for task in tasks)
+        return done
 
     async def _carry_out(self, job: SupervisedJob, planned: Plan) -> bool:
         """Whether it was; what was not is to be looked at again."""

@@ -399,6 +399,7 @@ async def serving(
     directory: Path,
     ca: bytes | None = None,
     leadership: Leadership = Unopposed(),  # noqa: B008 - it has no state
+    kept_in: type[SqliteStore] = SqliteStore,
     **changes: Any,
 ) -> AsyncIterator[Served]:
     """Runs a supervisor on that data directory; fast, unless `changes` say otherwise. Its peers trust `ca` (PEM)."""
@@ -406,7 +407,7 @@ async def serving(
     tokens = Tokens.load(directory)
     endpoints = directory / ENDPOINTS_FILE
     endpoints.unlink(missing_ok=True)
-    store = await SqliteStore.open(directory / STORE_FILE)
+    store = await kept_in.open(directory / STORE_FILE)
     stop = asyncio.Event()
     certificate = load_certificate(settings, Clock())
     supervisor = Supervisor(settings, store, tokens, Clock(), certificate=certificate, leadership=leadership)

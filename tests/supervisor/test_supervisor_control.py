@@ -5,7 +5,7 @@ from pathlib import Path
 
 from servicekit.clock import Clock
 from supervisor.app import Supervisor
-from supervisor.domain.job import Phase
+from supervisor.domain.job import Decision, Phase, SupervisedJob
 from supervisor.identity.tokens import Tokens
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
@@ -31,6 +31,28 @@ class Doubtful:
     def may_act(self) -> bool:
         """See `Leadership`."""
         return self.certain
+
+
+class OneSlowJob(SqliteStore):
+    """Decides nothing about the job `slow`."""
+
+    async def decide(self, job: SupervisedJob, decision: Decision) -> bool:
+        """See `Store`."""
+        if job.name == "slow":
+            await asyncio.get_running_loop().create_future()
+        return await super().decide(job, decision)
+
+
+async def test_jobs_do_not_wait_for_each_others_decisions(tmp_path: Path) -> None:
+    """One decision that cannot be stored keeps nobody else waiting, for however many passes."""
+    async with serving(tmp_path, kept_in=OneSlowJob) as served:
+        agents = await served.peers.agents(["n1", "n2"])
+        await served.peers.launcher("slow", ["n1"])
+        _, order = await served.peers.running("job", ["n2"])
+        process = await served.peers.process(order["token"], "n2", 0)
+        await agents["n2"].notices("n2")
+        await process.lines.matching(directive="STOP")
+        assert served.job("slow").decision.phase is Phase.WAITING
 
 
 async def test_nothing_is_decided_or_done_while_it_is_not_certain_who_leads(tmp_path: Path) -> None:
