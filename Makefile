@@ -94,6 +94,7 @@ lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions a
 	$(LOCK) --all-extras $(ARGS) pyproject.toml -o requirements/dev.txt
 	$(LOCK) --extra server -c requirements/dev.txt pyproject.toml -o requirements/server.txt
 	$(LOCK) --extra agent -c requirements/dev.txt pyproject.toml -o requirements/agent.txt
+	$(LOCK) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
 	HOROVOD_SKIP_COMPILE=1 $(LOCK) $(ARGS) requirements/horovod.in -o requirements/horovod.txt
 	$(LOCK) --no-emit-package horovod -c requirements/horovod.txt requirements/horovod.in -o requirements/horovod-build.txt
 
