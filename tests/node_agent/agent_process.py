@@ -39,7 +39,7 @@ class Process:
         """Signal it, and return the seconds it took to end."""
         before = time.monotonic()
         self.process.send_signal(number)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self.process.wait()
         return time.monotonic() - before
 
@@ -85,7 +85,7 @@ async def _read(running: Process) -> None:
 
 async def probe(running: Process, path: str) -> tuple[int, Any]:
     """The status and body of a probe."""
-    await until(lambda: running.event("probes.listening"), within=15.0)
+    await until(lambda: running.event("probes.listening"))
     line = running.event("probes.listening")
     assert line is not None
     async with aiohttp.ClientSession() as http, http.get(f"http://{line['address']}{path}") as answer:
