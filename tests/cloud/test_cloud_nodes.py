@@ -79,7 +79,7 @@ async def cloud(root: Path) -> AsyncIterator[Cloud]:
     assert leftovers(root) == []
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait for something that has to come."""
     deadline = time.monotonic() + seconds
     while not condition():

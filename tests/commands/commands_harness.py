@@ -19,7 +19,7 @@ STRICT = (sys.executable, "-X", "dev", "-W", "error", "-c")
 FOR_EVER = ("sh", "-c", "echo up; exec sleep 60")
 
 
-def wait_until(holds: Callable[[], object], what: Callable[[], str], seconds: float = 10.0) -> None:
+def wait_until(holds: Callable[[], object], what: Callable[[], str], seconds: float = 30.0) -> None:
     """Wait until something holds; ``what`` says what was waited for and how it stands."""
     deadline = time.monotonic() + seconds
     while not holds():
@@ -47,7 +47,7 @@ class Launched:
     hosts: Path
     said: Path
 
-    def end(self, seconds: float = 10.0) -> int:
+    def end(self, seconds: float = 30.0) -> int:
         """Wait for its end; the exit code."""
         return self.process.wait(seconds)
 
@@ -79,7 +79,7 @@ class Launched:
         """End it if it has not ended; it must not have stumbled over anything of its own."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(30)
         for mishap in ("Traceback", "Exception ignored", "Warning"):
             assert mishap not in self.output(), self.output()
 

@@ -150,7 +150,7 @@ async def _raw(served: Served, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         writer.write(data)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await reader.readline()
     finally:
         writer.transport.abort()

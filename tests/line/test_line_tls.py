@@ -12,7 +12,7 @@ from simulator.harness import World, world
 from simulator.services import JobPlan
 from tests.line.scenes import LEAD, group, node
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 async def test_training_goes_on_while_the_certificate_is_exchanged(tmp_path: Path) -> None:

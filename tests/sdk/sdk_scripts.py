@@ -33,11 +33,11 @@ class Script:
     out: Path
     err: Path
 
-    def wait_for_line(self, text: str, seconds: float = 10.0) -> None:
+    def wait_for_line(self, text: str, seconds: float = 30.0) -> None:
         """Wait until the script has printed a line that contains `text`."""
         wait_until(lambda: text in self.out.read_text(), seconds, f"{text!r} of {self.output()}")
 
-    def end(self, seconds: float = 10.0) -> int:
+    def end(self, seconds: float = 30.0) -> int:
         """Wait for the end; the exit code."""
         return self.process.wait(seconds)
 
@@ -49,7 +49,7 @@ class Script:
 Start = Callable[..., Script]
 
 
-def wait_until(what: Callable[[], object], seconds: float = 10.0, wanted: str = "the condition") -> None:
+def wait_until(what: Callable[[], object], seconds: float = 30.0, wanted: str = "the condition") -> None:
     """Wait until `what()` is true."""
     deadline = time.monotonic() + seconds
     while not what():

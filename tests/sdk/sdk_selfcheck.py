@@ -21,7 +21,7 @@ from kubeai.elastic.testing import FakeSupervisor
 NOTICE = {"id": "s/1", "source": "s", "host": "h", "seconds_left": 90}
 
 
-def wait(what: Callable[[], object], seconds: float = 10.0) -> None:
+def wait(what: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait until `what()` is true."""
     deadline = time.monotonic() + seconds
     while not what():

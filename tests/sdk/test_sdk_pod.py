@@ -107,7 +107,7 @@ def test_nothing_but_the_fixed_path_is_needed(pod: FakeSupervisor, tmp_path: Pat
             pod.direct(directive="STOP")
             pod.wait_for(lambda: pod.reports_of("left"))
             pod.direct(directive="STOP", release=True)
-            out, err = process.communicate(timeout=10)
+            out, err = process.communicate(timeout=30)
         finally:
             process.kill()
     assert process.returncode == 255

@@ -30,7 +30,7 @@ from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 
 THINGS = Kind(group="kit.test", version="v1", kind="Thing", plural="things", namespaced=True, page=2)
-PATIENCE = 5.0
+PATIENCE = 30.0
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

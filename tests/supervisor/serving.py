@@ -31,8 +31,8 @@ from supervisor.store.sqlite import SqliteStore
 
 HEARTBEAT = 0.2
 TLS_RELOAD = 0.05
-PATIENCE = 5.0
-"""Seconds after which something that should have happened counts as not having happened."""
+PATIENCE = 30.0
+"""Seconds after which something that should have happened counts as not having happened, on a busy machine too."""
 
 FAST: Mapping[str, Any] = {
     "grpc_address": "127.0.0.1:0",

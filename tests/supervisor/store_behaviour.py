@@ -15,7 +15,7 @@ from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.interface import NoticeChange, Store, StoreUnavailableError
 from tests.decide.decide_builders import T0, notice, observing, running_job, waiting_job
 
-PATIENCE = 5.0
+PATIENCE = 30.0
 
 Opener = Callable[[], Awaitable[Store]]
 """Opens the store of a test, each time the same one."""

@@ -254,7 +254,7 @@ async def test_what_the_api_server_says_of_a_node_outlives_its_agents_hello(serv
 
 async def test_an_agent_that_lost_its_stream_a_moment_ago_is_not_gone(tmp_path: Path) -> None:
     """Long past the deadline, it is the silence since its last stream that counts, or since this supervisor began."""
-    async with serving(tmp_path, gone_grace_seconds=0.4) as served:
+    async with serving(tmp_path, gone_grace_seconds=2.0) as served:
         agent = await served.peers.agent("n1")
         await agent.say(notice=noticed("n1", left=-2.0))
         await agent.acknowledged(1)
@@ -263,7 +263,7 @@ async def test_an_agent_that_lost_its_stream_a_moment_ago_is_not_gone(tmp_path: 
         again = await served.peers.agent("n1")
         await again.read("heartbeat")
         assert served.notices()["n1"].state is NoticeState.ACTIVE
-    async with serving(tmp_path, gone_grace_seconds=0.4) as served:
+    async with serving(tmp_path, gone_grace_seconds=2.0) as served:
         again = await served.peers.agent("n1")
         await again.read("heartbeat")
         assert served.notices()["n1"].state is NoticeState.ACTIVE

@@ -1,6 +1,7 @@
 """The loop that decides: durable before it is told, once, and level-triggered."""
 
 import asyncio
+import time
 from pathlib import Path
 
 from servicekit.clock import Clock
@@ -76,7 +77,7 @@ async def test_nothing_is_decided_or_done_while_it_is_not_certain_who_leads(tmp_
 
 async def test_nothing_is_told_before_it_is_durable_and_the_decision_is_retried(tmp_path: Path) -> None:
     """A decision falls due while the disk is full: nobody hears of it, until there is room again."""
-    async with serving(tmp_path, window_seconds=0.5) as served:
+    async with serving(tmp_path, window_seconds=2.0) as served:
         agents = await served.peers.agents(["n1", "n2"])
         launcher, order = await served.peers.running("job", ["n1", "n2"], min_workers=1)
         process = await served.peers.process(order["token"], "n2", 1)
@@ -84,8 +85,10 @@ async def test_nothing_is_told_before_it_is_durable_and_the_decision_is_retried(
         await until(lambda: served.job("job").decision.window_until is not None)
         await full_disk(served.store, full=True)
         before = served.job("job").decision
-        told = await heartbeats(launcher.lines, 5) + await heartbeats(process.lines, 5)
         assert before.window_until is not None
+        due = before.window_until
+        await until(lambda: time.time() > due)
+        told = await heartbeats(launcher.lines, 15) + await heartbeats(process.lines, 15)
         assert served.job("job").decision == before
         assert not [line for line in told if isinstance(line, dict) and line.get("exclusions")]
         assert not [line for line in told if isinstance(line, dict) and line["generation"] > before.generation]
@@ -145,7 +148,7 @@ async def test_what_cannot_be_made_durable_is_shown_and_not_decided_on(served: S
     before = served.store.snapshot()
     await agents["n2"].say(notice=noticed("n2", left=30.0))
     leave = await ranks[1].lines.matching(directive="LEAVE")
-    assert 28 < leave["act_in"] < 30 - 0.5
+    assert 20 < leave["act_in"] < 30 - 0.5
     assert leave["notice"]["host"] == "n2"
     shown = await ranks[0].lines.next()
     while shown["notice"] is None:

@@ -87,7 +87,7 @@ async def test_streams_outlive_the_limit(tmp_path: Path) -> None:
 async def test_a_connection_holds_a_hundred_agents_and_no_more(tmp_path: Path) -> None:
     """An honest one holds one; the others wait, and nobody else notices."""
     # Its hundred agents say nothing after their hello, and must not be given up for that meanwhile.
-    async with started(tmp_path, heartbeat_seconds=PATIENCE) as running:
+    async with started(tmp_path, heartbeat_seconds=5.0) as running:
         calls = [running.peers.stranger(running.peers.tokens.agent(f"n{number}")) for number in range(100)]
         for number, call in enumerate(calls):
             await call.say(hello=hello(f"n{number}"))

@@ -20,7 +20,7 @@ import pytest
 from supervisor.identity.tokens import Tokens
 from supervisor.serving import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.supervisor.serving import FAST, Peers, Refusal, noticed, until
+from tests.supervisor.serving import FAST, PATIENCE, Peers, Refusal, noticed, until
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Running:
     process: subprocess.Popen[bytes]
     peers: Peers
 
-    async def ended(self, within: float) -> int:
+    async def ended(self, within: float = PATIENCE) -> int:
         """Its exit code."""
         await until(lambda: self.process.poll() is not None, within)
         return self.process.returncode
@@ -57,7 +57,7 @@ async def started(directory: Path, **changes: Any) -> AsyncIterator[Running]:
     environment = {**os.environ, **{PREFIX + name.upper(): str(value) for name, value in settings.items()}}
     with spawn(environment) as process:
         try:
-            await until(lambda: endpoints.exists() or process.poll() is not None, within=15.0)
+            await until(lambda: endpoints.exists() or process.poll() is not None, within=60.0)
             async with Peers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
                 yield Running(process, peers)
         finally:
@@ -91,7 +91,7 @@ async def test_a_signal_ends_it_in_time_with_a_goodbye_on_every_stream(tmp_path:
         assert {each["reason"] for each in said} == {"the supervisor is stopping"}
         for agent in agents.values():
             assert (await agent.read("goodbye")).reason == "the supervisor is stopping"
-        assert await running.ended(within=5.0) == 0
+        assert await running.ended() == 0
         assert time.monotonic() - begun < 5.0
         assert running.process.stderr is not None
         assert b"Traceback" not in running.process.stderr.read()
@@ -108,7 +108,7 @@ async def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
         settled = await launcher.lines.matching(phase="Running", exclusions=["n3"])
         before = await running.status()
         running.process.kill()
-        await running.ended(within=5.0)
+        await running.ended()
     async with started(tmp_path) as running:
         after = await running.status()
         assert after["jobs"] == before["jobs"]

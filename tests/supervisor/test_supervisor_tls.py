@@ -47,7 +47,7 @@ async def leaf(address: Address, ca: bytes, name: str | None = "localhost") -> b
 async def serves(served: Served, ca: bytes, expected: bytes) -> None:
     """Waits until both ports serve that certificate to new connections."""
     for address in ports(served):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await leaf(address, ca) != expected:  # noqa: ASYNC110 - there is nobody who would set an event.
                 await asyncio.sleep(TLS_RELOAD)
 
