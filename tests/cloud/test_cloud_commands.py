@@ -20,7 +20,7 @@ def ask(url: str, method: str = "GET") -> tuple[int, str]:
     """Status and body of one answer."""
     request = urllib.request.Request(url, method=method)  # noqa: S310  # A loopback server of this test.
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310  # As above.
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310  # As above.
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -42,7 +42,7 @@ def metadata_by_hand() -> Iterator[tuple[str, str]]:
             yield metadata[1], control[1]
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(5) == 0
+            assert process.wait(30) == 0
 
 
 def test_metadata_can_be_played_with_by_hand() -> None:
@@ -111,6 +111,6 @@ def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
         (root,) = tmp_path.iterdir()
         process.send_signal(signal.SIGTERM)
         rest = process.stdout.read()
-        assert process.wait(15) == ExitCode.INTERRUPTED
+        assert process.wait(30) == ExitCode.INTERRUPTED
     assert str(root) in rest
     assert leftovers(root) == []

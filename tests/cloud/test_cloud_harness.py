@@ -70,4 +70,4 @@ async def test_what_outlives_a_world_is_a_failure_and_ended(tmp_path: Path) -> N
     assert failure is not None
     assert "sleep 600" in str(failure)
     assert stray is not None
-    assert await stray.wait(1) == -9
+    assert await stray.wait(30) == -9

@@ -22,6 +22,8 @@ from simulator.events import Event, EventLog, Kind, read
 
 A, B, C = Node("a"), Node("b"), Node("c")
 SLEEP = ["sleep", "600"]
+_LATE = 3.0
+"""Seconds that a busy machine may take for what is due."""
 # Polls its metadata once and stays, as an agent would for all that a node cares.
 AGENT = """
 import sys, time, urllib.error, urllib.request
@@ -115,9 +117,9 @@ async def test_a_node_goes_with_everything_on_it_and_the_operator_notices_later(
         await one.provider.populate([A, B])
         mine, other = one.work(A), one.work(B)
         one.provider.kill(A)
-        assert await one.nodes.agent(A).wait(1) == -signal.SIGKILL
-        assert await mine.wait(1) == -signal.SIGKILL
         assert one.hosts() == ["a:1", "b:1"]
+        assert await one.nodes.agent(A).wait(30) == -signal.SIGKILL
+        assert await mine.wait(30) == -signal.SIGKILL
         await until(lambda: one.hosts() == ["b:1"])
         assert other.running
         assert one.nodes.agent(B).running
@@ -130,7 +132,7 @@ async def test_a_worker_that_starts_on_a_node_just_gone_is_ended_too(tmp_path: P
         await one.provider.populate([A])
         one.provider.kill(A)
         await until(lambda: one.hosts() == [])
-        assert await one.work(A).wait(1) == -signal.SIGKILL
+        assert await one.work(A).wait(30) == -signal.SIGKILL
 
 
 async def test_a_node_that_comes_back_at_once_keeps_its_workers(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ async def test_a_node_that_comes_back_at_once_keeps_its_workers(tmp_path: Path) 
     async with cloud(tmp_path) as one:
         await one.provider.populate([A])
         one.provider.kill(A)
-        await one.nodes.agent(A).wait(1)
+        await one.nodes.agent(A).wait(30)
         await one.provider.populate([A])
         worker = one.work(A)
         await asyncio.sleep(0.7)  # Longer than the operator and many sweeps would need.
@@ -166,7 +168,7 @@ async def test_what_outlives_its_parent_is_found_by_the_mark(tmp_path: Path) -> 
     log = tmp_path / "log"
     here, there = tmp_path / "here", tmp_path / "there"
     starter = spawn("starter", ["sh", "-c", "sleep 600 & echo $!"], environment(here, {}), log)
-    assert await starter.wait(2) == 0
+    assert await starter.wait(30) == 0
     # Until it has become what it was started as, it is a copy of its starter.
     await until(lambda: [one.command for one in leftovers(here)] == ["sleep 600"])
     (orphan,) = leftovers(here)
@@ -210,9 +212,8 @@ async def test_a_replay_does_each_step_in_its_time_and_writes_the_truth(tmp_path
         Kind.SCENARIO_ENDED,
     ]
     for event, at in zip(events, (0.1, 0.1, 0.3, 0.6, 0.6, 0.7, 0.9), strict=True):
-        assert event.t - started == pytest.approx(at, abs=0.15)
-        assert event.t - started >= at - 0.01
-    assert events[0].fields["gone_at"] - started == pytest.approx(0.6, abs=0.05)
+        assert at - 0.01 <= event.t - started < at + _LATE
+    assert 0.59 < events[0].fields["gone_at"] - started < 0.6 + _LATE
     assert [event.fields["synthetic"] for event in events[:2]] == [False, True]
     # B's notice was taken back: nobody announced that it would go.
     assert [event.fields["announced"] for event in events[3:5]] == [True, False]
@@ -225,8 +226,9 @@ async def test_a_late_notice_does_not_move_the_deadline(tmp_path: Path) -> None:
         started = time.time()
         await play(one.provider, [Notice(0.1, A, 6.0, "group-1")], elapsed=lambda: 2.0)
         (notice,) = one.happened()[1:]
-    assert notice.fields["gone_at"] - started == pytest.approx(0.1 + 6.0 - 2.0, abs=0.05)
-    assert notice.fields["lead"] == pytest.approx(4.1, abs=0.05)
+    # Two seconds of the six are over when it begins to play.
+    assert 4.09 < notice.fields["gone_at"] - started < 4.1 + 1.0
+    assert 4.1 - _LATE < notice.fields["lead"] < 4.11
 
 
 async def test_the_observer_dates_every_change_of_the_exclusions(tmp_path: Path) -> None:
@@ -234,10 +236,11 @@ async def test_the_observer_dates_every_change_of_the_exclusions(tmp_path: Path)
     path = tmp_path / "exclusions"
     with EventLog(tmp_path / "events", "observer") as log:
         watching = asyncio.create_task(observe(path, log))
-        for hosts in (["b", "a"], ["a", "b"], [], ["c"]):
+        for hosts, changes in ((["b", "a"], 1), (["a", "b"], 1), ([], 2), (["c"], 3)):
             (tmp_path / "new").write_text("".join(f"{host}\n" for host in hosts))
             (tmp_path / "new").replace(path)
-            await asyncio.sleep(0.06)  # Three looks.
+            await asyncio.sleep(0.06)  # Three looks, where the machine is not busy.
+            await until(lambda changes=changes: len(read(tmp_path / "events")) >= changes)  # type: ignore[misc]
         watching.cancel()
         await asyncio.wait([watching])
     assert [event.texts("hosts") for event in read(tmp_path / "events")] == [("a", "b"), (), ("c",)]

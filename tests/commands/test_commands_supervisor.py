@@ -151,7 +151,7 @@ def test_a_signal_while_the_supervisor_is_away_does_not_wait_for_it_long(
     asked = time.monotonic()
     launched.process.terminate()
     assert launched.end() == 143
-    assert time.monotonic() - asked < 4
+    assert time.monotonic() - asked < 20
 
 
 def test_a_malformed_order_changes_nothing(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:

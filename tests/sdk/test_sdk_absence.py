@@ -22,7 +22,7 @@ def test_with_nothing_configured_training_goes_on_with_one_warning(tmp_path: Pat
         began = time.perf_counter()
         for _ in range(3):
             kubeai.init()
-        print(time.perf_counter() - began < 0.1, threading.active_count())
+        print(time.perf_counter() - began < 2, threading.active_count())
         end = time.monotonic() + 0.5
         while time.monotonic() < end:
             assert kubeai.check_alive()
@@ -30,7 +30,7 @@ def test_with_nothing_configured_training_goes_on_with_one_warning(tmp_path: Pat
         assert random.random() == expected[0]  # the training's own random numbers are untouched
         """
     )
-    assert script.end(5) == 0
+    assert script.end(15) == 0
     assert script.out.read_text() == "True None None False\nTrue 4\nRUN 0\n"
     told = f"kubeai.elastic: no supervisor: none is configured in {tmp_path}. Training goes on, unwarned of reclaims\n"
     assert script.err.read_text() == told
@@ -110,7 +110,7 @@ def test_an_identity_of_another_run_ends_the_calls(supervisor: FakeSupervisor, s
     supervisor.wait_for(lambda: supervisor.hellos)
     supervisor.write_identity(tmp_path, run=2)
     supervisor.drop()
-    assert script.end(5) == 0
+    assert script.end(15) == 0
     assert script.output() == "listens no longer True\n"
     assert len(supervisor.hellos) == 1
 

@@ -43,7 +43,7 @@ def answering(answer: bytes, *, stay: bool = False) -> Iterator[Endpoint]:
             with connection:
                 connection.recv(65536)
                 connection.sendall(answer)
-                leave.wait(5 if stay else 0)
+                leave.wait(60 if stay else 0)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -125,7 +125,7 @@ def test_a_server_that_says_nothing_is_unreachable_after_the_time_out() -> None:
         began = time.monotonic()
         with pytest.raises(Unreachable):
             post(there, REPORT, {}, timeout=0.05)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("address", ["", "ftp://h:1", "http://", "http://h:port", "127.0.0.1:80", "http://bücher:1"])

@@ -25,8 +25,8 @@ from servicekit.connections import Connection, Drop, GuardedSite, streams, timed
 from servicekit.tls import Files, ServerCertificate
 from simulator.certificates import Authority
 
-PATIENCE = 0.4
-SLOW = 5.0
+PATIENCE = 1.0
+SLOW = 30.0
 """Seconds after which something that should have ended counts as not having ended."""
 GET = b"GET /quick HTTP/1.1\r\nHost: h\r\n\r\n"
 STREAM = b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n"

