@@ -13,7 +13,7 @@ import aiohttp
 from tests.controlplane.controlplane_running import Cluster
 
 _REQUEST_SECONDS = 30.0
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
 Manifest = Mapping[str, Any]

@@ -6,7 +6,15 @@ from typing import Any
 
 from reclaim.v1 import reclaim_pb2 as wire
 
-from tests.controlplane.agent.agent_on_cluster import OPTED_IN, account, active, evict, mounted, watching
+from tests.controlplane.agent.agent_on_cluster import (
+    OPTED_IN,
+    Watching,
+    account,
+    active,
+    evict,
+    mounted,
+    watching,
+)
 from tests.controlplane.controlplane_api import Api, client, until
 from tests.controlplane.controlplane_binaries import Program
 from tests.controlplane.controlplane_namespace import Namespace, fresh_namespace
@@ -23,7 +31,12 @@ POLL = "0.3"
 
 def on_node(node: str, name: str, **annotations: str) -> dict[str, Any]:
     """An opted-in pod that nobody has to schedule."""
-    spec = {"nodeName": node, "containers": [{"name": "main", "image": "none"}]}
+    # A grace that no test outlasts: after its end a notice is gone.
+    spec = {
+        "nodeName": node,
+        "terminationGracePeriodSeconds": 600,
+        "containers": [{"name": "main", "image": "none"}],
+    }
     return {"metadata": {"name": name, "annotations": {**OPTED_IN, **annotations}}, "spec": spec}
 
 
@@ -40,10 +53,8 @@ async def test_an_api_server_that_comes_back_finds_nothing_lost(own_controlplane
             await one.reported("before", lambda last: last.HasField("deadline"))
             own_controlplane.kill(Program.API_SERVER)
             await one.seeing(pods=False)
-            status, body = await probe(one.process, "/readyz")
-            source = body["detail"]["sources"]["kubernetes"]
-            assert (status, source["state"]) == (200, "unknown")
-            assert "Cannot connect" in source["detail"]
+            await until(lambda: _cannot_connect(one), "the probe says why")
+            assert (await probe(one.process, "/readyz"))[0] == 200
             assert (await probe(one.process, "/livez"))[0] == 200
             own_controlplane.launch(Program.API_SERVER)
             own_controlplane.wait_ready(Program.API_SERVER)
@@ -51,6 +62,12 @@ async def test_an_api_server_that_comes_back_finds_nothing_lost(own_controlplane
             await evict(api, namespace, "after")
             await one.reported("after", lambda last: last.HasField("deadline"))
             assert all(active(report) for report in one.reports("before"))
+
+
+async def _cannot_connect(one: Watching) -> bool:
+    _, body = await probe(one.process, "/readyz")
+    source = body["detail"]["sources"]["kubernetes"]
+    return source["state"] == "unknown" and "Cannot connect" in source["detail"]
 
 
 async def test_a_node_whose_label_says_so_is_not_polled(

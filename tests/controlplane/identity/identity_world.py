@@ -27,11 +27,13 @@ from tests.controlplane.controlplane_api import until as appears
 from tests.controlplane.controlplane_credentials import Credentials
 from tests.controlplane.store.store_cluster import Place
 from tests.decide.decide_builders import running_job, spec
-from tests.supervisor.serving import FAST, Peers, until
+from tests.supervisor.serving import FAST, Peers, Refusal, until
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 AGENTS = ("arena-system", "elastic-job-supervisor-agent")
-_START_SECONDS = 30.0
+_START_SECONDS = 60.0
+_BAD = Refusal(401, "bad_token")
+_SOMEBODY = {"process": "somebody", "host": "anywhere", "rank": None, "pid": 1}
 
 OWNERS = "configmap"
 """The kind of what the pods of the tests belong to: none that any adapter will ever know."""
@@ -176,6 +178,15 @@ class Running:
             return job in [each["job"] for each in (await self.status())["jobs"]]
 
         await appears(known, f"{job} is known")
+
+    async def sees(self, token: str, *, alive: bool = True) -> None:
+        """Returns when it has been told of the token's pod, or of that pod's end: its watch tells, a moment later."""
+
+        async def told() -> bool:
+            answer = await self.peers.refused_or_open("/v1/processes/stream", token, _SOMEBODY)
+            return (answer != _BAD) is alive
+
+        await appears(told, f"the token's pod is {'known' if alive else 'known to be gone'}")
 
 
 def _spawned(directory: Path, kubeconfig: Path, settings: Mapping[str, Any]) -> "subprocess.Popen[bytes]":

@@ -66,7 +66,7 @@ async def test_a_training_process_is_stopped_saves_and_is_let_go(here: Place, po
                 assert (answer.kind, answer.run) == (AcknowledgementKind.LEFT, 5)
                 assert process.poll() is None
                 await store.put_job(owner.job, ended)
-                assert process.wait(10) == 255
+                assert process.wait(30) == 255
                 assert process.stderr is not None
                 assert b"the job stops" in process.stderr.read()
             finally:

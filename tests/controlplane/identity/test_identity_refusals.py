@@ -11,7 +11,7 @@ import grpc
 import jwt
 import pytest
 
-from tests.controlplane.identity.identity_world import AGENTS, Owner, Pods, Running, job_of, supervising
+from tests.controlplane.identity.identity_world import AGENTS, MadePod, Owner, Pods, Running, job_of, supervising
 from tests.controlplane.store.store_cluster import Place
 from tests.hostile.hostile_world import agent_refused, said
 from tests.supervisor.serving import Peers, Refusal, launcher_hello
@@ -44,6 +44,12 @@ class Scene:
         """Of the supervisor."""
         return self.running.peers
 
+    async def of(self, pod: MadePod) -> str:
+        """The token of a pod that the supervisor has been told of."""
+        token = await self.pods.token(pod)
+        await self.running.sees(token)
+        return token
+
     async def everywhere(self, token: str) -> dict[str, Any]:
         """What each endpoint says to that token."""
         found: dict[str, Any] = {path: await self._said(path, token) for path in BODIES}
@@ -75,7 +81,9 @@ async def test_a_bad_token_is_refused_everywhere(scene: Scene) -> None:
     pods, good = scene.pods, scene.good
     gone = await pods.pod("gone", scene.owner)
     of_gone = await pods.token(gone)
+    await scene.running.sees(of_gone)
     await pods.delete(gone)
+    await scene.running.sees(of_gone, alive=False)
     again = await pods.pod("gone", scene.owner)
     bound = jwt.decode(good, options={"verify_signature": False})["kubernetes.io"]
     head, body, signature = good.split(".")
@@ -117,7 +125,7 @@ async def test_a_good_token_opens_its_own_door_alone(scene: Scene) -> None:
         **others,
         "agents": PERMISSION_DENIED,
     }
-    agent = await scene.pods.token(await scene.pods.agent("node2"))
+    agent = await scene.of(await scene.pods.agent("node2"))
     assert await scene.everywhere(agent) == {
         **dict.fromkeys(PROCESSES, FOREIGN),
         **others,
@@ -128,12 +136,12 @@ async def test_a_good_token_opens_its_own_door_alone(scene: Scene) -> None:
 async def test_a_pod_of_no_job_has_nothing_to_say(scene: Scene) -> None:
     """Nobody's is foreign; one of a job that is not known yet, or of an earlier one of the name, tries again later."""
     pods = scene.pods
-    alone = await scene.everywhere(await pods.token(await pods.pod("alone")))
+    alone = await scene.everywhere(await scene.of(await pods.pod("alone")))
     assert alone == {**dict.fromkeys(BODIES, FOREIGN), "/v1/status": FOREIGN, "agents": PERMISSION_DENIED}
     unknown = await pods.pod("unknown-0", await pods.owner("unknown"))
     earlier = await pods.pod("earlier-0", Owner(pods.namespace, scene.owner.name, "uid-of-an-earlier-one"))
     for pod in (unknown, earlier):
-        found = await scene.everywhere(await pods.token(pod))
+        found = await scene.everywhere(await scene.of(pod))
         assert {found[path] for path in PROCESSES} == {Refusal(404, "unknown_job")}
         assert {found[path] for path in ("/v1/launchers/stream", "/v1/launchers/report", "/v1/status")} == {FOREIGN}
 

@@ -107,7 +107,9 @@ async def test_another_account_can_be_the_agents(here: Place, pods: Pods, tmp_pa
     account = f"{pods.namespace}/watcher"
     async with supervising(here, tmp_path / "supervisor", agent_account=account) as running:
         await (await _agent(running.peers, await pods.token(own), "node6")).notices("node6")
-        usual = running.peers.stranger(await pods.token(await pods.agent("node6")))
+        other = await pods.token(await pods.agent("node6"))
+        await running.sees(other)
+        usual = running.peers.stranger(other)
         assert (await usual.ended()).name == "PERMISSION_DENIED"
 
 
@@ -167,8 +169,9 @@ async def test_where_the_keys_may_not_be_seen_each_token_is_reviewed(here: Place
             await running.knows(owner.job)
             assert (await (await process(running.peers, token)).lines.any())["directive"] == "RUN"
             assert running.log.read_text().count("keys.not_published") == 1
-            agent = await _agent(running.peers, await pods.token(await pods.agent("node5")), "node5")
-            await agent.notices("node5")
+            of_agent = await pods.token(await pods.agent("node5"))
+            await running.sees(of_agent)
+            await (await _agent(running.peers, of_agent, "node5")).notices("node5")
             for bad in (foreign, f"{token[:-4]}AAAA"):
                 assert await running.peers.post(STREAM, bad, HELLO) == Refusal(401, "bad_token")
             await pods.delete(worker)

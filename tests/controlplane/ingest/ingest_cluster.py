@@ -16,8 +16,8 @@ PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
 EVENTS = "/api/v1/namespaces/default/events"
 _ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
-_CLOCK_SECONDS = 2.0
-"""What a Date of whole seconds is good for."""
+_CLOCK_SECONDS = 5.0
+"""What a Date of whole seconds is good for, and a request that took its time."""
 
 _OPT_IN = {"job-supervisor.kube-ai.io/spot-instance": "true"}
 

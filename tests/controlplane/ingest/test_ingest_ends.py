@@ -44,7 +44,7 @@ async def test_what_lives_on_long_after_its_deadline_was_not_reclaimed(here: Sce
     await here.node("m")
     ending = await here.pod("ending", node="m")
     living = await here.pod("living")
-    async with here.supervisor(tmp_path, GONE_GRACE_SECONDS="0.3", EXPIRE_SECONDS="2", RECLAIM_EVENTS="Soon:1"):
+    async with here.supervisor(tmp_path, GONE_GRACE_SECONDS="0.3", EXPIRE_SECONDS="9", RECLAIM_EVENTS="Soon:1"):
         await here.event("e1", "Soon", ending)
         await here.notice("default/ending", "event")
         await here.api.delete(f"{PODS}/ending")

@@ -228,7 +228,7 @@ class World:
 
         return await until(reached, f"{job.name} is {phase} to the supervisor", seconds)
 
-    async def excluded(self, job: Job, hosts: Iterable[str], seconds: float = 30.0) -> None:
+    async def excluded(self, job: Job, hosts: Iterable[str], seconds: float = 60.0) -> None:
         """Return when the discovery script of the job's launcher leaves out just these hosts."""
         wanted = sorted(hosts)
 
@@ -238,7 +238,7 @@ class World:
 
         await self.event(job, left_out, f"{', '.join(wanted)} are excluded", seconds)
 
-    async def noticed(self, nodes: Iterable[str], seconds: float = 30.0) -> list[Any]:
+    async def noticed(self, nodes: Iterable[str], seconds: float = 60.0) -> list[Any]:
         """The ReclaimNotices, once there is an active one for each of these nodes."""
         wanted = set(nodes)
 
@@ -250,7 +250,7 @@ class World:
 
         return list(await until(told, f"notices for {', '.join(sorted(wanted))}", seconds))
 
-    async def connected(self, seconds: float = 30.0) -> None:
+    async def connected(self, seconds: float = 60.0) -> None:
         """Return when every node's agent has reached the supervisor."""
         assert self.supervisor is not None
         viewer = self.supervisor.tokens().viewer()

@@ -75,7 +75,7 @@ class Jobs:
         """Its status as it is now."""
         return (await self.get(name)).get("status", {})
 
-    async def phase(self, name: str, phase: str, seconds: float = 30.0, **more: Any) -> Any:
+    async def phase(self, name: str, phase: str, seconds: float = 60.0, **more: Any) -> Any:
         """Its status, once it has that phase and whatever else is named."""
 
         async def reached() -> Any:
@@ -113,7 +113,7 @@ class Jobs:
         found = await self._api.get(f"{self.namespace.path}/pods", labelSelector=f"training-job-name={name}")
         return {pod["metadata"]["name"]: pod for pod in found["items"]}
 
-    async def has_pods(self, name: str, *pods: str, seconds: float = 30.0) -> dict[str, Any]:
+    async def has_pods(self, name: str, *pods: str, seconds: float = 60.0) -> dict[str, Any]:
         """Its pods, once they are just these."""
 
         async def just_these() -> Any:

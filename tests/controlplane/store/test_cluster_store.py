@@ -18,7 +18,7 @@ from tests.controlplane.store.store_cluster import JOBS, NOTICES, Place, job_pat
 from tests.decide.decide_builders import T0, notice, observing, running_job, spec, waiting_job
 from tests.supervisor.store_behaviour import Opener, StoreBehaviour, put_job, to
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class TestKubernetes(StoreBehaviour):
@@ -139,6 +139,7 @@ async def test_a_leader_of_before_is_refused_by_the_api_server(here: Place) -> N
     async with here.opened(epoch=2) as now, here.opened(epoch=1) as before:
         await now.put_notice(notice(1).id, to(notice(1)))
         await put_job(now, job)
+        await seen(before, lambda snapshot: snapshot.notices and snapshot.jobs)
         with pytest.raises(StoreUnavailableError, match="no longer leads"):
             await before.put_notice(notice(1).id, to(replace(notice(1), revision=9)))
         with pytest.raises(StoreUnavailableError, match="no longer leads"):
