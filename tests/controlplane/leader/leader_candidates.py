@@ -17,6 +17,12 @@ from tests.controlplane.store.store_cluster import Place
 SECONDS = 1
 """A lease's duration: the least there is."""
 
+LONG = 15
+"""One that nobody waits out, and within which every holder renews, however busy the machine is."""
+
+_TIMEOUT = 0.7
+"""Of one request, as a part of the duration."""
+
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 
@@ -32,14 +38,14 @@ class Candidate:
         """Whether it does, for certain."""
         return self.election.certain
 
-    async def gained(self, within: float = 20.0) -> int:
+    async def gained(self, within: float = 60.0) -> int:
         """Its epoch, once it leads."""
         async with asyncio.timeout(within):
             return await self.election.gained()
 
     async def lost(self) -> LeaseLostError:
         """Why it leads no more."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.wait([self.tasks[1]])
         error = self.tasks[1].exception()
         assert isinstance(error, LeaseLostError)
@@ -92,11 +98,11 @@ class Hall:
         """Makes it, as somebody's."""
         await self.api.create(_LEASES, {"metadata": {"name": self.name}, "spec": spec})
 
-    async def runs(self, identity: str, timeout_seconds: float = 0.7) -> Candidate:
-        """One more candidate."""
-        server = await ApiServer.connect(str(self.place.plane.cluster.kubeconfig), timeout_seconds)
+    async def runs(self, identity: str, seconds: int = SECONDS) -> Candidate:
+        """One more candidate, for so many seconds at a time."""
+        server = await ApiServer.connect(str(self.place.plane.cluster.kubeconfig), _TIMEOUT * seconds)
         self.stack.push_async_callback(server.close)
-        terms = Terms(namespace="default", name=self.name, identity=identity, seconds=SECONDS)
+        terms = Terms(namespace="default", name=self.name, identity=identity, seconds=seconds)
         election = Election(server, terms, Clock(), self._highest)
         await election.first()
         candidate = Candidate(election, [asyncio.create_task(election.follow()), asyncio.create_task(election.run())])
@@ -107,7 +113,7 @@ class Hall:
         return self.highest
 
 
-async def until(condition: Callable[[], object], within: float = 20.0) -> None:
+async def until(condition: Callable[[], object], within: float = 60.0) -> None:
     """Waits for a condition."""
     deadline = time.monotonic() + within
     while not condition():

@@ -50,7 +50,7 @@ class Replica:
         """Whether it has logged such an event."""
         return any(each["event"] == event for each in self.said())
 
-    async def ended(self, within: float = 20.0) -> int:
+    async def ended(self, within: float = 60.0) -> int:
         """Its exit code."""
         await until(lambda: self.process.poll() is not None, within)
         return self.process.returncode

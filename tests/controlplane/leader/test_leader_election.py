@@ -2,22 +2,26 @@
 
 import asyncio
 import time
+from datetime import datetime
 
 import pytest
 
 from servicekit.kubernetes.election import RENEWALS
 from tests.controlplane.controlplane_api import until as found
-from tests.controlplane.leader.leader_candidates import SECONDS, Candidate, Hall, until
+from tests.controlplane.leader.leader_candidates import LONG, SECONDS, Candidate, Hall, until
 from tests.controlplane.store.test_cluster_store_outages import frozen
 
 pytestmark = pytest.mark.long
 
+_NO_SLIP = 3
+"""Times the least duration there is, where a holder that renews late on a busy machine would spoil the test."""
 
-async def first_and_second(hall: Hall) -> tuple[Candidate, Candidate]:
+
+async def first_and_second(hall: Hall, seconds: int = SECONDS) -> tuple[Candidate, Candidate]:
     """One who leads, and one who waits."""
-    first = await hall.runs("first")
+    first = await hall.runs("first", seconds)
     await first.gained()
-    return first, await hall.runs("second")
+    return first, await hall.runs("second", seconds)
 
 
 async def renewals(hall: Hall, count: int) -> None:
@@ -52,28 +56,33 @@ async def test_of_many_who_come_at_once_one_leads(hall: Hall) -> None:
 @pytest.mark.brief
 async def test_a_lease_that_is_let_go_is_taken_at_once(hall: Hall) -> None:
     """Nobody waits for a duration; the epoch is the next one."""
-    first, second = await first_and_second(hall)
+    first, second = await first_and_second(hall, LONG)
     begun = time.monotonic()
     await first.stop()
     assert not first.leads
     assert await second.gained() == 2
     print(f"\ntaken over after a polite stop in {time.monotonic() - begun:.3f} s")  # noqa: T201 - the figure
-    assert time.monotonic() - begun < SECONDS
+    assert time.monotonic() - begun < LONG / RENEWALS
 
 
 @pytest.mark.brief
 async def test_a_dead_holders_lease_is_taken_when_its_time_is_over_for_certain(hall: Hall) -> None:
     """A whole duration after its last sign of life was seen, and by then it knows itself that it may not act."""
-    first, second = await first_and_second(hall)
+    first, second = await first_and_second(hall, _NO_SLIP * SECONDS)
     await renewals(hall, 1)
     begun = time.monotonic()
     await first.die()
-    await until(lambda: second.leads or not first.leads)
-    assert not second.leads, "the new leader was there before the old one knew that its time was over"
+    last = await hall.lease()
     assert await second.gained() == 2
-    seconds = time.monotonic() - begun
-    print(f"\ntaken over {seconds:.3f} s after a kill, with a lease of {SECONDS} s")  # noqa: T201 - the figure
-    assert seconds > SECONDS * (1 - 2 / RENEWALS)
+    assert not first.leads, "the new leader was there before the old one knew that its time was over"
+    print(f"\ntaken over {time.monotonic() - begun:.3f} s after a kill, with a lease of {_NO_SLIP * SECONDS} s")  # noqa: T201
+    # Both were written by this machine's clock, before the requests were sent: no delay makes the pause shorter.
+    assert last["holderIdentity"] == "first"
+    assert _instant((await hall.lease())["acquireTime"]) - _instant(last["renewTime"]) > _NO_SLIP * SECONDS - 0.01
+
+
+def _instant(written: str) -> float:
+    return datetime.fromisoformat(written).timestamp()
 
 
 @pytest.mark.parametrize("written", ["1999-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"])
@@ -126,13 +135,14 @@ async def test_a_person_who_labels_the_lease_changes_nothing(hall: Hall) -> None
 @pytest.mark.brief
 async def test_a_silent_api_server_changes_nothing(hall: Hall) -> None:
     """The holder does not know any more whether it leads, and nobody else can; afterwards it is the holder again."""
-    first, second = await first_and_second(hall)
+    seconds = _NO_SLIP * SECONDS
+    first, second = await first_and_second(hall, seconds)
     with frozen(hall.place.plane):
         await until(lambda: not first.leads)
-        for _ in range(15):
+        for _ in range(10):
             assert not first.leads
             assert not second.leads
-            await asyncio.sleep(SECONDS / 5)
+            await asyncio.sleep(seconds / 5)
     await until(lambda: first.leads or second.leads)
     await renewals(hall, 2 * RENEWALS)
     assert (first.leads, second.leads) == (True, False)

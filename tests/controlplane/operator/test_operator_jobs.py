@@ -184,12 +184,13 @@ async def test_a_suspended_job_that_is_made_failed_starts_again_and_counts_it(cl
 
 async def test_the_operator_writes_over_what_others_have_made_of_the_status(cluster: Cluster, jobs: Jobs) -> None:
     """Whoever patches it while the operator looks elsewhere has to look again, and patch again."""
-    slow = QUICK.__class__(suspend=0.05, write=0.5, retry=0.1)
-    async with operating(cluster, jobs.namespace.name, pace=slow):
+    slow = QUICK.__class__(suspend=0.05, write=5.0, retry=0.1)
+    async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 1)
         await jobs.phase("j", "Running")
+    async with operating(cluster, jobs.namespace.name, pace=slow):
         await jobs.annotate("j", "true")
-        # Now it has seen the annotation, and looks at nothing for half a second.
+        # Now it has seen the annotation, and looks at nothing for five seconds.
         await jobs.has_pods("j")
         await jobs.annotate("j", None)
         await jobs.write_status("j", RESUME)
