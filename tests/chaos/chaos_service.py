@@ -18,7 +18,7 @@ from supervisor.serving import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.supervisor.serving import FAST, Peers, until
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 

@@ -23,8 +23,8 @@ _MOST_OBJECTS = 0.5
 
 
 async def _settled(look: Callable[[], Awaitable[Held]], before: Held) -> Held:
-    """What it holds once that is no more than before, or after 15 s."""
-    deadline = time.monotonic() + 15
+    """What it holds once that is no more than before, or after 30 s."""
+    deadline = time.monotonic() + 30
     while not (now := await look()).is_no_more_than(before) and time.monotonic() < deadline:
         pass
     return now

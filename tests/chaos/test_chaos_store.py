@@ -68,7 +68,7 @@ async def test_a_full_disk_holds_everything_up_and_loses_nothing(disk: Path) -> 
 
 async def test_a_decision_that_is_not_durable_is_not_carried_out(disk: Path) -> None:
     """The notice is durable and the disk is full before the window ends: nobody hears of it until the disk has room."""
-    async with life(disk, window_seconds=1.0) as one, one.peers() as peers:
+    async with life(disk, window_seconds=3.0) as one, one.peers() as peers:
         agents = await peers.agents(["n1", "n2"])
         launcher, _ = await peers.running("job", ["n1", "n2"], min_workers=1)
         await launcher.lines.before_heartbeat()
@@ -119,7 +119,7 @@ async def test_a_file_that_somebody_else_holds_is_not_fought_over(tmp_path: Path
         async with life(directory) as refused:
             assert refused.process.poll() == 1
             assert "database is locked" in refused.said()
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 30
     finally:
         holder.close()
     async with life(directory) as free, free.peers() as peers:

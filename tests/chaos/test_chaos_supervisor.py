@@ -20,7 +20,7 @@ from supervisor.identity.tokens import SECRET_FILE
 from supervisor.store.sqlite import SqliteStore
 from tests.chaos.chaos_points import SUPERVISOR, Armed, Scene
 from tests.chaos.chaos_service import START_SECONDS, life, status
-from tests.supervisor.serving import Peers, Refusal, launcher_hello, noticed, until
+from tests.supervisor.serving import PATIENCE, Peers, Refusal, launcher_hello, noticed, until
 
 # How an agent's stream fails whose supervisor has died.
 _CUT_OFF = (AssertionError, grpc.RpcError, asyncio.InvalidStateError)
@@ -66,7 +66,7 @@ async def test_forgetting_that_is_cut_off_is_done_by_the_next(tmp_path: Path, ar
         await until(lambda: second.process.poll() is not None, START_SECONDS)
         assert second.fired(armed.name)
     async with life(directory, retention_hours=0.00001) as third, third.peers() as peers:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE
         while [one["subject"] for one in (await status(peers))["notices"]] != ["present"]:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.01)
@@ -89,7 +89,7 @@ async def test_notices_end_once_although_their_end_is_cut_off(tmp_path: Path, ar
         assert first.fired(armed.name)
     async with life(directory) as second, second.peers() as peers:
         await peers.agent("replaced", node_uid="another", session=11)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE
         while sorted((one["subject"], one["state"], one["episode"]) for one in (await status(peers))["notices"]) != [
             ("replaced", "gone", 1),
             ("silent", "gone", 1),

@@ -130,7 +130,7 @@ def discover(directory: Path, *arguments: str, **environ: str) -> subprocess.Com
         env={**os.environ, "KUBEAI_DIR": str(directory), "KUBEAI_HOSTS_PORT": "0", **environ},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
 

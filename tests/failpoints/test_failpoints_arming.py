@@ -44,7 +44,7 @@ def test_what_would_never_fire_is_refused(text: str) -> None:
 def test_the_process_is_gone_at_the_nth_passing(text: str, before: int) -> None:
     """Killed by SIGKILL, with a line that says why, and with what came before that passing done."""
     done = subprocess.run(
-        [sys.executable, "-c", _PASS_FOUR_TIMES, text], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", _PASS_FOUR_TIMES, text], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == -signal.SIGKILL
     assert done.stdout.split() == [str(number) for number in range(before)]
@@ -60,7 +60,7 @@ def test_a_signal_begins_the_count() -> None:
         [sys.executable, "-c", "import signal" + script, "store.written@USR1"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
@@ -94,7 +94,7 @@ def test_a_service_does_not_start_with_an_unknown_one(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert done.returncode == code

@@ -88,7 +88,7 @@ async def test_a_request_beside_a_stream_is_counted(served: Served) -> None:
 )
 async def test_connections_that_come_to_nothing_are_counted(tmp_path: Path, said: bytes, count: int) -> None:
     """Those that said nothing, or half a request; one that has done its work is just closed."""
-    async with serving(tmp_path, connection_seconds=0.3) as served:
+    async with serving(tmp_path, connection_seconds=1.0) as served:
         before = await refused(served)
         async with connection(served) as (reader, writer):
             writer.write(said)

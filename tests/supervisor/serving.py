@@ -29,7 +29,9 @@ from supervisor.serving import ENDPOINTS_FILE
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 
-HEARTBEAT = 0.2
+HEARTBEAT = 0.5
+"""Of a supervisor, in seconds: three of them without a word are silence, which a busy machine must not make."""
+_AGENT_HEARTBEAT = 0.2
 TLS_RELOAD = 0.05
 PATIENCE = 30.0
 """Seconds after which something that should have happened counts as not having happened, on a busy machine too."""
@@ -135,7 +137,7 @@ class AgentPeer:
         """Sends heartbeats until the stream ends."""
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
-                await asyncio.sleep(HEARTBEAT)
+                await asyncio.sleep(_AGENT_HEARTBEAT)
                 await self.say(heartbeat=wire.Heartbeat())
 
     async def notices(self, node: str, **changes: Any) -> None:

@@ -88,7 +88,7 @@ async def test_nothing_is_told_before_it_is_durable_and_the_decision_is_retried(
         assert before.window_until is not None
         due = before.window_until
         await until(lambda: time.time() > due)
-        told = await heartbeats(launcher.lines, 15) + await heartbeats(process.lines, 15)
+        told = await heartbeats(launcher.lines, 7) + await heartbeats(process.lines, 7)
         assert served.job("job").decision == before
         assert not [line for line in told if isinstance(line, dict) and line.get("exclusions")]
         assert not [line for line in told if isinstance(line, dict) and line["generation"] > before.generation]

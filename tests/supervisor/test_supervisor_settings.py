@@ -192,6 +192,6 @@ def command(directory: Path, *arguments: str, **variables: Any) -> subprocess.Co
         env=environment,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )

@@ -148,7 +148,7 @@ def test_a_certificate_that_cannot_be_served_is_said_in_a_sentence(tmp_path: Pat
     named = {"TLS_CERT_FILE": authority.cert_file, "TLS_KEY_FILE": authority.key_file, "DATA_DIR": tmp_path / "data"}
     environment = {**os.environ, **{PREFIX + name: str(path) for name, path in named.items()}}
     command = [sys.executable, "-m", "supervisor", "serve"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=False)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "do not fit" in ended.stderr
     assert ended.stderr.count("\n") == 1

@@ -36,7 +36,7 @@ class Launcher:
             "EDL_PORT": str(self.port),
             **variables,
         }
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=False)
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         assert (ran.returncode, ran.stderr) == (0, "")
         return ran.stdout
 
