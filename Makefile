@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check lock clean
+.PHONY: help install demo replay test test-horovod test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
@@ -46,6 +46,18 @@ test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; 
 	-@$(BIN)/python tests/controlplane/controlplane_binaries.py >/dev/null
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/controlplane $(ARGS)
 
+images: $(INSTALLED) ## Build both container images with buildah, and print their sizes (Debian, as root)
+	@$(BIN)/python -m tests.images.images_building
+
+test-images: $(INSTALLED) ## Run both images as containers, built first; skipped where that cannot be done
+	-@$(BIN)/python -m tests.images.images_building
+	$(BIN)/python -m pytest tests/images $(ARGS)
+
+sbom: $(INSTALLED) ## Write what is in each image, from its lock file, to dist/sbom/ (CycloneDX)
+	@mkdir -p dist/sbom
+	@for kind in server agent; do PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \
+		--output-reproducible -o dist/sbom/$$kind.cdx.json requirements/$$kind.txt || exit 1; done
+
 chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)
 
@@ -71,6 +83,7 @@ check: lint types imports proto-check ## Everything that is checked without runn
 lint: $(INSTALLED) ## Lint and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/hadolint Dockerfile.server Dockerfile.agent
 
 types: $(INSTALLED) ## mypy --strict, tests included; that the SDK needs no Python above 3.8
 	$(BIN)/mypy

@@ -1,0 +1,33 @@
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.images.images_building import Images, build
+from tests.images.images_containers import PACKAGES, Engine
+from tests.images.images_packages import CannotBeHad, require
+
+
+@pytest.fixture(scope="session")
+def images() -> Images:
+    """Both images, built; the tests are skipped where that cannot be done, and fail where a build does."""
+    try:
+        return build()
+    except CannotBeHad as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def engine(images: Images) -> Iterator[Engine]:
+    """What runs containers."""
+    try:
+        require(PACKAGES)
+    except CannotBeHad as reason:
+        pytest.skip(str(reason))
+    with tempfile.TemporaryDirectory(prefix="images-") as directory:
+        present = Engine(images, Path(directory))
+        try:
+            yield present
+        finally:
+            present.clean_up()

@@ -1,0 +1,206 @@
+"""Both images, built with buildah from the Dockerfiles, with all that can be kept in a cache outside the checkout.
+
+Run as a module: builds them, and prints their names and sizes.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from tests.images.images_packages import CannotBeHad, require
+
+CHECKOUT = Path(__file__).parents[2]
+BASE = "docker.io/library/python:3.11-slim-bookworm"
+_REGISTRY = "https://registry-1.docker.io/v2/"
+_REGISTRY_SECONDS = 5.0
+_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+_PACKAGES = {"buildah": "buildah", "runc": "runc", "mmdebstrap": "mmdebstrap"}
+# What the base that is stood in for consists of, as far as it matters here.
+_STAND_IN = ("python3", "python3-venv", "ca-certificates")
+_WITHOUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
+# The stand-in takes half a minute to two, each image about one where nothing is cached.
+_SECONDS = 900.0
+_MEGABYTES = {"KB": 1e-3, "MB": 1.0, "GB": 1e3}
+
+
+class Image(StrEnum):
+    """What is built, by the end of its Dockerfile's name."""
+
+    SERVER = "server"
+    AGENT = "agent"
+
+    @property
+    def reference(self) -> str:
+        """The name that it has here."""
+        return f"localhost/{_NAMES[self]}:{version()}"
+
+
+_NAMES = {Image.SERVER: "elastic-job-supervisor", Image.AGENT: "elastic-job-supervisor-agent"}
+
+
+class NotBuilt(Exception):  # noqa: N818  # It names what is so.
+    """An image cannot be built; the message has the last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Where built images lie, and what they are made from."""
+
+    storage: Path
+    stand_in: bool
+    """The base is made of Debian's packages, as no image registry can be reached."""
+
+    def config(self, image: Image) -> Mapping[str, Any]:
+        """What the image says of itself, as the OCI's image specification has it."""
+        said = buildah(self.storage, "inspect", "--type", "image", image.reference)
+        config: Mapping[str, Any] = json.loads(said)["OCIv1"]
+        return config
+
+    def size(self, reference: str) -> float:
+        """Megabytes of all its layers, not compressed."""
+        number, unit = json.loads(buildah(self.storage, "images", "--json", reference))[0]["size"].split()
+        return float(number) * _MEGABYTES[unit]
+
+
+def version() -> str:
+    """The project's."""
+    with (CHECKOUT / "pyproject.toml").open("rb") as file:
+        return str(tomllib.load(file)["project"]["version"])
+
+
+def build() -> Images:
+    """Both images, built where something has changed.
+
+    Raises:
+        CannotBeHad: This machine cannot build any.
+        NotBuilt: One cannot be built.
+    """
+    require(_PACKAGES)
+    with _alone(cache()):
+        storage = cache() / "storage"
+        stand_in = not _registry_answers()
+        if stand_in:
+            _stand_in(storage)
+        for image in Image:
+            _build(storage, image, pull=not stand_in)
+    return Images(storage, stand_in)
+
+
+def buildah(storage: Path, *arguments: str) -> str:
+    """What a command of buildah prints; its mounts end with it.
+
+    Raises:
+        NotBuilt: It failed.
+    """
+    where = ("--root", str(storage / "root"), "--runroot", str(storage / "run"))
+    command = ["unshare", "--mount", "--propagation", "private", "buildah", *where, *arguments]
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS, cwd=CHECKOUT)
+    except subprocess.CalledProcessError as error:
+        raise NotBuilt(f"buildah {arguments[0]}: {' '.join(error.stderr.split())[-600:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise NotBuilt(f"buildah {arguments[0]} had not ended after {_SECONDS:g} s") from error
+    return done.stdout.strip()
+
+
+def cache() -> Path:
+    """Where everything is kept that need not be made again; it may be deleted."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-job-supervisor" / "images"
+
+
+def _build(storage: Path, image: Image, *, pull: bool) -> None:
+    sys.stderr.write(f"building {image.reference}\n")
+    given = {"VERSION": version(), "REVISION": _revision(), "BASE": BASE}
+    trusted = []
+    if _CERTIFICATES.exists():
+        # A registry behind a company's authority: the machine knows it, a base image does not.
+        given["PIP_CERT"] = str(_CERTIFICATES)
+        trusted = ["--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro"]
+    buildah(
+        storage,
+        *("build", "--isolation", "chroot", "--layers", f"--pull={str(pull).lower()}", "--file"),
+        *(f"Dockerfile.{image}", "--tag", image.reference, *trusted),
+        *(f"--build-arg={name}={value}" for name, value in given.items()),
+        ".",
+    )
+
+
+def _revision() -> str:
+    done = subprocess.run(["git", "rev-parse", "HEAD"], check=False, capture_output=True, text=True, cwd=CHECKOUT)  # noqa: S607  # The PATH's.
+    return done.stdout.strip() or "unknown"
+
+
+def _registry_answers() -> bool:
+    try:
+        urllib.request.urlopen(_REGISTRY, timeout=_REGISTRY_SECONDS).close()
+    except urllib.error.HTTPError:
+        return True  # It asks who we are.
+    except OSError:
+        return False
+    return True
+
+
+def _stand_in(storage: Path) -> None:
+    recipe = "\n".join([*_STAND_IN, *_WITHOUT, platform.machine()])
+    tag = f"localhost/stand-in:{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    if not buildah(storage, "images", "--quiet", "--filter", f"reference={tag}"):
+        sys.stderr.write(f"no image registry can be reached: a stand-in for {BASE}, made of Debian's packages\n")
+        with tempfile.TemporaryDirectory(dir=storage.parent) as directory:
+            rootfs = Path(directory) / "rootfs.tar"
+            _bootstrap(rootfs)
+            container = buildah(storage, "from", "scratch")
+            buildah(storage, "add", "--quiet", container, str(rootfs), "/")
+            buildah(storage, "commit", "--quiet", "--rm", container, tag)
+    buildah(storage, "tag", tag, BASE)
+
+
+def _bootstrap(rootfs: Path) -> None:
+    # The archive is worth nothing before it is complete: no package needs to reach the disk on its own.
+    options = ["force-unsafe-io", *(f"path-exclude={path}" for path in _WITHOUT)]
+    command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(_STAND_IN)}"]
+    command += [*(f"--dpkgopt={option}" for option in options), "bookworm", str(rootfs)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
+    except subprocess.CalledProcessError as error:
+        raise NotBuilt(f"mmdebstrap: {' '.join(error.stderr.split())[-600:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise NotBuilt(f"mmdebstrap had not ended after {_SECONDS:g} s") from error
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def _main() -> None:
+    images = build()
+    base = images.size(BASE)
+    told = f"{BASE}{' (a stand-in made of Debian packages)' if images.stand_in else ''}"
+    sys.stdout.write(f"{base:6.0f} MB  {told}\n")
+    for image in Image:
+        whole = images.size(image.reference)
+        sys.stdout.write(f"{whole:6.0f} MB  {image.reference} (of its own: {whole - base:.0f} MB)\n")
+
+
+if __name__ == "__main__":
+    try:
+        _main()
+    except (CannotBeHad, NotBuilt) as reason:
+        sys.exit(f"no images: {reason}")

@@ -1,0 +1,52 @@
+"""Debian's packages that a machine needs for tests with containers: installed where that can be done, else a reason."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+_SECONDS = 300.0
+
+
+class CannotBeHad(Exception):  # noqa: N818  # It names what is so.
+    """This machine cannot carry the tests; the message says why."""
+
+
+def require(packages: Mapping[str, str]) -> None:
+    """Have each of these programs, from the Debian package beside it.
+
+    Raises:
+        CannotBeHad: One is missing and cannot be installed, or nobody here is root.
+    """
+    if os.geteuid() != 0:
+        raise CannotBeHad("containers are made by root here, and this is somebody else")
+    missing = {program: package for program, package in packages.items() if not _found(program)}
+    if not missing:
+        return
+    wanted = " ".join(sorted(missing))
+    if not shutil.which("apt-get"):
+        raise CannotBeHad(f"there is no {wanted}, and no apt-get to install it with")
+    refused = _install(sorted(set(missing.values())))
+    if refused:
+        raise CannotBeHad(f"there is no {wanted}, and apt-get cannot install it: {refused}")
+
+
+def _found(program: str) -> bool:
+    # Not all have the administrator's directories on their PATH.
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/lib/cni") is not None
+
+
+def _install(packages: list[str]) -> str:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
+        said = subprocess.run(
+            ["apt-get", "--quiet", *arguments],  # noqa: S607  # Debian's.
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            env=environment,
+        )
+        if said.returncode:
+            return " ".join(said.stderr.split())[-300:]
+    return ""

@@ -1,0 +1,76 @@
+"""What is in the images, and what is not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.images.images_building import CHECKOUT, Image, Images, version
+from tests.images.images_containers import Engine
+
+_EACH = pytest.mark.parametrize("image", Image)
+# Of packages that are installed, from where the image's own command imports.
+_INSTALLED = """
+import importlib.metadata as m
+print("\\n".join(sorted(f"{d.name.lower().replace('_', '-')} {d.version}" for d in m.distributions())))
+"""
+
+
+@_EACH
+def test_an_image_says_what_it_is(images: Images, image: Image) -> None:
+    """Labels have the project's version and licence, and it is run by a number that is not root's."""
+    config = images.config(image)["config"]
+    assert config["User"] == "65532:65532"
+    assert config["Labels"]["org.opencontainers.image.version"] == version()
+    assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+    assert config["Labels"]["org.opencontainers.image.title"] == image.reference.split("/")[1].split(":")[0]
+    assert len(config["Labels"]["org.opencontainers.image.revision"]) == 40
+
+
+@_EACH
+def test_nothing_in_it_builds_or_installs(engine: Engine, image: Image) -> None:
+    """Neither a compiler nor pip is there, nor what Python would make a pip of."""
+    programs = engine.shell(image, "for name in pip pip3 uv gcc cc make git curl; do command -v $name; done; true")
+    modules = engine.shell(image, "for name in pip setuptools wheel; do python -m $name --version && echo $name; done")
+    archives = engine.shell(image, "find /usr /opt -xdev -name '*.whl'")
+    assert (programs.returncode, programs.stdout) == (0, "")
+    assert modules.stdout == ""
+    assert (archives.returncode, archives.stdout) == (0, ""), archives.stderr
+
+
+@_EACH
+def test_it_runs_as_nobody_on_a_root_that_cannot_be_written(engine: Engine, image: Image) -> None:
+    """It is user 65532 without a capability, and can write neither the system nor the program."""
+    said = engine.shell(
+        image,
+        "id -u; grep CapEff /proc/self/status; "
+        "for place in / /tmp /opt/* /opt/*/bin /var/lib; do touch $place/x 2>/dev/null && echo $place; done; true",
+    )
+    assert said.stdout.split() == ["65532", "CapEff:", "0000000000000000"], said.stderr
+
+
+@_EACH
+def test_nothing_in_it_gives_root_to_who_is_not(engine: Engine, image: Image) -> None:
+    """No file of the program is another user's to write, and none in it runs as its owner."""
+    said = engine.shell(image, "find /opt -xdev -not -type l \\( -perm /7000 -o -perm /0022 -o -not -user 0 \\)")
+    assert (said.returncode, said.stdout) == (0, "")
+
+
+@_EACH
+def test_the_bill_of_materials_names_what_is_installed(engine: Engine, image: Image, tmp_path: Path) -> None:
+    """Each package of the image is in its bill of materials at the same version with its hashes, and no other is."""
+    installed = engine.once(image, "-c", _INSTALLED, more=["--entrypoint=python"])
+    tool = Path(sys.executable).with_name("cyclonedx-py")
+    bill = tmp_path / "bill.json"
+    subprocess.run(
+        [tool, "requirements", "-o", bill, CHECKOUT / "requirements" / f"{image}.txt"],
+        check=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    components = json.loads(bill.read_bytes())["components"]
+    named = {f"{one['name'].replace('_', '-')} {one['version']}" for one in components}
+    assert named | {f"elastic-job-supervisor {version()}"} == set(installed.stdout.splitlines())
+    assert all(one["externalReferences"][0]["hashes"] for one in components)
