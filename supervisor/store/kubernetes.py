@@ -105,7 +105,7 @@ class KubernetesStore:
             for follower in self._followers:
                 await follower.first()
         except NotThereError as error:
-            raise StoreError("the cluster does not know our resources: apply the chart's crds/ first") from error
+            raise StoreError("the cluster does not know our resources: apply the chart's files/crds/ first") from error
         except ApiError as error:
             raise StoreError(f"cannot read the store: {error}") from error
 

@@ -1,6 +1,6 @@
 """What the custom resources have in common.
 
-Fields are those of charts/elastic-job-supervisor/crds/. A value's instants come back rounded to a microsecond.
+Fields are those of charts/elastic-job-supervisor/files/crds/. A value's instants come back rounded to a microsecond.
 """
 
 from datetime import UTC, datetime

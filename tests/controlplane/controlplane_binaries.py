@@ -1,6 +1,6 @@
 """The programs of a real control plane, built from pinned Go modules outside the checkout, once for each set of pins.
 
-Run as a script: prints where they are, built where they are missing.
+Run as a script: prints where they are, built where they are missing. With the name of a tool: where that is.
 """
 
 import fcntl
@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 # A directory that has the programs already; the name is the one that Kubernetes' own test tools look at.
 ASSETS = "KUBEBUILDER_ASSETS"
@@ -36,6 +37,12 @@ class Program(StrEnum):
     KWOK = "kwok"
 
 
+class Tool(StrEnum):
+    """What is used on a control plane and is no part of one."""
+
+    HELM = "helm"
+
+
 class NoGo(Exception):  # noqa: N818  # It names what is so.
     """Nothing can be built here: Go is missing or too old."""
 
@@ -44,12 +51,15 @@ class NotBuilt(Exception):  # noqa: N818  # As above.
     """The programs are not there, and could be."""
 
 
+_Name = TypeVar("_Name", Program, Tool)
+
+
 @dataclass(frozen=True, slots=True)
-class _Module:
+class _Module(Generic[_Name]):
     """One go.mod and the programs that are built of it."""
 
     name: str
-    packages: Mapping[Program, str]
+    packages: Mapping[_Name, str]
 
     @property
     def pins(self) -> Path:
@@ -73,6 +83,7 @@ _KUBERNETES = _Module(
     },
 )
 _KWOK = _Module("kwok", {Program.KWOK: "sigs.k8s.io/kwok/cmd/kwok"})
+_HELM = _Module("helm", {Tool.HELM: "helm.sh/helm/v3/cmd/helm"})
 
 
 def binaries() -> Mapping[Program, Path]:
@@ -109,6 +120,35 @@ def build() -> Mapping[Program, Path]:
     return paths
 
 
+def helm() -> Path:
+    """Helm, which builds nothing here.
+
+    Raises:
+        NotBuilt: It is missing.
+        NoGo: It is missing and cannot be built here.
+    """
+    path = _HELM.home / Tool.HELM
+    if not path.exists():
+        _require_go()
+        raise NotBuilt("helm is not built; `make helm` does it, in a minute or two")
+    return path
+
+
+def build_helm() -> Path:
+    """Helm, built first where it is missing; a set of its own, as a control plane is wanted without it.
+
+    Raises:
+        NotBuilt: It cannot be built.
+        NoGo: It is missing and cannot be built here.
+    """
+    path = _HELM.home / Tool.HELM
+    if not path.exists():
+        _require_go()
+        with _alone(_cache()):
+            _build_once(_HELM)
+    return path
+
+
 def kubernetes_version() -> str:
     """The pinned version of Kubernetes, such as 1.34.4."""
     return _pinned(_KUBERNETES, r"^\s*k8s\.io/kubernetes v(\S+)")
@@ -141,7 +181,7 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-job-supervisor" / "controlplane"
 
 
-def _build_once(module: _Module) -> None:
+def _build_once(module: _Module[Any]) -> None:
     home = module.home
     if home.exists():
         return
@@ -155,7 +195,7 @@ def _build_once(module: _Module) -> None:
         (Path(building) / "bin").rename(home)
 
 
-def _build(module: _Module, package: str, output: Path) -> None:
+def _build(module: _Module[Any], package: str, output: Path) -> None:
     sys.stderr.write(f"building {output.name}\n")
     command = ["go", "build", "-trimpath", "-buildvcs=false", "-ldflags", _linked(module), "-o", str(output), package]
     environment = {
@@ -176,7 +216,9 @@ def _build(module: _Module, package: str, output: Path) -> None:
         raise NotBuilt(f"{output.name} was not built after {_SECONDS:g} s") from error
 
 
-def _linked(module: _Module) -> str:
+def _linked(module: _Module[Any]) -> str:
+    if module is _HELM:
+        return " ".join(["-s -w", *_helm_claims()])
     if module is not _KUBERNETES:
         return "-s -w"
     # Without it the API server says v0.0.0, and clients that ask for its version are misled.
@@ -186,8 +228,16 @@ def _linked(module: _Module) -> str:
     return " ".join(["-s -w", *(f"-X {_VERSION}.{name}={value}" for name, value in said.items())])
 
 
+def _helm_claims() -> Iterator[str]:
+    # Without it helm takes every cluster that it does not ask for Kubernetes 1.20.
+    major, minor, _ = kubernetes_version().split(".", 2)
+    for package in ("pkg/chartutil", "pkg/lint/rules"):
+        for part, number in (("Major", major), ("Minor", minor)):
+            yield f"-X helm.sh/helm/v3/{package}.k8sVersion{part}={number}"
+
+
 def _require_go() -> None:
-    major, minor = needed = max(_number(_pinned(module, r"^(go \S+)")) for module in (_KUBERNETES, _KWOK))
+    major, minor = needed = max(_number(_pinned(module, r"^(go \S+)")) for module in (_KUBERNETES, _KWOK, _HELM))
     wanted = f"a control plane is built with Go {major}.{minor} or later"
     if not shutil.which("go"):
         raise NoGo(f"{wanted}, and there is none on the PATH")
@@ -201,7 +251,7 @@ def _number(version: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _pinned(module: _Module, pattern: str) -> str:
+def _pinned(module: _Module[Any], pattern: str) -> str:
     found = re.search(pattern, (module.pins / "go.mod").read_text(encoding="utf-8"), re.MULTILINE)
     if not found:
         raise LookupError(f"{module.pins / 'go.mod'} has no line {pattern}")
@@ -222,7 +272,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 if __name__ == "__main__":
     try:
-        for path in build().values():
+        for path in [build_helm()] if sys.argv[1:] == [Tool.HELM] else build().values():
             sys.stdout.write(f"{path}\n")
     except (NoGo, NotBuilt) as reason:
         sys.exit(f"no control plane: {reason}")

@@ -37,7 +37,7 @@ from tests.decide.decide_builders import POLICY, T0, notice, noticed, observing,
 
 HOME = "home"
 MICROSECOND = 1e-6
-CRDS = Path(__file__).parents[2] / "charts" / "elastic-job-supervisor" / "crds"
+CRDS = Path(__file__).parents[2] / "charts" / "elastic-job-supervisor" / "files" / "crds"
 
 INSTANTS = st.floats(0, 4e9)
 MAYBE = st.none() | INSTANTS

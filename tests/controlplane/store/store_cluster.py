@@ -19,7 +19,7 @@ from tests.controlplane.controlplane_namespace import Namespace
 from tests.controlplane.controlplane_running import ControlPlane
 from tests.supervisor.store_behaviour import opened
 
-_CRDS = Path(__file__).parents[3] / "charts" / "elastic-job-supervisor" / "crds"
+_CRDS = Path(__file__).parents[3] / "charts" / "elastic-job-supervisor" / "files" / "crds"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _OURS = "/apis/job-supervisor.kube-ai.io/v1alpha1"
 _GROUP = "job-supervisor.kube-ai.io"

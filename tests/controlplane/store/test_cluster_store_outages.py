@@ -202,7 +202,7 @@ async def test_a_cluster_without_our_resources_is_said_in_a_sentence(own_plane: 
     """The operator has to act; so with a kubeconfig that names nothing."""
     async with client(own_plane.cluster) as api:
         bare = Place(own_plane, api)
-        with pytest.raises(StoreError, match="apply the chart's crds/ first"):
+        with pytest.raises(StoreError, match="apply the chart's files/crds/ first"):
             await bare.store(kubeconfig=str(own_plane.cluster.kubeconfig))
         with pytest.raises(StoreError, match="no cluster to connect to"):
             await bare.store(kubeconfig="/nowhere")

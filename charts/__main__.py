@@ -1,0 +1,7 @@
+"""Writes the parts of the chart that are made of others: `python -m charts`."""
+
+from charts.files import written
+
+if __name__ == "__main__":
+    for path, text in written().items():
+        path.write_text(text, encoding="utf-8")

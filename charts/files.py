@@ -1,0 +1,39 @@
+"""The files of the chart that are made of others, as they should be."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from charts.settings_schema import agent_settings, supervisor_settings
+from charts.values_table import settings_table, values_table
+
+CHART = Path(__file__).parent / "elastic-job-supervisor"
+
+
+def written() -> Mapping[Path, str]:
+    """Each file with all of its text; what people write in it stays."""
+    schema, readme = CHART / "values.schema.json", CHART / "README.md"
+    return {schema: _schema(schema.read_text("utf-8")), readme: _readme(readme.read_text("utf-8"))}
+
+
+def _schema(present: str) -> str:
+    schema = json.loads(present)
+    schema["definitions"] |= {"supervisorSettings": supervisor_settings(), "agentSettings": agent_settings()}
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _readme(present: str) -> str:
+    parts = {
+        "values": values_table((CHART / "values.yaml").read_text("utf-8")),
+        "supervisor": settings_table(supervisor_settings(), "JOB_SUPERVISOR"),
+        "agent": settings_table(agent_settings(), "NODE_AGENT"),
+    }
+    for name, table in parts.items():
+        present = _exchanged(present, f"<!-- {name} -->", table, f"<!-- end of {name} -->")
+    return present
+
+
+def _exchanged(text: str, begin: str, between: str, end: str) -> str:
+    """With something else between two marks."""
+    return re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{between}\n{end}", text, flags=re.DOTALL)

@@ -1,0 +1,86 @@
+"""The settings of both services as a part of the chart's schema: nonsense is refused before anything is installed."""
+
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from node_agent.settings import Settings as AgentSettings
+from supervisor.settings import Settings as SupervisorSettings
+
+Schema = dict[str, Any]
+
+SUPERVISOR_OWNED = frozenset(
+    {
+        "agent_account",
+        "data_dir",
+        "grpc_address",
+        "http_address",
+        "leader_election",
+        "namespace",
+        "pod_name",
+        "probe_address",
+        "store",
+        "tls_cert_file",
+        "tls_key_file",
+    }
+)
+"""Settings of the supervisor that the chart itself sets, from other values or because nothing else works in a pod."""
+
+AGENT_OWNED = frozenset({"ca_file", "node_name", "probe_address", "sources", "supervisor", "token_file"})
+"""And of the agent."""
+
+
+def supervisor_settings() -> Schema:
+    """What `supervisor.settings` may hold."""
+    return _schema(SupervisorSettings, SUPERVISOR_OWNED)
+
+
+def agent_settings() -> Schema:
+    """What `agent.settings` may hold."""
+    return _schema(AgentSettings, AGENT_OWNED)
+
+
+def camel(field: str) -> str:
+    """A field's name as values have it: `window_seconds` is `windowSeconds`."""
+    first, *others = field.split("_")
+    return first + "".join(other.capitalize() for other in others)
+
+
+def _schema(cls: type[Any], owned: frozenset[str]) -> Schema:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    names = sorted(name for name in hints if name not in owned and not name.startswith("_"))
+    properties = {camel(name): _property(hints[name]) for name in names}
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _property(hint: Any) -> Schema:
+    [schema], components = msgspec.json.schema_components([hint], schema_hook=_path)
+    return _plain(_inlined(schema, components))
+
+
+def _inlined(schema: Schema, components: Schema) -> Schema:
+    """Without references, as there are only small enums behind them."""
+    if "anyOf" in schema:
+        # Null is what a file of values says with an empty string.
+        kept = [_inlined(each, components) for each in schema["anyOf"] if each != {"type": "null"}]
+        return {**{name: value for name, value in schema.items() if name != "anyOf"}, **kept[0]}
+    if "$ref" in schema:
+        target = components[schema["$ref"].rpartition("/")[2]]
+        return {**_inlined(target, components), **{name: value for name, value in schema.items() if name != "$ref"}}
+    return {name: _inlined(value, components) if name == "items" else value for name, value in schema.items()}
+
+
+def _plain(schema: Schema) -> Schema:
+    kept = {name: value for name, value in schema.items() if name not in {"default", "title"}}
+    if "pattern" in kept:
+        # Python's end of the text is not known elsewhere.
+        kept["pattern"] = kept["pattern"].replace(r"\Z", "$")
+    return {name: _plain(value) if name == "items" else value for name, value in kept.items()}
+
+
+def _path(kind: type[Any]) -> Schema:
+    if kind is Path:
+        return {"type": "string"}
+    raise NotImplementedError(f"a setting cannot be a {kind.__name__}")

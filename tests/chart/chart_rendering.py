@@ -1,0 +1,91 @@
+"""The chart as helm renders it, with no cluster."""
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+
+CHART = Path(__file__).parents[2] / "charts" / "elastic-job-supervisor"
+NAMESPACE = "arena-system"
+RELEASE = "elastic-job-supervisor"
+NEWEST = "1.37.0"
+_SECONDS = 60.0
+
+Values = Mapping[str, Any]
+Manifest = dict[str, Any]
+
+
+class Refused(Exception):  # noqa: N818  # It names what is so.
+    """Helm did not render it; the message is helm's."""
+
+
+def merged(first: Values, second: Values) -> dict[str, Any]:
+    """As helm merges values: maps by key, and everything else is replaced."""
+    both = dict(first)
+    for key, value in second.items():
+        here = both.get(key)
+        both[key] = merged(here, value) if isinstance(here, dict) and isinstance(value, Mapping) else value
+    return both
+
+
+@dataclass(frozen=True, slots=True)
+class Helm:
+    """The program, and what it needs for a chart that installs."""
+
+    program: Path
+    least: Values
+
+    def render(self, values: Values | None = None, version: str = NEWEST) -> list[Manifest]:
+        """Every object of the chart with those values beside the least that it needs, for a version of Kubernetes.
+
+        Raises:
+            Refused: The values are no good.
+        """
+        given = json.dumps(merged(self.least, values or {}))
+        command = [
+            "template",
+            RELEASE,
+            str(CHART),
+            "--namespace",
+            NAMESPACE,
+            "--kube-version",
+            version,
+            "--values",
+            "-",
+        ]
+        return [each for each in yaml.safe_load_all(self.run(*command, given=given)) if each]
+
+    def run(self, *command: str, given: str = "") -> str:
+        """What it prints.
+
+        Raises:
+            Refused: It failed.
+        """
+        done = subprocess.run(
+            [str(self.program), *command], input=given, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+        if done.returncode:
+            raise Refused(done.stderr)
+        return done.stdout
+
+
+def one(objects: Sequence[Manifest], kind: str, name: str = RELEASE) -> Manifest:
+    """The object of that kind and name."""
+    [found] = [each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name]
+    return found
+
+
+def pod_of(workload: Manifest) -> Manifest:
+    """The spec of its pods."""
+    spec: Manifest = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def environment(workload: Manifest) -> dict[str, str]:
+    """The variables of its container; one from the downward API has some text."""
+    [container] = pod_of(workload)["containers"]
+    return {each["name"]: each.get("value", "from-the-pod") for each in container["env"]}

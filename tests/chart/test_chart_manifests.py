@@ -1,0 +1,205 @@
+import json
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]  # It has none.
+import pytest
+
+from tests.chart.chart_rendering import Helm, Manifest, Values, environment, one, pod_of
+
+_VERSIONS = [f"1.{minor}.0" for minor in range(30, 38)]
+_MANY: Values = {
+    "images": {
+        "registry": "registry.example.com/arena/",
+        "pullSecrets": [{"name": "registry"}],
+        "pullPolicy": "Always",
+    },
+    "tls": {
+        "mode": "certManager",
+        "certManager": {"issuerRef": {"name": "ours", "kind": "ClusterIssuer"}},
+        "caConfigMap": "",
+        "caBundle": "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n",
+        "extraNames": ["supervisor.example.com", "10.1.2.3", "fd00::1"],
+    },
+    "networkPolicy": {"nodeCIDRs": ["10.0.0.0/8"]},
+    "supervisor": {
+        "replicas": 3,
+        "image": {"tag": "1.2.3"},
+        "spread": "DoNotSchedule",
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "podAnnotations": {"a": "b"},
+        "podLabels": {"c": "d"},
+        "serviceAnnotations": {"e": "f"},
+        "settings": {"leaseName": "our-lease", "tokenAudience": "ours", "reclaimEvents": ["A:1", "B"]},
+    },
+    "agent": {
+        "image": {"digest": f"sha256:{'0' * 64}"},
+        "sources": ["aliyun", "file"],
+        "maxUnavailable": 3,
+        "podAnnotations": {"a": "b"},
+        "podLabels": {"c": "d"},
+        "extraVolumes": [{"name": "file", "hostPath": {"path": "/run/reclaim"}}],
+        "extraVolumeMounts": [{"name": "file", "mountPath": "/run/reclaim", "readOnly": True}],
+        "settings": {"filePath": "/run/reclaim/notice", "notSpotLabels": ["a=b"]},
+    },
+}
+_FEW: Values = {
+    "fullnameOverride": "us",
+    "crds": {"install": False},
+    "networkPolicy": {"enabled": False},
+    "supervisor": {"replicas": 1, "priorityClassName": "", "resources": {}, "nodeSelector": {"kubernetes.io/os": None}},
+    "agent": {"enabled": False},
+}
+_MATRIX: dict[str, Values] = {
+    "defaults": {},
+    "everything": _MANY,
+    "little": _FEW,
+    "pods-network": {"agent": {"hostNetwork": False, "priorityClassName": "", "tolerations": []}},
+    "no-budget": {"supervisor": {"podDisruptionBudget": {"enabled": False}}},
+}
+
+
+@pytest.mark.parametrize("version", _VERSIONS)
+@pytest.mark.parametrize("values", _MATRIX.values(), ids=_MATRIX)
+def test_every_object_is_valid_in_every_version(helm: Helm, values: Values, version: str) -> None:
+    """By the API's own schema, which knows no other fields."""
+    objects = helm.render(values, version)
+    for each in objects:
+        if each["apiVersion"] != "cert-manager.io/v1":
+            kubernetes_validate.validate(each, version, strict=True)
+    assert len(objects) > 6
+
+
+@pytest.mark.parametrize("values", _MATRIX.values(), ids=_MATRIX)
+def test_all_names_and_selectors_fit_each_other(helm: Helm, values: Values) -> None:
+    """Services, budget and policy select the pods of the Deployment and no agent; roles bind accounts that exist."""
+    objects = helm.render(values)
+    labels = {each["kind"]: each["spec"]["template"]["metadata"]["labels"] for each in _workloads(objects)}
+    for each in objects:
+        selector = _selector(each)
+        if selector and each["kind"] != "DaemonSet":
+            leads = selector.pop("job-supervisor.kube-ai.io/leader", None)
+            assert leads == ("true" if each["kind"] == "Service" else None)
+            assert selector.items() <= labels["Deployment"].items()
+            assert not selector.items() <= labels.get("DaemonSet", {}).items()
+    accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
+    assert {subject["name"] for each in objects for subject in each.get("subjects", [])} == accounts
+    assert {pod_of(each)["serviceAccountName"] for each in _workloads(objects)} == accounts
+
+
+@pytest.mark.parametrize("values", _MATRIX.values(), ids=_MATRIX)
+def test_every_container_is_restricted(helm: Helm, values: Values) -> None:
+    """As Pod Security's highest level wants it, with a read-only root; the host's network is the one exception."""
+    for each in _workloads(helm.render(values)):
+        pod = pod_of(each)
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] == 65532
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostPID", "hostIPC"} & set(pod)
+        # Else a Service called job-supervisor sets JOB_SUPERVISOR_PORT, which is no setting.
+        assert pod["enableServiceLinks"] is False
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+def test_agents_use_their_nodes_network_and_open_nothing_on_it(helm: Helm) -> None:
+    """Names are still the cluster's; the probes are on the loopback address."""
+    pod = pod_of(one(helm.render(), "DaemonSet", "elastic-job-supervisor-agent"))
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    [container] = pod["containers"]
+    assert container["livenessProbe"]["httpGet"]["host"] == "127.0.0.1"
+    assert "ports" not in container
+    [probes] = [each["value"] for each in container["env"] if each["name"] == "NODE_AGENT_PROBE_ADDRESS"]
+    assert probes == "127.0.0.1:8474"
+
+
+def test_agents_in_the_pods_network_are_probed_there(helm: Helm) -> None:
+    """And may then reach the supervisor as pods."""
+    objects = helm.render({"agent": {"hostNetwork": False}})
+    pod = pod_of(one(objects, "DaemonSet", "elastic-job-supervisor-agent"))
+    assert not {"hostNetwork", "dnsPolicy"} & set(pod)
+    assert "host" not in pod["containers"][0]["livenessProbe"]["httpGet"]
+    peers = [peer for rule in one(objects, "NetworkPolicy")["spec"]["ingress"] for peer in rule["from"]]
+    assert any("podSelector" in peer for peer in peers)
+
+
+def test_the_agents_account_is_the_one_that_the_supervisor_believes(helm: Helm) -> None:
+    """Also under another name."""
+    objects = helm.render({"fullnameOverride": "us"})
+    agent = pod_of(one(objects, "DaemonSet", "us-agent"))
+    assert environment(one(objects, "Deployment", "us"))["JOB_SUPERVISOR_AGENT_ACCOUNT"] == (
+        f"arena-system/{agent['serviceAccountName']}"
+    )
+
+
+def test_agents_token_has_the_audience_that_the_supervisor_wants(helm: Helm) -> None:
+    """Also where that is another one."""
+    objects = helm.render(_MANY)
+    [volume, _] = pod_of(one(objects, "DaemonSet", "elastic-job-supervisor-agent"))["volumes"]
+    token, authorities = volume["projected"]["sources"]
+    assert token["serviceAccountToken"]["audience"] == "ours"
+    assert authorities["configMap"]["name"] == "elastic-job-supervisor-ca"
+    assert environment(one(objects, "Deployment"))["JOB_SUPERVISOR_TOKEN_AUDIENCE"] == "ours"
+
+
+def test_the_role_names_the_lease_that_is_set(helm: Helm) -> None:
+    """And that one alone."""
+    [named] = [rule["resourceNames"] for rule in one(helm.render(_MANY), "Role")["rules"] if "resourceNames" in rule]
+    assert named == ["our-lease"]
+
+
+def test_the_certificate_has_the_names_that_agents_and_pods_connect_to(helm: Helm) -> None:
+    """Names and addresses apart, as a certificate has them."""
+    objects = helm.render(_MANY)
+    spec = one(objects, "Certificate")["spec"]
+    assert spec["ipAddresses"] == ["10.1.2.3", "fd00::1"]
+    assert spec["dnsNames"][-1] == "supervisor.example.com"
+    agent = environment(one(objects, "DaemonSet", "elastic-job-supervisor-agent"))
+    assert agent["NODE_AGENT_SUPERVISOR"].partition(":")[0] in spec["dnsNames"]
+    mounted = {volume["name"]: volume for volume in pod_of(one(objects, "Deployment"))["volumes"]}
+    assert mounted["tls"]["secret"]["secretName"] == spec["secretName"]
+
+
+def test_definitions_are_objects_of_the_release_that_outlive_it(helm: Helm) -> None:
+    """Helm upgrades no others."""
+    definitions = [each for each in helm.render() if each["kind"] == "CustomResourceDefinition"]
+    assert {each["spec"]["names"]["kind"] for each in definitions} == {"ReclaimNotice", "SupervisedJob"}
+    assert all(each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for each in definitions)
+    assert not [each for each in helm.render(_FEW) if each["kind"] == "CustomResourceDefinition"]
+
+
+def test_images_are_named_by_digest_before_tag_before_version(helm: Helm) -> None:
+    """With the registry before them."""
+    assert _images(helm.render()) == {"elastic-job-supervisor:0.1.0", "elastic-job-supervisor-agent:0.1.0"}
+    assert _images(helm.render(_MANY)) == {
+        "registry.example.com/arena/elastic-job-supervisor:1.2.3",
+        f"registry.example.com/arena/elastic-job-supervisor-agent@sha256:{'0' * 64}",
+    }
+
+
+def test_no_object_keeps_a_secret(helm: Helm) -> None:
+    """A release lies in the cluster with all its objects, and in the repositories of those who render it."""
+    for values in _MATRIX.values():
+        objects = helm.render(values)
+        assert "Secret" not in {each["kind"] for each in objects}
+        assert "PRIVATE KEY" not in json.dumps(objects)
+
+
+def _workloads(objects: list[Manifest]) -> list[Manifest]:
+    return [each for each in objects if each["kind"] in {"Deployment", "DaemonSet"}]
+
+
+def _images(objects: list[Manifest]) -> set[str]:
+    return {container["image"] for each in _workloads(objects) for container in pod_of(each)["containers"]}
+
+
+def _selector(each: Manifest) -> dict[str, Any]:
+    spec = each.get("spec", {})
+    if each["kind"] == "Service":
+        return dict(spec["selector"])
+    wanted = spec.get("podSelector") or spec.get("selector") or {}
+    return dict(wanted.get("matchLabels", {}))

@@ -1,0 +1,76 @@
+from typing import Any
+
+import pytest
+
+from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Helm, Refused, Values
+
+_REFUSED: list[tuple[Values, str]] = [
+    ({"supervisr": {}}, "'supervisr' not allowed"),
+    ({"supervisor": {"replica": 2}}, "at '/supervisor': additional properties 'replica' not allowed"),
+    ({"supervisor": {"replicas": 0}}, "at '/supervisor/replicas': minimum: got 0, want 1"),
+    ({"supervisor": {"replicas": "two"}}, "at '/supervisor/replicas': got string, want integer"),
+    (
+        {"supervisor": {"settings": {"windowSeconds": -1}}},
+        "at '/supervisor/settings/windowSeconds': minimum: got -1, want 0",
+    ),
+    (
+        {"supervisor": {"settings": {"windowSecond": 1}}},
+        "at '/supervisor/settings': additional properties 'windowSecond' not allowed",
+    ),
+    (
+        {"supervisor": {"settings": {"leaseSeconds": 1.5}}},
+        "at '/supervisor/settings/leaseSeconds': got number, want integer",
+    ),
+    ({"supervisor": {"settings": {"store": "sqlite"}}}, "additional properties 'store' not allowed"),
+    (
+        {"supervisor": {"resources": {"limit": {}}}},
+        "at '/supervisor/resources': additional properties 'limit' not allowed",
+    ),
+    ({"supervisor": {"image": {"digest": "sha256:1"}}}, "at '/supervisor/image/digest'"),
+    ({"agent": {"settings": {"pollSeconds": 5}}}, "at '/agent/settings/pollSeconds': maximum: got 5, want 1"),
+    ({"agent": {"settings": {"pods": False}}}, "at '/agent/settings/pods'"),
+    ({"agent": {"sources": ["gcp"]}}, "at '/agent/sources/0'"),
+    ({"agent": {"sources": []}}, "at '/agent/sources'"),
+    ({"agent": {"probePort": 70000}}, "at '/agent/probePort': maximum: got 70,000, want 65,535"),
+    ({"agent": {"maxUnavailable": "0%"}}, "at '/agent/maxUnavailable'"),
+    ({"networkPolicy": {"nodeCIDRs": ["10.0.0.1"]}}, "at '/networkPolicy/nodeCIDRs/0'"),
+    ({"fullnameOverride": "Über"}, "at '/fullnameOverride'"),
+    ({"tls": {"mode": "none"}}, "at '/tls/mode'"),
+    ({"tls": {"existingSecret": ""}}, "tls.existingSecret must name the Secret"),
+    ({"tls": {"mode": "certManager"}}, "tls.certManager.issuerRef.name must name the issuer"),
+    ({"tls": {"caBundle": "no PEM"}}, "at '/tls/caBundle'"),
+    ({"tls": {"caConfigMap": ""}}, "tls.caBundle or tls.caConfigMap must say whom"),
+    ({"tls": {"caBundle": "-----BEGIN CERTIFICATE-----"}}, "tls.caBundle and tls.caConfigMap are two answers"),
+]
+
+
+@pytest.mark.parametrize(("values", "sentence"), _REFUSED, ids=[sentence[:60] for _, sentence in _REFUSED])
+def test_nonsense_is_refused_with_the_key_that_is_wrong(helm: Helm, values: Any, sentence: str) -> None:
+    """Before anything is installed."""
+    with pytest.raises(Refused) as refused:
+        helm.render(values)
+    assert sentence in str(refused.value)
+
+
+def test_an_old_kubernetes_is_refused(helm: Helm) -> None:
+    """With the version that is needed."""
+    with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.30\.0-0"):
+        helm.render(version="1.29.9")
+
+
+def test_the_chart_passes_helms_own_lint(helm: Helm) -> None:
+    """Strictly: a warning is a failure."""
+    flags = ["--set", "tls.existingSecret=certificate", "--set", "tls.caConfigMap=authorities"]
+    assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART), *flags)
+
+
+def test_a_chart_that_has_this_one_as_a_part_may_have_globals(helm: Helm) -> None:
+    """Helm hands them to every part, asked or not."""
+    assert helm.render({"global": {"anything": 1}})
+
+
+def test_the_same_values_make_the_same_objects(helm: Helm) -> None:
+    """Nothing is drawn by chance and no cluster is asked, so that tools that render by themselves see no change."""
+    assert helm.render() == helm.render()
+    assert {each["metadata"].get("namespace", NAMESPACE) for each in helm.render()} == {NAMESPACE}
+    assert RELEASE

@@ -1,0 +1,45 @@
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.chart.chart_rendering import Helm, one
+from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
+from tests.controlplane.store.store_cluster import OWN_RULES, RULES
+
+_AGENT = "elastic-job-supervisor-agent"
+Right = tuple[str, str, str, str]
+"""Group, resource or path, its name or nothing, verb."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "documented"),
+    [
+        ("ClusterRole", "elastic-job-supervisor", RULES),
+        ("Role", "elastic-job-supervisor", OWN_RULES),
+        ("ClusterRole", _AGENT, AGENT_RULES),
+    ],
+    ids=["supervisor", "own-namespace", "agent"],
+)
+def test_the_roles_are_those_that_the_page_lists(
+    helm: Helm, kind: str, name: str, documented: Sequence[Mapping[str, Any]]
+) -> None:
+    """Right by right: the suites on a control plane run under the same, and docs/kubernetes.md is held to them."""
+    assert set(_rights(one(helm.render(), kind, name)["rules"])) == set(_rights(documented))
+
+
+def test_agents_may_change_nothing(helm: Helm) -> None:
+    """And have no role but that one."""
+    objects = helm.render()
+    assert {right[-1] for right in _rights(one(objects, "ClusterRole", _AGENT)["rules"])} == {"list", "watch"}
+    bound = [each for each in objects for subject in each.get("subjects", []) if subject["name"] == _AGENT]
+    assert [each["roleRef"]["name"] for each in bound] == [_AGENT]
+
+
+def _rights(rules: Sequence[Mapping[str, Any]]) -> Iterator[Right]:
+    for rule in rules:
+        for verb in rule["verbs"]:
+            yield from (("", path, "", verb) for path in rule.get("nonResourceURLs", ()))
+            for group in rule.get("apiGroups", ()):
+                for resource in rule["resources"]:
+                    yield from ((group, resource, name, verb) for name in rule.get("resourceNames", ("",)))

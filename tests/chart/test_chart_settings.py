@@ -1,0 +1,87 @@
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from charts.settings_schema import (
+    AGENT_OWNED,
+    SUPERVISOR_OWNED,
+    Schema,
+    agent_settings,
+    supervisor_settings,
+)
+from node_agent.settings import Settings as AgentSettings
+from servicekit import settings
+from supervisor.settings import PREFIX
+from supervisor.settings import Settings as SupervisorSettings
+from tests.chart.chart_rendering import Helm, environment, one
+
+_SPOKEN = {
+    "failpoint": "",
+    "filePath": "/run/reclaim",
+    "metadataUrl": "http://localhost",
+    "awsMetadataUrl": "http://localhost",
+}
+_SERVICES: Mapping[str, tuple[type[Any], str, str, str, frozenset[str]]] = {
+    "supervisor": (SupervisorSettings, "JOB_SUPERVISOR", "Deployment", "elastic-job-supervisor", SUPERVISOR_OWNED),
+    "agent": (AgentSettings, "NODE_AGENT", "DaemonSet", "elastic-job-supervisor-agent", AGENT_OWNED),
+}
+
+
+def _environment(helm: Helm, service: str, values: Mapping[str, Any]) -> dict[str, str]:
+    _, _, kind, name, _ = _SERVICES[service]
+    return environment(one(helm.render({service: {"settings": values}}), kind, name))
+
+
+@pytest.mark.parametrize("service", _SERVICES)
+def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str) -> None:
+    """Every variable is a setting, and they fit each other; the defaults are the service's own."""
+    cls, prefix, *_ = _SERVICES[service]
+    assert settings.load(cls, prefix, _environment(helm, service, {}))
+
+
+@pytest.mark.parametrize("service", _SERVICES)
+def test_the_settings_that_are_the_charts_own_are_set_by_it(helm: Helm, service: str) -> None:
+    """All but the election, without which the Service would find nobody."""
+    _, prefix, _, _, owned = _SERVICES[service]
+    said = {name.removeprefix(f"{prefix}_").lower() for name in _environment(helm, service, {"logFormat": "json"})}
+    assert said - {"log_format"} == owned - {"leader_election"}
+
+
+@pytest.mark.parametrize(
+    ("service", "schema"),
+    [("supervisor", supervisor_settings()), ("agent", agent_settings())],
+    ids=["supervisor", "agent"],
+)
+def test_every_setting_reaches_its_service(helm: Helm, service: str, schema: Schema) -> None:
+    """A value of each arrives as the service reads it."""
+    cls, prefix, *_ = _SERVICES[service]
+    values = {name: _sample(name, each) for name, each in schema["properties"].items()}
+    loaded = settings.load(cls, prefix, _environment(helm, service, values))
+    for name, value in values.items():
+        field = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+        arrived = getattr(loaded, field)
+        expected = tuple(value) if isinstance(value, list) else value
+        assert str(arrived) == expected if isinstance(value, str) else arrived == expected, name
+
+
+def _sample(name: str, schema: Schema) -> Any:
+    """A value that is not the default, where one can be made up."""
+    if name in _SPOKEN:
+        return _SPOKEN[name]
+    if "enum" in schema:
+        return schema["enum"][0]
+    made_up = {
+        "boolean": False,
+        "integer": schema.get("maximum", 7),
+        "number": schema.get("maximum", 123456.5),
+        "array": ["a=b", "c=d"] if "pattern" in schema.get("items", {}) else ["SpotToBeReleased:7", "Other"],
+        "string": "some-text",
+    }
+    return made_up[schema["type"]]
+
+
+def test_large_numbers_are_no_powers_of_ten(helm: Helm) -> None:
+    """A template would write a million as 1e+06, which is no integer to a service."""
+    said = _environment(helm, "supervisor", {"retentionHours": 1_000_000})
+    assert said[f"{PREFIX}RETENTION_HOURS"] == "1000000"
