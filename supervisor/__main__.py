@@ -1,6 +1,7 @@
 """`elastic-job-supervisor serve` and `elastic-job-supervisor token …`."""
 
 import argparse
+import asyncio
 import gc
 import os
 import sys
@@ -16,6 +17,7 @@ from servicekit.tls import CertificateUnusable
 from supervisor.failpoints import At
 from supervisor.identity.tokens import SecretError, Tokens
 from supervisor.leadership.interface import LeadershipError, LeadershipLost
+from supervisor.pki.errors import KeysError
 from supervisor.settings import PREFIX, Settings
 from supervisor.store.interface import StoreError
 
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), _USAGE)
     try:
         return _serve(settings) if given.command == "serve" else _token(settings, given)
-    except (StoreError, SecretError, CertificateUnusable, LeadershipError, OSError) as error:
+    except (StoreError, SecretError, KeysError, CertificateUnusable, LeadershipError, OSError) as error:
         return _complain(str(error), _FAILED)
     except RootTaskEnded as ended:
         return _ended(ended)
@@ -101,8 +103,7 @@ def _serve(settings: Settings) -> int:
 
 
 def _token(settings: Settings, given: argparse.Namespace) -> int:
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    tokens = Tokens.load(settings.data_dir)
+    tokens = _tokens(settings)
     until = None if given.days is None else Clock().now() + given.days * 86400
     match given.kind:
         case "agent":
@@ -113,6 +114,17 @@ def _token(settings: Settings, given: argparse.Namespace) -> int:
             token = tokens.viewer(until)
     sys.stdout.write(token + "\n")
     return 0
+
+
+def _tokens(settings: Settings) -> Tokens:
+    if settings.keys_secret:
+        # Imported here: what speaks with a cluster is of no use to a file.
+        from supervisor import own_keys  # noqa: PLC0415
+
+        configure(settings.log_format, settings.log_level)  # Nothing but the token on standard output.
+        return asyncio.run(own_keys.tokens(settings))
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Tokens.load(settings.data_dir)
 
 
 def _complain(message: str, code: int) -> int:

@@ -42,6 +42,7 @@ from supervisor.unconfirmed import Unconfirmed
 
 if TYPE_CHECKING:
     from supervisor.on_cluster import OnCluster
+    from supervisor.own_keys import OwnKeys
 
 STORE_FILE = "supervisor.sqlite"
 _PRUNE_SECONDS = 600.0
@@ -211,10 +212,13 @@ async def serve(settings: Settings) -> int:
     clock = Clock()
     certificate = load_certificate(settings, clock)
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    tokens = Tokens.load(settings.data_dir)
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(_probes(settings.probe_address))
+        own = await stack.enter_async_context(_own_keys(settings, clock))
+        tokens = own.tokens if own else Tokens.load(settings.data_dir)
+        if own is not None and own.certificate is not None:
+            certificate = own.certificate
         if settings.store is StoreKind.SQLITE:
             store = await SqliteStore.open(settings.data_dir / STORE_FILE)
             stack.push_async_callback(store.close)
@@ -229,7 +233,7 @@ async def serve(settings: Settings) -> int:
 
         def leading() -> Mapping[str, Task]:
             health.standing = Standing.SERVING
-            return Supervisor(
+            supervisor = Supervisor(
                 settings,
                 replica.store,
                 tokens,
@@ -237,13 +241,27 @@ async def serve(settings: Settings) -> int:
                 certificate=certificate,
                 cluster=replica.cluster,
                 leadership=replica.leadership,
-            ).tasks
+            )
+            return {**supervisor.tasks, **(own.leading(replica.leadership) if own else {})}
 
         health.standing = Standing.STANDING_BY
         _log.info("supervisor.standing_by")
         with stop_on_signals(stop):
-            await replica.serve(leading, stop)
+            await replica.serve(leading, stop, beside=own.tasks if own else {})
     return 0
+
+
+@asynccontextmanager
+async def _own_keys(settings: Settings, clock: Clock) -> AsyncIterator["OwnKeys | None"]:
+    """Those that all supervisors of a cluster share; None where they are files of this one."""
+    if not settings.keys_secret:
+        yield None
+        return
+    # Imported here: what speaks with a cluster is of no use to a file.
+    from supervisor.own_keys import OwnKeys  # noqa: PLC0415
+
+    async with OwnKeys.open(settings, clock) as own:
+        yield own
 
 
 @asynccontextmanager

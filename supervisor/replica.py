@@ -62,8 +62,13 @@ class Replica:
         """For those who act."""
         return self.elected or Unopposed()
 
-    async def serve(self, tasks: Callable[[], Tasks], stop: Event) -> None:
+    async def serve(self, tasks: Callable[[], Tasks], stop: Event, beside: Tasks) -> None:
         """Stands by, and runs the tasks of the leader once it is that; until `stop` is set.
+
+        Args:
+            tasks: Those of the leader.
+            stop: Ends everything.
+            beside: Those that it runs whether it leads or not.
 
         Raises:
             RootTaskEnded: As `run_tasks` does; because of LeadershipLost where another one leads now.
@@ -78,7 +83,7 @@ class Replica:
             await run_tasks({**tasks(), **(self.elected.leading if self.elected else {})}, Event())
 
         candidacy = self.elected.tasks if self.elected else {}
-        await run_tasks({"store": self.store.run, **self.cluster.standby, **candidacy, "leader": lead}, stop)
+        await run_tasks({"store": self.store.run, **self.cluster.standby, **candidacy, **beside, "leader": lead}, stop)
 
 
 def _options(settings: Settings, kubeconfig: str | None) -> elected.Options:

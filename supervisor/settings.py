@@ -1,5 +1,6 @@
 """Every setting of the supervisor: `JOB_SUPERVISOR_<FIELD>` in the environment, parsed once."""
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,12 @@ PREFIX = "JOB_SUPERVISOR_"
 
 _REASON = re.compile(r"([A-Za-z][A-Za-z0-9]{0,127})(?::([0-9]{1,6}))?")
 """Of an Event, as Kubernetes wants them: one word."""
+
+
+_OBJECT = r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?\Z"
+"""Names an object of a cluster, or nothing."""
+
+_DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 
 
 class StoreKind(StrEnum):
@@ -111,6 +118,42 @@ class Settings(Policy):
         Meta(description="PEM: the certificate that both ports serve, its chain after it. Needed beyond loopback."),
     ] = None
     tls_key_file: Annotated[Path | None, Meta(description="PEM: the certificate's key, not encrypted.")] = None
+    keys_secret: Annotated[
+        str,
+        Meta(
+            pattern=_OBJECT,
+            description="With the Kubernetes store: the Secret in NAMESPACE that holds the CA and what tokens are "
+            "signed with, the same for all supervisors. Whoever comes first makes it. Empty: tokens are signed with "
+            "the secret in DATA_DIR.",
+        ),
+    ] = ""
+    tls_names: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="With KEYS_SECRET and without TLS_CERT_FILE: the names and addresses by which others reach "
+            "this supervisor. It issues its own certificate for them, and renews it."
+        ),
+    ] = ()
+    tls_leaf_hours: Annotated[
+        float,
+        Meta(ge=0.001, le=8760, description="The life of such a certificate; renewed when a third of it is left."),
+    ] = 720.0
+    ca_config_map: Annotated[
+        str,
+        Meta(
+            pattern=_OBJECT,
+            description="With TLS_NAMES: the ConfigMap in NAMESPACE where the leader says whom to trust, as ca.crt. "
+            "Empty: nowhere.",
+        ),
+    ] = "elastic-job-supervisor-ca"
+    webhook_name: Annotated[
+        str,
+        Meta(
+            pattern=_OBJECT,
+            description="With TLS_NAMES: the MutatingWebhookConfiguration in which the leader says so too. Empty: "
+            "none.",
+        ),
+    ] = ""
     tls_reload_seconds: Annotated[
         float, Meta(ge=0.05, le=3600, description="Between two looks at the certificate, which may be exchanged.")
     ] = 5.0
@@ -145,14 +188,29 @@ class Settings(Policy):
             raise ValueError("RECLAIM_EVENTS names a reason twice")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both or neither")
+        self._check_keys()
         if self.probe_address:
             parse(self.probe_address)
         for address in (self.grpc, self.http):
-            if self.tls_cert_file is None and not address.is_loopback:
+            if self.tls_cert_file is None and not self.tls_names and not address.is_loopback:
                 raise ValueError(
                     f"{address} is not loopback, and there is no certificate to serve it with: tokens would cross the "
-                    "network in the clear. Set TLS_CERT_FILE and TLS_KEY_FILE"
+                    "network in the clear. Set TLS_CERT_FILE and TLS_KEY_FILE, or on a cluster KEYS_SECRET and "
+                    "TLS_NAMES"
                 )
+
+    def _check_keys(self) -> None:
+        if self.keys_secret and self.store is not StoreKind.KUBERNETES:
+            raise ValueError("KEYS_SECRET is for STORE=kubernetes")
+        if self.tls_names and not self.keys_secret:
+            raise ValueError("TLS_NAMES needs KEYS_SECRET, which holds the CA that issues the certificate")
+        if self.tls_names and self.tls_cert_file is not None:
+            raise ValueError("TLS_NAMES and TLS_CERT_FILE contradict each other: set one of them")
+        if self.webhook_name and not self.tls_names:
+            raise ValueError("WEBHOOK_NAME needs TLS_NAMES: whom to trust is said only where the CA is our own")
+        for name in self.tls_names:
+            if not _is_name(name):
+                raise ValueError(f"TLS_NAMES: {name!r} is neither a DNS name in lower case nor an IP address")
 
     @property
     def event_leads(self) -> Mapping[str, float]:
@@ -172,6 +230,13 @@ class Settings(Policy):
     def http(self) -> Address:
         """Where launchers and training processes connect."""
         return parse(self.http_address)
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(text))
+    except ValueError:
+        return _DNS_NAME.fullmatch(text) is not None
 
 
 def _event_lead(text: str, usual: float) -> tuple[str, float]:

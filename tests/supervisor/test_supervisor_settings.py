@@ -15,6 +15,8 @@ from supervisor.domain.ids import Host
 from supervisor.identity.tokens import Agent, Launcher, Tokens, Viewer
 from supervisor.settings import PREFIX, Settings
 
+SHARED = {"STORE": "kubernetes", "KEYS_SECRET": "keys"}
+
 
 def test_the_promised_defaults() -> None:
     """Changing one of them changes what users rely on."""
@@ -41,6 +43,11 @@ def test_the_promised_defaults() -> None:
         "probe_address": "",
         "tls_cert_file": None,
         "tls_key_file": None,
+        "keys_secret": "",
+        "tls_names": (),
+        "tls_leaf_hours": 720.0,
+        "ca_config_map": "elastic-job-supervisor-ca",
+        "webhook_name": "",
         "tls_reload_seconds": 5.0,
         "heartbeat_seconds": 5.0,
         "connection_seconds": 10.0,
@@ -91,6 +98,9 @@ def test_an_address_that_others_can_reach_is_refused(field: str, address: str) -
         load(Settings, PREFIX, {PREFIX + field: address})
     certificate = {PREFIX + "TLS_CERT_FILE": "tls.crt", PREFIX + "TLS_KEY_FILE": "tls.key"}
     assert load(Settings, PREFIX, {**certificate, PREFIX + field: address})
+    own = {"STORE": "kubernetes", "KEYS_SECRET": "keys", "TLS_NAMES": "supervisor.arena-system.svc, 10.0.0.1, ::1"}
+    loaded = load(Settings, PREFIX, {**{PREFIX + name: value for name, value in own.items()}, PREFIX + field: address})
+    assert loaded.tls_names == ("supervisor.arena-system.svc", "10.0.0.1", "::1")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "127.1.2.3:80", "[::1]:9000", "localhost:1"])
@@ -121,6 +131,18 @@ def test_a_loopback_address_is_accepted(address: str) -> None:
         {"RECLAIM_EVENTS": "Reason:soon"},
         {"RECLAIM_EVENTS": "Reason:10,Reason:20"},
         {"AGENT_ACCOUNT": "agent"},
+        {"KEYS_SECRET": "keys"},
+        {"KEYS_SECRET": "Keys", "STORE": "kubernetes"},
+        {"KEYS_SECRET": "../pods", "STORE": "kubernetes"},
+        {"TLS_NAMES": "localhost", "STORE": "kubernetes"},
+        {"TLS_NAMES": "Upper.example", **SHARED},
+        {"TLS_NAMES": "a b", **SHARED},
+        {"TLS_NAMES": "*.example", **SHARED},
+        {"TLS_NAMES": "10.0.0.300:8471", **SHARED},
+        {"TLS_NAMES": "localhost", "TLS_CERT_FILE": "tls.crt", "TLS_KEY_FILE": "tls.key", **SHARED},
+        {"TLS_LEAF_HOURS": "0"},
+        {"WEBHOOK_NAME": "webhook", **SHARED},
+        {"GRPC_ADDRESS": "0.0.0.0:8470", **SHARED},
         {"TOKEN_AUDIENCE": ""},
     ],
 )

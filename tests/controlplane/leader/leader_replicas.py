@@ -77,7 +77,7 @@ class Replica:
 
 @dataclass(slots=True)
 class Replicas:
-    """All of them; they have the secret of the first one."""
+    """All of them; they have the secret of the first one, where they share none in the cluster."""
 
     place: Place
     root: Path
@@ -98,7 +98,7 @@ class Replicas:
         number = len(self.all)
         directory = self.root / f"replica{number}"
         directory.mkdir(mode=0o700)
-        if self.all:
+        if self.all and "keys_secret" not in changes:
             shutil.copy2(self.all[0].directory / "token-secret", directory)
         replica = Replica(self._spawn(directory, changes), directory, directory.with_suffix(".log"))
         self.all.append(replica)

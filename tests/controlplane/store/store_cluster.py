@@ -48,6 +48,12 @@ RULES = (
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch", "delete"]},
     {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+    {
+        "apiGroups": ["admissionregistration.k8s.io"],
+        "resources": ["mutatingwebhookconfigurations"],
+        "resourceNames": ["elastic-job-supervisor"],
+        "verbs": ["get", "patch"],
+    },
 )
 """All that the supervisor may do in the whole cluster: just what docs/kubernetes.md lists."""
 
@@ -60,6 +66,19 @@ OWN_RULES = (
         "verbs": ["get", "list", "watch", "patch"],
     },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
+    {"apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["create"]},
+    {
+        "apiGroups": [""],
+        "resources": ["secrets"],
+        "resourceNames": ["elastic-job-supervisor-keys"],
+        "verbs": ["get"],
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "resourceNames": ["elastic-job-supervisor-ca"],
+        "verbs": ["get", "patch"],
+    },
 )
 """And in its own namespace."""
 

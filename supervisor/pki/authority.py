@@ -1,0 +1,214 @@
+"""The authority that signs what supervisors serve with, and the certificates that it issues: pure, but for chance."""
+
+import ipaddress
+import secrets
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Self
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from supervisor.pki.errors import KeysError
+
+DAY = 86400.0
+CA_DAYS = 3650
+_BACKDATED = 3600.0
+"""Seconds by which the clocks of those who verify a certificate may be slow."""
+
+_LEFT = 1 / 3
+"""Of its life, when a certificate is renewed: what fails until then has ten days to be mended."""
+
+_WARNING_DAYS = 365
+
+_MARK_BYTES = 4
+"""Of the name: tells people an old authority from a new one."""
+
+Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A certificate that a supervisor serves, and its key; instants in Unix seconds.
+
+    Its `issuer` is what clients have, and is not served with it.
+    """
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    issuer: x509.Certificate
+    begins: float
+    ends: float
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A CA and its key."""
+
+    certificate: x509.Certificate
+    key: Key = field(repr=False)
+
+    @classmethod
+    def make(cls, now: float, days: float = CA_DAYS) -> Self:
+        """A new one, whose certificates are good from `now` on (Unix seconds)."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _named(f"elastic-job-supervisor CA {secrets.token_hex(_MARK_BYTES)}")
+        builder = (
+            _signed_by(name, key.public_key(), name, now, now + days * DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+        )
+        return cls(builder.sign(key, hashes.SHA256()), key)
+
+    @classmethod
+    def read(cls, certificate: bytes, key: bytes) -> Self:
+        """As PEM; of several certificates the first one is its own.
+
+        Raises:
+            KeysError: It is no authority, or not its key.
+        """
+        own = certificates(certificate)[0]
+        secret = _key(key)
+        if own.public_key() != secret.public_key():
+            raise KeysError("ca.key is not the key of the first certificate in ca.crt")
+        _demand_authority(own)
+        return cls(own, secret)
+
+    @property
+    def ends(self) -> float:
+        """Unix seconds; nothing that it issued is good from then on."""
+        return self.certificate.not_valid_after_utc.timestamp()
+
+    @property
+    def key_pem(self) -> bytes:
+        """The key."""
+        return _key_pem(self.key)
+
+    def issue(self, names: tuple[str, ...], now: float, seconds: float) -> Leaf:
+        """A certificate for a server of these names and addresses, for so long or until the authority's own end."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        ends = min(now + seconds, self.ends)
+        builder = (
+            _signed_by(_named("elastic-job-supervisor"), key.public_key(), self.certificate.subject, now, ends)
+            .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(_issued_with(self), critical=False)
+        )
+        certificate = builder.sign(self.key, hashes.SHA256())
+        return Leaf(pem(certificate), _key_pem(key), self.certificate, now, ends)
+
+    def renews(self, leaf: Leaf, now: float) -> bool:
+        """Whether a new one should take its place: it is another authority's, or a third of its time is left."""
+        if leaf.issuer != self.certificate:
+            return True
+        # Near the authority's own end a new one would be good for no longer.
+        return self.ends > leaf.ends and leaf.ends - now <= (leaf.ends - leaf.begins) * _LEFT
+
+    def near_its_end(self, now: float) -> bool:
+        """Whether somebody has to see to another one: that takes as long as the longest job runs, at least."""
+        begins = self.certificate.not_valid_before_utc.timestamp()
+        return self.ends - now <= min(_WARNING_DAYS * DAY, (self.ends - begins) * _LEFT)
+
+
+def pem(certificate: x509.Certificate) -> bytes:
+    """As files hold it."""
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def certificates(text: bytes) -> tuple[x509.Certificate, ...]:
+    """All that a PEM holds, at least one.
+
+    Raises:
+        KeysError: There is none, or one does not parse.
+    """
+    try:
+        return tuple(x509.load_pem_x509_certificates(text))
+    except ValueError as error:
+        raise KeysError(f"ca.crt holds no certificates as PEM: {error}") from error
+
+
+def _key(text: bytes) -> Key:
+    try:
+        key = load_pem_private_key(text, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it is encrypted.
+        raise KeysError("ca.key holds no key as PEM, or an encrypted one") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        raise KeysError("ca.key is neither an EC nor an RSA key")
+    return key
+
+
+def _demand_authority(certificate: x509.Certificate) -> None:
+    try:
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except (x509.ExtensionNotFound, ValueError) as error:
+        raise KeysError("the first certificate in ca.crt is that of no authority") from error
+    if not constraints.ca:
+        raise KeysError("the first certificate in ca.crt is that of no authority")
+
+
+def _signed_by(
+    subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer: x509.Name, now: float, ends: float
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_instant(now - _BACKDATED))
+        .not_valid_after(_instant(ends))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _issued_with(authority: Authority) -> x509.AuthorityKeyIdentifier:
+    """By which clients that trust several authorities find the right one."""
+    try:
+        own = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _instant(seconds: float) -> datetime:
+    return datetime.fromtimestamp(int(seconds), UTC)
+
+
+def _key_pem(key: Key) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

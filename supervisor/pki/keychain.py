@@ -1,0 +1,93 @@
+"""The Secret in which the keys lie: made by whoever comes first, and written by nobody after that."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from servicekit.backoff import Backoff
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.kubernetes.collection import Collection, Kind
+from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.server import ApiServer
+from supervisor.pki.errors import KeysError
+from supervisor.pki.keys import Keys
+
+_SECRETS = Kind(group="", version="v1", kind="Secret", plural="secrets", namespaced=True)
+_FIRST_PAUSE, _MOST_PAUSE = 0.1, 1.0
+
+_log = structlog.get_logger()
+
+
+class _Secret(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    data: Mapping[str, bytes] | None = None
+
+
+def _read(data: bytes | msgspec.Raw) -> _Secret:
+    return msgspec.json.decode(data, type=_Secret)
+
+
+class Keychain:
+    """The Secret of that name."""
+
+    def __init__(self, server: ApiServer, secret: ObjectKey, clock: Clock) -> None:
+        self._secrets = Collection(server, _SECRETS, _read)
+        self._key = secret
+        self._clock = clock
+        self._fault = Fault("API server", clock)
+
+    async def first(self) -> Keys:
+        """As `obtain`; waits for an API server that is away.
+
+        Raises:
+            KeysError: As `obtain`.
+        """
+        backoff = Backoff(_FIRST_PAUSE, _MOST_PAUSE)
+        while True:
+            try:
+                keys = await self.obtain()
+            except ApiUnavailableError as error:
+                self._fault.failed(str(error))
+                await asyncio.sleep(backoff.next())
+            else:
+                self._fault.recovered()
+                return keys
+
+    async def obtain(self, known: Keys | None = None) -> Keys:
+        """Those that are there; where there are none, those that are `known`, or else new ones, are put there.
+
+        Raises:
+            KeysError: What is there is no good and stays as it is; or it may not be read, or not made.
+            ApiUnavailableError: It is not known what is there.
+        """
+        try:
+            while (present := await self._present()) is None:
+                with suppress(ChangedMeanwhileError):  # Another supervisor was first: its keys count.
+                    return await self._make(known or Keys.make(self._clock.now()))
+        except ApiUnavailableError:
+            raise
+        except ApiError as error:
+            raise KeysError(f"{self}: {error}") from error
+        return present
+
+    async def _present(self) -> Keys | None:
+        try:
+            secret = await self._secrets.get(self._key)
+            return Keys.read(secret.data or {}, self._clock.now())
+        except NotThereError:
+            return None
+        except KeysError as error:
+            raise KeysError(f"{self}: {error}. It is left as it is: correct it, or put it back as it was") from error
+
+    async def _make(self, keys: Keys) -> Keys:
+        await self._secrets.make(self._key, {"type": "Opaque", "data": keys.content})
+        _log.info("keys.made", secret=self._key.name, namespace=self._key.namespace)
+        return keys
+
+    def __str__(self) -> str:
+        return f"Secret {self._key.name} in namespace {self._key.namespace}"

@@ -1,0 +1,165 @@
+"""Says to the cluster whom to trust: in a ConfigMap for agents, and to the API server that calls the webhook."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.kubernetes.collection import Collection, Kind
+from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.server import ApiServer
+
+CA = "ca.crt"
+_CONFIG_MAPS = Kind(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
+_WEBHOOKS = Kind(
+    group="admissionregistration.k8s.io",
+    version="v1",
+    kind="MutatingWebhookConfiguration",
+    plural="mutatingwebhookconfigurations",
+    namespaced=False,
+)
+_LOOK_SECONDS = 10.0
+"""A person or a tool that changes it takes the trust away; one small request each time."""
+
+_RETRY_SECONDS = 2.0
+
+_log = structlog.get_logger()
+
+
+class _ConfigMap(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    data: Mapping[str, str] | None = None
+
+
+class _ClientConfig(msgspec.Struct, frozen=True, rename="camel"):
+    ca_bundle: bytes | None = None
+
+
+class _Webhook(msgspec.Struct, frozen=True, rename="camel"):
+    client_config: _ClientConfig
+
+
+class _Configuration(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    webhooks: Sequence[_Webhook] = ()
+
+
+def _config_map(data: bytes | msgspec.Raw) -> _ConfigMap:
+    return msgspec.json.decode(data, type=_ConfigMap)
+
+
+def _configuration(data: bytes | msgspec.Raw) -> _Configuration:
+    return msgspec.json.decode(data, type=_Configuration)
+
+
+class Place(Protocol):
+    """Where it is said."""
+
+    async def settle(self, trusted: bytes) -> None:
+        """Sees to it that it says so there.
+
+        Raises:
+            ApiError: It could not.
+        """
+
+    def __str__(self) -> str:
+        """For people."""
+
+
+class CaConfigMap:
+    """The ConfigMap of that name; made where there is none. What else people keep in it stays."""
+
+    def __init__(self, server: ApiServer, key: ObjectKey) -> None:
+        self._maps = Collection(server, _CONFIG_MAPS, _config_map)
+        self._key = key
+
+    async def settle(self, trusted: bytes) -> None:
+        """See `Place`."""
+        said = {CA: trusted.decode("ascii")}
+        try:
+            present = await self._maps.get(self._key)
+        except NotThereError:
+            await self._maps.make(self._key, {"data": said})
+        else:
+            if (present.data or {}).get(CA) == said[CA]:
+                return
+            await self._maps.merge(present, {"data": said})
+        _log.info("ca.published", where=str(self))
+
+    def __str__(self) -> str:
+        return f"ConfigMap {self._key.name}"
+
+
+class WebhookConfiguration:
+    """The configuration of that name: all its webhooks are ours. Whoever installs us makes it."""
+
+    def __init__(self, server: ApiServer, name: str) -> None:
+        self._configurations = Collection(server, _WEBHOOKS, _configuration)
+        self._key = ObjectKey("", name)
+
+    async def settle(self, trusted: bytes) -> None:
+        """See `Place`."""
+        present = await self._configurations.get(self._key)
+        others = [at for at, each in enumerate(present.webhooks) if each.client_config.ca_bundle != trusted]
+        if not others:
+            return
+        changes = [{"op": "add", "path": f"/webhooks/{at}/clientConfig/caBundle", "value": trusted} for at in others]
+        await self._configurations.patch(present, changes)
+        _log.info("ca.published", where=str(self))
+
+    def __str__(self) -> str:
+        return f"MutatingWebhookConfiguration {self._key.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    place: Place
+    fault: Fault
+
+
+class Publication:
+    """Keeps it said in all places.
+
+    Args:
+        places: Where.
+        trusted: What is to be said: PEM.
+        may_act: Whether this supervisor leads.
+        clock: For the log.
+    """
+
+    def __init__(
+        self, places: Sequence[Place], trusted: Callable[[], bytes], may_act: Callable[[], bool], clock: Clock
+    ) -> None:
+        self._watched = [_Watched(place, Fault(f"CA in {place}", clock)) for place in places]
+        self._trusted = trusted
+        self._may_act = may_act
+
+    async def run(self) -> None:
+        """Root task of the leader."""
+        while True:
+            pause = await self.once()
+            await asyncio.sleep(pause)
+
+    async def once(self) -> float:
+        """Looks everywhere; returns the seconds until the next look."""
+        if not self._may_act():
+            return _RETRY_SECONDS
+        went_well = [await self._settled(each) for each in self._watched]
+        return _LOOK_SECONDS if all(went_well) else _RETRY_SECONDS
+
+    async def _settled(self, watched: _Watched) -> bool:
+        try:
+            with suppress(ChangedMeanwhileError):  # The next look sees what it is now.
+                await watched.place.settle(self._trusted())
+        except ApiError as error:
+            watched.fault.failed(str(error))
+            return False
+        watched.fault.recovered()
+        return True

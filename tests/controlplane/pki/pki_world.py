@@ -1,0 +1,169 @@
+"""Supervisors that keep their keys in the cluster, and what lies there as the administrator sees it."""
+
+import asyncio
+import base64
+import json
+import os
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from servicekit.address import Address, parse
+from servicekit.clock import Clock
+from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.server import ApiServer
+from supervisor.identity.tokens import Tokens
+from supervisor.pki.keychain import Keychain
+from supervisor.pki.keys import CA, TOKENS
+from supervisor.serving import ENDPOINTS_FILE
+from supervisor.settings import PREFIX
+from tests.controlplane.controlplane_api import Api, Refused
+from tests.controlplane.leader.leader_replicas import Replica, Replicas
+from tests.controlplane.store.store_cluster import Place
+from tests.supervisor.serving import Peers
+
+SECRET, CONFIG_MAP, WEBHOOK = "elastic-job-supervisor-keys", "elastic-job-supervisor-ca", "elastic-job-supervisor"
+CORE = "/api/v1/namespaces/default"
+SECRET_PATH, CONFIG_MAP_PATH = f"{CORE}/secrets/{SECRET}", f"{CORE}/configmaps/{CONFIG_MAP}"
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+NAMES = "localhost,127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Supervisors that share their keys."""
+
+    replicas: Replicas
+
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, place: Place, root: Path) -> AsyncIterator[Self]:
+        """On that control plane, where nobody has led or made keys before."""
+        async with Replicas.on(place, root) as replicas:
+            await replicas.forget_lease()
+            shared = cls(replicas)
+            for path in (SECRET_PATH, CONFIG_MAP_PATH, f"{WEBHOOKS}/{WEBHOOK}"):
+                await shared.forget(path)
+            yield shared
+
+    @property
+    def api(self) -> Api:
+        """The administrator's."""
+        return self.replicas.place.api
+
+    async def start(self, *, serving: bool = True, **changes: Any) -> Replica:
+        """One more supervisor."""
+        return await self.replicas.start(serving=serving, **{"keys_secret": SECRET, "tls_names": NAMES, **changes})
+
+    async def forget(self, path: str) -> None:
+        """Deletes it if it is there."""
+        try:
+            await self.api.delete(path)
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+
+    async def secret(self) -> dict[str, bytes]:
+        """What the Secret holds."""
+        data = (await self.api.get(SECRET_PATH))["data"]
+        return {name: base64.b64decode(value) for name, value in data.items()}
+
+    async def put(self, content: Mapping[str, bytes]) -> None:
+        """A person makes the Secret."""
+        data = {name: base64.b64encode(value).decode() for name, value in content.items()}
+        await self.api.create(f"{CORE}/secrets", {"metadata": {"name": SECRET}, "data": data})
+
+    async def change(self, content: Mapping[str, bytes]) -> None:
+        """A person changes some of what the Secret holds."""
+        data = {name: base64.b64encode(value).decode() for name, value in content.items()}
+        await self.api.patch(SECRET_PATH, {"data": data})
+
+    async def trusted(self) -> bytes:
+        """What the ConfigMap says."""
+        return str((await self.api.get(CONFIG_MAP_PATH))["data"]["ca.crt"]).encode()
+
+    @asynccontextmanager
+    async def peers(self, replica: Replica) -> AsyncIterator[Peers]:
+        """Peers of the one that serves, who trust what is published, with tokens of the Secret."""
+        secret = await self.secret()
+        async with Peers.of(Tokens(secret[TOKENS]), endpoints(replica), secret[CA]) as peers:
+            yield peers
+
+    @asynccontextmanager
+    async def keychain(self) -> AsyncIterator[Keychain]:
+        """In the test's own process, with the supervisor's rights."""
+        async with self.server() as server:
+            yield Keychain(server, ObjectKey("default", SECRET), Clock())
+
+    @asynccontextmanager
+    async def server(self) -> AsyncIterator[ApiServer]:
+        """A connection with the supervisor's rights."""
+        server = await ApiServer.connect(str(self.replicas.kubeconfig), 10.0)
+        try:
+            yield server
+        finally:
+            await server.close()
+
+    async def token(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        """What `elastic-job-supervisor token …` does with the same settings."""
+        settings = {"STORE": "kubernetes", "KEYS_SECRET": SECRET, "DATA_DIR": "/nowhere", **changes}
+        variables = {PREFIX + name: value for name, value in settings.items()}
+        return await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "supervisor", "token", *arguments],
+            env={**os.environ, **variables, "KUBECONFIG": str(self.replicas.kubeconfig)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+def endpoints(replica: Replica) -> dict[str, str]:
+    """Where it serves."""
+    said: dict[str, str] = json.loads((replica.directory / ENDPOINTS_FILE).read_bytes())
+    return said
+
+
+def ports(replica: Replica) -> tuple[Address, Address]:
+    """For agents, and for launchers and processes."""
+    said = endpoints(replica)
+    return parse(said["grpc"]), parse(said["http"].removeprefix("https://"))
+
+
+async def leaf(address: Address, trusted: bytes) -> bytes:
+    """The certificate that a new connection verifies.
+
+    Raises:
+        ssl.SSLCertVerificationError: It is not accepted.
+    """
+    context = ssl.create_default_context(cadata=trusted.decode())
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    _, writer = await asyncio.open_connection(address.host, address.port, ssl=context, server_hostname="localhost")
+    try:
+        return ssl.DER_cert_to_PEM_cert(writer.get_extra_info("ssl_object").getpeercert(binary_form=True)).encode()
+    finally:
+        writer.transport.abort()
+
+
+async def serves_another(replica: Replica, trusted: bytes, before: bytes, within: float = 60.0) -> None:
+    """Waits until both ports serve another certificate than that one, which that authority has issued."""
+    deadline = time.monotonic() + within
+    for address in ports(replica):
+        while await _seen(address, trusted) in (before, None):
+            assert time.monotonic() < deadline, f"{address} still serves the old certificate"
+            await asyncio.sleep(0.05)
+
+
+async def _seen(address: Address, trusted: bytes) -> bytes | None:
+    try:
+        return await leaf(address, trusted)
+    except ssl.SSLCertVerificationError:
+        return None

@@ -1,0 +1,78 @@
+"""One authority is followed by another without a break, in the steps that the page gives."""
+
+import re
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from supervisor.pki.keys import CA, CA_KEY, Keys
+from tests.controlplane.controlplane_api import until as found
+from tests.controlplane.leader.leader_candidates import until
+from tests.controlplane.pki.pki_world import Shared, leaf, ports, serves_another
+
+pytestmark = pytest.mark.long
+
+NODES = ["n1", "n2"]
+LOOKS_OFTEN = 0.01
+"""Hours of a certificate's life: it and the Secret are looked at every 3.6 s."""
+
+_PAGE = Path(__file__).parents[3] / "docs" / "kubernetes.md"
+
+
+def another(directory: Path) -> tuple[bytes, bytes]:
+    """A new authority and its key, by the command on the page."""
+    (command,) = re.findall(r"^openssl req (?:.*\\\n)*.*$", _PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    subprocess.run(["/bin/bash", "-ec", command], cwd=directory, check=True, capture_output=True, timeout=30)
+    return (directory / "new.crt").read_bytes(), (directory / "new.key").read_bytes()
+
+
+async def published(shared: Shared, expected: bytes) -> None:
+    """Waits until the ConfigMap says so."""
+
+    async def said() -> bool:
+        return await shared.trusted() == expected
+
+    await found(said, "what is to be trusted")
+
+
+async def test_an_authority_is_followed_by_another_one_under_open_streams(shared: Shared, tmp_path: Path) -> None:
+    """Whoever trusts both is served all the time; at the end only the new one is trusted."""
+    first = await shared.start(tls_leaf_hours=LOOKS_OFTEN)
+    old = await shared.secret()
+    new, key = another(tmp_path)
+    async with shared.peers(first) as peers:
+        agents = await peers.agents(NODES)
+        launcher, _ = await peers.running("job", NODES, min_workers=1)
+        await shared.change({CA: old[CA] + new})
+        await published(shared, Keys.read({**old, CA: old[CA] + new}, 0).trusted)
+        for address in ports(first):
+            await leaf(address, old[CA])
+        before = await leaf(ports(first)[1], old[CA])
+        await shared.change({CA: new + old[CA], CA_KEY: key})
+        await serves_another(first, new, before)
+        for address in ports(first):
+            await leaf(address, await shared.trusted())
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await leaf(address, old[CA])
+        await shared.change({CA: new})
+        await published(shared, Keys.read({**old, CA: new, CA_KEY: key}, 0).trusted)
+        # On the streams that were opened before any of this.
+        await agents["n2"].notices("n2")
+        await launcher.lines.matching(exclusions=["n2"])
+
+
+async def test_a_change_that_is_no_good_is_said_and_the_old_keys_go_on(shared: Shared) -> None:
+    """Somebody's mistake in the middle of it, put right again."""
+    first = await shared.start(tls_leaf_hours=LOOKS_OFTEN)
+    good = await shared.secret()
+    await shared.change({CA: Keys.make(0).content[CA]})
+    await until(lambda: first.heard("dependency.failing"))
+    before = await leaf(ports(first)[0], good[CA])
+    # It goes on renewing with what it knows.
+    await serves_another(first, good[CA], before)
+    await shared.change(good)
+    await until(lambda: first.heard("dependency.recovered"))
+    assert first.process.poll() is None
+    assert await shared.secret() == good

@@ -1,0 +1,145 @@
+"""A supervisor's own certificate: when it is issued anew, and that nothing but the keys is needed for that."""
+
+import stat
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.errors import ApiUnavailableError
+from supervisor.pki.authority import DAY, Authority, pem
+from supervisor.pki.errors import KeysError
+from supervisor.pki.keychain import Keychain
+from supervisor.pki.keys import CA, CA_KEY, TOKENS, Keys
+from supervisor.pki.renewal import Renewal, Terms
+
+MONTH = 30 * DAY
+
+
+class Time(Clock):
+    """As it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = 0.0
+
+    def now(self) -> float:
+        """Later than it is."""
+        return super().now() + self.passed
+
+
+class Chain(Keychain):
+    """Holds what the test puts there, or fails as it says."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+        self.trouble: Exception | None = None
+
+    async def obtain(self, known: Keys | None = None) -> Keys:
+        """What is there."""
+        assert known is not None
+        if self.trouble is not None:
+            raise self.trouble
+        return self.keys
+
+
+@pytest.fixture
+def time() -> Time:
+    """The test's own."""
+    return Time()
+
+
+@pytest.fixture
+def chain(time: Time) -> Chain:
+    """With new keys."""
+    return Chain(Keys.make(time.now()))
+
+
+@pytest.fixture
+def renewal(chain: Chain, time: Time, tmp_path: Path) -> Renewal:
+    """A certificate of a month."""
+    return Renewal(chain, chain.keys, Terms(directory=tmp_path / "tls", names=("localhost",), seconds=MONTH), time)
+
+
+def served(renewal: Renewal) -> bytes:
+    """What new connections see."""
+    assert renewal.certificate is not None
+    return renewal.certificate.pair.certificate
+
+
+async def test_it_is_renewed_in_time_and_not_before(renewal: Renewal, time: Time) -> None:
+    """After twenty days of thirty, and served at once."""
+    first = served(renewal)
+    time.passed = 19.9 * DAY
+    await renewal.once()
+    assert served(renewal) == first
+    time.passed = 20.1 * DAY
+    await renewal.once()
+    assert served(renewal) != first
+
+
+@pytest.mark.parametrize("trouble", [ApiUnavailableError("away"), KeysError("damaged")])
+async def test_it_is_renewed_also_while_the_secret_cannot_be_had(
+    renewal: Renewal, chain: Chain, time: Time, trouble: Exception
+) -> None:
+    """With what is known, and said once."""
+    first = served(renewal)
+    chain.trouble = trouble
+    time.passed = 21 * DAY
+    with capture_logs() as logged:
+        await renewal.once()
+        await renewal.once()
+    assert served(renewal) != first
+    assert [line["reason"] for line in logged if line["event"] == "dependency.failing"] == [str(trouble)]
+
+
+async def test_another_authority_issues_at_once(renewal: Renewal, chain: Chain, time: Time) -> None:
+    """And is what everybody is told to trust."""
+    first = served(renewal)
+    chain.keys = Keys.read({**Keys.make(time.now()).content, TOKENS: chain.keys.tokens}, time.now())
+    await renewal.once()
+    assert served(renewal) != first
+    assert renewal.keys.trusted == chain.keys.trusted
+
+
+async def test_another_token_secret_is_said_as_it_takes_a_restart(renewal: Renewal, chain: Chain) -> None:
+    """All supervisors at once, or they would refuse each other's tokens."""
+    chain.keys = Keys.read({**chain.keys.content, TOKENS: b"y" * 64}, 0)
+    with capture_logs() as logged:
+        await renewal.once()
+        await renewal.once()
+    assert [line["event"] for line in logged if line["log_level"] == "warning"] == ["keys.token_secret_changed"]
+
+
+async def test_the_files_are_this_users_alone_and_may_fail(renewal: Renewal, time: Time, tmp_path: Path) -> None:
+    """What cannot be written is said, the old certificate goes on, and it is tried again."""
+    directory = tmp_path / "tls"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in directory.iterdir()} == {0o600}
+    first = served(renewal)
+    time.passed = 21 * DAY
+    directory.rename(tmp_path / "elsewhere")
+    directory.write_text("no directory")
+    with capture_logs() as logged:
+        await renewal.once()
+    assert served(renewal) == first
+    assert [line["dependency"] for line in logged if line["event"] == "dependency.failing"] == ["certificate files"]
+    directory.unlink()
+    await renewal.once()
+    assert served(renewal) != first
+    assert sorted(file.name for file in directory.iterdir()) == ["tls.crt", "tls.key"]
+
+
+async def test_the_end_of_the_authority_is_said_each_day(time: Time, tmp_path: Path) -> None:
+    """For a year before it."""
+    authority = Authority.make(time.now(), days=300)
+    content = {CA: pem(authority.certificate), CA_KEY: authority.key_pem, TOKENS: b"x" * 32}
+    chain = Chain(Keys.read(content, time.now()))
+    with capture_logs() as logged:
+        renewal = Renewal(chain, chain.keys, Terms(directory=tmp_path / "tls", names=(), seconds=MONTH), time)
+        assert renewal.certificate is None
+        for day in (150, 201, 201.5, 202.1):
+            time.passed = day * DAY
+            await renewal.once()
+    assert [line["days_left"] for line in logged if line["event"] == "authority.ends"] == [99.0, 97.9]
