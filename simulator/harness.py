@@ -109,7 +109,7 @@ class World:
         self._viewer = self._viewer or self.supervisor.tokens().viewer()
         return await supervisor_status.fetch(self._http, self.supervisor.endpoints.http, self._viewer)
 
-    async def until(self, condition: Callable[[Status], bool], what: str, seconds: float = 30.0) -> Status:
+    async def until(self, condition: Callable[[Status], bool], what: str, seconds: float = 60.0) -> Status:
         """Wait until the supervisor's status fulfils a condition; an absent supervisor is waited for as well.
 
         Raises:
@@ -125,7 +125,7 @@ class World:
         return await _until(look, what, seconds)
 
     async def until_event(
-        self, job: JobProcess, condition: Callable[[Sequence[Event]], bool], what: str, seconds: float = 30.0
+        self, job: JobProcess, condition: Callable[[Sequence[Event]], bool], what: str, seconds: float = 60.0
     ) -> list[Event]:
         """Wait until the job's own events fulfil a condition.
 

@@ -132,7 +132,7 @@ async def take_away(world: World, scene: Scene, job: JobProcess) -> None:
 
 async def nothing_was_lost(world: World, scene: Scene, job: JobProcess, excused: Collection[Failure] = ()) -> None:
     """The job has finished, and every invariant holds but those that physics excuses."""
-    assert await job.wait(60) == 0, job.child.tail()
+    assert await job.wait(90) == 0, job.child.tail()
     verdict = world.verdict(job)
     assert [one for one in verdict.failures if one.failure not in excused] == []
     assert verdict.figures.parameters_equal

@@ -38,7 +38,6 @@ def _nothing_was_kept(before: Held, after: Held, interruptions: int) -> None:
     assert after.resident_bytes - before.resident_bytes < _MOST_BYTES
 
 
-@pytest.mark.timeout(240)
 async def test_a_supervisor_keeps_nothing_of_those_who_have_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

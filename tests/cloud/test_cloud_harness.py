@@ -38,7 +38,7 @@ async def test_a_small_world_loses_nothing_when_a_node_is_reclaimed(tmp_path: Pa
         await one.until_training(job, workers=3)
         await one.play([Notice(0.0, doomed, 5.0, "group-1"), Kill(5.0, doomed)])
         one.end_scenario()
-        assert await job.wait(30) == 0
+        assert await job.wait(90) == 0
         assert (await one.status()).job("demo") is not None
     verdict = one.verdict(job)
     assert verdict.failures == ()

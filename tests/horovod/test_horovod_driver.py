@@ -33,7 +33,7 @@ async def test_an_announced_removal_costs_nothing(
     assert removal.blacklisted == set()
     await world.play([Add(0, doomed)])
     await world.until_training(job, workers=3)
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
     assert verdict.figures.suspensions == 0
@@ -52,7 +52,7 @@ async def test_a_discovery_script_that_ignores_exclusions_is_noticed(open_world:
     doomed = Node(rings(job.events())[0][2])
     removal = await remove(world, job, doomed)
     assert removal.blacklisted == {doomed}
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
 
 
 async def test_below_the_minimum_the_job_is_suspended_and_resumed(
@@ -70,7 +70,7 @@ async def test_below_the_minimum_the_job_is_suspended_and_resumed(
     assert len(rings(job.events(), run=1)) == 1
     await world.play([Kill(0, node(2)), Kill(0, node(3)), Add(0, Node("node5"))])
     await world.until_training(job, workers=3)
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
     assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
@@ -92,7 +92,7 @@ async def test_an_unannounced_loss_is_horovods_to_repair(open_world: OpenWorld, 
             end(pid, world.places.root)
     await world.until_training(job, workers=2)
     assert blacklisted(job.events()) == {lost}
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     verdict = world.verdict(job)
     # A step that some rank had applied when another died is done again by all.
     assert {finding.failure for finding in verdict.failures} <= {Failure.STEP_LOST}
@@ -109,7 +109,7 @@ async def test_a_withdrawn_notice_brings_the_host_back(open_world: OpenWorld, ho
     await world.until_training(job, workers=2)
     await world.play([Withdraw(0, node(2))])
     await world.until_training(job, workers=3)
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
     assert (verdict.figures.suspensions, verdict.figures.hosts_blacklisted) == (0, 0)
@@ -123,7 +123,7 @@ async def test_a_restarted_supervisor_changes_nothing(open_world: OpenWorld, hor
     await world.supervisor.kill()
     await world.supervisor.start()
     await world.until(lambda status: len(status.connected()) == 3, "all agents to be back")
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
     assert len(rings(job.events())) == 1

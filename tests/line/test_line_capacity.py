@@ -26,7 +26,7 @@ async def test_two_suspended_jobs_and_capacity_for_one(open_world: OpenWorld) ->
     await world.until(
         lambda status: sorted(job.phase for job in status.jobs) == ["Running", "Suspended"], "one to resume"
     )
-    assert [await job.wait(60) for job in jobs] == [0, 0]
+    assert [await job.wait(90) for job in jobs] == [0, 0]
     for job in jobs:
         assert world.verdict(job).ok, world.verdict(job).failures
     rings = [[event for event in job.events() if event.kind is Kind.RING_FORMED][-1] for job in jobs]
@@ -37,7 +37,7 @@ async def test_a_job_that_waits_too_long_is_timed_out(open_world: OpenWorld) -> 
     """No capacity at the start: after max-wait-time the job is over, with its own exit code."""
     world = await open_world(1)
     job = world.start_job(JobPlan(min_workers=2, max_workers=2, run_arguments=("--max-wait-time", "1.5")))
-    assert await job.wait(30) == _TIMED_OUT
+    assert await job.wait(90) == _TIMED_OUT
     status = await world.until(lambda status: [job.phase for job in status.jobs] == ["TimedOut"], "the time-out")
     assert "within the maximum waiting time of 1.5 s" in status.jobs[0].reason
 
@@ -49,4 +49,4 @@ async def test_a_suspended_job_that_waits_too_long_is_timed_out(open_world: Open
     job = world.start_job(plan)
     await world.until_training(job, workers=2)
     await world.play([Notice(0, node(1), LEAD, "g")])
-    assert await job.wait(30) == _TIMED_OUT
+    assert await job.wait(90) == _TIMED_OUT

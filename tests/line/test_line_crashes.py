@@ -10,7 +10,7 @@ from tests.line.scenes import LEAD, OpenWorld, group, node, told_to_stop
 async def _reclaimed_below_the_minimum(world: World, job: JobProcess) -> None:
     """The rest of a reclaim of node 2 and 3, whose notices are out; then a new node."""
     await world.play([Kill(LEAD - 2, node(2)), Kill(LEAD - 2, node(3)), Add(LEAD - 2, Node("node5"))])
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
     assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
@@ -69,7 +69,7 @@ async def test_a_supervisor_without_streams_stops_nobody(open_world: OpenWorld) 
     await world.supervisor.start()
     found = await world.until(lambda status: status.job("demo") is not None, "the job to be known")
     assert found.connected() == frozenset()
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
     assert verdict.figures.suspensions == 0
@@ -87,5 +87,5 @@ async def test_services_stop_quickly_and_everything_is_back_when_they_are(open_w
     await world.until(lambda status: len(status.connected()) == 3, "all agents to be back")
     back = await world.until(lambda status: status.job("demo") is not None, "the job to be known")
     assert [one.phase for one in back.jobs] == ["Running"]
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     assert world.verdict(job).ok

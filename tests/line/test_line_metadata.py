@@ -18,7 +18,7 @@ async def test_a_job_is_saved_by_what_the_other_cloud_announces(tmp_path: Path) 
         job = one.start_job(JobPlan(min_workers=3, max_workers=4, steps=120, step_seconds=0.05))
         await one.until_training(job, workers=4)
         await one.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3)), Add(LEAD, Node("node5"))])
-        assert await job.wait(60) == 0
+        assert await job.wait(90) == 0
     verdict = one.verdict(job)
     assert verdict.ok, verdict.failures
     assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
@@ -40,7 +40,7 @@ async def test_metadata_that_misbehave_stop_no_job(tmp_path: Path) -> None:
             await one.metadata.misbehave(None)
             await one.until(lambda status: status.known() >= {"node1", "node3"}, "all to be known again")
         assert job.exclusions_now() == ("node2",)
-        assert await job.wait(60) == 0
+        assert await job.wait(90) == 0
     verdict = one.verdict(job)
     assert verdict.ok, verdict.failures
     assert verdict.figures.suspensions == 0

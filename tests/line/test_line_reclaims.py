@@ -13,7 +13,7 @@ async def test_a_group_leaves_in_one_change_and_training_goes_on(open_world: Ope
     job = world.start_job(JobPlan(min_workers=3, max_workers=5, steps=200, step_seconds=0.05))
     await world.until_training(job, workers=5)
     await world.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3))])
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
     assert verdict.figures.changes_per_group == (1,)
@@ -27,7 +27,7 @@ async def test_below_the_minimum_rank_0_alone_stops_and_the_job_resumes_elsewher
     job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=120, step_seconds=0.05))
     await world.until_training(job, workers=4)
     await world.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3)), Add(LEAD, Node("node5"))])
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
     assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
@@ -43,7 +43,7 @@ async def test_a_stop_comes_with_the_first_notice_that_makes_it_certain(open_wor
     notices = [Notice(0, node(2), 9, "a"), Notice(2.5, node(3), 9, "b"), Notice(4, node(4), 9, "c")]
     gone = [Kill(9, node(2)), Kill(11.5, node(3)), Kill(13, node(4))]
     await world.play([*notices, *gone, *(Add(13, Node(f"node{number}")) for number in (5, 6))])
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
     stops = [event.t for event in world.events(job) if event.kind is Kind.FLAG_SEEN]
@@ -62,7 +62,7 @@ async def test_a_withdrawn_notice_brings_the_host_back(open_world: OpenWorld) ->
     await world.until_training(job, workers=2)
     await world.play([Withdraw(0, node(2))])
     await world.until_training(job, workers=3)
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
     assert verdict.figures.suspensions == 0

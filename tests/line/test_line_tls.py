@@ -29,7 +29,7 @@ async def test_training_goes_on_while_the_certificate_is_exchanged(tmp_path: Pat
         await _served(one, new)
         assert "disconnected" not in _log(one)
         await one.play([*group("g", 3), Kill(LEAD, node(3))])
-        assert await job.wait(60) == 0
+        assert await job.wait(90) == 0
         verdict = one.verdict(job)
         assert verdict.ok, verdict.failures
         assert verdict.figures.suspensions == 0

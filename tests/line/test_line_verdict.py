@@ -17,7 +17,7 @@ async def test_damaged_arithmetic_shows_in_the_parameters(open_world: OpenWorld,
     world = await open_world(2)
     plan = JobPlan(min_workers=2, max_workers=2, steps=20, step_seconds=0.02, job_arguments=("--fault", fault))
     job = world.start_job(plan)
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     assert Failure.PARAMETERS_DIFFER in {finding.failure for finding in world.verdict(job).failures}
 
 
@@ -28,7 +28,7 @@ async def test_a_kill_before_the_checkpoint_shows_as_lost_steps(open_world: Open
     job = world.start_job(plan)
     await world.until_training(job, workers=3)
     await world.play([*group("g", 2), Kill(LEAD, node(2)), Add(LEAD, Node("node5"))])
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     assert Failure.STEP_LOST in {finding.failure for finding in world.verdict(job).failures}
 
 
@@ -40,5 +40,5 @@ async def test_a_stop_that_nothing_justifies_shows_as_a_false_stop(open_world: O
     world.metadata.notice(node(2), time.time() + LEAD)
     await world.until(lambda status: [job.phase for job in status.jobs] == ["Suspended"], "the job to be suspended")
     world.metadata.withdraw(node(2))
-    assert await job.wait(60) == 0
+    assert await job.wait(90) == 0
     assert {finding.failure for finding in world.verdict(job).failures} == {Failure.FALSE_STOP}

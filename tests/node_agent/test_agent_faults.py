@@ -155,7 +155,7 @@ async def scene(faulty: Cloud, directory: Path) -> AsyncIterator[Scene]:
 
 # The long form goes through the whole of it with each cloud.
 @pytest.mark.parametrize("cloud", list(Cloud) if ROUNDS > 1 else [Cloud.AWS])
-@pytest.mark.timeout(60 + ROUNDS * 15 * (LONGEST + 3))
+@pytest.mark.timeout(240 + ROUNDS * 15 * (LONGEST + 3))
 async def test_faults_neither_announce_nor_withdraw_nor_hide_anything(cloud: Cloud, tmp_path: Path) -> None:
     """Every fault in turn, a notice amid one of them: unknown is seen, the notice survives, the agent stays small."""
     plan = spells(SEED, ROUNDS, LONGEST)

@@ -14,7 +14,7 @@ from simulator.events import Event, EventLog, Kind, read
 from simulator.judge import Expectations, Verdict, judge
 from simulator.model import reference
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 STEP_SECONDS = 0.01
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 from reclaim.v1 import reclaim_pb2 as wire
 
 from simulator.cloud.places import Places
@@ -53,7 +52,6 @@ async def says(peers: Peers, node: str, pod: Any) -> AgentPeer:
     return peer
 
 
-@pytest.mark.timeout(180)
 async def test_a_pod_that_is_evicted_is_a_notice_in_the_cluster(own_controlplane: ControlPlane, tmp_path: Path) -> None:
     """With its name and uid, gone after its deadline although the agent lives; and nobody speaks of others' pods."""
     cluster = own_controlplane.cluster

@@ -17,8 +17,8 @@ from tests.controlplane.store.store_cluster import Place
 SECONDS = 1
 """A lease's duration: the least there is."""
 
-LONG = 15
-"""One that nobody waits out, and within which every holder renews, however busy the machine is."""
+LONG = 8
+"""One within half of which everything is done that does not wait for it; who comes first waits for all of it."""
 
 _TIMEOUT = 0.7
 """Of one request, as a part of the duration."""

@@ -119,7 +119,7 @@ async def test_after_a_kill_the_next_one_decides_within_five_seconds(replicas: R
 @pytest.mark.brief
 async def test_a_polite_stop_hands_over_at_once(replicas: Replicas) -> None:
     """Every stream hears a goodbye and no STOP; the next one serves as soon as that is said."""
-    long: dict[str, Any] = {"lease_seconds": 30}
+    long: dict[str, Any] = {"lease_seconds": 10}
     first, second = await replicas.start(**long), await replicas.start(serving=False, **long)
     async with training(first) as before:
         begun = time.monotonic()
@@ -131,7 +131,7 @@ async def test_a_polite_stop_hands_over_at_once(replicas: Replicas) -> None:
         seconds = time.monotonic() - begun
         assert await first.ended() == 0
     print(f"\npolite stop: the next one serves after {seconds:.2f} s")  # noqa: T201 - the figure
-    assert seconds < 15, "somebody has waited for the lease"
+    assert seconds < 7, "somebody has waited for the lease"
     async with training(second, **again(before)) as after:
         await after.agents["n3"].notices("n3")
         await after.excludes("n3")

@@ -39,7 +39,6 @@ async def _finished(one: World, job: Job) -> None:
     assert verdict.ok, verdict.failures
 
 
-@pytest.mark.timeout(180)
 async def test_two_of_eight_leave_in_one_change_of_the_list(supervised: World) -> None:
     """Min is 2: the six others train on, nothing is lost, nobody is stopped."""
     job = await supervised.job("j", JobPlan(workers=_WORKERS, min_workers=2, steps=300, step_seconds=0.1))
@@ -50,7 +49,6 @@ async def test_two_of_eight_leave_in_one_change_of_the_list(supervised: World) -
     assert (figures.suspensions, figures.changes_per_group) == (0, (1,))
 
 
-@pytest.mark.timeout(180)
 async def test_seven_of_eight_are_a_suspension_and_a_resume(supervised: World) -> None:
     """Min is 2: rank 0 saves, everything is given back, and when nodes are there again the job goes on from there."""
     job = await supervised.job("j", JobPlan(workers=_WORKERS, min_workers=2, steps=200, step_seconds=0.1))
@@ -65,7 +63,6 @@ async def test_seven_of_eight_are_a_suspension_and_a_resume(supervised: World) -
     assert (figures.suspensions, figures.resumes, figures.false_stops, figures.steps_lost) == (1, 1, 0, 0)
 
 
-@pytest.mark.timeout(180)
 async def test_a_supervisor_that_is_killed_in_the_middle_goes_on(supervised: World) -> None:
     """Kill -9 as soon as the notices are in the cluster: one change of the list, nothing is lost."""
     job = await supervised.job("j", JobPlan(workers=_WORKERS, min_workers=2, steps=300, step_seconds=0.1))
@@ -82,7 +79,6 @@ async def test_a_supervisor_that_is_killed_in_the_middle_goes_on(supervised: Wor
     assert supervised.verdict(job).figures.changes_per_group == (1,)
 
 
-@pytest.mark.timeout(180)
 async def test_a_withdrawn_notice_takes_its_exclusion_back(supervised: World) -> None:
     """The host is left out, and is back in the ring when the cloud has thought better of it."""
     job = await supervised.job("j", JobPlan(workers=3, min_workers=1, steps=400, step_seconds=0.1))
@@ -95,7 +91,6 @@ async def test_a_withdrawn_notice_takes_its_exclusion_back(supervised: World) ->
     await _finished(supervised, job)
 
 
-@pytest.mark.timeout(180)
 async def test_a_job_that_is_deleted_in_the_middle_of_a_reclaim_is_forgotten(supervised: World) -> None:
     """Its SupervisedJob goes with it, and another job is served as ever."""
     job = await supervised.job("gone", JobPlan(workers=3, min_workers=1, steps=1000, step_seconds=0.1))
@@ -120,7 +115,6 @@ async def test_a_job_that_is_deleted_in_the_middle_of_a_reclaim_is_forgotten(sup
     await _finished(supervised, other)
 
 
-@pytest.mark.timeout(180)
 async def test_of_two_jobs_of_one_name_only_that_one_moves_whose_node_goes(supervised: World) -> None:
     """They are in two namespaces."""
     jobs = await supervised.neighbour()

@@ -40,7 +40,6 @@ def _points() -> list[object]:
     return [pytest.param(one, id=str(one), marks=[pytest.mark.brief] * one.brief) for one in points]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("armed", _points())
 async def test_the_leader_dies_at_a_point_and_another_one_goes_on(
     line_plane: ControlPlane, tmp_path: Path, armed: Armed

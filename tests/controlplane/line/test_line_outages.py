@@ -18,7 +18,7 @@ from tests.controlplane.line.line_world import OPTED_IN, JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import names
 from tests.controlplane.store.test_cluster_store_outages import frozen
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.long
 
 OUTAGE = float(os.environ.get("LEADER_OUTAGE_SECONDS", "10"))
 """Longer than a lease and a time-out. Thirty seconds change nothing but the time that a test takes."""

@@ -17,7 +17,7 @@ from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import names
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.long
 
 _REPLACED = {"restartPolicy": "Always"}
 _EARLY = {"JOB_SUPERVISOR_MARGIN_SECONDS": "5", "JOB_SUPERVISOR_LEAVE_MARGIN_SECONDS": "4"}

@@ -29,7 +29,7 @@ async def test_a_group_leaves_in_one_change_and_its_facts_lie_in_the_cluster(her
         job = one.start_job(JobPlan(min_workers=2, max_workers=4, steps=160, step_seconds=0.05))
         await one.until_training(job, workers=4)
         await one.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3))])
-        assert await job.wait(60) == 0
+        assert await job.wait(90) == 0
         verdict = one.verdict(job)
         assert verdict.ok, verdict.failures
         assert verdict.figures.changes_per_group == (1,)
@@ -53,7 +53,7 @@ async def test_a_job_that_a_person_deletes_is_registered_again_and_still_moved(h
 
         await until(registered, "the job to be registered again")
         await one.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3))])
-        assert await job.wait(60) == 0
+        assert await job.wait(90) == 0
         verdict = one.verdict(job)
         assert verdict.ok, verdict.failures
         assert verdict.figures.suspensions == 0
@@ -70,7 +70,7 @@ async def test_a_supervisor_that_is_killed_goes_on_from_what_lies_in_the_cluster
         await one.supervisor.start()
         await one.until(lambda status: len(status.notices) == 2, "both notices")
         await one.play([Kill(LEAD - 2, node(2)), Kill(LEAD - 2, node(3))])
-        assert await job.wait(60) == 0
+        assert await job.wait(90) == 0
         verdict = one.verdict(job)
         assert verdict.ok, verdict.failures
         assert verdict.figures.suspensions == 0
