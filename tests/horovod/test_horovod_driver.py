@@ -24,7 +24,7 @@ async def test_an_announced_removal_costs_nothing(
 ) -> None:
     """The doomed worker leaves in time, the others go on in their processes, the host is welcome when it is back."""
     world = await open_world(3)
-    job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=350))
+    job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=480))
     await world.until_training(job, workers=3)
     doomed = Node(rings(job.events())[0][rank])
     removal = await remove(world, job, doomed)
@@ -47,7 +47,7 @@ async def test_a_discovery_script_that_ignores_exclusions_is_noticed(open_world:
     """The control of the test above: its worker is told to leave at the last moment, but its host is blacklisted."""
     world = await open_world(3)
     broken = f"cat {world.places.hosts}"
-    job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=250, discovery=broken))
+    job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=380, discovery=broken))
     await world.until_training(job, workers=3)
     doomed = Node(rings(job.events())[0][2])
     removal = await remove(world, job, doomed)
