@@ -13,6 +13,7 @@ from simulator.et_operator.vocabulary import (
     INDEX_LABEL,
     JOB_LABEL,
     ROLE_LABEL,
+    SCALE_OUT_LABEL,
     Role,
     index_of,
 )
@@ -56,9 +57,10 @@ def config_metadata(job: TrainingJob) -> Manifest:
     return {"labels": {"app": job.metadata.name}, "ownerReferences": [owner(job)]}
 
 
-def worker_metadata(job: TrainingJob, worker: str) -> Manifest:
+def worker_metadata(job: TrainingJob, worker: str, scale_out: str = "") -> Manifest:
     """The rest of a worker's metadata."""
-    return _metadata(job, Role.WORKER, {INDEX_LABEL: str(index_of(worker))})
+    made_for = {SCALE_OUT_LABEL: scale_out} if scale_out else {}
+    return _metadata(job, Role.WORKER, {INDEX_LABEL: str(index_of(worker)), **made_for})
 
 
 def launcher_metadata(job: TrainingJob) -> Manifest:

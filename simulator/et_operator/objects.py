@@ -13,9 +13,11 @@ from simulator.et_operator.vocabulary import (
     INDEX_LABEL,
     JOB_LABEL,
     ROLE_LABEL,
+    SCALE_OUT_LABEL,
     SUSPEND_ANNOTATION,
     VERSION,
     Role,
+    ScalePhase,
     Step,
 )
 
@@ -35,6 +37,7 @@ class Meta(Metadata, frozen=True, rename="camel"):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
     deletion_timestamp: str | None = None
+    owner_references: tuple[dict[str, Any], ...] = ()
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -58,6 +61,8 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
     restart_count: int | None = None
     start_time: str | None = None
     replica_statuses: dict[str, dict[str, int]] | None = None
+    current_scaler: str | None = None
+    """The ScaleOut that is worked on, as `ScaleOut:namespace/name`; a suspension leaves it there."""
 
     def has(self, step: Step) -> bool:
         """Whether that was done."""
@@ -133,13 +138,16 @@ class ScaleSpec(msgspec.Struct, frozen=True, rename="camel"):
     to_delete: ToDelete | None = None
     to_add: ToAdd | None = None
     script: str = ""
+    timeout: int = 60
 
 
 class ScaleStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """How far it is, and with which workers."""
+    """How far it is, since when (Unix seconds), and with which workers."""
 
     phase: str = ""
     pods: list[str] = []
+    add_pods: list[str] = []
+    start_time: float | None = None
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -153,6 +161,16 @@ class Scale(msgspec.Struct, frozen=True):
     def job(self) -> ObjectKey:
         """Which job."""
         return ObjectKey(self.metadata.namespace, self.spec.selector.name)
+
+    @property
+    def over(self) -> bool:
+        """Whether it is done with, one way or the other."""
+        return self.status.phase in (ScalePhase.SUCCEEDED, ScalePhase.FAILED)
+
+    def is_for(self, job: TrainingJob) -> bool:
+        """By its owner; one without an owner is given to the job that it names."""
+        owners = self.metadata.owner_references
+        return any(each.get("uid") == job.metadata.uid for each in owners) if owners else self.job == job.metadata.key
 
 
 class PodStatus(msgspec.Struct, frozen=True):
@@ -181,6 +199,11 @@ class Pod(msgspec.Struct, frozen=True):
     def is_launcher(self) -> bool:
         """Whether it is the launcher, and not a worker."""
         return self.metadata.labels.get(ROLE_LABEL) == Role.LAUNCHER
+
+    @property
+    def scale_out(self) -> str:
+        """The ScaleOut that it was made for."""
+        return self.metadata.labels.get(SCALE_OUT_LABEL, "")
 
     @property
     def index(self) -> int:

@@ -30,7 +30,15 @@ from simulator.et_operator.reconcile import (
     WriteHosts,
     reconcile,
 )
-from simulator.et_operator.scaling import OperatorCrashedError, Scaling, failed, scale_in, scale_out
+from simulator.et_operator.scaling import (
+    OperatorCrashedError,
+    Scaling,
+    failed,
+    next_scale_out,
+    scale_in,
+    scale_out,
+    unscaled,
+)
 from simulator.et_operator.settings import AS_OBSERVED, Flaw, Settings
 from simulator.et_operator.vocabulary import CONTAINER, EDL, Phase, index_of, worker_name
 
@@ -130,7 +138,7 @@ class Operator:
                     await self._do(view, outcome)
                 elif not await self._scale(view):
                     waited = ""
-                    await wakeup.wait()
+                    await wakeup.wait(self._settings.pace.poll if job.status.current_scaler else None)
             except (NotThereError, ChangedMeanwhileError) as error:
                 log.info("et-operator.again", job=key, why=str(error))
                 await wakeup.wait(self._settings.pace.retry)
@@ -173,8 +181,8 @@ class Operator:
         match action:
             case MakeConfig(hosts):
                 await self._make_config(job, hosts)
-            case MakeWorker(name):
-                await self._make_worker(job, name)
+            case MakeWorker(name, for_scale_out):
+                await self._make_worker(job, name, for_scale_out)
             case MakeLauncher(hosts):
                 name, metadata = manifests.launcher_name(job), manifests.launcher_metadata(job)
                 launcher = await self._make_pod(job, name, manifests.launcher_spec(job), metadata)
@@ -193,8 +201,9 @@ class Operator:
         except ChangedMeanwhileError:
             log.info("et-operator.config-kept", config=key)
 
-    async def _make_worker(self, job: TrainingJob, name: str) -> None:
-        await self._make_pod(job, name, manifests.worker_spec(job), manifests.worker_metadata(job, name))
+    async def _make_worker(self, job: TrainingJob, name: str, for_scale_out: str = "") -> None:
+        metadata = manifests.worker_metadata(job, name, for_scale_out)
+        await self._make_pod(job, name, manifests.worker_spec(job), metadata)
 
     async def _make_pod(
         self, job: TrainingJob, name: str, spec: manifests.Manifest, metadata: manifests.Manifest
@@ -222,23 +231,41 @@ class Operator:
 
     async def _scale(self, view: View) -> bool:
         """One step of one of the job's scalings; returns whether there was one to make."""
-        for followed, step in ((self._cache.scale_ins, scale_in), (self._cache.scale_outs, scale_out)):
-            for scale in list(followed.mirror.objects.values()):
-                ours = scale.job == view.job.metadata.key and view.job.status.phase in (Phase.RUNNING, Phase.SCALING)
-                if ours and (scaling := step(view, scale)) is not None:
-                    await self._do_scaling(view, followed, scale, await self._tried(view, scaling))
+        job = view.job.status
+        if job.phase not in (Phase.RUNNING, Phase.SCALING):
+            return False
+        if job.phase == Phase.RUNNING or not job.current_scaler:
+            for scale in list(self._cache.scale_ins.mirror.objects.values()):
+                if scale.job == view.job.metadata.key and (scaling := scale_in(view, scale)) is not None:
+                    await self._do_scaling(view, self._cache.scale_ins, scale, scaling)
                     return True
-        return False
+        return await self._scale_out(view)
 
-    async def _tried(self, view: View, scaling: Scaling) -> Scaling:
-        if scaling.script is None:
+    async def _scale_out(self, view: View) -> bool:
+        followed, job = self._cache.scale_outs, view.job.status
+        scale = next_scale_out(view, followed.mirror.objects.values())
+        if scale is None:
+            if job.phase != Phase.SCALING or not job.current_scaler:
+                return False
+            # Somebody has deleted it, or its end was not written down: what it has made stays, and is no target.
+            await self._write_status(view.job, unscaled(job))
+            return True
+        scaling = scale_out(view, scale, time.time())
+        if scaling is None:
+            return False
+        await self._do_scaling(view, followed, scale, await self._tried(view, scale, scaling))
+        return True
+
+    async def _tried(self, view: View, scale: Scale, scaling: Scaling) -> Scaling:
+        if not scaling.listed:
             return scaling
+        script = scaling.script or _writing(manifests.host_list(view.job, scaling.listed))
         try:
             if view.launcher is None:
-                return failed(view)
-            await self._run(view.launcher, scaling.script)
+                return failed(view, scale)
+            await self._run(view.launcher, script)
         except ApiError:
-            return failed(view)
+            return failed(view, scale)
         return scaling
 
     async def _do_scaling(self, view: View, followed: Followed[Scale], scale: Scale, scaling: Scaling) -> None:

@@ -46,9 +46,10 @@ class MakeConfig:
 
 @dataclass(frozen=True, slots=True)
 class MakeWorker:
-    """Make that worker's pod."""
+    """Make that worker's pod, perhaps for a ScaleOut."""
 
     name: str
+    scale_out: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,8 @@ def _end_of_launcher(view: View, delay: float) -> Outcome | None:
 
 
 def _keep(view: View, settings: Settings) -> Outcome | None:
+    if _scales_out(view.job.status):
+        return None
     if settings.commands and view.launcher and view.launcher.runs and view.hosts != view.running:
         action = WriteHosts(view.launcher, view.running)
         return Outcome("hosts", settings.pace.hosts, view.job.status, (action,))
@@ -225,6 +228,8 @@ def _done(status: Status, what: str) -> Status:
 
 def _counted(view: View, status: Status) -> Status:
     """With the workers that the operator believes in: those that were deleted lately among them."""
+    if _scales_out(status):
+        return status
     if status.phase in (Phase.NEW, Phase.CREATED) and not status.has(Step.WORKERS_CREATED):
         return status
     names = {*view.running, *(view.deleted & {*(status.current_workers or ())})}
@@ -234,6 +239,11 @@ def _counted(view: View, status: Status) -> Status:
         current_workers=sorted(names, key=index_of),
         replica_statuses={"Launcher": {"active": launcher}, "Worker": {"active": len(view.running)}},
     )
+
+
+def _scales_out(status: Status) -> bool:
+    """Nobody looks at the workers that are there then."""
+    return status.phase == Phase.SCALING and bool(status.current_scaler)
 
 
 def _stamped(status: Status, now: str) -> Status:

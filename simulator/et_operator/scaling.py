@@ -1,5 +1,6 @@
 """What the operator does for a ScaleIn or ScaleOut: pure, and as dangerous as the real one."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -15,12 +16,16 @@ class OperatorCrashedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What to do, the scaling's status after it, and the job's; `script` runs in the launcher before."""
+    """What to do, the scaling's status after it, and the job's.
+
+    Before that `script` runs in the launcher; where `listed` has hosts and there is no script, its list is rewritten.
+    """
 
     status: ScaleStatus
     job: Status
     actions: tuple[Action, ...] = ()
-    script: str | None = None
+    script: str = ""
+    listed: tuple[str, ...] = ()
 
 
 def scale_in(view: View, scale: Scale) -> Scaling | None:
@@ -42,28 +47,72 @@ def scale_in(view: View, scale: Scale) -> Scaling | None:
     return None if waits or scale.status.phase != ScalePhase.SCALING else _over(view, scale)
 
 
-def scale_out(view: View, scale: Scale) -> Scaling | None:
-    """The next step of a ScaleOut; None: nothing, or not yet."""
-    if scale.status.phase == ScalePhase.NEW:
-        count = scale.spec.to_add.count if scale.spec.to_add else 0
-        target = view.job.status.target_workers or []
-        first = 1 + max(map(index_of, (*target, *view.deleted)), default=-1)
-        names = [worker_name(view.job.metadata.name, first + offset) for offset in range(count)]
-        job = replace(view.job.status, phase=Phase.SCALING.value, target_workers=[*target, *names])
-        made = tuple(MakeWorker(name) for name in names)
-        return Scaling(ScaleStatus(ScalePhase.SCALING.value, names), job, made, scale.spec.script or "true")
-    ready = view.running >= {*scale.status.pods}
-    return _over(view, scale) if ready and scale.status.phase == ScalePhase.SCALING else None
+def next_scale_out(view: View, scale_outs: Iterable[Scale]) -> Scale | None:
+    """The one that is worked on; where there is none, of those that nobody is done with the one that was made last."""
+    ours = [scale for scale in scale_outs if scale.is_for(view.job) and not scale.over]
+    current = view.job.status.current_scaler
+    if view.job.status.phase == Phase.SCALING:
+        return next((scale for scale in ours if full_name(scale) == current), None)
+    return max(ours, key=lambda scale: scale.metadata.version, default=None)
 
 
-def failed(view: View) -> Scaling:
-    """A ScaleOut whose script failed: no pod of it is made, and the job goes on as before."""
-    return Scaling(ScaleStatus(ScalePhase.FAILED.value), view.job.status)
+def full_name(scale: Scale) -> str:
+    """As the job's status has it."""
+    return f"ScaleOut:{scale.metadata.namespace}/{scale.metadata.name}"
+
+
+def scale_out(view: View, scale: Scale, now: float) -> Scaling | None:
+    """The next step of a ScaleOut at that instant (Unix seconds); None: nothing, or not yet.
+
+    While it goes on, nobody looks at the other workers. What another one has made under one of its names it neither
+    counts nor spares when it fails.
+    """
+    job, status = view.job.status, scale.status
+    if job.phase != Phase.SCALING:
+        status = replace(status, phase=ScalePhase.SCALING.value, start_time=status.start_time or now)
+        return Scaling(status, replace(job, phase=Phase.SCALING.value, current_scaler=full_name(scale)))
+    count = scale.spec.to_add.count if scale.spec.to_add else 0
+    if not status.add_pods:
+        return Scaling(replace(status, add_pods=_next_names(view, count)), job)
+    there = {pod.name for pod in view.workers}
+    if missing := [name for name in status.add_pods if name not in there]:
+        return Scaling(status, job, tuple(MakeWorker(name, scale.metadata.name) for name in missing))
+    running = [pod for pod in view.workers if pod.runs and pod.scale_out == scale.metadata.name]
+    if len(running) < count:
+        return failed(view, scale) if now > (status.start_time or now) + scale.spec.timeout else None
+    return _added(view, scale)
+
+
+def failed(view: View, scale: Scale) -> Scaling:
+    """A ScaleOut that took too long, or whose script failed: whoever has one of its names is deleted."""
+    doomed = (Remove(pod) for pod in view.workers if pod.name in scale.status.add_pods)
+    return Scaling(replace(scale.status, phase=ScalePhase.FAILED.value), unscaled(view.job.status), tuple(doomed))
+
+
+def unscaled(job: Status) -> Status:
+    """The job's status when nothing is worked on any more."""
+    return replace(job, phase=Phase.RUNNING.value, current_scaler=None)
+
+
+def _next_names(view: View, count: int) -> list[str]:
+    """After the highest of the targets, whoever has those names already."""
+    first = 1 + max(map(index_of, view.job.status.target_workers or ()), default=-1)
+    return [worker_name(view.job.metadata.name, first + offset) for offset in range(count)]
+
+
+def _added(view: View, scale: Scale) -> Scaling:
+    """Those that ran before it began are listed with its own: one that was lost since then is listed still."""
+    job, added = view.job.status, scale.status.add_pods
+    return Scaling(
+        replace(scale.status, phase=ScalePhase.SUCCEEDED.value),
+        replace(unscaled(job), target_workers=[*(job.target_workers or ()), *added]),
+        script=scale.spec.script,
+        listed=(*(job.current_workers or ()), *added),
+    )
 
 
 def _over(view: View, scale: Scale) -> Scaling:
-    job = replace(view.job.status, phase=Phase.RUNNING.value)
-    return Scaling(replace(scale.status, phase=ScalePhase.SUCCEEDED.value), job)
+    return Scaling(replace(scale.status, phase=ScalePhase.SUCCEEDED.value), unscaled(view.job.status))
 
 
 def _victims(view: View, asked: ToDelete) -> list[str]:

@@ -26,6 +26,8 @@ class Pace:
     """From looking at a job until its status is written over, whatever others have made of it meanwhile."""
     retry: float = 1.0
     """After something that did not work."""
+    poll: float = 5.0
+    """Between two looks whether the workers of a ScaleOut run."""
 
 
 QUICK = Pace(
@@ -38,6 +40,7 @@ QUICK = Pace(
     forget=0.5,
     write=0.005,
     retry=0.1,
+    poll=0.1,
 )
 """For tests that do not measure it."""
 

@@ -9,6 +9,7 @@ GROUP_LABEL = "group-name"
 JOB_LABEL = "training-job-name"
 ROLE_LABEL = "training-job-role"
 INDEX_LABEL = "replica-index"
+SCALE_OUT_LABEL = "scaleout-name"
 
 SUSPEND_ANNOTATION = "job-supervisor.kube-ai.io/job-suspended"
 EDL = "/etc/edl"

@@ -67,6 +67,20 @@ class Jobs:
         """How far that is."""
         return str((await self._api.get(f"{self._path}/{kind.lower()}s/{name}")).get("status", {}).get("phase", ""))
 
+    async def scale_outs(self) -> dict[str, Any]:
+        """All of them, by name."""
+        found = await self._api.get(f"{self._path}/scaleouts")
+        return {each["metadata"]["name"]: each for each in found["items"]}
+
+    async def unscale(self, kind: str, name: str) -> None:
+        """Delete that."""
+        await self._api.delete(f"{self._path}/{kind.lower()}s/{name}")
+
+    async def cordon(self, *, unschedulable: bool = True) -> None:
+        """Have no pod bound to the namespace's node, or again."""
+        node = f"/api/v1/nodes/node.{self.namespace.name}"
+        await self._api.patch(node, {"spec": {"unschedulable": unschedulable}})
+
     async def get(self, name: str) -> Any:
         """The job as it is now."""
         return await self._api.get(f"{self._path}/trainingjobs/{name}")

@@ -1,5 +1,6 @@
 """What the supervisor stands on or has to avoid: the stand-in does what the real operator was seen to do."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -376,14 +377,45 @@ async def test_a_scale_in_of_one_waits_for_ten(cluster: Cluster, jobs: Jobs) -> 
 
 
 async def test_a_scale_out_adds_workers(cluster: Cluster, jobs: Jobs) -> None:
-    """Its script runs in the launcher first."""
+    """Beside those that the spec counts; once all of them run its script does, and they are targets."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
-        await jobs.scale("ScaleOut", "more", "j", toAdd={"count": 1}, script='touch "$EDL/scaled"')
+        await jobs.scale("ScaleOut", "more", "j", toAdd={"count": 2}, script='touch "$EDL/scaled"')
         await until(lambda: _scaled(jobs, "ScaleOut", "more", "ScaleSucceeded"), "it is done")
-        await jobs.has_pods("j", *names("j", range(3)))
+        pods = await jobs.has_pods("j", *names("j", range(4)))
+        assert pods["j-worker-3"]["metadata"]["labels"]["scaleout-name"] == "more"
+        status = await jobs.phase("j", "Running", targetWorkers=names("j", range(4), launcher=False))
+        assert not status.get("currentScaler")
+        await until(lambda: _listed(jobs, range(4)), "they are listed")
     assert (jobs.edl("j") / "scaled").exists()
+
+
+async def test_a_scale_out_without_a_script_rewrites_the_list(cluster: Cluster, jobs: Jobs) -> None:
+    """With those that ran before it began: nobody looks at them until it is over."""
+    async with operating(cluster, jobs.namespace.name):
+        await jobs.create("j", 2)
+        await jobs.phase("j", "Running", currentWorkers=names("j", range(2), launcher=False))
+        await jobs.cordon()
+        await jobs.scale("ScaleOut", "more", "j", toAdd={"count": 1}, timeout=60)
+        await jobs.has_pods("j", *names("j", range(3)))
+        await jobs.delete_pod("j-worker-0")
+        await jobs.has_pods("j", *names("j", [1, 2]))
+        await jobs.cordon(unschedulable=False)
+        await until(lambda: _scaled(jobs, "ScaleOut", "more", "ScaleSucceeded"), "it is done")
+        await until(lambda: _listed(jobs, [1, 2]), "the lost one is taken off the list after that")
+
+
+async def test_a_scale_out_that_takes_too_long_takes_back_what_it_has_made(cluster: Cluster, jobs: Jobs) -> None:
+    """The job goes on as before."""
+    async with operating(cluster, jobs.namespace.name):
+        await jobs.create("j", 2)
+        await jobs.phase("j", "Running")
+        await jobs.cordon()
+        await jobs.scale("ScaleOut", "more", "j", toAdd={"count": 1}, timeout=1)
+        await until(lambda: _scaled(jobs, "ScaleOut", "more", "ScaleFailed"), "it has failed")
+        await jobs.has_pods("j", *names("j", range(2)))
+        assert (await jobs.status("j"))["phase"] == "Running"
 
 
 async def test_a_scale_out_whose_script_fails_changes_nothing(cluster: Cluster, jobs: Jobs) -> None:
@@ -395,6 +427,59 @@ async def test_a_scale_out_whose_script_fails_changes_nothing(cluster: Cluster, 
         await until(lambda: _scaled(jobs, "ScaleOut", "more", "ScaleFailed"), "it has failed")
         await jobs.has_pods("j", *names("j", range(2)))
         assert (await jobs.status("j"))["phase"] == "Running"
+
+
+async def test_a_scale_out_that_fails_deletes_whoever_has_its_names(cluster: Cluster, jobs: Jobs) -> None:
+    """A worker that is no target has the next name; so the supervisor makes none where there is such a worker."""
+    async with operating(cluster, jobs.namespace.name, Flaw.EXTRA_WORKER):
+        await jobs.create("j", 2)
+        await jobs.phase("j", "Running")
+        await jobs.has_pods("j", *names("j", range(3)))
+        await jobs.scale("ScaleOut", "more", "j", toAdd={"count": 1}, timeout=1)
+        await until(lambda: _scaled(jobs, "ScaleOut", "more", "ScaleFailed"), "it has failed")
+        await jobs.has_pods("j", *names("j", range(2)))
+
+
+async def test_a_scale_out_that_a_suspension_interrupts_is_taken_up_by_the_next_run(
+    cluster: Cluster, jobs: Jobs
+) -> None:
+    """With its old names, under which it deletes workers of that run; so the supervisor deletes it before a resume."""
+    async with operating(cluster, jobs.namespace.name):
+        await jobs.create("j", 2)
+        await jobs.phase("j", "Running")
+        await jobs.cordon()
+        await jobs.scale("ScaleOut", "more", "j", toAdd={"count": 2}, timeout=1)
+        await jobs.has_pods("j", *names("j", range(4)))
+        await jobs.annotate("j", "true")
+        await jobs.phase("j", "Suspended")
+        await jobs.has_pods("j")
+        await jobs.cordon(unschedulable=False)
+        await jobs.patch("j", {"etReplicaSpecs": {"worker": {"replicas": 4}}})
+        await jobs.annotate("j", None)
+        await jobs.write_status("j", RESUME)
+        await until(lambda: _scaled(jobs, "ScaleOut", "more", "ScaleFailed"), "it has failed")
+        await jobs.has_pods("j", *names("j", range(2)))
+
+
+async def test_what_a_deleted_scale_out_has_made_stays(cluster: Cluster, jobs: Jobs) -> None:
+    """It is listed once it runs, and is no target."""
+    async with operating(cluster, jobs.namespace.name):
+        await jobs.create("j", 2)
+        await jobs.phase("j", "Running")
+        await jobs.cordon()
+        await jobs.scale("ScaleOut", "more", "j", toAdd={"count": 1}, timeout=60)
+        await jobs.has_pods("j", *names("j", range(3)))
+        await jobs.unscale("ScaleOut", "more")
+        await jobs.phase("j", "Running", targetWorkers=names("j", range(2), launcher=False))
+        await jobs.cordon(unschedulable=False)
+        await until(lambda: _listed(jobs, range(3)), "it is listed")
+
+
+async def _listed(jobs: Jobs, workers: Iterable[int]) -> bool:
+    hosts = jobs.edl("j") / "hostfile"
+    return hosts.exists() and hosts.read_text(encoding="utf-8") == "".join(
+        f"{name}:1\n" for name in names("j", workers, launcher=False)
+    )
 
 
 async def _scaled(jobs: Jobs, kind: str, name: str, phase: str) -> bool:
