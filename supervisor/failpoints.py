@@ -44,6 +44,8 @@ class At(StrEnum):
     RUN_SIZED = "run.sized"
     RUN_FREED = "run.freed"
     RUN_STARTED = "run.started"
+    GROWTH_ASKED = "growth.asked"
+    GROWTH_TIDIED = "growth.tidied"
     ORDER_APPLIED = "order.applied"
     PRUNING = "pruning"
     PRUNED = "pruned"

@@ -25,11 +25,13 @@ from supervisor.jobs.kinds import Adapter
 from supervisor.jobs.trainingjob.adapter import Ports as TrainingJobPorts
 from supervisor.jobs.trainingjob.adapter import TrainingJobs
 from supervisor.jobs.trainingjob.objects import KIND as TRAINING_JOB
+from supervisor.jobs.trainingjob.objects import SCALE_OUT
+from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
 from supervisor.settings import Settings
 from supervisor.store.interface import Store, StoreError
 
-_LABELS = frozenset({"training-job-name", "training-job-role", "replica-index"})
+_LABELS = frozenset({"training-job-name", "training-job-role", "replica-index", SCALE_OUT})
 
 
 class OnCluster:
@@ -51,7 +53,9 @@ class OnCluster:
         reviews = Reviews(server, settings.token_audience, clock)
         self.pod_tokens = PodTokens(self._keys, reviews, self.view, settings.agent_account)
         self.training_jobs = TrainingJobWatch(server, self.view, clock)
-        self._shares = Shares(self.view, settings, self.training_jobs.ask, self.placements)
+        self._scale_outs = ScaleOuts(server, self.training_jobs, clock)
+        self.training_jobs.smaller_moved = self._scale_outs.changed = self._tell
+        self._shares = Shares(self.view, settings, self.training_jobs.ask, self.placements, self._scale_outs.growable)
 
     @classmethod
     async def open(cls, kubeconfig: str | None, settings: Settings, clock: Clock) -> Self:
@@ -95,11 +99,13 @@ class OnCluster:
         """
         self._changed = changed
         self._store = store
+        self._may_act = may_act
         self._training_jobs = TrainingJobs(
             TrainingJobPorts(
                 server=self._server,
                 view=self.view,
                 watch=self.training_jobs,
+                scale_outs=self._scale_outs,
                 store=store,
                 may_act=may_act,
                 hosts=hosts,
@@ -120,6 +126,7 @@ class OnCluster:
             **{f"events.{reason}": each.run for reason, each in self._events.followers.items()},
             "keys": self._keys.run,
             "trainingjob.follow": self.training_jobs.follow,
+            "scaleout.follow": self._scale_outs.follow,
         }
 
     @property
@@ -131,6 +138,7 @@ class OnCluster:
             "trainingjob.heed": partial(self.training_jobs.heed, self._store),
             "trainingjob.act": self._training_jobs.run,
             "trainingjob.record": self._training_jobs.record,
+            "scaleout.tidy": partial(self._scale_outs.tidy, self._store, self._may_act),
         }
 
     async def close(self) -> None:

@@ -1,10 +1,10 @@
-"""Which of a cluster's suspended jobs may resume: puts together what `supervisor.decide.capacity` decides from."""
+"""Which of a cluster's jobs may resume or grow: puts together what `supervisor.decide.capacity` decides from."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from supervisor.cluster.rooms import Rooms
 from supervisor.cluster.view import ClusterView
-from supervisor.decide.capacity import Applicant, Promise, share
+from supervisor.decide.capacity import Applicant, Grower, Promise, Running, share
 from supervisor.decide.grant import Grant, waits
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import Ask
@@ -17,38 +17,71 @@ Asks = Callable[[JobName], Ask | None]
 
 Placements = Callable[[JobName], Mapping[Host, Placement] | None]
 
+Growable = Callable[[JobName], int]
+"""How many workers a running job's operator could add to it now without any harm."""
+
 
 class Shares:
     """For all jobs of a cluster."""
 
-    def __init__(self, view: ClusterView, policy: Policy, asks: Asks, placements: Placements) -> None:
+    def __init__(
+        self,
+        view: ClusterView,
+        policy: Policy,
+        asks: Asks,
+        placements: Placements,
+        growable: Growable = lambda _: 0,
+    ) -> None:
         self._view = view
         self._rooms = Rooms(view)
         self._policy = policy
         self._asks = asks
         self._placements = placements
+        self._growable = growable
 
     def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, Grant]:
         """What each of those jobs may do; `noticed` are the nodes that must not be used."""
-        waiting = [job for job in jobs if job.decision.phase is Phase.SUSPENDED and waits(job)]
-        if not waiting:
+        waiting = [job for job in jobs if waits(job)]
+        suspended = [job for job in waiting if job.decision.phase is Phase.SUSPENDED]
+        growers = [grower for job in jobs if (grower := self._grower(job)) is not None]
+        if not suspended and not growers:
             return {}
-        applicants = [Applicant(job, ask) for job in waiting if (ask := self._asks(job.name)) is not None]
+        applicants = [Applicant(job, ask) for job in suspended if (ask := self._asks(job.name)) is not None]
+        starting = [job for job in waiting if job.decision.phase is Phase.WAITING] if growers else []
+        running = Running(
+            growers=growers, starting=[ask for job in starting if (ask := self._asks(job.name)) is not None]
+        )
         promises = [promise for job in jobs if (promise := self._promise(job)) is not None]
-        return share(applicants, promises, self._rooms.nodes(noticed), self._policy)
+        return share(applicants, promises, self._rooms.nodes(noticed), self._policy, running)
+
+    def _grower(self, job: SupervisedJob) -> Grower | None:
+        if not self._policy.growth_delay_seconds or job.decision.phase is not Phase.RUNNING or job.over:
+            return None
+        if job.decision.growing or not (more := self._growable(job.name)):
+            return None
+        ask = self._asks(job.name)
+        places = self._placements(job.name) or {}
+        return None if ask is None else Grower(job=job, ask=ask, more=more, nodes=_nodes(places))
 
     def _promise(self, job: SupervisedJob) -> Promise | None:
-        if job.decision.phase is not Phase.RESUMING or job.over:
+        if job.over or not (job.decision.phase is Phase.RESUMING or job.decision.growing):
             return None
         ask = self._asks(job.name)
         if ask is None:
             return None
         places = self._placements(job.name) or {}
-        unbound = [host for host in job.decision.hosts if not self._bound(places.get(host))]
         launcher = None if job.spec.launcher_host is None else places.get(job.spec.launcher_host)
+        if growth := job.decision.growing:
+            bound = sum(self._bound(place) for host, place in places.items() if host != job.spec.launcher_host)
+            return Promise(job, ask, workers=max(0, growth.workers - bound), launcher=False)
+        unbound = [host for host in job.decision.hosts if not self._bound(places.get(host))]
         return Promise(job, ask, workers=len(unbound), launcher=ask.launcher is not None and not self._bound(launcher))
 
     def _bound(self, place: Placement | None) -> bool:
         """Whether a pod has its room; one that is being deleted is an earlier run's."""
         pod = None if place is None else self._view.pod(place.pod)
         return pod is not None and bool(pod.node) and not pod.over and pod.deleted_at is None
+
+
+def _nodes(places: Mapping[Host, Placement]) -> frozenset[Host]:
+    return frozenset(place.node for place in places.values() if place.node)

@@ -125,6 +125,7 @@ class Control:
                 granted=grant.hosts,
                 probe=grant.probe,
                 held_up=grant.held_up,
+                more=grant.more,
                 rank_zero=rank_zero,
                 since=max(self._since, self._ports.facts.caught_up_at),
             )

@@ -1,14 +1,15 @@
-"""Which suspended jobs of a cluster may resume, and at what size: one function over all of them."""
+"""Which suspended jobs of a cluster may resume, which running ones grow, and at what size: one function over all."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from supervisor.decide.fit import NODE_NAME
 from supervisor.decide.grant import Grant
 from supervisor.decide.ledger import Ledger, scarce
 from supervisor.decide.policy import Policy
 from supervisor.decide.probe import probe_at, probe_size
-from supervisor.domain.capacity import Ask, NodeRoom
+from supervisor.domain.capacity import Ask, Demand, NodeRoom, Operator, Requirement
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 
@@ -28,7 +29,7 @@ class Applicant:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A job that is resuming: so many of its workers, and perhaps its launcher, are not bound to a node yet."""
+    """A job that is resuming or growing: so many workers, and perhaps its launcher, are not bound to a node yet."""
 
     job: SupervisedJob
     ask: Ask
@@ -42,6 +43,24 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grower:
+    """A job that runs and could have so many workers `more`; `nodes` are those that its own are on."""
+
+    job: SupervisedJob
+    ask: Ask
+    more: int
+    nodes: frozenset[Host] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """The jobs that may grow, and what those ask for whose pods their operator has made and that do not run yet."""
+
+    growers: Sequence[Grower] = ()
+    starting: Sequence[Ask] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
     """`usable` may be counted on; `doomed` will be reclaimed, and are what the scheduler may bind pods to even so."""
 
@@ -50,12 +69,17 @@ class Nodes:
 
 
 def share(
-    applicants: Iterable[Applicant], promises: Collection[Promise], nodes: Nodes, policy: Policy
+    applicants: Collection[Applicant],
+    promises: Collection[Promise],
+    nodes: Nodes,
+    policy: Policy,
+    running: Running = Running(),
 ) -> Mapping[JobName, Grant]:
     """What each job may do; one that may do nothing and has nothing to say is left out.
 
     The longest waiting comes first, each gets all it needs or nothing, and what was promised to a job that is resuming
-    is kept for it. A job waits, whatever room there is, while a doomed node could take one of its pods.
+    or growing is kept for it. A job waits, whatever room there is, while a doomed node could take one of its pods.
+    Growing is worth less than starting: nobody grows by a kind of capacity that a job waits for or is about to get.
     """
     usable, doomed = _ledger(nodes.usable, promises), Ledger(nodes.doomed)
     granted: dict[JobName, Grant] = {}
@@ -70,7 +94,8 @@ def share(
             busy |= _kind(each.ask)
         else:
             unmet.append(each)
-    return {**granted, **_probes(unmet, busy, policy)}
+    wanted = {name for ask in (*(each.ask for each in applicants), *running.starting) for name in _kind(ask)}
+    return {**granted, **_probes(unmet, busy, policy), **_growths(running.growers, busy | wanted, usable, doomed)}
 
 
 def first_hosts(job: SupervisedJob, count: int) -> frozenset[Host]:
@@ -106,6 +131,27 @@ def _probes(unmet: Iterable[Applicant], busy: Collection[str], policy: Policy) -
             taken |= kind
             offered[each.job.name] = Grant(first_hosts(each.job, size), probe=True)
     return offered
+
+
+def _growths(
+    growers: Iterable[Grower], wanted: Collection[str], usable: Ledger, doomed: Ledger
+) -> Mapping[JobName, Grant]:
+    """As much as there is of what is left: each host that a job has again is worth having."""
+    granted: dict[JobName, Grant] = {}
+    for each in sorted(growers, key=lambda each: each.job.name):
+        worker = _elsewhere(each.ask.worker, each.nodes)
+        free = _kind(each.ask).isdisjoint(wanted) and not doomed.has_room(worker)
+        if free and (count := usable.take(Ask(worker=worker), 1, each.more)):
+            granted[each.job.name] = Grant(more=count)
+    return granted
+
+
+def _elsewhere(demand: Demand, nodes: frozenset[Host]) -> Demand:
+    """The same where no other pod of the job is, if it asks for that."""
+    if not demand.apart or not nodes:
+        return demand
+    other = Requirement(key=NODE_NAME, operator=Operator.NOT_IN, values=nodes)
+    return replace(demand, affinity=tuple((*term, other) for term in demand.affinity or ((),)))
 
 
 def _kind(ask: Ask) -> frozenset[str]:

@@ -12,7 +12,9 @@ PODS = "pods"
 ONE_POD = 1000
 """Every pod takes one of a node's `pods`, in thousandths as everything."""
 
-_NODE_NAME = "metadata.name"
+NODE_NAME = "metadata.name"
+"""What a requirement on a node's own name is on."""
+
 _KEEPS_OFF = (Effect.NO_SCHEDULE, Effect.NO_EXECUTE)
 _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 
@@ -58,7 +60,7 @@ def _meets(term: tuple[Requirement, ...], room: NodeRoom) -> bool:
 
 
 def _holds(requirement: Requirement, room: NodeRoom) -> bool:
-    value = room.name if requirement.key == _NODE_NAME else room.labels.get(requirement.key)
+    value = room.name if requirement.key == NODE_NAME else room.labels.get(requirement.key)
     return _OPERATORS[requirement.operator](value, requirement.values)
 
 

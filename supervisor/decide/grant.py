@@ -14,12 +14,13 @@ class Grant:
     """The hosts that a job may start on, or grow by.
 
     `probe`: nothing is known to be there for it, it may only try. `held_up`: nothing is granted, since a node that will
-    be reclaimed could take its pods.
+    be reclaimed could take its pods. `more` is how many workers the operator of a job that runs may add to it.
     """
 
     hosts: frozenset[Host] = frozenset()
     probe: bool = False
     held_up: bool = False
+    more: int = 0
 
 
 def grants(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from supervisor.decide.growth import grown_by_operator
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.reasons import (
     below_minimum,
@@ -124,7 +125,8 @@ def _restarted(s: Situation, before: Decision) -> Decision:
     """
     observed = s.job.observed
     if observed.run > before.run:
-        return replace(before, run=observed.run, reason=running(observed.run, len(before.hosts - before.exclusions)))
+        reason = running(observed.run, len(before.hosts - before.exclusions))
+        return replace(before, run=observed.run, reason=reason, growth=None)
     failed = observed.run == before.run and not observed.running and observed.exit_code not in (None, 0)
     if failed:
         return replace(before, reason=retrying(observed))
@@ -140,7 +142,7 @@ def _sized(s: Situation, before: Decision) -> Decision:
         before = replace(before, window_until=None, reason=_running(before))
     if before.phase is Phase.SHRINKING:
         return replace(before, phase=Phase.RUNNING, reason=_running(before)) if _is_in_place(s, before) else before
-    return _grown(s, before)
+    return grown_by_operator(s, before) if s.job.spec.operated else _grown(s, before)
 
 
 def _is_in_place(s: Situation, before: Decision) -> bool:

@@ -7,6 +7,7 @@ not depend on how often it is called.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from supervisor.decide.growth import grows_at
 from supervisor.decide.live import live
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
@@ -16,7 +17,16 @@ from supervisor.decide.stopping import everyone_at, stop_deadline, stopping
 from supervisor.decide.waiting import WAITS, run_is_possible, start_at, wait
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Observed, Phase, Spec, SupervisedJob
-from supervisor.domain.order import Action, EndJob, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
+from supervisor.domain.order import (
+    Action,
+    AddHosts,
+    EndJob,
+    RemoveHosts,
+    SetHostList,
+    StartRun,
+    StopProcesses,
+    SuspendRun,
+)
 
 _MOST_TRANSITIONS = 8
 
@@ -82,6 +92,10 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
         todo.append(SetHostList(decision.hosts, decision.exclusions))
     if observed.run < decision.run:
         todo.append(StartRun(decision.run))
+    # Not before the launcher has confirmed its list: by then it leaves out whom it cannot reach.
+    if decision.growing and decision.phase is Phase.RUNNING and observed.applied >= decision.generation:
+        growth = decision.growing
+        todo.append(AddHosts(decision.run, growth.workers, growth.number, growth.until))
     return tuple(todo)
 
 
@@ -147,10 +161,17 @@ def _instants(s: Situation, decision: Decision) -> list[float | None]:
         return [end, start_at(s, decision) if s.view.granted else None]
     if decision.phase is Phase.STOPPING and decision.stop is not None:
         return [everyone_at(s, decision.stop), stop_deadline(s, decision.stop)]
-    grow = None if decision.capacity_since is None else decision.capacity_since + s.policy.resume_delay_seconds
+    grow = None if decision.capacity_since is None else _grows_at(s, decision)
+    asked = None if decision.growing is None else decision.growing.until
     lost = None if decision.below_min_since is None else decision.below_min_since + s.policy.lost_grace_seconds
     removed = [_removed_at(s, host) for host in decision.exclusions & s.doomed] if s.job.spec.operated else []
-    return [decision.window_until, decision.resume_until, grow, lost, *removed]
+    return [decision.window_until, decision.resume_until, grow, asked, lost, *removed]
+
+
+def _grows_at(s: Situation, decision: Decision) -> float:
+    if s.job.spec.operated and decision.phase is Phase.RUNNING:
+        return grows_at(decision, s.policy)
+    return (decision.capacity_since or 0.0) + s.policy.resume_delay_seconds
 
 
 _HANDLERS: Mapping[Phase, Callable[[Situation], Decision]] = {

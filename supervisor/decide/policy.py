@@ -64,6 +64,15 @@ class Policy:
             "some capacity only appears for pending pods; for RESUME_TIMEOUT_SECONDS, then later and later. 0: never.",
         ),
     ] = 300.0
+    growth_delay_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="A cluster's job that was resumed smaller grows while it runs once room that no job waits for "
+            "has lasted this long, as each growth pauses all its processes; twice as long after a growth that failed, "
+            "then four times, up to 32 times. 0: never.",
+        ),
+    ] = 30.0
     default_lead_seconds: Annotated[
         float, Meta(gt=0, description="Stands in where a source names no time: five minutes on ECS.")
     ] = 300.0

@@ -53,6 +53,21 @@ def joined(hosts: Collection[Host], workers: int) -> str:
     return f"{_names(hosts)} joined; {workers} hosts."
 
 
+def growing(workers: int, spec: Spec) -> str:
+    """An operator is asked for more."""
+    return f"There is room again: asking for {workers} of {spec.requested_workers} requested hosts."
+
+
+def grown(workers: int, spec: Spec) -> str:
+    """They have come."""
+    return f"Going on with {workers} of {spec.requested_workers} requested hosts."
+
+
+def growth_failed(workers: int, left: int) -> str:
+    """They have not."""
+    return f"There were no {workers} hosts in time; going on with {left}, and asking again later."
+
+
 def withdrawn(hosts: Collection[Host], workers: int) -> str:
     """Notices were taken back."""
     return f"{_names(hosts)} will not be reclaimed after all; {workers} hosts."

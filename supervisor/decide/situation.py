@@ -26,9 +26,9 @@ class View:
     """What a decision about one job may look at, besides the job itself.
 
     `notices` are the hosts that must not be used; `gone` those that run nowhere any more, which what is stored of the
-    job may tell a moment later; `granted`, `probe` and `held_up` are the job's `Grant`. `since` is when this supervisor
-    began to hear of notices, at its start or after an outage of its store (Unix seconds): what was announced before
-    comes a moment later.
+    job may tell a moment later; `granted`, `probe`, `held_up` and `more` are the job's `Grant`. `since` is when this
+    supervisor began to hear of notices, at its start or after an outage of its store (Unix seconds): what was announced
+    before comes a moment later.
     """
 
     notices: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
@@ -36,6 +36,7 @@ class View:
     granted: frozenset[Host] = frozenset()
     probe: bool = False
     held_up: bool = False
+    more: int = 0
     rank_zero: RankZero = RankZero(connected=True, since=0.0)
     since: float = 0.0
 

@@ -23,6 +23,7 @@ def stop(s: Situation, reason: str) -> Decision:
         waiting_since=None,
         capacity_since=None,
         resume_until=None,
+        growth=None,
     )
 
 

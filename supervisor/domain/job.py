@@ -113,6 +113,21 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Workers that a job's operator is to add to a run.
+
+    `workers` is how many the run is to have then, 0 while none are asked for; `number` tells one try from another. A
+    try is given up at `until`, and after one that was there is none before `until`. `failed` counts those one after
+    another. Instants are Unix seconds.
+    """
+
+    workers: int
+    number: int
+    until: float
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What control decided. Written by control only; `generation` grows with every change.
 
@@ -135,11 +150,17 @@ class Decision:
     failed_resumes: int = 0
     not_before: float | None = None
     stop: Stop | None = None
+    growth: Growth | None = None
 
     @property
     def probing(self) -> bool:
         """It resumes though nothing is known to be there for it: it tries, and is still waiting."""
         return self.phase is Phase.RESUMING and self.waiting_since is not None
+
+    @property
+    def growing(self) -> Growth | None:
+        """What its operator is asked to add at present."""
+        return self.growth if self.growth is not None and self.growth.workers else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,16 @@ class RemoveHosts:
 
 
 @dataclass(frozen=True, slots=True)
+class AddHosts:
+    """Have the operator add workers to run `run`, so that it has that many; try `number`, given up at `until`."""
+
+    run: int
+    workers: int
+    number: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class StopProcesses:
     """Have those processes of run `run` stop that have no stream to hear of it."""
 
@@ -76,4 +86,4 @@ class EndJob:
     """Nothing will be started again."""
 
 
-Action = SetHostList | StartRun | SuspendRun | RemoveHosts | StopProcesses | EndJob
+Action = SetHostList | StartRun | SuspendRun | RemoveHosts | AddHosts | StopProcesses | EndJob

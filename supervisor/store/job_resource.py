@@ -12,6 +12,7 @@ from supervisor.domain.job import (
     AcknowledgementKind,
     Decision,
     Framework,
+    Growth,
     Observed,
     Phase,
     Result,
@@ -111,6 +112,15 @@ class StopBody(Body, frozen=True, kw_only=True):
     everyone: bool
 
 
+class GrowthBody(Body, frozen=True, kw_only=True):
+    """See `Growth`."""
+
+    workers: int
+    number: int
+    until: datetime
+    failed: int
+
+
 class DecisionBody(Body, frozen=True, kw_only=True):
     """See `Decision`, without its hosts."""
 
@@ -127,6 +137,7 @@ class DecisionBody(Body, frozen=True, kw_only=True):
     resume_until: datetime | None = None
     not_before: datetime | None = None
     stop: StopBody | None = None
+    growth: GrowthBody | None = None
 
 
 class JobStatus(Body, frozen=True, kw_only=True):
@@ -284,7 +295,7 @@ def _observed(status: JobStatus) -> Observed:
 
 
 def _decision_body(decision: Decision) -> DecisionBody:
-    stop = decision.stop
+    stop, growth = decision.stop, decision.growth
     return DecisionBody(
         generation=decision.generation,
         phase=decision.phase,
@@ -301,11 +312,16 @@ def _decision_body(decision: Decision) -> DecisionBody:
         stop=None
         if stop is None
         else StopBody(run=stop.run, generation=stop.generation, since=instant(stop.since), everyone=stop.everyone),
+        growth=None
+        if growth is None
+        else GrowthBody(
+            workers=growth.workers, number=growth.number, until=instant(growth.until), failed=growth.failed
+        ),
     )
 
 
 def _decision(status: JobStatus) -> Decision:
-    body, stop = status.decision, status.decision.stop
+    body, stop, growth = status.decision, status.decision.stop, status.decision.growth
     return Decision(
         generation=body.generation,
         phase=body.phase,
@@ -324,6 +340,9 @@ def _decision(status: JobStatus) -> Decision:
         stop=None
         if stop is None
         else Stop(run=stop.run, generation=stop.generation, since=stop.since.timestamp(), everyone=stop.everyone),
+        growth=None
+        if growth is None
+        else Growth(workers=growth.workers, number=growth.number, until=growth.until.timestamp(), failed=growth.failed),
     )
 
 

@@ -24,6 +24,8 @@ class Scene(Enum):
     """Two of four hosts are noticed, three are needed: STOP, suspended, resumed elsewhere."""
     SHRINKING = auto()
     """One of four hosts is noticed, two are needed: one change of the host list."""
+    GROWING = auto()
+    """A job that was resumed with two of four hosts gets the others back while it runs."""
     PLAIN = auto()
     """Nothing is reclaimed."""
     STUBBORN = auto()
@@ -128,7 +130,11 @@ _CLUSTER_SHRINK = (
     *_each(Supervisor.ORDER_APPLIED, Scene.SHRINKING, 1),
     *_each(Supervisor.POD_REMOVED, Scene.SHRINKING, 1),
 )
-ON_CLUSTER = (*_CLUSTER_STOP, *_CLUSTER_SHRINK)
+_CLUSTER_GROW = (
+    Armed(Supervisor.GROWTH_ASKED, Scene.GROWING, brief=True),
+    *_each(Supervisor.GROWTH_TIDIED, Scene.GROWING, 1),
+)
+ON_CLUSTER = (*_CLUSTER_STOP, *_CLUSTER_SHRINK, *_CLUSTER_GROW)
 """Of a supervisor that looks after a TrainingJob: around each request that changes something."""
 
 AGENT = (

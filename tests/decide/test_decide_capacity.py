@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.capacity import Applicant, Nodes, Promise, first_hosts, share
+from supervisor.decide.capacity import Applicant, Grower, Nodes, Promise, Running, first_hosts, share
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import NodeRoom
-from supervisor.domain.ids import JobName, cluster_job
+from supervisor.domain.capacity import Ask, Demand, NodeRoom, Operator, Requirement
+from supervisor.domain.ids import Host, JobName, cluster_job
+from supervisor.domain.job import Phase
 from tests.decide.capacity_builders import (
     CORDON,
     EVERYTHING,
@@ -34,8 +35,21 @@ def _shared(
     doomed: tuple[NodeRoom, ...] = (),
     promises: tuple[Promise, ...] = (),
     policy: Policy = NEVER,
+    running: Running = Running(),  # noqa: B008 - frozen
 ) -> dict[JobName, Grant]:
-    return dict(share(applicants, promises, Nodes(usable=nodes, doomed=doomed), policy))
+    return dict(share(applicants, promises, Nodes(usable=nodes, doomed=doomed), policy, running))
+
+
+def _growing(*growers: Grower, starting: tuple[Ask, ...] = ()) -> Running:
+    return Running(growers=growers, starting=starting)
+
+
+def _grower(name: str, more: int, *on: str, worker: Demand | None = None) -> Grower:
+    """A job that runs on those nodes, on workers of one GPU each unless something else is said."""
+    job = waiting(name)
+    decision = replace(job.decision, phase=Phase.RUNNING, waiting_since=None)
+    ask = Ask(worker=worker or demand(1), launcher=demand(cpu=90))
+    return Grower(job=replace(job, decision=decision), ask=ask, more=more, nodes=frozenset(map(Host, on)))
 
 
 def _workers(granted: dict[JobName, Grant]) -> dict[JobName, int]:
@@ -207,3 +221,50 @@ def test_equally_long_waiting_jobs_have_their_names_order(*, reverse: bool) -> N
     """And not that of the store."""
     pair = [applicant("a", 3, 3), applicant("b", 3, 3)]
     assert _workers(_shared(*(reversed(pair) if reverse else pair), nodes=[room("n1", 3)])) == {A: 3}
+
+
+def test_a_job_that_runs_grows_by_what_is_left() -> None:
+    """All that it lacks or what there is, in the order of their names; the launcher is there already."""
+    assert _shared(nodes=[room("n1", 4, cpu=1)], running=_growing(_grower("a", 2))) == {A: Grant(more=2)}
+    pair = _growing(_grower("b", 2), _grower("a", 3))
+    assert _shared(nodes=[room("n1", 4)], running=pair) == {A: Grant(more=3), B: Grant(more=1)}
+    assert _shared(nodes=[room("n1", 0)], running=pair) == {}
+
+
+def test_nobody_grows_while_a_job_of_that_kind_waits() -> None:
+    """Whether it gets what there is, is held up, or has too little: it could use it. Nor while one starts."""
+    grows, nodes = _growing(_grower("a", 1)), [room("n1", 5)]
+    assert _shared(applicant("b", 4, 4), nodes=nodes, running=grows) == {B: Grant(worker_names(4))}
+    assert _shared(applicant("b", 8, 8), nodes=nodes, running=grows) == {}
+    doomed = (room("n2", 0, cpu=1, scarce="other"),)
+    held = applicant("b", 1, 1, launcher=demand(cpu=1))
+    assert _shared(held, nodes=nodes, doomed=doomed, running=grows) == {B: Grant(held_up=True)}
+    starting = _growing(_grower("a", 1), starting=(Ask(worker=demand(8)),))
+    assert _shared(nodes=nodes, running=starting) == {}
+    assert _shared(nodes=nodes, running=grows, promises=(promise(applicant("b"), workers=1),)) == {}
+    elsewhere = Ask(worker=demand(8, scarce="amd.com/gpu"))
+    other = _growing(_grower("a", 1), starting=(elsewhere,))
+    assert _shared(nodes=nodes, running=other) == {A: Grant(more=1)}
+
+
+def test_nobody_grows_while_a_doomed_node_could_take_the_new_worker() -> None:
+    """It would be left out as soon as it ran."""
+    grows = _growing(_grower("a", 1))
+    assert _shared(nodes=[room("n1", 4)], doomed=(room("n2", 1),), running=grows) == {}
+    assert _shared(nodes=[room("n1", 4)], doomed=(room("n2", 0),), running=grows) == {A: Grant(more=1)}
+
+
+def test_room_that_a_growing_job_was_promised_is_kept() -> None:
+    """For the workers that have no node yet."""
+    grows = promise(applicant("a"), workers=2)
+    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 4)], promises=(grows,))) == {B: 2}
+
+
+@pytest.mark.parametrize("affinity", [(), ((Requirement(key="pool", operator=Operator.IN, values=frozenset("x")),),)])
+def test_workers_that_want_a_node_each_grow_onto_others(affinity: tuple[tuple[Requirement, ...], ...]) -> None:
+    """The nodes that the job is on are taken, whatever room they have."""
+    apart = demand(1, apart=True, affinity=affinity)
+    nodes = [room(name, 4, labels=labelled(pool="x")) for name in ("n1", "n2", "n3")]
+    grows = _growing(_grower("a", 4, "n1", worker=apart))
+    assert _shared(nodes=nodes, running=grows) == {A: Grant(more=2)}
+    assert _shared(nodes=nodes, running=_growing(_grower("a", 4, "n1", "n2", "n3", worker=apart))) == {}

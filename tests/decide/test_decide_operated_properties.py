@@ -15,7 +15,7 @@ from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, Result, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.domain.order import RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
+from supervisor.domain.order import AddHosts, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
 from tests.decide.decide_builders import POLICY, T0, first, notice, observing, spec, waiting_job
 
 LAUNCHER = Host("launcher")
@@ -33,11 +33,14 @@ class World:
     granted: frozenset[Host] = frozenset()
     rank_zero: RankZero = field(default_factory=partial(RankZero, connected=True, since=T0))
     below_since: float | None = None
+    more: int = 0
+    to_add: AddHosts | None = None
 
     def view(self) -> View:
         """Its own notices alone."""
         notices = {host: each for host, each in self.notices.items() if host in self.job.own_hosts}
-        return View(notices=notices, granted=self.granted, rank_zero=self.rank_zero)
+        more = 0 if self.job.decision.growing else self.more
+        return View(notices=notices, granted=self.granted, more=more, rank_zero=self.rank_zero)
 
     def think(self) -> None:
         """Decides once, and checks that and that it would not decide otherwise a moment later."""
@@ -47,7 +50,22 @@ class World:
         again = plan(after, view, self.now, POLICY)
         assert again.decision == planned.decision
         self._check(before, after, planned)
+        self._grows_for_a_reason(before, after)
+        self.to_add = next((action for action in planned.actions if isinstance(action, AddHosts)), None)
         self.job = after
+
+    def _grows_for_a_reason(self, before: SupervisedJob, after: SupervisedJob) -> None:
+        was, growth = before.decision.growth, after.decision.growth
+        if growth is not None:
+            assert after.decision.phase in LIVE
+            assert before.decision.run == after.decision.run
+        if growth is not None and growth.workers and growth != was:
+            assert was is None or not was.workers
+            assert after.decision.phase is Phase.RUNNING
+            assert not after.decision.exclusions
+            assert not after.decision.hosts & self.notices.keys()
+            assert growth.workers == len(after.decision.hosts) + self.more
+            assert was is None or self.now >= was.until
 
     def _check(self, before: SupervisedJob, after: SupervisedJob, planned: Plan) -> None:
         decision, observed = after.decision, after.observed
@@ -92,6 +110,14 @@ class World:
                     assert decision.stop.everyone
                 case SetHostList(hosts, exclusions):
                     assert (hosts, exclusions) == (decision.hosts, decision.exclusions)
+                case AddHosts(run, workers, number, until):
+                    assert (decision.phase, run) == (Phase.RUNNING, observed.run)
+                    growth = decision.growing
+                    assert growth is not None
+                    assert (growth.workers, growth.number, growth.until) == (workers, number, until)
+                    assert observed.applied >= decision.generation
+                    assert len(decision.hosts) < workers
+                    assert self.now < until
                 case RemoveHosts(_, hosts):
                     assert hosts <= decision.exclusions & self.notices.keys()
                     for host in hosts:
@@ -147,6 +173,25 @@ class World:
         """There is room for so many, or none for as many as it needs."""
         self.granted = first(count) if count >= self.job.spec.start_workers else frozenset()
 
+    def could_add(self, count: int) -> None:
+        """The operator could add so many, and nobody else waits for the room."""
+        self.more = count
+
+    def adds(self, count: int) -> None:
+        """The operator has added some of what it was asked for; perhaps long after that."""
+        if self.to_add is not None and self.job.observed.running:
+            new = [Host(f"n{number}") for number in range(1, 20) if Host(f"n{number}") not in self.job.observed.hosts]
+            self.job = observing(self.job, hosts=self.job.observed.hosts.union(new[:count]))
+
+    def grows(self) -> None:
+        """Room lasts until the operator is asked, which has its launcher's word."""
+        self.more = 2
+        for _ in range(2):
+            self.think()
+            self.passes(POLICY.growth_delay_seconds)
+        self.obeys()
+        self.think()
+
     def rank_zero_is(self, connected: bool) -> None:  # noqa: FBT001 - a state, and the only one
         """Rank 0's stream comes or goes."""
         self.rank_zero = RankZero(connected=connected, since=self.now)
@@ -181,6 +226,9 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
     _happening(World.noticed, number=_NUMBERS, left=st.just(120.0)),
     _happening(World.spared, number=st.integers(0, 8)),
     _happening(World.grants, count=st.integers(0, SIZE)),
+    _happening(World.could_add, count=st.integers(0, 3)),
+    _happening(World.adds, count=st.integers(1, 3)),
+    st.just(World.grows),
     _happening(World.rank_zero_is, connected=st.booleans()),
     _happening(World.passes, seconds=st.sampled_from([0.1, 1.25, 2.0, 5.0, 30.0, 120.0, 400.0])),
     _happening(World.passes, seconds=st.sampled_from([1.25, 5.0])),
@@ -224,6 +272,7 @@ def test_an_operated_job_through_anything(world: World, events: list[Event]) -> 
         world.think()
     world.notices.clear()
     world.grants(SIZE)
+    world.could_add(0)
     for _ in range(40):
         phase = world.job.decision.phase
         if phase is Phase.STOPPING:

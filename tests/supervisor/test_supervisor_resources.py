@@ -21,6 +21,7 @@ from supervisor.domain.job import (
     AcknowledgementKind,
     Decision,
     Framework,
+    Growth,
     Observed,
     Phase,
     Result,
@@ -86,6 +87,7 @@ OBSERVED = st.builds(
         at=INSTANTS,
     ),
 )
+GROWTHS = st.none() | st.builds(Growth, workers=COUNTS, number=COUNTS, until=INSTANTS, failed=COUNTS)
 STOPS = st.none() | st.builds(Stop, run=COUNTS, generation=COUNTS, since=INSTANTS, everyone=st.booleans())
 
 
@@ -111,6 +113,7 @@ def decisions(draw: st.DrawFn) -> Decision:
             failed_resumes=COUNTS,
             not_before=MAYBE,
             stop=STOPS,
+            growth=GROWTHS,
         )
     )
     return decision

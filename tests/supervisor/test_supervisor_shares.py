@@ -13,7 +13,7 @@ from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import Ask
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.job import Growth, Phase, SupervisedJob
 from supervisor.domain.placement import Placement
 from tests.decide.capacity_builders import CORDON, EVERYTHING, SPOT, demand, waiting, worker_names
 from tests.supervisor.cluster_scene import GPU, ClusterScene, cluster_scene
@@ -83,10 +83,15 @@ class _Jobs:
         self.places: dict[JobName, Mapping[Host, Placement]] = {}
         self._understood = understood
         self.asked = 0
-        self._shares = Shares(scene.view, Policy(probe_seconds=0), self._ask, self.places.get)
+        self.more: dict[JobName, int] = {}
+        growable = self._growable
+        self._shares = Shares(scene.view, Policy(probe_seconds=0), self._ask, self.places.get, growable)
 
     def granted(self, jobs: Sequence[SupervisedJob], *noticed: str) -> Mapping[JobName, Grant]:
         return self._shares.granted(jobs, {Host(name) for name in noticed})
+
+    def _growable(self, name: JobName) -> int:
+        return self.more.get(name, 0)
 
     def _ask(self, _name: JobName) -> Ask | None:
         self.asked += 1
@@ -143,3 +148,41 @@ async def test_a_resuming_job_keeps_room_for_pods_that_have_none_yet(scene: Clus
     }
     scene.now(replace(pod, deleted_at=datetime.now(UTC)))
     assert jobs.granted([replace(job, spec=replace(job.spec, min_workers=1)), resuming]) == {}
+
+
+def _running(name: str, workers: int, growth: Growth | None = None) -> SupervisedJob:
+    job = _resuming(name, workers)
+    return replace(job, decision=replace(job.decision, phase=Phase.RUNNING, growth=growth))
+
+
+async def test_a_job_that_could_grow_gets_what_nobody_waits_for(scene: ClusterScene) -> None:
+    """Nothing while another one waits or is about to start, nor one that shrinks or has been asked for already."""
+    scene.node("n1", gpus=4)
+    jobs, job = _Jobs(scene), _running("a", 2)
+    assert jobs.granted([job]) == {}
+    assert jobs.asked == 0
+    jobs.more[job.name] = 2
+    assert jobs.granted([job]) == {job.name: Grant(more=2)}
+    starting = replace(waiting("b"), decision=replace(waiting("b").decision, phase=Phase.WAITING))
+    assert jobs.granted([job, starting]) == {}
+    assert jobs.granted([job, waiting("b", 8, 8)]) == {}
+    assert jobs.granted([job, _resuming("b", 1)]) == {}
+    shrinking = replace(job, decision=replace(job.decision, phase=Phase.SHRINKING))
+    assert jobs.granted([shrinking]) == {}
+    assert jobs.granted([_running("a", 2, Growth(workers=4, number=7, until=0.0))]) == {}
+
+
+async def test_a_growing_job_keeps_room_for_workers_that_have_none_yet(scene: ClusterScene) -> None:
+    """By how many it is to have; its launcher is none of them."""
+    scene.node("n1", gpus=5)
+    jobs, growing, other = _Jobs(scene), _running("b", 2, Growth(workers=3, number=7, until=0.0)), waiting("a", 3, 4)
+    pods = [scene.pod(f"b-{number}", "n1") for number in range(2)]
+    launcher = scene.pod("b-launcher", "n1", gpus=0)
+    growing = replace(growing, spec=replace(growing.spec, launcher_host=Host("launcher")))
+    places = {Host(f"b-{number}"): Placement(pod.metadata.uid, Host("n1")) for number, pod in enumerate(pods)}
+    jobs.places[growing.name] = {**places, Host("launcher"): Placement(launcher.metadata.uid, Host("n1"))}
+    assert jobs.granted([other, growing]) == {}
+    third = scene.pod("b-2", "n1")
+    jobs.places[growing.name] = {**places, Host("b-2"): Placement(third.metadata.uid, Host("n1"))}
+    two = replace(other, spec=replace(other.spec, min_workers=2))
+    assert jobs.granted([two, growing]) == {other.name: Grant(worker_names(2))}

@@ -17,7 +17,7 @@ COMMAND = (
     "horovodrun -np $((${workers}*${gpus})) --min-np $((${minWorkers}*${gpus})) --max-np $((${maxWorkers}*${gpus}))"
     " --host-discovery-script /etc/edl/discover_hosts.sh python train.py"
 )
-LABELS = frozenset({"training-job-name", "training-job-role", "replica-index"})
+LABELS = frozenset({"training-job-name", "training-job-role", "replica-index", "scaleout-name"})
 
 
 def spec(workers: int = 8, *, command: str = COMMAND, size: int | None = None, **more: Any) -> dict[str, Any]:

@@ -15,13 +15,23 @@ from supervisor.cluster.objects import Pod
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
-from supervisor.domain.order import Action, EndJob, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
+from supervisor.domain.order import (
+    Action,
+    AddHosts,
+    EndJob,
+    RemoveHosts,
+    SetHostList,
+    StartRun,
+    StopProcesses,
+    SuspendRun,
+)
 from supervisor.failpoints import At
 from supervisor.jobs.trainingjob import legacy
 from supervisor.jobs.trainingjob.changes import SUSPENSION, TIMED_OUT, Changes
 from supervisor.jobs.trainingjob.events import Recorder
 from supervisor.jobs.trainingjob.latest import Latest
-from supervisor.jobs.trainingjob.objects import JobPhase
+from supervisor.jobs.trainingjob.objects import EXCLUDED, JobPhase
+from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 from supervisor.jobs.trainingjob.seen import Seen
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
 from supervisor.store.interface import Store, StoreUnavailableError
@@ -50,6 +60,7 @@ class Ports:
     server: ApiServer
     view: ClusterView
     watch: TrainingJobWatch
+    scale_outs: ScaleOuts
     store: Store
     may_act: Callable[[], bool]
     hosts: Callable[[JobName], Collection[Host]]
@@ -74,7 +85,8 @@ class TrainingJobs:
         self._changes = Changes(ports.server, ports.watch.collection, ports.view.pod_collection, ports.watch.wrote)
         # Apart: a launcher that does not answer must not hold up a suspension.
         self._lanes: tuple[tuple[tuple[type[Action], ...], Latest[_Order]], ...] = (
-            ((SuspendRun, EndJob, StartRun), Latest(self._obey)),
+            # Nobody is to ask for more workers of a job that is about to resume.
+            ((SuspendRun, EndJob, StartRun, AddHosts), Latest(self._obey)),
             ((SetHostList, RemoveHosts), Latest(self._obey)),
             ((StopProcesses,), Latest(self._obey)),
         )
@@ -133,12 +145,20 @@ class TrainingJobs:
                 return await self._suspend(seen, job)
             case EndJob():
                 await self._changes.suspend(seen, TIMED_OUT)
+                return None
             case StartRun():
                 return await self._start(seen, job)
+            case _:
+                return await self._do_to_run(seen, job, action)
+
+    async def _do_to_run(self, seen: Seen, job: SupervisedJob, action: Action) -> float | None:
+        match action:
             case SetHostList() if job.decision.phase is not Phase.RESUMING:
-                await self._leave_out(seen, job)
+                return await self._leave_out(seen, job)
             case RemoveHosts(run, hosts):
                 return await self._remove(seen, job, run, hosts)
+            case AddHosts():
+                return await self._add(seen, job, action)
             case StopProcesses():
                 return await self._stop_processes(seen, job)
         return None
@@ -154,21 +174,34 @@ class TrainingJobs:
     async def _start(self, seen: Seen, job: SupervisedJob) -> float | None:
         """Looked at until the run is there: the operator may write its old status over ours."""
         if seen.job.phase is JobPhase.SUSPENDED:
+            if not await self._ports.scale_outs.gone(job.uid):
+                return _RETRY_SECONDS
             await self._changes.resume(seen, len(job.decision.hosts), job.spec.requested_workers)
         else:
             await self._in_place(job)
         return _RETRY_SECONDS
 
-    async def _leave_out(self, seen: Seen, job: SupervisedJob) -> None:
+    async def _add(self, seen: Seen, job: SupervisedJob, asked: AddHosts) -> float | None:
+        """Tried until another thing is decided: the operator may be busy just now."""
+        left = asked.until - self._ports.clock.now()
+        if asked.run != job.observed.run or left <= 0 or not _runs(seen, job):
+            return None
+        await self._ports.scale_outs.ask(seen, asked.workers, asked.number, left)
+        return _RETRY_SECONDS
+
+    async def _leave_out(self, seen: Seen, job: SupervisedJob) -> float | None:
         """In the launcher of the run that was decided about; the next one hears of it by its own decision."""
-        launcher, wish, hosts = seen.launcher, seen.job.wish, job.decision.exclusions
-        if launcher is None or wish is None or not launcher.running or launcher.metadata.uid != job.observed.instance:
-            return
+        launcher, wish = seen.launcher, seen.job.wish
+        if launcher is None or wish is None or not _runs(seen, job):
+            return None
+        unlisted = _still_listed(seen, launcher)
+        hosts = job.decision.exclusions | unlisted
         written = (launcher.metadata.uid, hosts)
         if self._left_out.get(job.name) != written:
             await self._changes.leave_out(launcher, wish.launcher.container, hosts)
             self._left_out[job.name] = written
         await self._in_place(job)
+        return _RETRY_SECONDS if unlisted else None
 
     async def _remove(self, seen: Seen, job: SupervisedJob, run: int, hosts: Collection[Host]) -> float | None:
         launcher = seen.launcher
@@ -202,3 +235,19 @@ class TrainingJobs:
 
         await self._ports.store.put_job(job.name, change)
         failpoint(At.ORDER_APPLIED)
+
+
+def _runs(seen: Seen, job: SupervisedJob) -> bool:
+    """Whether the launcher is that of the run that was decided about."""
+    launcher = seen.launcher
+    return launcher is not None and launcher.running and launcher.metadata.uid == job.observed.instance
+
+
+def _still_listed(seen: Seen, launcher: Pod) -> frozenset[Host]:
+    """Hosts that were left out, are gone, and that the operator has not taken off its own list yet.
+
+    It does not look at its workers while it adds some; Horovod would start processes on a host that is gone.
+    """
+    there = {pod.key.name for pod in seen.workers}
+    before = launcher.annotations.get(EXCLUDED, "").split()
+    return frozenset(Host(name) for name in before if name in seen.job.current and name not in there)

@@ -39,6 +39,7 @@ _LAST_GRACE_SECONDS = 1
 _STARTED_OVER: Mapping[str, object] = {
     "phase": JobPhase.CREATED,
     "conditions": [],
+    "currentScaler": None,
     "targetWorkers": None,
     "currentWorkers": None,
 }

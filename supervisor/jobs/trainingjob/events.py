@@ -24,7 +24,7 @@ _MOST_WAITING = 1000
 _RETRY_SECONDS = 1.0
 _MOST_REASON = 1000
 
-_Notable = tuple[str, Phase, frozenset[Host]]
+_Notable = tuple[str, Phase, frozenset[Host], int]
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -44,7 +44,9 @@ class Recorder:
 
     def decided(self, job: SupervisedJob) -> None:
         """A decision is to be carried out, perhaps not for the first time."""
-        notable = (job.uid, job.decision.phase, job.decision.exclusions)
+        growth = job.decision.growing
+        asked = 0 if growth is None else growth.workers
+        notable = (job.uid, job.decision.phase, job.decision.exclusions, asked)
         if self._said.get(job.name) != notable:
             self._said[job.name] = notable
             self._waiting.append((job, self._clock.now()))

@@ -32,6 +32,8 @@ OURS = "elastic-job-supervisor"
 """What `SUSPENDED_BY` says where it was not a person who suspended the job."""
 REQUESTED = f"{ANNOTATIONS}requested-workers"
 """How many workers a job asked for that was resumed with fewer."""
+SCALE_OUT = "scaleout-name"
+"""The label by which the operator knows the pods that it has made for a ScaleOut."""
 EXCLUDED = f"{ANNOTATIONS}excluded-hosts"
 """Of a launcher's pod: the hosts that are left out, one a line."""
 
@@ -108,13 +110,18 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """One job; `wish` is None where its spec is not understood, `annotations` are our own."""
+    """One job; `wish` is None where its spec is not understood, `annotations` are our own.
+
+    `targets` are the workers that the operator wants to be there, `current` those that ran when it last looked.
+    """
 
     metadata: Metadata
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleted: bool = False
     phase: JobPhase = JobPhase.NEW
     restarts: int = 0
+    targets: frozenset[str] = frozenset()
+    current: frozenset[str] = frozenset()
     wish: Wish | None = None
 
     @property
@@ -170,6 +177,8 @@ class _Spec(Body, frozen=True):
 class _Status(Body, frozen=True):
     phase: str = ""
     restart_count: int | None = None
+    target_workers: frozenset[str] | None = None
+    current_workers: frozenset[str] | None = None
 
 
 class _ObjectMetadata(Body, frozen=True):
@@ -208,6 +217,8 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
         deleted=metadata.deletion_timestamp is not None,
         phase=JobPhase(status.phase) if status.phase in list(JobPhase) else JobPhase.UNKNOWN,
         restarts=status.restart_count or 0,
+        targets=status.target_workers or frozenset(),
+        current=status.current_workers or frozenset(),
         wish=_wish(read.spec),
     )
 

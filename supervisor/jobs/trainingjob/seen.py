@@ -13,6 +13,7 @@ from supervisor.jobs.trainingjob.objects import (
     MAX_WAIT,
     OURS,
     REQUESTED,
+    SCALE_OUT,
     SPOT,
     STATUS,
     SUSPENDED_BY,
@@ -162,12 +163,19 @@ def _run(launcher: Pod, known: SupervisedJob | None, before: Observed) -> int:
 def _hosts(seen: Seen, spec: Spec, *, running: bool) -> frozenset[Host]:
     """The workers that run, also those that are asked to end; before a start those that the operator would make.
 
-    So says the operator's own list in the launcher, while the lists in the job's status lag behind. Of a job that has
-    just been suspended the operator deletes one pod after the other: each would be a write, and nobody uses them.
+    So says the operator's own list in the launcher, while the lists in the job's status lag behind. Those of a ScaleOut
+    it lists only once all of them run. Of a job that has just been suspended the operator deletes one pod after the
+    other: each would be a write, and nobody uses them.
     """
     if not running or seen.job.suspended:
         return frozenset(worker_names(seen.job, spec.requested_workers))
-    return frozenset(Host(pod.key.name) for pod in seen.workers if pod.phase is PodPhase.RUNNING)
+    return frozenset(Host(pod.key.name) for pod in seen.workers if _listed(seen.job, pod))
+
+
+def _listed(job: TrainingJob, pod: Pod) -> bool:
+    name = pod.key.name
+    added = SCALE_OUT not in pod.labels or name in job.targets or name in job.current
+    return pod.phase is PodPhase.RUNNING and added
 
 
 def _code(launcher: Pod) -> int | None:

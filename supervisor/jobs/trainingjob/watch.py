@@ -1,7 +1,8 @@
 """Follows TrainingJobs and their pods, and has stored what they mean: the writer of their `spec` and `observed`."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import structlog
 
@@ -23,7 +24,7 @@ from supervisor.domain.ids import Host, JobName, cluster_job, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.placement import Placement
 from supervisor.failpoints import At
-from supervisor.jobs.trainingjob.objects import KIND, TRAINING_JOBS, TrainingJob, read_training_job
+from supervisor.jobs.trainingjob.objects import KIND, REQUESTED, TRAINING_JOBS, TrainingJob, read_training_job
 from supervisor.jobs.trainingjob.seen import Seen, supervised
 from supervisor.store.interface import Store, StoreUnavailableError
 
@@ -49,6 +50,7 @@ class TrainingJobWatch:
 
     Attributes:
         collection: Of all of them.
+        smaller_moved: Called when a job has changed that was resumed smaller than it asked for.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class TrainingJobWatch:
         selection: Selection = _ALL,
         undefined_seconds: float = _UNDEFINED_SECONDS,
     ) -> None:
+        self.smaller_moved: Callable[[], None] = lambda: None
         self._undefined_seconds = undefined_seconds
         self._view = view
         self._clock = clock
@@ -67,6 +70,7 @@ class TrainingJobWatch:
         self._follower = Follower(self.collection, self._mirror, clock)
         self._jobs: dict[JobName, TrainingJob] = {}
         self._names: dict[str, JobName] = {}
+        self._counts: Counter[str] = Counter()
         self._placed: dict[JobName, Mapping[Host, Placement]] = {}  # Asked for with every pass, of all jobs.
         self._listed = False
         self._defined = True
@@ -99,6 +103,11 @@ class TrainingJobWatch:
         """What its pods ask for; None where that is not known."""
         job = self._jobs.get(name)
         return None if job is None or job.wish is None else job.wish.ask
+
+    def namesakes(self, name: JobName) -> bool:
+        """Whether a job of another namespace has its name: the operator does not always tell their pods apart."""
+        job = self._jobs.get(name)
+        return job is not None and self._counts[job.metadata.name] > 1
 
     async def first(self) -> None:
         """Lists once; none where nobody has defined them.
@@ -204,11 +213,17 @@ class TrainingJobWatch:
         if before is not None:
             self._names.pop(before.metadata.uid, None)
             self._jobs.pop(_name(before), None)
+            self._counts[before.metadata.name] -= 1
+            if not self._counts[before.metadata.name]:
+                del self._counts[before.metadata.name]
             self._moved([_name(before)])
         if after is not None:
             self._names[after.metadata.uid] = _name(after)
             self._jobs[_name(after)] = after
+            self._counts[after.metadata.name] += 1
             self._moved([_name(after)])
+            if REQUESTED in after.annotations:
+                self.smaller_moved()
 
     def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
         owners = {each.owner.uid for each in (before, after) if each is not None and each.owner is not None}

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from simulator.cloud.process import Child
+from simulator.harness import Given
 from tests.chaos.chaos_points import ON_CLUSTER, Armed, Scene
 from tests.chaos.chaos_world import armed_by_signal, fired
+from tests.controlplane.controlplane_api import until
 from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.controlplane.store.store_cluster import NOTICES
@@ -30,6 +32,8 @@ _PLANS = {
     # Two of four go and three are needed; then there is room for three.
     Scene.STOPPING: JobPlan(workers=4, min_workers=3, steps=200, step_seconds=0.1),
     Scene.SHRINKING: JobPlan(workers=4, min_workers=2, steps=200, step_seconds=0.1),
+    # Three of four go; then there is room for two, and later for the others.
+    Scene.GROWING: JobPlan(workers=4, min_workers=2, steps=400, step_seconds=0.1),
 }
 _DECIDED = re.compile(r"^(\S+) .*job\.decided", re.MULTILINE)
 
@@ -52,7 +56,7 @@ async def test_the_leader_dies_at_a_point_and_another_one_goes_on(
         leader = one.supervisor.child
         leader.send(signal.SIGUSR1)
         death = asyncio.create_task(_died(leader, armed))
-        nodes = await (_stopped(one, job) if armed.scene is Scene.STOPPING else _shrunk(one, job))
+        nodes = await _LIVED[armed.scene](one, job)
         await _nothing_was_lost(one, job, armed.scene)
         if armed.passes > 1 and not death.done():
             death.cancel()
@@ -67,7 +71,9 @@ async def test_the_leader_dies_at_a_point_and_another_one_goes_on(
 
 @asynccontextmanager
 async def _two_supervisors(plane: ControlPlane, root: Path, armed: Armed) -> AsyncIterator[tuple[World, Child]]:
-    async with world(plane, root / "world", armed_by_signal(armed)) as one:
+    given = armed_by_signal(armed)
+    supervisor = {**given.supervisor, "JOB_SUPERVISOR_GROWTH_DELAY_SECONDS": "2"}
+    async with world(plane, root / "world", Given(supervisor, given.agents)) as one:
         await one.add_node("n0", 2)
         await one.nodes("n1", "n2", gpus=1)
         await one.connected()
@@ -93,6 +99,29 @@ async def _shrunk(one: World, job: Job) -> Sequence[str]:
     return nodes
 
 
+async def _grown(one: World, job: Job) -> Sequence[str]:
+    alone = await _with_one_worker(one)
+    nodes = sorted({await one.node_of(f"j-worker-{number}") for number in range(4)} - {alone[0]})
+    one.notice(nodes, LEAD)
+    await one.decided(job, "Suspended", PATIENCE)
+    await one.jobs.has_pods(job.name, seconds=PATIENCE)
+    await one.take_away(nodes)
+    await one.add_node("n3", 1)
+    await one.training(job, workers=2)
+    await one.add_node("n4", 2)
+    await one.training(job, workers=4)
+    assert (await one.supervised(job))["status"]["observed"]["run"] == 2
+
+    async def tidied() -> bool:
+        return not await one.jobs.scale_outs()
+
+    await until(tidied, "there is no ScaleOut any more")
+    return nodes
+
+
+_LIVED = {Scene.STOPPING: _stopped, Scene.SHRINKING: _shrunk, Scene.GROWING: _grown}
+
+
 async def _with_one_worker(one: World) -> list[str]:
     nodes = [await one.node_of(f"j-worker-{number}") for number in range(4)]
     return [node for node in nodes if nodes.count(node) == 1]
@@ -111,7 +140,7 @@ async def _nothing_was_lost(one: World, job: Job, scene: Scene) -> None:
     verdict = one.verdict(job)
     assert verdict.ok, verdict.failures
     figures = verdict.figures
-    stops = int(scene is Scene.STOPPING)
+    stops = int(scene is not Scene.SHRINKING)
     assert (figures.suspensions, figures.resumes) == (stops, stops)
     assert set(figures.changes_per_group) <= {1}
 

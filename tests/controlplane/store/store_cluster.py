@@ -44,6 +44,11 @@ RULES = (
         "verbs": ["get", "list", "watch", "patch"],
     },
     {"apiGroups": ["kai.alibabacloud.com"], "resources": ["trainingjobs/status"], "verbs": ["patch"]},
+    {
+        "apiGroups": ["kai.alibabacloud.com"],
+        "resources": ["scaleouts"],
+        "verbs": ["list", "watch", "create", "delete"],
+    },
     {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch", "delete"]},
     {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},

@@ -28,6 +28,7 @@ from supervisor.jobs.trainingjob import legacy
 from supervisor.jobs.trainingjob.adapter import Ports as TrainingJobPorts
 from supervisor.jobs.trainingjob.adapter import TrainingJobs
 from supervisor.jobs.trainingjob.objects import KIND
+from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
 from supervisor.leadership.interface import Unopposed
 from supervisor.presence import Agents
@@ -43,6 +44,8 @@ from tests.supervisor.store_behaviour import opened
 from tests.supervisor.trainingjob_objects import LABELS, OPTED_IN, spec
 
 _ORDINARY = {"trainingjob.test/ordinary": "true"}
+
+_GROWTH = {"growth_delay_seconds": 0.3}
 
 Task = Callable[[], Coroutine[Any, Any, None]]
 
@@ -133,6 +136,8 @@ class Around:
     def __init__(self, watch: TrainingJobWatch) -> None:
         self._watch = watch
         self._granted: dict[JobName, Grant] = {}
+        self._room: dict[JobName, int] = {}
+        self.growable: Callable[[JobName], int] = lambda _: 0
 
     @property
     def node_objects(self) -> Mapping[Host, str]:
@@ -143,13 +148,21 @@ class Around:
         """Let a job have those, once it is suspended."""
         self._granted[name] = Grant(hosts)
 
+    def room(self, name: JobName, workers: int) -> None:
+        """Let a job that runs have so many more, as far as that does no harm."""
+        self._room[name] = workers
+
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
         """As the product has them."""
         return self._watch.placements(name)
 
     def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
         """As the test has said."""
-        return self._granted
+        names = self._granted.keys() | self._room.keys()
+        return {name: replace(self._granted.get(name, Grant()), more=self._more(name)) for name in names}
+
+    def _more(self, name: JobName) -> int:
+        return min(self._room.get(name, 0), self.growable(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +202,11 @@ class Supervision:
         self.around.grant(self.world.name(job), hosts)
         self.control.poke()
 
+    def room(self, job: str, workers: int) -> None:
+        """There is room for so many more."""
+        self.around.room(self.world.name(job), workers)
+        self.control.poke()
+
     async def phase(self, job: str, phase: Phase, run: int | None = None) -> SupervisedJob:
         """The job, once that was decided and is in place."""
 
@@ -205,7 +223,9 @@ async def supervising(
     cluster: Cluster, namespace: Namespace, directory: Path, *, legacy_port: int = legacy.PORT, **policy: float
 ) -> AsyncIterator[Supervision]:
     """Has decided, and done what was decided."""
-    rules = Policy(**{"window_seconds": 0.2, "resume_delay_seconds": 0.1, "resume_backoff_seconds": 0.1, **policy})
+    rules = Policy(
+        **{"window_seconds": 0.2, "resume_delay_seconds": 0.1, "resume_backoff_seconds": 0.1, **_GROWTH, **policy}
+    )
     async with AsyncExitStack() as stack:
         world = await stack.enter_async_context(watching(cluster, namespace, directory))
         # Longer than anybody waits here: what is held up by a command that never ends is not done in time.
@@ -216,11 +236,13 @@ async def supervising(
         agents = Agents(lambda _: None, clock.now)
         facts = Facts(store, agents, Unconfirmed(lambda: None, Clock()), rules, around)
         processes = Processes(facts.directives, clock.now, lambda _: None)
+        scale_outs = ScaleOuts(server, world.watch, clock, namespace.name)
         jobs = TrainingJobs(
             TrainingJobPorts(
                 server=server,
                 view=world.view,
                 watch=world.watch,
+                scale_outs=scale_outs,
                 store=store,
                 may_act=lambda: True,
                 hosts=processes.hosts,
@@ -248,7 +270,10 @@ async def supervising(
                 control.poke()
 
         world.view.pods_changed.add(lambda _before, _after: control.poke())
-        await stack.enter_async_context(running(jobs.run, jobs.record, poke, control.run))
+        around.growable = scale_outs.growable
+        world.watch.smaller_moved = scale_outs.changed = control.poke
+        tasks = (jobs.run, jobs.record, poke, control.run, scale_outs.follow)
+        await stack.enter_async_context(running(*tasks, lambda: scale_outs.tidy(store, lambda: True)))
         yield Supervision(world, around, control)
 
 

@@ -1,0 +1,265 @@
+"""The ScaleOuts by which the operator is asked for more workers: made one at a time for a job, and deleted when done.
+
+One is the only record of a try, so it stays for as long as that is what was decided, and is not made twice.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from servicekit.backoff import Backoff
+from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
+from servicekit.faults import Fault
+from servicekit.kubernetes.collection import Collection as Objects
+from servicekit.kubernetes.collection import Kind, Selection
+from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, RefusedError
+from servicekit.kubernetes.follow import Follower
+from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.server import ApiServer
+from servicekit.wakeup import Wakeup
+from supervisor.domain.ids import JobName, cluster_job
+from supervisor.domain.job import SupervisedJob
+from supervisor.failpoints import At
+from supervisor.jobs.trainingjob.growing import growable
+from supervisor.jobs.trainingjob.objects import KIND, OURS, SCALE_OUT, TRAINING_JOBS
+from supervisor.jobs.trainingjob.seen import Seen
+from supervisor.jobs.trainingjob.watch import TrainingJobWatch
+from supervisor.store.interface import Store
+
+SCALE_OUTS = Kind(
+    group=TRAINING_JOBS.group, version=TRAINING_JOBS.version, kind="ScaleOut", plural="scaleouts", namespaced=True
+)
+_LABELS = {"app.kubernetes.io/managed-by": OURS}
+_SELECTOR = ",".join(f"{name}={value}" for name, value in _LABELS.items())
+
+_LOOK_SECONDS = 1.0
+"""Between two looks whether one of ours is still wanted, while there is one."""
+
+_UNDEFINED_SECONDS = 10.0
+_FIRST_PAUSE = 0.1
+_MOST_PAUSE = 1.0
+_OPERATORS_SHARE = 0.8
+"""Of a try's time: the operator gives up before we do, and takes back what it has made."""
+
+_NOT_BEGUN = ("", "Created")
+_OVER = ("ScaleSucceeded", "ScaleFailed")
+
+_log = structlog.get_logger()
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    uid: str
+
+
+class _OwnedMetadata(Metadata, frozen=True, rename="camel"):
+    owner_references: tuple[_Owner, ...] = ()
+
+
+class _Selector(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    selector: _Selector = _Selector()
+
+
+class _Status(msgspec.Struct, frozen=True):
+    phase: str = ""
+
+
+class ScaleOut(msgspec.Struct, frozen=True):
+    """One of ours."""
+
+    metadata: _OwnedMetadata
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+    @property
+    def job(self) -> JobName:
+        """Whose workers are to be more."""
+        return cluster_job(self.metadata.namespace, KIND, self.spec.selector.name)
+
+    @property
+    def owner(self) -> str:
+        """That job's uid."""
+        return next((owner.uid for owner in self.metadata.owner_references), "")
+
+    @property
+    def begun(self) -> bool:
+        """Whether the operator has seen it."""
+        return self.status.phase not in _NOT_BEGUN
+
+    @property
+    def over(self) -> bool:
+        """Whether the operator is done with it."""
+        return self.status.phase in _OVER
+
+
+def scale_out_name(uid: str, number: int) -> str:
+    """Of one try for one job: never another's, as the operator counts pods of that name in every namespace."""
+    return f"grow-{uid}-{number}"
+
+
+class ScaleOuts:
+    """Ours, in the whole cluster. Somebody has to run `follow`, and where it is decided `tidy`.
+
+    Args:
+        server: Where they are.
+        watch: The jobs.
+        clock: For instants.
+        namespace: Of this one alone.
+
+    Attributes:
+        changed: Called when one has come, gone or changed.
+    """
+
+    def __init__(
+        self,
+        server: ApiServer,
+        watch: TrainingJobWatch,
+        clock: Clock,
+        namespace: str = "",
+    ) -> None:
+        self._watch = watch
+        self.changed: Callable[[], None] = lambda: None
+        self._mirror: Mirror[ScaleOut] = Mirror(self._moved)
+        selection = Selection(namespace=namespace, labels=_SELECTOR)
+        self._objects = Objects(server, SCALE_OUTS, lambda data: msgspec.json.decode(data, type=ScaleOut), selection)
+        self._follower = Follower(self._objects, self._mirror, clock)
+        self._known = False
+        self._wakeup = Wakeup()
+        self._watch_fault = Fault(f"watch of {SCALE_OUTS.plural}", clock)
+        self._tidy_fault = Fault(f"deletion of {SCALE_OUTS.plural}", clock)
+
+    def growable(self, name: JobName) -> int:
+        """How many workers a job's operator can be asked for now; none where one was asked for and is there still."""
+        seen = self._watch.seen(name)
+        if seen is None or not self._known or self._of(seen.job.metadata.uid, self._mirror.objects.values()):
+            return 0
+        return growable(seen, namesakes=self._watch.namesakes(name))
+
+    async def ask(self, seen: Seen, workers: int, number: int, seconds: float) -> None:
+        """Asks for as many workers as are missing, unless that was done or would do harm now.
+
+        Args:
+            seen: The job.
+            workers: So many are to run.
+            number: Of this try.
+            seconds: Are left for it.
+
+        Raises:
+            ApiError: It could not be asked.
+        """
+        job = seen.job.metadata
+        name = scale_out_name(job.uid, number)
+        count = min(self.growable(seen.name), workers - len(list(seen.workers)))
+        if count <= 0 or any(pod.labels.get(SCALE_OUT) == name for pod in seen.pods):
+            return
+        owner = {
+            "apiVersion": TRAINING_JOBS.api_version,
+            "kind": TRAINING_JOBS.kind,
+            "name": job.name,
+            "uid": job.uid,
+            "controller": True,
+        }
+        spec = {
+            "selector": {"name": job.name},
+            "toAdd": {"count": count},
+            "timeout": max(1, int(seconds * _OPERATORS_SHARE)),
+        }
+        with suppress(ChangedMeanwhileError):  # It was made before a restart.
+            key = ObjectKey(job.namespace, name)
+            made = await self._objects.make(key, {"spec": spec}, labels=_LABELS, ownerReferences=[owner])
+            _log.info("trainingjob.growth_asked", job=seen.name, count=count, scale_out=name)
+            self._mirror.wrote(made)
+            failpoint(At.GROWTH_ASKED)
+
+    async def gone(self, uid: str) -> bool:
+        """Whether there is none of a job that is about to resume; those that there are, are deleted.
+
+        The operator would take one up again that the suspension has interrupted, and delete workers of the new run.
+
+        Raises:
+            ApiError: That is not known.
+        """
+        try:
+            listed, _ = await self._objects.list()
+        except (NotThereError, RefusedError):
+            return True  # Nobody has defined them, or we could not have made one.
+        ours = self._of(uid, listed)
+        for one in ours:
+            await self._delete(one)
+        return not ours
+
+    async def follow(self) -> None:
+        """Root task: follows, whatever happens; also where they are defined later."""
+        backoff = Backoff(_FIRST_PAUSE, _MOST_PAUSE)
+        while True:
+            try:
+                await self._follow(backoff)
+            except NotThereError:
+                self._known = False
+                await asyncio.sleep(_UNDEFINED_SECONDS)
+            except ApiError as error:
+                self._known = False
+                self._watch_fault.failed(str(error))
+                await asyncio.sleep(_UNDEFINED_SECONDS if isinstance(error, RefusedError) else backoff.next())
+
+    async def tidy(self, store: Store, may_act: Callable[[], bool]) -> None:
+        """Root task: deletes those that are done with."""
+        while True:
+            if may_act():
+                await self.once(store.snapshot().jobs)
+            await self._wakeup.wait(_LOOK_SECONDS if self._mirror.objects else None)
+
+    async def once(self, jobs: Mapping[JobName, SupervisedJob]) -> None:
+        """Deletes what nobody wants any more."""
+        try:
+            for one in list(self._mirror.objects.values()):
+                if _done_with(one, jobs.get(one.job)):
+                    await self._delete(one)
+        except ApiError as error:
+            self._tidy_fault.failed(str(error))
+        else:
+            self._tidy_fault.recovered()
+
+    async def _follow(self, backoff: Backoff) -> None:
+        await self._follower.list()
+        self._known = True
+        self._watch_fault.recovered()
+        self.changed()
+        while True:
+            await self._follower.once()
+            backoff.reset()
+
+    async def _delete(self, one: ScaleOut) -> None:
+        try:
+            # One that the operator begins with just now is left: what it has made would stay.
+            await (self._objects.delete_however(one) if one.begun else self._objects.delete(one))
+        except ChangedMeanwhileError:
+            return
+        except NotThereError:
+            pass
+        self._mirror.deleted(one)
+        failpoint(At.GROWTH_TIDIED)
+
+    def _of(self, uid: str, scale_outs: Collection[ScaleOut]) -> Sequence[ScaleOut]:
+        return [one for one in scale_outs if one.owner == uid]
+
+    def _moved(self, _before: ScaleOut | None, _after: ScaleOut | None) -> None:
+        self._wakeup.set()
+        self.changed()
+
+
+def _done_with(one: ScaleOut, job: SupervisedJob | None) -> bool:
+    """One that the operator has begun with goes on as long as the run does: it would leave pods behind."""
+    if job is None or job.uid != one.owner or job.over or not job.observed.running:
+        return True
+    growth = job.decision.growing
+    asked = growth is not None and scale_out_name(job.uid, growth.number) == one.metadata.name
+    return not asked and (one.over or not one.begun)
