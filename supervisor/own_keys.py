@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Self
 
 from servicekit.clock import Clock
@@ -56,6 +57,11 @@ class OwnKeys:
     def certificate(self) -> ServerCertificate | None:
         """What is served; None where no names are set."""
         return self._renewal.certificate
+
+    @property
+    def ca_file(self) -> Path | None:
+        """Whom clients are to trust, as it is now: PEM. None where no names are set."""
+        return self._renewal.ca_file if self.certificate is not None else None
 
     @property
     def tasks(self) -> Tasks:

@@ -2,6 +2,7 @@
 
 It lies in two files, as one that somebody else renews would, and is served in the same way. Only this process's one
 thread writes and reads them, so no half of a pair is ever seen; after a kill between the two both are written anew.
+Beside them lies `ca.crt`: whom clients are to trust.
 """
 
 import os
@@ -50,7 +51,8 @@ class Renewal:
 
     Attributes:
         keys: As they are now.
-        certificate: What is served; None where no names are given.
+        certificate: What is served; None where no names are given, and then there are no files.
+        ca_file: Whom to trust, as it is now.
 
     Raises:
         OSError: The files cannot be written.
@@ -64,9 +66,13 @@ class Renewal:
         self._keys_fault = Fault("keys", clock)
         self._files_fault = Fault("certificate files", clock)
         self._files = Files(terms.directory / "tls.crt", terms.directory / "tls.key")
+        self.ca_file = terms.directory / "ca.crt"
+        self._said = b""
         self._warned_at = 0.0
         self.certificate: ServerCertificate | None = None
         if terms.names:
+            terms.directory.mkdir(mode=0o700, exist_ok=True)
+            self._say()
             self._leaf = self._issue()
             self.certificate = ServerCertificate(self._files, self._pause, clock)
         self._warn()
@@ -97,20 +103,27 @@ class Renewal:
         self.keys = found
 
     def _renew(self) -> None:
-        if self.certificate is None or not self.keys.authority.renews(self._leaf, self._clock.now()):
+        if self.certificate is None:
             return
         try:
-            self._leaf = self._issue()
+            # First, so that who is told to trust an authority is told before it has signed anything.
+            self._say()
+            if self.keys.authority.renews(self._leaf, self._clock.now()):
+                self._leaf = self._issue()
+                self.certificate.look()
         except OSError as error:
             self._files_fault.failed(str(error))
             return
         self._files_fault.recovered()
-        self.certificate.look()
+
+    def _say(self) -> None:
+        if self._said != self.keys.trusted:
+            _write(self.ca_file, self.keys.trusted)
+            self._said = self.keys.trusted
 
     def _issue(self) -> Leaf:
         terms = self._terms
         leaf = self.keys.authority.issue(terms.names, self._clock.now(), terms.seconds)
-        terms.directory.mkdir(mode=0o700, exist_ok=True)
         _write(self._files.key, leaf.key)
         _write(self._files.certificate, leaf.certificate)
         _log.info("certificate.issued", names=list(terms.names), days=round((leaf.ends - leaf.begins) / DAY, 1))

@@ -15,8 +15,8 @@ from tests.controlplane.pki.pki_world import Shared, leaf, ports, serves_another
 pytestmark = pytest.mark.long
 
 NODES = ["n1", "n2"]
-LOOKS_OFTEN = 0.01
-"""Hours of a certificate's life: it and the Secret are looked at every 3.6 s."""
+LOOKS_OFTEN = 0.006
+"""Hours of a certificate's life: it and the Secret are looked at every two seconds."""
 
 _PAGE = Path(__file__).parents[3] / "docs" / "kubernetes.md"
 
