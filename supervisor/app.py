@@ -33,12 +33,13 @@ from supervisor.jobs.standalone import StandaloneJobs
 from supervisor.leadership.interface import Leadership, Unopposed
 from supervisor.presence import Agents
 from supervisor.record.status import StatusEndpoint
-from supervisor.refusals import SUMMARY_SECONDS, Refusals
+from supervisor.refusals import Refusals
 from supervisor.serving import Servers
 from supervisor.settings import Settings, StoreKind
 from supervisor.store.interface import Store, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
 from supervisor.unconfirmed import Unconfirmed
+from supervisor.webhook.gifts import CaFile
 
 if TYPE_CHECKING:
     from supervisor.on_cluster import OnCluster
@@ -65,11 +66,12 @@ class Supervisor:
         certificate: ServerCertificate | None = None,
         cluster: "OnCluster | None" = None,
         leadership: Leadership = Unopposed(),  # noqa: B008 - it has no state
+        refusals: Refusals | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._clock = clock
-        self._refusals = Refusals()
+        self._refusals = refusals or Refusals()
         self._agents = Agents(self._agent_changed, clock.now)
         self._cluster = cluster
         self._unconfirmed = Unconfirmed(self._facts_changed, clock)
@@ -142,14 +144,11 @@ class Supervisor:
             "watch": self._watch,
             "heartbeat": self._beat,
             "retention": self._prune,
-            "refusals": self._summarize,
             "servers": self._servers.run,
         }
-        if self._certificate is not None:
-            tasks["certificate"] = self._certificate.run
         if self._cluster is not None:
-            tasks.update(self._cluster.tasks)
-        return tasks
+            return {**tasks, **self._cluster.tasks}
+        return {**tasks, **_anyway(self._refusals, self._certificate)}
 
     async def prune_once(self) -> None:
         """Forgets what ended long ago; what cannot be forgotten now will be later."""
@@ -195,11 +194,6 @@ class Supervisor:
             await self._processes.heartbeat()
             self._launchers.heartbeat()
 
-    async def _summarize(self) -> None:
-        while True:
-            await asyncio.sleep(SUMMARY_SECONDS)
-            self._refusals.summarize()
-
     async def _prune(self) -> None:
         while True:
             await self.prune_once()
@@ -230,6 +224,7 @@ async def serve(settings: Settings) -> int:
         from supervisor.replica import Replica  # noqa: PLC0415
 
         replica = await stack.enter_async_context(Replica.open(settings, clock))
+        refusals = Refusals()
 
         def leading() -> Mapping[str, Task]:
             health.standing = Standing.SERVING
@@ -241,14 +236,34 @@ async def serve(settings: Settings) -> int:
                 certificate=certificate,
                 cluster=replica.cluster,
                 leadership=replica.leadership,
+                refusals=refusals,
             )
             return {**supervisor.tasks, **(own.leading(replica.leadership) if own else {})}
 
+        webhook = replica.webhook(settings, _handed_out(settings, own, clock), certificate, refusals)
         health.standing = Standing.STANDING_BY
         _log.info("supervisor.standing_by")
         with stop_on_signals(stop):
-            await replica.serve(leading, stop, beside=own.tasks if own else {})
+            await replica.serve(
+                leading, stop, beside={**_anyway(refusals, certificate), **webhook, **(own.tasks if own else {})}
+            )
     return 0
+
+
+def _anyway(refusals: Refusals, certificate: ServerCertificate | None) -> Mapping[str, Task]:
+    """Root tasks of every supervisor, by name, whether it leads or not."""
+    return {"refusals": refusals.run, **({"certificate": certificate.run} if certificate else {})}
+
+
+def _handed_out(settings: Settings, own: "OwnKeys | None", clock: Clock) -> Callable[[], str]:
+    """The CA for pods, as PEM.
+
+    Raises:
+        CertificateUnusable: There is none where one should be.
+    """
+    if settings.public_ca_file is not None:
+        return CaFile(settings.public_ca_file, clock).text
+    return str if own is None or own.certificate is None else own.trusted
 
 
 @asynccontextmanager

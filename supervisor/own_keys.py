@@ -58,6 +58,10 @@ class OwnKeys:
         """What is served; None where no names are set."""
         return self._renewal.certificate
 
+    def trusted(self) -> str:
+        """PEM: those that clients of that certificate are to trust, as they are now."""
+        return self._renewal.keys.trusted.decode("ascii")
+
     @property
     def ca_file(self) -> Path | None:
         """Whom clients are to trust, as it is now: PEM. None where no names are set."""

@@ -1,12 +1,13 @@
 """What was refused: counted by wire and code, and logged without a line for each."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
 import structlog
 
-SUMMARY_SECONDS = 10.0
+_SUMMARY_SECONDS = 10.0
 _MOST_WHY = 200
 
 _log = structlog.get_logger()
@@ -17,6 +18,7 @@ class Wire(StrEnum):
 
     GRPC = "grpc"
     HTTP = "http"
+    WEBHOOK = "webhook"
 
 
 class Code(StrEnum):
@@ -63,6 +65,12 @@ class Refusals:
     def counts(self) -> Mapping[tuple[Wire, Code], int]:
         """How many there were of each kind since this process started."""
         return self._counts
+
+    async def run(self) -> None:
+        """Root task: summarizes, again and again."""
+        while True:
+            await asyncio.sleep(_SUMMARY_SECONDS)
+            self.summarize()
 
     def summarize(self) -> None:
         """Logs what was only counted since the last summary; a kind that has ended is news again when it returns."""

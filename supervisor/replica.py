@@ -9,13 +9,17 @@ from typing import Any, Self
 
 from servicekit.clock import Clock
 from servicekit.lifecycle import run_tasks
+from servicekit.tls import ServerCertificate
 from supervisor.leadership import elected
 from supervisor.leadership.elected import Elected
 from supervisor.leadership.interface import Leadership, Unopposed
 from supervisor.on_cluster import OnCluster
+from supervisor.refusals import Refusals
 from supervisor.settings import Settings
 from supervisor.store import kubernetes
 from supervisor.store.kubernetes import KubernetesStore
+from supervisor.webhook.gifts import Giver, NoticedNodes
+from supervisor.webhook.server import Webhook
 
 Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 """Root tasks, by name."""
@@ -61,6 +65,19 @@ class Replica:
     def leadership(self) -> Leadership:
         """For those who act."""
         return self.elected or Unopposed()
+
+    def webhook(
+        self, settings: Settings, ca: Callable[[], str], certificate: ServerCertificate | None, refusals: Refusals
+    ) -> Tasks:
+        """What shapes new pods, which are given that CA, where it is wanted."""
+        if settings.webhook is None:
+            return {}
+        nodes = NoticedNodes(
+            self.store.snapshot, lambda: self.cluster.node_objects, lambda: self.cluster.nodes_version, settings
+        )
+        giver = Giver(settings.public_address, settings.token_audience, ca, nodes.now)
+        server = Webhook(address=settings.webhook, certificate=certificate, refusals=refusals, gifts=giver.gifts)
+        return {"webhook": server.run}
 
     async def serve(self, tasks: Callable[[], Tasks], stop: Event, beside: Tasks) -> None:
         """Stands by, and runs the tasks of the leader once it is that; until `stop` is set.

@@ -110,6 +110,28 @@ class Settings(Policy):
     ] = ""
     grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 takes a free one.")] = "127.0.0.1:8470"
     http_address: Annotated[str, Meta(description="host:port for launchers and training processes.")] = "127.0.0.1:8471"
+    webhook_address: Annotated[
+        str,
+        Meta(
+            description="With the Kubernetes store: host:port where API servers ask about new pods, whether this "
+            "supervisor leads or not. Empty: nowhere."
+        ),
+    ] = ""
+    public_address: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[^/\s]+)?\Z",
+            description="With WEBHOOK_ADDRESS: what pods are told, the URL of HTTP_ADDRESS by the name that its "
+            "certificate has.",
+        ),
+    ] = ""
+    public_ca_file: Annotated[
+        Path | None,
+        Meta(
+            description="PEM: what pods are given to trust. Empty: the CA of KEYS_SECRET where there are TLS_NAMES, "
+            "else those of their own systems."
+        ),
+    ] = None
     probe_address: Annotated[
         str, Meta(description="host:port of /livez and /readyz; port 0 takes a free one, empty turns them off.")
     ] = ""
@@ -191,7 +213,8 @@ class Settings(Policy):
         self._check_keys()
         if self.probe_address:
             parse(self.probe_address)
-        for address in (self.grpc, self.http):
+        self._check_webhook()
+        for address in (self.grpc, self.http, *([self.webhook] if self.webhook else [])):
             if self.tls_cert_file is None and not self.tls_names and not address.is_loopback:
                 raise ValueError(
                     f"{address} is not loopback, and there is no certificate to serve it with: tokens would cross the "
@@ -212,6 +235,12 @@ class Settings(Policy):
             if not _is_name(name):
                 raise ValueError(f"TLS_NAMES: {name!r} is neither a DNS name in lower case nor an IP address")
 
+    def _check_webhook(self) -> None:
+        if self.webhook is not None and self.store is not StoreKind.KUBERNETES:
+            raise ValueError("WEBHOOK_ADDRESS is for STORE=kubernetes")
+        if self.webhook is not None and not self.public_address:
+            raise ValueError("WEBHOOK_ADDRESS needs PUBLIC_ADDRESS, which pods are told")
+
     @property
     def event_leads(self) -> Mapping[str, float]:
         """Seconds between an Event that announces a reclaim and the end, by its reason.
@@ -230,6 +259,11 @@ class Settings(Policy):
     def http(self) -> Address:
         """Where launchers and training processes connect."""
         return parse(self.http_address)
+
+    @property
+    def webhook(self) -> Address | None:
+        """Where API servers connect; None where they are not asked to."""
+        return parse(self.webhook_address) if self.webhook_address else None
 
 
 def _is_name(text: str) -> bool:

@@ -17,7 +17,19 @@ NODES = Kind(group="", version="v1", kind="Node", plural="nodes", namespaced=Fal
 ANNOTATIONS = "job-supervisor.kube-ai.io/"
 """The annotations that are kept begin with it."""
 
-_OPT_IN = tuple(ANNOTATIONS + name for name in ("managed-by-job-supervisor", "spot-instance"))
+MANAGED = f"{ANNOTATIONS}managed-by-job-supervisor"
+SPOT = f"{ANNOTATIONS}spot-instance"
+
+ADDRESS = f"{ANNOTATIONS}address"
+CA = f"{ANNOTATIONS}ca"
+DISCOVERY_SCRIPT = f"{ANNOTATIONS}discovery-script"
+HANDED_OUT = frozenset({ADDRESS, CA, DISCOVERY_SCRIPT})
+"""What a pod was given for its own files; nobody asks for it here, and thousands of copies are not kept."""
+
+
+def opts_in(annotations: Mapping[str, str]) -> bool:
+    """Whether these give whatever bears them into our care."""
+    return any(annotations.get(name) == "true" for name in (MANAGED, SPOT))
 
 
 class PodPhase(StrEnum):
@@ -86,7 +98,7 @@ class Pod:
     @property
     def opted_in(self) -> bool:
         """An annotation gives it into our care."""
-        return any(self.annotations.get(name) == "true" for name in _OPT_IN)
+        return opts_in(self.annotations)
 
     @property
     def over(self) -> bool:

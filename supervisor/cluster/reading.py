@@ -5,7 +5,7 @@ from datetime import datetime
 import msgspec
 
 from servicekit.kubernetes.objects import Metadata
-from supervisor.cluster.objects import ANNOTATIONS, Condition, Node, Owner, Pod, PodPhase
+from supervisor.cluster.objects import ANNOTATIONS, HANDED_OUT, Condition, Node, Owner, Pod, PodPhase
 from supervisor.cluster.podspec import Body, PodSpec, amounts_of
 from supervisor.domain.capacity import Effect, Taint
 
@@ -99,7 +99,7 @@ def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
         metadata=metadata.kept(),
         owner=next((each for each in metadata.owner_references if each.controller), None),
         labels={name: value for name, value in (metadata.labels or {}).items() if name in labels},
-        annotations={n: value for n, value in (metadata.annotations or {}).items() if n.startswith(ANNOTATIONS)},
+        annotations={name: value for name, value in (metadata.annotations or {}).items() if _kept(name)},
         account=read.spec.service_account_name,
         node=read.spec.node_name,
         phase=PodPhase(status.phase) if status.phase in list(PodPhase) else PodPhase.UNKNOWN,
@@ -135,6 +135,10 @@ def read_node(data: bytes | msgspec.Raw) -> Node:
         conditions=read.status.conditions or (),
         provider_id=read.spec.provider_id,
     )
+
+
+def _kept(annotation: str) -> bool:
+    return annotation.startswith(ANNOTATIONS) and annotation not in HANDED_OUT
 
 
 def _exit_code(status: _PodStatus) -> int | None:

@@ -33,7 +33,7 @@ _STATUS = {
 }
 
 
-def refusing(refusals: Refusals) -> Middleware:
+def refusing(refusals: Refusals, wire: Wire = Wire.HTTP) -> Middleware:
     """Answers refusals as the wire has them, and counts them."""
 
     @web.middleware
@@ -41,42 +41,43 @@ def refusing(refusals: Refusals) -> Middleware:
         try:
             return await handler(request)
         except web.HTTPException as error:  # The router's: no such path, or not with that method.
-            return _refusal(refusals, error.status, Code.UNKNOWN_CALL, error.reason)
+            return _refusal(refusals, wire, error.status, Code.UNKNOWN_CALL, error.reason)
         except Exception as error:
             code = code_of(error)
             if code is None:
                 raise
-            return _refusal(refusals, _STATUS[code], code, str(error))
+            return _refusal(refusals, wire, _STATUS[code], code, str(error))
 
     return answer
 
 
-def _refusal(refusals: Refusals, status: int, code: Code, why: str) -> web.Response:
-    refusals.add(Wire.HTTP, code, why)
+def _refusal(refusals: Refusals, wire: Wire, status: int, code: Code, why: str) -> web.Response:
+    refusals.add(wire, code, why)
     body = msgspec.json.encode({"error": code, "message": readable(why)})
     return web.Response(status=status, body=body, content_type="application/json")
 
 
-def protocol_log(refusals: Refusals) -> logging.Logger:
+def protocol_log(refusals: Refusals, wire: Wire = Wire.HTTP) -> logging.Logger:
     """For aiohttp, which has no other way of telling what it answers before any handler is asked."""
     logger = logging.Logger("http", logging.DEBUG)  # noqa: LOG001 - nobody else is to find it, so that it ends with us
-    logger.addHandler(_ProtocolLog(refusals))
+    logger.addHandler(_ProtocolLog(refusals, wire))
     return logger
 
 
 class _ProtocolLog(logging.Handler):
     """Bytes that are not HTTP are counted, and so is an exception that is no refusal."""
 
-    def __init__(self, refusals: Refusals) -> None:
+    def __init__(self, refusals: Refusals, wire: Wire) -> None:
         super().__init__()
         self._refusals = refusals
+        self._wire = wire
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
-            self._refusals.add(Wire.HTTP, Code.BAD_REQUEST, error.message)
+            self._refusals.add(self._wire, Code.BAD_REQUEST, error.message)
         elif isinstance(error, Exception):
-            self._refusals.add(Wire.HTTP, Code.INTERNAL, repr(error), error)
+            self._refusals.add(self._wire, Code.INTERNAL, repr(error), error)
 
 
 async def bearer_as(kind: type[T], request: web.Request, bearer: Bearer) -> T:

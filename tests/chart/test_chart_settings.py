@@ -17,6 +17,8 @@ from supervisor.settings import Settings as SupervisorSettings
 from tests.chart.chart_rendering import Helm, environment, one
 
 _SPOKEN = {
+    "publicAddress": "https://supervisor:8471",
+    "webhookAddress": "0.0.0.0:8472",
     "failpoint": "",
     "filePath": "/run/reclaim",
     "metadataUrl": "http://localhost",

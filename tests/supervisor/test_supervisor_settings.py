@@ -40,6 +40,9 @@ def test_the_promised_defaults() -> None:
         "token_issuer": "",
         "grpc_address": "127.0.0.1:8470",
         "http_address": "127.0.0.1:8471",
+        "webhook_address": "",
+        "public_address": "",
+        "public_ca_file": None,
         "probe_address": "",
         "tls_cert_file": None,
         "tls_key_file": None,
@@ -145,6 +148,11 @@ def test_a_loopback_address_is_accepted(address: str) -> None:
         {"WEBHOOK_NAME": "webhook", **SHARED},
         {"GRPC_ADDRESS": "0.0.0.0:8470", **SHARED},
         {"TOKEN_AUDIENCE": ""},
+        {"PUBLIC_ADDRESS": "elastic-job-supervisor:8471"},
+        {"PUBLIC_ADDRESS": "https://elastic-job-supervisor:8471/path"},
+        {"WEBHOOK_ADDRESS": "127.0.0.1:0", "PUBLIC_ADDRESS": "https://supervisor:8471"},
+        {"WEBHOOK_ADDRESS": "127.0.0.1:0", "STORE": "kubernetes"},
+        {"WEBHOOK_ADDRESS": "0.0.0.0:0", "PUBLIC_ADDRESS": "https://supervisor:8471", "STORE": "kubernetes"},
     ],
 )
 def test_bad_settings_end_with_64(

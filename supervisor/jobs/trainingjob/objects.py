@@ -19,8 +19,6 @@ TRAINING_JOBS = Kind(
 )
 KIND = "trainingjob"
 
-MANAGED = f"{ANNOTATIONS}managed-by-job-supervisor"
-SPOT = f"{ANNOTATIONS}spot-instance"
 MAX_WAIT = f"{ANNOTATIONS}max-wait-time"
 SUSPENDED = f"{ANNOTATIONS}job-suspended"
 STATUS = f"{ANNOTATIONS}job-status"
@@ -37,6 +35,8 @@ SCALE_OUT = "scaleout-name"
 EXCLUDED = f"{ANNOTATIONS}excluded-hosts"
 """Of a launcher's pod: the hosts that are left out, one a line."""
 
+_ROLE = "training-job-role"
+
 SIZE = "workers"
 """The variable from which a launcher's command computes how many processes it starts."""
 
@@ -45,6 +45,16 @@ _DEFAULT_BACKOFF_LIMIT = 6
 
 _HOSTFILE_WRITER = amounts_of({"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"})
 """What a container asks for that the operator has run before a launcher's own: so much must be free for a moment."""
+
+
+def is_launcher(labels: Mapping[str, str]) -> bool:
+    """Whether the operator says so of a pod."""
+    return labels.get(_ROLE) == "launcher"
+
+
+def is_worker(labels: Mapping[str, str]) -> bool:
+    """The same of one that is listed."""
+    return labels.get(_ROLE) == "worker"
 
 
 class JobPhase(StrEnum):

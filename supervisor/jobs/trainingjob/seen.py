@@ -3,27 +3,26 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from supervisor.cluster.objects import Pod, PodPhase
+from supervisor.cluster.objects import Pod, PodPhase, opts_in
 from supervisor.decide.plan import first_decision
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
 from supervisor.jobs.trainingjob.objects import (
     KIND,
-    MANAGED,
     MAX_WAIT,
     OURS,
     REQUESTED,
     SCALE_OUT,
-    SPOT,
     STATUS,
     SUSPENDED_BY,
     TIMEOUT,
     JobPhase,
     TrainingJob,
     Wish,
+    is_launcher,
+    is_worker,
 )
 
-_ROLE = "training-job-role"
 _KILLED = -9
 """Pods that are deleted take their processes with them."""
 
@@ -46,12 +45,12 @@ class Seen:
     @property
     def launcher(self) -> Pod | None:
         """The pod that runs the command."""
-        return next((pod for pod in self.pods if pod.labels.get(_ROLE) == "launcher"), None)
+        return next((pod for pod in self.pods if is_launcher(pod.labels)), None)
 
     @property
     def workers(self) -> Iterable[Pod]:
         """The pods that are listed."""
-        return (pod for pod in self.pods if pod.labels.get(_ROLE) == "worker")
+        return (pod for pod in self.pods if is_worker(pod.labels))
 
 
 def supervised(seen: Seen, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
@@ -118,7 +117,7 @@ def _ours(seen: Seen, wish: Wish, known: SupervisedJob | None) -> bool:
 def _opted_in(seen: Seen, wish: Wish) -> bool:
     annotated = [seen.job.annotations, wish.worker.annotations, wish.launcher.annotations]
     annotated += [pod.annotations for pod in seen.pods]
-    return any(each.get(name) == "true" for each in annotated for name in (MANAGED, SPOT))
+    return any(opts_in(each) for each in annotated)
 
 
 def _held(job: TrainingJob) -> bool:

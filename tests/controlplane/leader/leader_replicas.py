@@ -93,8 +93,8 @@ class Replicas:
         async with replicas.stack:
             yield replicas
 
-    async def start(self, *, serving: bool = True, **changes: Any) -> Replica:
-        """One more: returns when it serves, or else when it stands by."""
+    async def start(self, *, serving: bool = True, within: float = 20.0, **changes: Any) -> Replica:
+        """One more: returns when it serves, or else when it stands by, within so many seconds."""
         number = len(self.all)
         directory = self.root / f"replica{number}"
         directory.mkdir(mode=0o700)
@@ -108,7 +108,8 @@ class Replicas:
             lambda: (
                 replica.process.poll() is not None
                 or (replica.serves if serving else replica.heard("supervisor.standing_by"))
-            )
+            ),
+            within,
         )
         assert replica.process.poll() is None, replica.log.read_text()
         return replica

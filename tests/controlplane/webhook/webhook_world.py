@@ -1,0 +1,121 @@
+"""An API server that asks about the pods of a test's own namespace, and supervisors that it may ask."""
+
+import base64
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+
+from simulator.certificates import Authority
+from supervisor.webhook.server import PATH
+from tests.controlplane.controlplane_api import Api, until
+from tests.controlplane.leader.leader_replicas import Replica, Replicas
+from tests.controlplane.store.store_cluster import Place
+from tests.webhook.webhook_pods import Manifest, pod, volume
+
+_PATIENCE_SECONDS = 60.0
+"""For a supervisor to start, and for what it knows to be seen, on a machine with much else to do."""
+
+PUBLIC = "https://elastic-job-supervisor.arena-system:8471"
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_PAGE = Path(__file__).parents[3] / "docs" / "webhook.md"
+
+
+def documented(kind: str) -> Manifest:
+    """The object of that kind that the page about the webhook shows."""
+    blocks = [block.partition("```")[0] for block in _PAGE.read_text(encoding="utf-8").split("```yaml\n")[1:]]
+    (found,) = [one for one in map(yaml.safe_load, blocks) if one["kind"] == kind]
+    return dict(found)
+
+
+@dataclass(slots=True)
+class World:
+    """Made by `open`."""
+
+    here: Place
+    replicas: Replicas
+    authority: Authority
+    namespace: str = field(default_factory=lambda: f"webhook-{secrets.token_hex(4)}")
+    made: list[str] = field(default_factory=list)
+
+    @property
+    def api(self) -> Api:
+        """The administrator's."""
+        return self.here.api
+
+    @property
+    def pods(self) -> str:
+        """The path of the namespace's pods."""
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, here: Place, replicas: Replicas, directory: Path) -> AsyncIterator[Self]:
+        """With a namespace and its default account, which every pod needs."""
+        own = cls(here, replicas, Authority(directory / "tls"))
+        await own.api.create("/api/v1/namespaces", {"metadata": {"name": own.namespace}})
+        await own.api.create(f"/api/v1/namespaces/{own.namespace}/serviceaccounts", {"metadata": {"name": "default"}})
+        try:
+            yield own
+        finally:
+            for path in own.made:
+                await own.api.delete(path)
+
+    async def supervisor(self, *, serving: bool = True, **changes: Any) -> Replica:
+        """One more, which can be asked; returns when it serves or stands by."""
+        settings = {
+            "tls_cert_file": self.authority.cert_file,
+            "tls_key_file": self.authority.key_file,
+            "webhook_address": "127.0.0.1:0",
+            "public_address": PUBLIC,
+            "public_ca_file": self.authority.ca_file,
+            **changes,
+        }
+        return await self.replicas.start(serving=serving, within=_PATIENCE_SECONDS, **settings)
+
+    async def ask(self, replica: Replica, name: str = "elastic-job-supervisor") -> None:
+        """Have that one asked about the pods of the namespace; returns once it is."""
+        await self.ask_at(await address(replica), name)
+
+        async def asked() -> bool:
+            return volume(await self.make(pod(), dryRun="All")) is not None
+
+        await until(asked, "pods are shaped", _PATIENCE_SECONDS)
+
+    async def ask_at(self, where: str, name: str = "elastic-job-supervisor") -> None:
+        """Have whoever is at that address asked, as the page has it but for this namespace alone."""
+        configuration = documented("MutatingWebhookConfiguration")
+        (webhook,) = configuration["webhooks"]
+        bundle = base64.b64encode(self.authority.ca_pem).decode()
+        webhook["clientConfig"] = {"url": f"https://{where}{PATH}", "caBundle": bundle}
+        webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}}
+        configuration["metadata"]["name"] = name
+        await self.api.create(_CONFIGURATIONS, configuration)
+        self.made.append(f"{_CONFIGURATIONS}/{name}")
+
+    async def make(self, manifest: Manifest, **query: str) -> Manifest:
+        """The pod that comes of it, under a new name; deleted at the end."""
+        name = f"pod-{secrets.token_hex(4)}"
+        made: Mapping[str, Any] = {**manifest, "metadata": {**manifest["metadata"], "name": name}}
+        asked = "&".join(f"{key}={value}" for key, value in query.items())
+        return dict(await self.api.create(f"{self.pods}?{asked}", made))
+
+    async def node(self) -> str:
+        """A node that is there."""
+        name = f"node-{secrets.token_hex(4)}"
+        await self.api.create("/api/v1/nodes", {"metadata": {"name": name}})
+        self.made.append(f"/api/v1/nodes/{name}")
+        return name
+
+
+async def address(replica: Replica) -> str:
+    """Where a supervisor may be asked about pods."""
+
+    async def said() -> str:
+        return next((each["address"] for each in replica.said() if each["event"] == "webhook.listening"), "")
+
+    return await until(said, "the webhook listens", _PATIENCE_SECONDS)

@@ -1,0 +1,154 @@
+"""Pods as they are sent to a webhook, and what becomes of them by its patch."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jsonpatch
+import kubernetes_validate  # type: ignore[import-untyped]  # It has no stubs.
+import msgspec
+
+from supervisor.webhook.review import Request, considered
+from supervisor.webhook.shape import Gifts, Shaped
+
+AUDIENCE = "job-supervisor.kube-ai.io"
+PREFIX = "job-supervisor.kube-ai.io/"
+OPTED_IN = {f"{PREFIX}managed-by-job-supervisor": "true"}
+CA = "-----BEGIN CERTIFICATE-----\nmade up\n-----END CERTIFICATE-----\n"
+GIFTS = Gifts(address="https://supervisor.test:8471", ca=CA, audience=AUDIENCE)
+NEWEST = "1.36"
+OLDEST = "1.30"
+
+Manifest = dict[str, Any]
+
+
+def container(name: str = "main", **parts: Any) -> Manifest:
+    """A container."""
+    return {"name": name, "image": "none", **parts}
+
+
+def pod(
+    *, annotations: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None, **spec: Any
+) -> Manifest:
+    """A pod that is opted in, unless its annotations say otherwise."""
+    metadata = {"name": "pod", "annotations": dict(OPTED_IN if annotations is None else annotations)}
+    if labels is not None:
+        metadata["labels"] = dict(labels)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container()], **spec}}
+
+
+def launcher(**spec: Any) -> Manifest:
+    """A launcher, with the operator's volumes, as et-operator makes it."""
+    edl = {"name": "training-job-hostfile", "mountPath": "/etc/edl"}
+    shown = {"name": "training-job-config", "mountPath": "/etc/mpi"}
+    spec = {
+        "containers": [container("et", volumeMounts=[edl, shown])],
+        "initContainers": [container("init-hostfile", volumeMounts=[edl, shown])],
+        "volumes": [
+            {"name": "training-job-hostfile", "emptyDir": {}},
+            {"name": "training-job-config", "configMap": {"name": "bert-config"}},
+        ],
+        **spec,
+    }
+    labels = {"group-name": "kai.alibabacloud.com", "training-job-name": "bert", "training-job-role": "launcher"}
+    return pod(labels=labels, **spec)
+
+
+def review(made: object, **request: Any) -> Manifest:
+    """What an API server asks about it."""
+    asked = {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "operation": "CREATE",
+        "namespace": "team",
+        "userInfo": {"username": "somebody"},
+        "object": made,
+        "oldObject": None,
+        "dryRun": False,
+        **request,
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
+
+
+def outcome(made: object, gifts: Gifts = GIFTS, **request: Any) -> Shaped:
+    """What is decided about it."""
+    asked = json.dumps(review(made, **request)["request"])
+    return considered(msgspec.json.decode(asked, type=Request), gifts)
+
+
+def operations(shaped: Shaped) -> list[Manifest]:
+    """The patch as it travels."""
+    return list(json.loads(msgspec.json.encode(shaped.patch)))
+
+
+def patched(made: Manifest, gifts: Gifts = GIFTS) -> Manifest:
+    """The pod after it, in which nothing was replaced."""
+    after = made
+    for operation in operations(outcome(made, gifts)):
+        assert operation["op"] == "add"
+        path = jsonpatch.JsonPointer(operation["path"])
+        assert operation["path"].endswith("/-") or path.resolve(after, None) in (None, []), operation["path"]
+        after = jsonpatch.apply_patch(after, [operation])
+    return dict(after)
+
+
+def valid(made: Manifest, version: str = NEWEST) -> None:
+    """Fails where the schema of that Kubernetes has no such pod."""
+    kubernetes_validate.validate(made, version, strict=True)
+
+
+def volume(made: Manifest) -> Manifest | None:
+    """The volume that a pod was given."""
+    return next((each for each in made["spec"].get("volumes", []) if each["name"] == "job-supervisor"), None)
+
+
+def files(made: Manifest) -> dict[str, str]:
+    """What that volume shows, by file: a field's path, or the token's audience."""
+    given = volume(made)
+    assert given is not None
+    token, fields = given["projected"]["sources"]
+    shown = {item["path"]: item["fieldRef"]["fieldPath"] for item in fields["downwardAPI"]["items"]}
+    return {**shown, token["serviceAccountToken"]["path"]: token["serviceAccountToken"]["audience"]}
+
+
+def mounts(one: Manifest) -> list[Manifest]:
+    """Where a container has it."""
+    return [each for each in one.get("volumeMounts", []) if each["name"] == "job-supervisor"]
+
+
+def answered(body: bytes) -> tuple[Manifest, list[Manifest]]:
+    """A response, and the patch in it."""
+    response = json.loads(body)["response"]
+    return response, json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
+
+
+def allows(terms: Sequence[Manifest] | None, node: str, labels: Mapping[str, str]) -> bool:
+    """Whether a scheduler may take that node: by any term, of which an empty one means none; without terms, all."""
+    if terms is None:
+        return True
+    return any(_fulfils(term, node, labels) for term in terms)
+
+
+def _fulfils(term: Manifest, node: str, labels: Mapping[str, str]) -> bool:
+    asked = [(each, labels.get(each["key"])) for each in term.get("matchExpressions") or []]
+    asked += [(each, node) for each in term.get("matchFields") or []]
+    return bool(asked) and all(_matches(each, value) for each, value in asked)
+
+
+def _matches(requirement: Manifest, value: str | None) -> bool:
+    match requirement["operator"]:
+        case "In":
+            return value in requirement["values"]
+        case "NotIn":
+            return value not in requirement["values"]
+        case operator:
+            return (value is not None) is (operator == "Exists")
+
+
+def terms(made: Manifest) -> list[Manifest] | None:
+    """The required terms of a pod's node affinity."""
+    node = (made["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    required = node.get("requiredDuringSchedulingIgnoredDuringExecution")
+    return None if required is None else list(required["nodeSelectorTerms"])
