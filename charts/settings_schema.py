@@ -14,9 +14,11 @@ Schema = dict[str, Any]
 SUPERVISOR_OWNED = frozenset(
     {
         "agent_account",
+        "ca_config_map",
         "data_dir",
         "grpc_address",
         "http_address",
+        "keys_secret",
         "leader_election",
         "namespace",
         "pod_name",
@@ -24,6 +26,7 @@ SUPERVISOR_OWNED = frozenset(
         "store",
         "tls_cert_file",
         "tls_key_file",
+        "tls_names",
     }
 )
 """Settings of the supervisor that the chart itself sets, from other values or because nothing else works in a pod."""

@@ -23,29 +23,19 @@ class Refused(Exception):  # noqa: N818  # It names what is so.
     """Helm did not render it; the message is helm's."""
 
 
-def merged(first: Values, second: Values) -> dict[str, Any]:
-    """As helm merges values: maps by key, and everything else is replaced."""
-    both = dict(first)
-    for key, value in second.items():
-        here = both.get(key)
-        both[key] = merged(here, value) if isinstance(here, dict) and isinstance(value, Mapping) else value
-    return both
-
-
 @dataclass(frozen=True, slots=True)
 class Helm:
-    """The program, and what it needs for a chart that installs."""
+    """The program."""
 
     program: Path
-    least: Values
 
     def render(self, values: Values | None = None, version: str = NEWEST) -> list[Manifest]:
-        """Every object of the chart with those values beside the least that it needs, for a version of Kubernetes.
+        """Every object of the chart with those values, for a version of Kubernetes.
 
         Raises:
             Refused: The values are no good.
         """
-        given = json.dumps(merged(self.least, values or {}))
+        given = json.dumps(values or {})
         command = [
             "template",
             RELEASE,

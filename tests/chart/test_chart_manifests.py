@@ -43,6 +43,7 @@ _MANY: Values = {
         "settings": {"filePath": "/run/reclaim/notice", "notSpotLabels": ["a=b"]},
     },
 }
+_OWN_SECRET: Values = {"tls": {"mode": "existingSecret", "existingSecret": "certificate", "caConfigMap": "authorities"}}
 _FEW: Values = {
     "fullnameOverride": "us",
     "crds": {"install": False},
@@ -54,6 +55,7 @@ _MATRIX: dict[str, Values] = {
     "defaults": {},
     "everything": _MANY,
     "little": _FEW,
+    "own-secret": _OWN_SECRET,
     "pods-network": {"agent": {"hostNetwork": False, "priorityClassName": "", "tolerations": []}},
     "no-budget": {"supervisor": {"podDisruptionBudget": {"enabled": False}}},
 }
@@ -148,8 +150,9 @@ def test_agents_token_has_the_audience_that_the_supervisor_wants(helm: Helm) -> 
 
 def test_the_role_names_the_lease_that_is_set(helm: Helm) -> None:
     """And that one alone."""
-    [named] = [rule["resourceNames"] for rule in one(helm.render(_MANY), "Role")["rules"] if "resourceNames" in rule]
-    assert named == ["our-lease"]
+    rules = one(helm.render(_MANY), "Role")["rules"]
+    named = [rule["resourceNames"] for rule in rules if rule["resources"] == ["leases"] and "resourceNames" in rule]
+    assert named == [["our-lease"]]
 
 
 def test_the_certificate_has_the_names_that_agents_and_pods_connect_to(helm: Helm) -> None:
@@ -162,6 +165,21 @@ def test_the_certificate_has_the_names_that_agents_and_pods_connect_to(helm: Hel
     assert agent["NODE_AGENT_SUPERVISOR"].partition(":")[0] in spec["dnsNames"]
     mounted = {volume["name"]: volume for volume in pod_of(one(objects, "Deployment"))["volumes"]}
     assert mounted["tls"]["secret"]["secretName"] == spec["secretName"]
+
+
+def test_whoever_makes_the_certificate_agents_trust_who_signed_it(helm: Helm) -> None:
+    """The ConfigMap that they mount is the one that the supervisor, the chart or somebody else makes."""
+    assert _trusted(helm.render()) == environment(one(helm.render(), "Deployment"))["JOB_SUPERVISOR_CA_CONFIG_MAP"]
+    assert one(helm.render(_MANY), "ConfigMap", _trusted(helm.render(_MANY)))
+    assert _trusted(helm.render(_OWN_SECRET)) == "authorities"
+
+
+def test_the_supervisors_own_certificate_has_the_names_that_agents_connect_to(helm: Helm) -> None:
+    """And yours."""
+    objects = helm.render({"tls": {"extraNames": ["supervisor.example.com"]}})
+    names = environment(one(objects, "Deployment"))["JOB_SUPERVISOR_TLS_NAMES"].split(",")
+    agent = environment(one(objects, "DaemonSet", "elastic-job-supervisor-agent"))
+    assert {agent["NODE_AGENT_SUPERVISOR"].partition(":")[0], "supervisor.example.com"} <= set(names)
 
 
 def test_definitions_are_objects_of_the_release_that_outlive_it(helm: Helm) -> None:
@@ -191,6 +209,12 @@ def test_no_object_keeps_a_secret(helm: Helm) -> None:
 
 def _workloads(objects: list[Manifest]) -> list[Manifest]:
     return [each for each in objects if each["kind"] in {"Deployment", "DaemonSet"}]
+
+
+def _trusted(objects: list[Manifest]) -> str:
+    [volume, *_] = pod_of(one(objects, "DaemonSet", "elastic-job-supervisor-agent"))["volumes"]
+    name: str = volume["projected"]["sources"][1]["configMap"]["name"]
+    return name
 
 
 def _images(objects: list[Manifest]) -> set[str]:

@@ -24,6 +24,7 @@ _SPOKEN = {
     "metadataUrl": "http://localhost",
     "awsMetadataUrl": "http://localhost",
 }
+_OWN_CERTIFICATE = {"mode": "existingSecret", "existingSecret": "certificate", "caConfigMap": "authorities"}
 _SERVICES: Mapping[str, tuple[type[Any], str, str, str, frozenset[str]]] = {
     "supervisor": (SupervisorSettings, "JOB_SUPERVISOR", "Deployment", "elastic-job-supervisor", SUPERVISOR_OWNED),
     "agent": (AgentSettings, "NODE_AGENT", "DaemonSet", "elastic-job-supervisor-agent", AGENT_OWNED),
@@ -35,18 +36,21 @@ def _environment(helm: Helm, service: str, values: Mapping[str, Any]) -> dict[st
     return environment(one(helm.render({service: {"settings": values}}), kind, name))
 
 
+@pytest.mark.parametrize("tls", [{}, _OWN_CERTIFICATE], ids=["self", "own-certificate"])
 @pytest.mark.parametrize("service", _SERVICES)
-def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str) -> None:
-    """Every variable is a setting, and they fit each other; the defaults are the service's own."""
-    cls, prefix, *_ = _SERVICES[service]
-    assert settings.load(cls, prefix, _environment(helm, service, {}))
+def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str, tls: Mapping[str, str]) -> None:
+    """Every variable is a setting, and they fit each other."""
+    cls, prefix, kind, name, _ = _SERVICES[service]
+    assert settings.load(cls, prefix, environment(one(helm.render({"tls": tls}), kind, name)))
 
 
 @pytest.mark.parametrize("service", _SERVICES)
 def test_the_settings_that_are_the_charts_own_are_set_by_it(helm: Helm, service: str) -> None:
     """All but the election, without which the Service would find nobody."""
-    _, prefix, _, _, owned = _SERVICES[service]
-    said = {name.removeprefix(f"{prefix}_").lower() for name in _environment(helm, service, {"logFormat": "json"})}
+    _, prefix, kind, name, owned = _SERVICES[service]
+    renderings = (helm.render(), helm.render({"tls": _OWN_CERTIFICATE}))
+    variables = {variable for objects in renderings for variable in environment(one(objects, kind, name))}
+    said = {variable.removeprefix(f"{prefix}_").lower() for variable in variables}
     assert said - {"log_format"} == owned - {"leader_election"}
 
 

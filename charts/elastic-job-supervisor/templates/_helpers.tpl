@@ -58,6 +58,9 @@ seccompProfile: {type: RuntimeDefault}
 {{- .Values.tls.caConfigMap | default (printf "%s-ca" .Values.fullnameOverride) }}
 {{- end }}
 
+{{- /* The Secret of the CA and of what tokens are signed with, which the supervisor makes and helm never sees. */}}
+{{- define "keys.secret" -}}{{ .Values.fullnameOverride }}-keys{{- end }}
+
 {{- define "tls.secret" -}}
 {{- if eq .Values.tls.mode "existingSecret" }}{{ .Values.tls.existingSecret }}{{ else }}{{ .Values.fullnameOverride }}-tls{{ end }}
 {{- end }}
@@ -67,4 +70,15 @@ seccompProfile: {type: RuntimeDefault}
 {{- $name := .Values.fullnameOverride }}
 {{- $namespace := .Release.Namespace }}
 {{- concat (list $name (printf "%s.%s" $name $namespace) (printf "%s.%s.svc" $name $namespace)) .Values.tls.extraNames | toJson }}
+{{- end }}
+
+{{- /* Replicas in different zones, where there are zones. */}}
+{{- define "supervisor.apart" -}}
+podAntiAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: topology.kubernetes.io/zone
+        labelSelector:
+          matchLabels: {{- include "labels.selector" . | nindent 12 }}
 {{- end }}

@@ -1,0 +1,25 @@
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.chart.chart_cluster import Installation, installation
+from tests.controlplane.controlplane_binaries import Program
+from tests.controlplane.controlplane_running import ControlPlane, running
+
+
+@pytest.fixture(scope="session")
+def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane for the chart alone, which makes what is the whole cluster's."""
+    with running(programs, tmp_path_factory.mktemp("plane")) as present:
+        yield present
+
+
+@pytest.fixture
+async def cluster_with_helm(
+    request: pytest.FixtureRequest, plane: ControlPlane, tmp_path: Path
+) -> AsyncIterator[Installation]:
+    """That, with two nodes and without the chart; the module's LEVEL is what the chart's namespace enforces."""
+    level = getattr(request.module, "LEVEL", "privileged")
+    async with installation(plane, tmp_path / "helm", level) as present:
+        yield present
