@@ -9,6 +9,7 @@ from tests.controlplane.controlplane_binaries import NoGo, Program, binaries
 from tests.controlplane.controlplane_namespace import Namespace, fresh_namespace
 from tests.controlplane.controlplane_running import Cluster, ControlPlane, running
 from tests.controlplane.controlplane_shared import shared
+from tests.controlplane.store.store_cluster import Place, api_server, empty, place
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +41,24 @@ async def api(cluster: Cluster) -> AsyncIterator[Api]:
 async def namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
     """The test's own part of the shared control plane."""
     async with fresh_namespace(cluster, api) as own:
+        yield own
+
+
+@pytest.fixture(scope="session")
+def api_plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """An API server for all tests of one process that need no more of a control plane: one at a time has it alone."""
+    with api_server(programs, tmp_path_factory.mktemp("api")) as running:
+        yield running
+
+
+@pytest.fixture
+async def here(api_plane: ControlPlane) -> AsyncIterator[Place]:
+    """That API server, with nothing of other tests that a supervisor would see; it may be harmed and brought back."""
+    if not api_plane.runs(Program.API_SERVER):
+        api_plane.launch(Program.API_SERVER)
+        api_plane.wait_ready(Program.API_SERVER)
+    async with place(api_plane) as own:
+        await empty(own.api)
         yield own
 
 

@@ -94,6 +94,10 @@ class ControlPlane:
         """The process id of a program that was launched."""
         return self._processes[program].pid
 
+    def runs(self, program: Program) -> bool:
+        """Whether a program was launched and not killed since."""
+        return program in self._processes
+
     def launch(self, program: Program) -> None:
         """Start a program, also again after `kill`, on the same port with the same data; does not wait for it."""
         with self._layout.log(program).open("ab") as log:

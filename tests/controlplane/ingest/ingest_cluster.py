@@ -9,8 +9,7 @@ from typing import Any
 
 from simulator.harness import Given, World, world
 from tests.controlplane.controlplane_api import Api, until
-from tests.controlplane.controlplane_running import ControlPlane
-from tests.controlplane.store.store_cluster import NOTICES, Place, place
+from tests.controlplane.store.store_cluster import Place
 
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
@@ -130,13 +129,9 @@ def lead(notice: Any, since: str) -> float:
     return (announced - datetime.fromisoformat(since)).total_seconds()
 
 
-@asynccontextmanager
-async def scene(plane: ControlPlane) -> AsyncIterator[Scene]:
-    """That API server, without what other tests left."""
-    async with place(plane) as own:
-        # Nothing here makes accounts, and without one no pod can be made.
-        if not (await own.api.get(_ACCOUNTS))["items"]:
-            await own.api.create(_ACCOUNTS, {"metadata": {"name": "default"}})
-        for path in (f"{PODS}?gracePeriodSeconds=0", NODES, EVENTS, NOTICES):
-            await own.api.delete(path)
-        yield Scene(own)
+async def scene(place: Place) -> Scene:
+    """On an API server that is empty."""
+    # Nothing here makes accounts, and without one no pod can be made.
+    if not (await place.api.get(_ACCOUNTS))["items"]:
+        await place.api.create(_ACCOUNTS, {"metadata": {"name": "default"}})
+    return Scene(place)

@@ -1,6 +1,5 @@
 """What the supervisor does where the API server does not tell it of reclaims."""
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import aiohttp
@@ -10,36 +9,29 @@ from tests.controlplane.controlplane_api import until
 from tests.controlplane.controlplane_binaries import Program
 from tests.controlplane.controlplane_credentials import write_kubeconfig
 from tests.controlplane.controlplane_namespace import Namespace
-from tests.controlplane.controlplane_running import ControlPlane
-from tests.controlplane.ingest.ingest_cluster import Scene, condition, scene
-from tests.controlplane.store.store_cluster import OWN_RULES, RULES, api_server
+from tests.controlplane.ingest.ingest_cluster import Scene, condition
+from tests.controlplane.store.store_cluster import OWN_RULES, RULES
 
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture
-def own_plane(programs: Mapping[Program, Path], tmp_path: Path) -> Iterator[ControlPlane]:
-    """An API server for one test."""
-    with api_server(programs, tmp_path / "plane") as running:
-        yield running
-
-
 @pytest.mark.brief
-async def test_an_api_server_that_comes_back_is_heard_again(own_plane: ControlPlane, tmp_path: Path) -> None:
+async def test_an_api_server_that_comes_back_is_heard_again(here: Scene, tmp_path: Path) -> None:
     """Its absence withdraws nothing and ends nothing; nothing is written twice."""
-    async with scene(own_plane) as here, here.supervisor(tmp_path, GONE_GRACE_SECONDS="0.2"):
+    plane = here.place.plane
+    async with here.supervisor(tmp_path, GONE_GRACE_SECONDS="0.2"):
         pod, node = await here.pod("p"), await here.node("n")
         await here.event("e1", "BestEffortToBeReleased", pod)
         await here.node_says("n", condition("InstanceExpired"))
         await here.notice("default/p", "event")
         await here.notice("n", "node-condition")
         before = await here.versions()
-        own_plane.kill(Program.API_SERVER)
+        plane.kill(Program.API_SERVER)
         with pytest.raises(aiohttp.ClientConnectionError):
             await here.notices()
-        own_plane.compact()
-        own_plane.launch(Program.API_SERVER)
-        own_plane.wait_ready(Program.API_SERVER)
+        plane.compact()
+        plane.launch(Program.API_SERVER)
+        plane.wait_ready(Program.API_SERVER)
         await here.event("e2", "InstanceToBeTerminated", node)
         marker = await here.notice("n", "event")
         after = await here.versions()

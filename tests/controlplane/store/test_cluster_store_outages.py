@@ -99,61 +99,61 @@ async def more(writers: list[Writer], what: str) -> None:
     await until(lambda: all(getattr(one, what) > was + 2 for one, was in zip(writers, before, strict=True)))
 
 
-async def test_killed_and_restarted_under_writes_nothing_confirmed_is_lost(harmed: Place) -> None:
+async def test_killed_and_restarted_under_writes_nothing_confirmed_is_lost(here: Place) -> None:
     """Changes are refused while it is away, and made once it is back, by the same store."""
-    async with harmed.opened() as store:
+    async with here.opened() as store:
         writers = [Writer(store, number) for number in range(5)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(writer.run()) for writer in writers]
             for _ in range(2):
                 await more(writers, "confirmed")
-                harmed.plane.kill(Program.API_SERVER)
+                here.plane.kill(Program.API_SERVER)
                 await more(writers, "refused")
-                harmed.plane.launch(Program.API_SERVER)
+                here.plane.launch(Program.API_SERVER)
                 await more(writers, "confirmed")
             for task in tasks:
                 task.cancel()
-        lies = {one["spec"]["subject"]["name"]: one["status"]["revision"] for one in await harmed.notices()}
+        lies = {one["spec"]["subject"]["name"]: one["status"]["revision"] for one in await here.notices()}
         for number, writer in enumerate(writers):
             assert lies[f"n{number}"] >= writer.confirmed
             assert store.snapshot().notices[writer.key].revision >= writer.confirmed
 
 
-async def test_what_changed_while_it_was_away_is_seen_when_it_is_back(harmed: Place) -> None:
+async def test_what_changed_while_it_was_away_is_seen_when_it_is_back(here: Place) -> None:
     """The watch lists again: something may have been missed."""
-    async with harmed.opened() as store:
+    async with here.opened() as store:
         for number in (1, 2):
             await store.put_notice(notice(number).id, to(notice(number)))
-        harmed.plane.kill(Program.API_SERVER)
-        await restart(harmed)
-        first = (await harmed.notices())[0]
-        await harmed.api.delete(f"{NOTICES}/{first['metadata']['name']}")
+        here.plane.kill(Program.API_SERVER)
+        await restart(here)
+        first = (await here.notices())[0]
+        await here.api.delete(f"{NOTICES}/{first['metadata']['name']}")
         await seen(store, lambda now: len(now.notices) == 1)
 
 
-async def test_a_history_that_was_compacted_is_listed_again(harmed: Place) -> None:
+async def test_a_history_that_was_compacted_is_listed_again(here: Place) -> None:
     """The version from which the watch would go on is not known any more, and an event was missed."""
-    async with harmed.opened() as store:
+    async with here.opened() as store:
         for number in (1, 2):
             await store.put_notice(notice(number).id, to(notice(number)))
         # Away as a process is that sleeps: the API server is another one when it goes on.
-        names = [one["metadata"]["name"] for one in await harmed.notices()]
-        harmed.plane.kill(Program.API_SERVER)
-        harmed.plane.compact()
-        await restart(harmed)
-        await harmed.api.delete(f"{NOTICES}/{names[0]}")
-        harmed.plane.compact()
+        names = [one["metadata"]["name"] for one in await here.notices()]
+        here.plane.kill(Program.API_SERVER)
+        here.plane.compact()
+        await restart(here)
+        await here.api.delete(f"{NOTICES}/{names[0]}")
+        here.plane.compact()
         await seen(store, lambda now: len(now.notices) == 1)
         await store.put_notice(notice(3).id, to(notice(3)))
 
 
-async def test_one_that_says_nothing_is_given_up_in_time(harmed: Place) -> None:
+async def test_one_that_says_nothing_is_given_up_in_time(here: Place) -> None:
     """As long as its time-out and not for ever; nobody believes that anything is durable, and then it is."""
     job = running_job()
-    async with harmed.opened(timeout_seconds=2.0) as store:
+    async with here.opened(timeout_seconds=2.0) as store:
         await put_job(store, job)
         decision = replace(job.decision, generation=6, reason="Decided.")
-        with frozen(harmed.plane):
+        with frozen(here.plane):
             async with asyncio.timeout(PATIENCE):
                 with pytest.raises(StoreUnavailableError):
                     await store.put_notice(notice(1).id, to(notice(1)))
@@ -170,28 +170,28 @@ async def test_one_that_says_nothing_is_given_up_in_time(harmed: Place) -> None:
         # The first attempt may have been made although nobody was told.
         if store.snapshot().jobs[job.name].decision != decision:
             assert await store.decide(job, decision)
-        assert [one["status"]["decision"]["reason"] for one in await harmed.jobs()] == ["Decided."]
+        assert [one["status"]["decision"]["reason"] for one in await here.jobs()] == ["Decided."]
 
 
-async def test_a_watch_that_falls_silent_is_opened_again(harmed: Place) -> None:
+async def test_a_watch_that_falls_silent_is_opened_again(here: Place) -> None:
     """Its connection hangs while the API server sleeps: longer than the watch may last, so another one is opened."""
-    async with harmed.opened(watch_seconds=1, timeout_seconds=2.0) as store:
-        with frozen(harmed.plane):
+    async with here.opened(watch_seconds=1, timeout_seconds=2.0) as store:
+        with frozen(here.plane):
             await asyncio.sleep(4.0)  # Longer than the watch and a time-out.
-        async with harmed.opened() as other:
+        async with here.opened() as other:
             await other.put_notice(notice(1).id, to(notice(1)))
         await seen(store, lambda now: now.notices)
 
 
-async def test_a_store_that_opens_meanwhile_waits(harmed: Place) -> None:
+async def test_a_store_that_opens_meanwhile_waits(here: Place) -> None:
     """A supervisor that is restarted during an outage serves as soon as that is over, with all that is known."""
-    async with harmed.opened() as store:
+    async with here.opened() as store:
         await store.put_notice(notice(1).id, to(notice(1)))
-    harmed.plane.kill(Program.API_SERVER)
-    opening = asyncio.create_task(harmed.store())
+    here.plane.kill(Program.API_SERVER)
+    opening = asyncio.create_task(here.store())
     await asyncio.sleep(0)
     assert not opening.done()
-    await restart(harmed)
+    await restart(here)
     async with asyncio.timeout(PATIENCE):
         store = await opening
     async with opened(lambda: opening):
@@ -208,16 +208,16 @@ async def test_a_cluster_without_our_resources_is_said_in_a_sentence(own_plane: 
             await bare.store(kubeconfig="/nowhere")
 
 
-async def test_an_outage_during_a_prune_forgets_later(harmed: Place) -> None:
+async def test_an_outage_during_a_prune_forgets_later(here: Place) -> None:
     """What could not be deleted is deleted the next time."""
     ended = [replace(notice(n), state=NoticeState.GONE, ended_at=T0) for n in range(20)]
-    async with harmed.opened() as store:
+    async with here.opened() as store:
         for each in ended:
             await store.put_notice(each.id, to(each))
-        harmed.plane.kill(Program.API_SERVER)
+        here.plane.kill(Program.API_SERVER)
         with pytest.raises(StoreUnavailableError):
             await store.prune(T0 + 1)
         assert len(store.snapshot().notices) == 20
-        await restart(harmed)
+        await restart(here)
         assert await store.prune(T0 + 1) == 20
-        assert await harmed.notices() == []
+        assert await here.notices() == []
