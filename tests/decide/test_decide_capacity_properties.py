@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.decide.capacity import Applicant, Nodes, share
+from supervisor.decide.capacity import Applicant, Grower, Nodes, Running, share
 from supervisor.decide.fit import fits
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import Ask, Demand, NodeRoom
@@ -169,3 +169,26 @@ def test_a_job_is_held_up_exactly_while_a_doomed_node_could_take_a_pod(
     free = [each for each in scene.jobs if not (g := granted.get(each.job.name)) or not g.held_up]
     alone = share(free, (), Nodes(usable=scene.nodes), PROBING)
     assert {name: grant for name, grant in granted.items() if not grant.held_up} == alone
+
+
+@_EXAMPLES
+@given(_SCENES, _applicants(2), st.integers(1, 4))
+def test_growing_takes_nothing_from_those_that_wait(scene: Scene, growing: tuple[Applicant, ...], more: int) -> None:
+    """They get what they would without it; what they and the growing jobs get could be bound at once."""
+    names = {each.job.name: replace(each.job, name=JobName(f"grows-{each.job.name}")) for each in growing}
+    growers = [Grower(job=names[each.job.name], ask=each.ask, more=more) for each in growing]
+    nodes = Nodes(usable=scene.nodes)
+    without = share(scene.jobs, (), nodes, PROBING)
+    granted = share(scene.jobs, (), nodes, PROBING, Running(growers=growers))
+    assert {name: grant for name, grant in granted.items() if not grant.more} == without
+    pods = [
+        pod
+        for each in scene.jobs
+        if each.job.name in granted and not granted[each.job.name].probe
+        for pod in _pods(each.ask, len(granted[each.job.name].hosts))
+    ]
+    for grower in growers:
+        grant = granted.get(grower.job.name)
+        assert grant is None or 0 < grant.more <= more
+        pods += [grower.ask.worker] * (0 if grant is None else grant.more)
+    assert bindable(pods, scene.nodes)

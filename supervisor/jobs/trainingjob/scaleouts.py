@@ -221,7 +221,7 @@ class ScaleOuts:
         """Deletes what nobody wants any more."""
         try:
             for one in list(self._mirror.objects.values()):
-                if _done_with(one, jobs.get(one.job)):
+                if _done_with(one, self._watch.seen(one.job), jobs.get(one.job)):
                     await self._delete(one)
         except ApiError as error:
             self._tidy_fault.failed(str(error))
@@ -256,10 +256,13 @@ class ScaleOuts:
         self.changed()
 
 
-def _done_with(one: ScaleOut, job: SupervisedJob | None) -> bool:
-    """One that the operator has begun with goes on as long as the run does: it would leave pods behind."""
-    if job is None or job.uid != one.owner or job.over or not job.observed.running:
+def _done_with(one: ScaleOut, seen: Seen | None, job: SupervisedJob | None) -> bool:
+    """One that the operator has begun with goes on as long as the run does: it would leave pods behind.
+
+    Not longer, whoever has ended that: the next run would take it up. Of a job that is gone it goes by its owner.
+    """
+    if seen is not None and not (seen.launcher is not None and seen.launcher.running):
         return True
-    growth = job.decision.growing
-    asked = growth is not None and scale_out_name(job.uid, growth.number) == one.metadata.name
+    growth = None if job is None or job.uid != one.owner else job.decision.growing
+    asked = growth is not None and scale_out_name(one.owner, growth.number) == one.metadata.name
     return not asked and (one.over or not one.begun)

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.long
 OURS = {"app.kubernetes.io/managed-by": "elastic-job-supervisor"}
 
 
-async def smaller(jobs: ElasticJobs, supervised: Supervision) -> SupervisedJob:
-    """A job of four workers that was stopped and goes on with two, as its second run."""
+async def smaller(jobs: ElasticJobs, supervised: Supervision, workers: int = 2) -> SupervisedJob:
+    """A job of four workers that was stopped and goes on with fewer, as its second run."""
     await jobs.submit("bert", 4)
     await supervised.phase("bert", Phase.RUNNING)
     for worker in range(3):
@@ -34,7 +34,7 @@ async def smaller(jobs: ElasticJobs, supervised: Supervision) -> SupervisedJob:
     await supervised.answers("bert")
     await supervised.phase("bert", Phase.SUSPENDED)
     await supervised.spared()
-    supervised.grant("bert", 2)
+    supervised.grant("bert", workers)
     return await supervised.phase("bert", Phase.RUNNING, run=2)
 
 
@@ -242,6 +242,58 @@ async def test_a_job_that_ends_in_the_middle_is_left_alone(
         await jobs.phase("bert", "Succeeded")
         await supervised.phase("bert", Phase.FINISHED)
         await no_scale_outs(jobs)
+
+
+async def test_a_person_who_suspends_it_in_the_middle_finds_nothing_of_ours(
+    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """Their next run would lose workers to it."""
+    await jobs.nodes(4)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await smaller(jobs, supervised)
+        await cordoned(api, jobs, *await free_nodes(jobs))
+        supervised.room("bert", 2)
+        await scale_out(jobs, "Scaling")
+        await jobs.annotate("bert", "true")
+        await supervised.world.forgotten("bert")
+        await no_scale_outs(jobs)
+
+
+async def test_a_host_that_is_gone_stays_left_out_while_the_operator_lists_it(
+    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """It does not look at its workers while it adds some: without that a process would be started on a dead machine."""
+    await jobs.nodes(4)
+    async with (
+        supervising(
+            cluster, jobs.namespace, tmp_path, resume_timeout_seconds=30.0, leave_margin_seconds=1.0
+        ) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await smaller(jobs, supervised, workers=3)
+        await cordoned(api, jobs, *await free_nodes(jobs))
+        supervised.room("bert", 1)
+        await scale_out(jobs, "Scaling")
+        doomed = str((await jobs.namespace.get_pod("bert-worker-0"))["spec"]["nodeName"])
+        await api.patch(f"/api/v1/nodes/{doomed}", {"spec": {"unschedulable": True}})
+        await supervised.notices(doomed, left=4)
+        await supervised.world.job("bert", lambda known: bool(known.decision.exclusions), "leaves it out")
+        await supervised.world.job("bert", lambda known: not known.decision.exclusions, "has lost it")
+        job = await supervised.phase("bert", Phase.RUNNING, run=2)
+        assert job.decision.hosts == workers(1, 2)
+        excluded = jobs.edl("bert") / "excluded_hosts"
+        assert "bert-worker-0" in (await jobs.status("bert"))["currentWorkers"]
+        assert excluded.read_text(encoding="utf-8") == "bert-worker-0\n"
+        await scale_out(jobs, "ScaleFailed")
+
+        async def let_go() -> bool:
+            return not excluded.read_text(encoding="utf-8")
+
+        await until(let_go, "the operator has taken it off its own list")
+        assert "bert-worker-0" not in (await jobs.status("bert"))["currentWorkers"]
 
 
 async def test_what_nobody_wants_any_more_is_deleted(
