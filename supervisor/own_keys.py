@@ -3,7 +3,6 @@
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Self
 
 from servicekit.clock import Clock
@@ -61,11 +60,6 @@ class OwnKeys:
     def trusted(self) -> str:
         """PEM: those that clients of that certificate are to trust, as they are now."""
         return self._renewal.keys.trusted.decode("ascii")
-
-    @property
-    def ca_file(self) -> Path | None:
-        """Whom clients are to trust, as it is now: PEM. None where no names are set."""
-        return self._renewal.ca_file if self.certificate is not None else None
 
     @property
     def tasks(self) -> Tasks:

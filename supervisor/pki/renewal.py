@@ -2,7 +2,6 @@
 
 It lies in two files, as one that somebody else renews would, and is served in the same way. Only this process's one
 thread writes and reads them, so no half of a pair is ever seen; after a kill between the two both are written anew.
-Beside them lies `ca.crt`: whom clients are to trust.
 """
 
 import os
@@ -51,8 +50,7 @@ class Renewal:
 
     Attributes:
         keys: As they are now.
-        certificate: What is served; None where no names are given, and then there are no files.
-        ca_file: Whom to trust, as it is now.
+        certificate: What is served; None where no names are given.
 
     Raises:
         OSError: The files cannot be written.
@@ -66,13 +64,10 @@ class Renewal:
         self._keys_fault = Fault("keys", clock)
         self._files_fault = Fault("certificate files", clock)
         self._files = Files(terms.directory / "tls.crt", terms.directory / "tls.key")
-        self.ca_file = terms.directory / "ca.crt"
-        self._said = b""
         self._warned_at = 0.0
         self.certificate: ServerCertificate | None = None
         if terms.names:
             terms.directory.mkdir(mode=0o700, exist_ok=True)
-            self._say()
             self._leaf = self._issue()
             self.certificate = ServerCertificate(self._files, self._pause, clock)
         self._warn()
@@ -106,8 +101,6 @@ class Renewal:
         if self.certificate is None:
             return
         try:
-            # First, so that who is told to trust an authority is told before it has signed anything.
-            self._say()
             if self.keys.authority.renews(self._leaf, self._clock.now()):
                 self._leaf = self._issue()
                 self.certificate.look()
@@ -115,11 +108,6 @@ class Renewal:
             self._files_fault.failed(str(error))
             return
         self._files_fault.recovered()
-
-    def _say(self) -> None:
-        if self._said != self.keys.trusted:
-            _write(self.ca_file, self.keys.trusted)
-            self._said = self.keys.trusted
 
     def _issue(self) -> Leaf:
         terms = self._terms
@@ -134,7 +122,7 @@ class Renewal:
         authority, now = self.keys.authority, self._clock.now()
         if authority.near_its_end(now) and now - self._warned_at >= DAY:
             self._warned_at = now
-            _log.warning("authority.ends", days_left=round((authority.ends - now) / DAY, 1), see="docs/security.md")
+            _log.warning("authority.ends", days_left=round((authority.ends - now) / DAY, 1), see="docs/kubernetes.md")
 
     @property
     def _pause(self) -> float:
