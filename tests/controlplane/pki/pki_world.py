@@ -33,6 +33,8 @@ CORE = "/api/v1/namespaces/default"
 SECRET_PATH, CONFIG_MAP_PATH = f"{CORE}/secrets/{SECRET}", f"{CORE}/configmaps/{CONFIG_MAP}"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 NAMES = "localhost,127.0.0.1"
+_PATIENCE_SECONDS = 60.0
+"""For a supervisor to start on a machine with much else to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class Shared:
 
     async def start(self, *, serving: bool = True, **changes: Any) -> Replica:
         """One more supervisor."""
-        return await self.replicas.start(serving=serving, **{"keys_secret": SECRET, "tls_names": NAMES, **changes})
+        settings = {"keys_secret": SECRET, "tls_names": NAMES, **changes}
+        return await self.replicas.start(serving=serving, within=_PATIENCE_SECONDS, **settings)
 
     async def forget(self, path: str) -> None:
         """Deletes it if it is there."""

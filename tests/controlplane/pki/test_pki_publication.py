@@ -122,7 +122,6 @@ async def test_one_place_that_is_missing_is_no_harm_to_the_other(publisher: Publ
     ]
 
 
-@pytest.mark.brief
 async def test_a_real_leader_says_it_in_both_places(publisher: Publisher) -> None:
     """Under just the documented rights; one that makes no certificates says nothing."""
     shared = publisher.shared
