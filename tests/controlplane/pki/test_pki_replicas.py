@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from supervisor.pki.authority import DAY, Authority, pem
 from supervisor.pki.keys import CA, CA_KEY, TOKENS, Keys
 from tests.controlplane.controlplane_api import until as found
 from tests.controlplane.leader.leader_candidates import until
@@ -17,6 +18,7 @@ from tests.supervisor.serving import hello
 pytestmark = pytest.mark.long
 
 NODES = ["n1", "n2", "n3"]
+ENDED = Authority.make(time.time() - 2 * DAY, days=1)
 SHORT = 0.006
 """Hours: some 22 s, of which a third is left after fourteen; looked at every two."""
 
@@ -119,17 +121,18 @@ async def test_a_secret_of_ones_own_is_taken(shared: Shared) -> None:
     ("content", "says"),
     [
         ({}, "ca.crt, ca.key, tokens.key missing"),
-        ({CA_KEY: Keys.make(0).content[CA_KEY]}, "not the key of the first certificate"),
+        ({CA_KEY: ENDED.key_pem}, "not the key of the first certificate"),
         ({TOKENS: b"short"}, "tokens.key is too short"),
         ({CA: b"junk"}, "ca.crt holds no certificates"),
+        ({CA: pem(ENDED.certificate), CA_KEY: ENDED.key_pem}, "the authority in ca.crt ended on "),
     ],
-    ids=["empty", "foreign key", "short", "junk"],
+    ids=["empty", "foreign key", "short", "junk", "ended"],
 )
 async def test_a_damaged_secret_ends_with_a_sentence_and_stays(
     shared: Shared, content: dict[str, bytes], says: str
 ) -> None:
     """Nothing is made in its place, by a supervisor or by the command: people have to say what is to be trusted."""
-    put = {**Keys.make(0).content, **content} if content else {"other": b"value"}
+    put = {**Keys.make(time.time()).content, **content} if content else {"other": b"value"}
     await shared.put(put)
     with pytest.raises(AssertionError, match=says):
         await shared.start()
