@@ -21,6 +21,7 @@ from supervisor.domain.order import (
     Action,
     AddHosts,
     EndJob,
+    LeaveHosts,
     RemoveHosts,
     SetHostList,
     StartRun,
@@ -69,9 +70,7 @@ def plan(job: SupervisedJob, view: View, now: float, policy: Policy) -> Plan:
         decision = _numbered(decision, job.decision)
     settled = replace(job, decision=decision)
     wake_at = _wake_at(Situation(settled, decision, view, now, policy))
-    todo = actions(settled)
-    if (ended := _removable(Situation(settled, decision, view, now, policy))) and not settled.over:
-        todo = (*todo, RemoveHosts(decision.run, ended))
+    todo = (*actions(settled), *_last_moments(Situation(settled, decision, view, now, policy)))
     return Plan(decision=decision, actions=todo, wake_at=wake_at)
 
 
@@ -99,17 +98,30 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
     return tuple(todo)
 
 
-def _removable(s: Situation) -> frozenset[Host]:
-    """An operator's excluded hosts that are gone in a moment: earlier, a replacement would get their machines."""
+def _last_moments(s: Situation) -> tuple[Action, ...]:
+    """What is done to an operator's excluded hosts that are gone in a moment.
+
+    Their pods are removed at the very end: earlier, a replacement would get their machines.
+    """
     decision = s.previous
-    if not s.job.spec.operated or decision.phase not in (Phase.RUNNING, Phase.SHRINKING) or not _left_out(s):
-        return frozenset()
-    return frozenset(host for host in decision.exclusions & s.doomed if s.now >= _removed_at(s, host))
+    is_live = decision.phase in (Phase.RUNNING, Phase.SHRINKING) and not s.job.over
+    if not s.job.spec.operated or not is_live or not _left_out(s):
+        return ()
+    doomed = decision.exclusions & s.doomed
+    leaving = frozenset(host for host in doomed if s.now >= _told_at(s, host))
+    removed = frozenset(host for host in doomed if s.now >= _removed_at(s, host))
+    todo: list[Action] = [LeaveHosts(decision.run, leaving)] if leaving else []
+    return (*todo, RemoveHosts(decision.run, removed)) if removed else tuple(todo)
 
 
 def _left_out(s: Situation) -> bool:
     """Whether the launcher has confirmed that it leaves them out."""
     return s.job.observed.applied >= s.previous.excluded_at
+
+
+def _told_at(s: Situation, host: Host) -> float:
+    """When those without a stream are told to leave: they hear of it up to two seconds later, and need a moment."""
+    return deadline_of(s.view.notices[host], s.policy) - s.policy.margin_seconds
 
 
 def _removed_at(s: Situation, host: Host) -> float:
@@ -164,8 +176,9 @@ def _instants(s: Situation, decision: Decision) -> list[float | None]:
     grow = None if decision.capacity_since is None else _grows_at(s, decision)
     asked = None if decision.growing is None else decision.growing.until
     lost = None if decision.below_min_since is None else decision.below_min_since + s.policy.lost_grace_seconds
-    removed = [_removed_at(s, host) for host in decision.exclusions & s.doomed] if s.job.spec.operated else []
-    return [decision.window_until, decision.resume_until, grow, asked, lost, *removed]
+    doomed = decision.exclusions & s.doomed if s.job.spec.operated else frozenset[Host]()
+    moments = [at(s, host) for host in doomed for at in (_told_at, _removed_at)]
+    return [decision.window_until, decision.resume_until, grow, asked, lost, *moments]
 
 
 def _grows_at(s: Situation, decision: Decision) -> float:

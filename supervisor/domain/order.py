@@ -65,6 +65,14 @@ class RemoveHosts:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveHosts:
+    """Have the processes on `hosts`, left out of run `run`, leave where they have no stream to hear of it."""
+
+    run: int
+    hosts: frozenset[Host]
+
+
+@dataclass(frozen=True, slots=True)
 class AddHosts:
     """Have the operator add workers to run `run`, so that it has that many; try `number`, given up at `until`."""
 
@@ -86,4 +94,4 @@ class EndJob:
     """Nothing will be started again."""
 
 
-Action = SetHostList | StartRun | SuspendRun | RemoveHosts | AddHosts | StopProcesses | EndJob
+Action = SetHostList | StartRun | SuspendRun | RemoveHosts | AddHosts | LeaveHosts | StopProcesses | EndJob

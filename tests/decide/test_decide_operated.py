@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Spec, SupervisedJob
-from supervisor.domain.order import EndJob, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
+from supervisor.domain.order import EndJob, LeaveHosts, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
 from tests.decide.decide_builders import (
     POLICY,
     T0,
@@ -97,10 +97,27 @@ def test_pods_of_excluded_hosts_are_deleted_at_the_last_moment() -> None:
     job = observing(job, applied=job.decision.generation)
     settled, planned = decide(job, seen, at=end - 1)
     assert planned.wake_at == T0 + end
-    assert planned.actions == (SetHostList(first(6), hosts(1, 2)),)
+    assert planned.actions == (SetHostList(first(6), hosts(1, 2)), LeaveHosts(1, hosts(1)))
     settled = observing(settled, applied=settled.decision.generation)
     _, planned = decide(settled, seen, at=end)
-    assert planned.actions == (RemoveHosts(1, hosts(1)),)
+    assert planned.actions == (LeaveHosts(1, hosts(1)), RemoveHosts(1, hosts(1)))
+
+
+def test_processes_without_a_stream_are_told_to_leave_in_time() -> None:
+    """Before their pods are deleted, and not before the launcher leaves them out: they would break the others."""
+    seen = seeing(noticed(notice(1), notice(2, left=400)))
+    job, _ = decide(going(), seen, at=POLICY.window_seconds)
+    last = 300 - POLICY.margin_seconds
+    _, unconfirmed = decide(job, seen, at=last)
+    assert unconfirmed.actions == (SetHostList(first(6), hosts(1, 2)),)
+    job = observing(job, applied=job.decision.generation)
+    job, planned = decide(job, seen, at=last - 1)
+    job = observing(job, applied=job.decision.generation)
+    assert planned.wake_at == T0 + last
+    assert LeaveHosts(1, hosts(1)) not in planned.actions
+    _, planned = decide(job, seen, at=last)
+    assert planned.actions == (LeaveHosts(1, hosts(1)),)
+    assert planned.wake_at == T0 + 300 - POLICY.leave_margin_seconds
 
 
 def test_standalone_hosts_are_never_deleted() -> None:
@@ -108,7 +125,7 @@ def test_standalone_hosts_are_never_deleted() -> None:
     seen = seeing(noticed(notice(1)))
     job, _ = decide(running_job(), seen, at=POLICY.window_seconds)
     _, planned = decide(observing(job, applied=job.decision.generation), seen, at=299)
-    assert not [each for each in planned.actions if isinstance(each, RemoveHosts)]
+    assert not [each for each in planned.actions if isinstance(each, LeaveHosts | RemoveHosts)]
 
 
 @pytest.mark.parametrize("code", [255, None])

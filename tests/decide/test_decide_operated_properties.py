@@ -13,9 +13,9 @@ from supervisor.decide.registration import acknowledge
 from supervisor.decide.situation import RankZero, View
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, Result, SupervisedJob
+from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, Phase, Result, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.domain.order import AddHosts, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
+from supervisor.domain.order import AddHosts, LeaveHosts, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
 from tests.decide.decide_builders import POLICY, T0, first, notice, observing, spec, waiting_job
 
 LAUNCHER = Host("launcher")
@@ -118,13 +118,16 @@ class World:
                     assert observed.applied >= decision.generation
                     assert len(decision.hosts) < workers
                     assert self.now < until
+                case LeaveHosts(_, hosts):
+                    self._go(hosts, decision, POLICY.margin_seconds)
                 case RemoveHosts(_, hosts):
-                    assert hosts <= decision.exclusions & self.notices.keys()
-                    for host in hosts:
-                        end = deadline_of(self.notices[host], POLICY)
-                        assert self.now >= end - POLICY.leave_margin_seconds
+                    self._go(hosts, decision, POLICY.leave_margin_seconds)
         if after.over:
             assert planned.actions == ()
+
+    def _go(self, hosts: frozenset[Host], decision: Decision, margin: float) -> None:
+        assert hosts <= decision.exclusions & self.notices.keys()
+        assert all(self.now >= deadline_of(self.notices[host], POLICY) - margin for host in hosts)
 
     # What may happen.
 

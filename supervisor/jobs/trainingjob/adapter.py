@@ -13,12 +13,14 @@ from servicekit.kubernetes.errors import ApiError, NotThereError
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.view import ClusterView
+from supervisor.domain.directive import DirectiveKind
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.order import (
     Action,
     AddHosts,
     EndJob,
+    LeaveHosts,
     RemoveHosts,
     SetHostList,
     StartRun,
@@ -88,10 +90,11 @@ class TrainingJobs:
             # Nobody is to ask for more workers of a job that is about to resume.
             ((SuspendRun, EndJob, StartRun, AddHosts), Latest(self._obey)),
             ((SetHostList, RemoveHosts), Latest(self._obey)),
-            ((StopProcesses,), Latest(self._obey)),
+            ((StopProcesses, LeaveHosts), Latest(self._obey)),
         )
         self._recorder = Recorder(ports.server, ports.clock)
         self._fault = Fault("changes of TrainingJobs", ports.clock)
+        self._directives_fault = Fault("directives in annotations of pods", ports.clock)
         self._left_out: dict[JobName, tuple[str, frozenset[Host]]] = {}
         self.record = self._recorder.run
 
@@ -159,6 +162,8 @@ class TrainingJobs:
                 return await self._remove(seen, job, run, hosts)
             case AddHosts():
                 return await self._add(seen, job, action)
+            case LeaveHosts(run, hosts):
+                return await self._have_leave(seen, job, run, hosts)
             case StopProcesses():
                 return await self._stop_processes(seen, job)
         return None
@@ -216,13 +221,37 @@ class TrainingJobs:
         made = pod.metadata.creation_timestamp
         return _SETTLED_SECONDS if made is None else self._ports.cluster_now() - made.timestamp()
 
-    async def _stop_processes(self, seen: Seen, job: SupervisedJob) -> float:
-        hosts = self._ports.hosts(job.name)
-        silent = [pod.ip for pod in seen.workers if pod.ip and pod.running and Host(pod.key.name) not in hosts]
-        taken = await legacy.stop(silent, self._ports.legacy_port)
-        if taken:
+    async def _have_leave(self, seen: Seen, job: SupervisedJob, run: int, hosts: Collection[Host]) -> float | None:
+        if run != job.observed.run:
+            return None
+        doomed = [pod for pod in self._silent(seen, job) if pod.key.name in hosts]
+        text = directive(run, job.decision.excluded_at, DirectiveKind.LEAVE, job.decision.reason)
+        return None if await self._told(doomed, text) else _RETRY_SECONDS
+
+    async def _stop_processes(self, seen: Seen, job: SupervisedJob) -> float | None:
+        """Again and again: a process that loads its data is reached later, and a stream may be cut at any time."""
+        stop, silent = job.decision.stop, self._silent(seen, job)
+        if stop is None:
+            return None
+        async with asyncio.TaskGroup() as group:
+            text = directive(stop.run, stop.generation, DirectiveKind.STOP, job.decision.reason)
+            group.create_task(self._told(silent, text))
+            asked = group.create_task(legacy.stop([pod.ip for pod in silent if pod.ip], self._ports.legacy_port))
+        if taken := asked.result():
             _log.info("trainingjob.stopped_by_request", job=job.name, pods=len(silent), taken=taken)
         return _LEGACY_SECONDS
+
+    def _silent(self, seen: Seen, job: SupervisedJob) -> list[Pod]:
+        """The workers from which no process has a stream."""
+        hosts = self._ports.hosts(job.name)
+        return [pod for pod in seen.workers if pod.running and Host(pod.key.name) not in hosts]
+
+    async def _told(self, pods: Collection[Pod], text: str) -> bool:
+        if failed := await self._changes.tell(pods, text):
+            self._directives_fault.failed(failed)
+        elif pods:
+            self._directives_fault.recovered()
+        return not failed
 
     async def _in_place(self, job: SupervisedJob) -> None:
         """Everything that the decision asks for is done."""
@@ -251,3 +280,8 @@ def _still_listed(seen: Seen, launcher: Pod) -> frozenset[Host]:
     there = {pod.key.name for pod in seen.workers}
     before = launcher.annotations.get(EXCLUDED, "").split()
     return frozenset(Host(name) for name in before if name in seen.job.current and name not in there)
+
+
+def directive(run: int, generation: int, kind: DirectiveKind, reason: str) -> str:
+    """As an annotation says it; docs/wire.md has the form."""
+    return f"{run} {generation} {kind} {reason}"

@@ -1,5 +1,6 @@
 """What is done to a TrainingJob and its pods: each change made to what is there now, or not at all."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ import msgspec
 from servicekit.failpoints import failpoint
 from servicekit.kubernetes.collection import Collection as Objects
 from servicekit.kubernetes.collection import Kind
-from servicekit.kubernetes.errors import ApiUnavailableError, ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
@@ -17,6 +18,7 @@ from supervisor.domain.ids import Host
 from supervisor.failpoints import At
 from supervisor.jobs.trainingjob.discovery import leave_out, shown
 from supervisor.jobs.trainingjob.objects import (
+    DIRECTIVE,
     EXCLUDED,
     OURS,
     STATUS,
@@ -32,6 +34,9 @@ from supervisor.jobs.trainingjob.seen import Seen, worker_names
 _CONFIG_MAPS = Kind(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 _MOST_ATTEMPTS = 20
 """Of a change that others come between: the operator writes a job's status several times a second while it starts."""
+
+_AT_ONCE = 20
+"""Pods that are written to: a job may have thousands."""
 
 _LAST_GRACE_SECONDS = 1
 """For a pod whose machine is gone in a moment anyway."""
@@ -136,6 +141,28 @@ class Changes:
             except (NotThereError, ChangedMeanwhileError):
                 continue  # Gone, or another one has its name by now.
             failpoint(At.POD_REMOVED)
+
+    async def tell(self, pods: Collection[Pod], text: str) -> str:
+        """Shows a directive to the processes of just these pods; returns why not, where that failed for any.
+
+        Nothing is raised: it is for those who have no better way, and a pod that is gone needs none.
+        """
+        turns, failed = asyncio.Semaphore(_AT_ONCE), list[str]()
+
+        async def told(pod: Pod) -> None:
+            async with turns:
+                try:
+                    await self.pods.merge(pod, {}, metadata={"annotations": {DIRECTIVE: text}})
+                except (NotThereError, ChangedMeanwhileError):
+                    return
+                except ApiError as error:
+                    failed.append(f"{pod.key.name}: {error}")
+
+        async with asyncio.TaskGroup() as group:
+            for pod in pods:
+                if pod.annotations.get(DIRECTIVE) != text:
+                    group.create_task(told(pod))
+        return next(iter(failed), "")
 
     async def _rewrite_lists(self, job: TrainingJob, workers: int) -> None:
         """The operator keeps a ConfigMap that is there, with the hosts of the run before."""

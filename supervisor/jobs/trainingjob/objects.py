@@ -35,6 +35,9 @@ SCALE_OUT = "scaleout-name"
 EXCLUDED = f"{ANNOTATIONS}excluded-hosts"
 """Of a launcher's pod: the hosts that are left out, one a line."""
 
+DIRECTIVE = f"{ANNOTATIONS}directive"
+"""Of a worker's pod: what its processes are to do, for those that hear of nothing else."""
+
 _ROLE = "training-job-role"
 
 SIZE = "workers"
