@@ -11,7 +11,7 @@ from typing import Protocol
 from benchmarks import results, table
 from benchmarks.machine import machine
 from benchmarks.results import Outcome, Results
-from benchmarks.scenarios import calls, cluster, fanout, footprint, path, scale, storm
+from benchmarks.scenarios import calls, cluster, fanout, footprint, path, scale, storm, webhook
 from simulator.stage import ExitCode, run
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
@@ -32,6 +32,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "scale": scale.run,
     "cluster": cluster.run,
     "calls": calls.run,
+    "webhook": webhook.run,
     "footprint": footprint.run,
 }
 

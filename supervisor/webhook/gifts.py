@@ -25,12 +25,14 @@ class CaFile:
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._fault = Fault("CA to hand out", clock)
-        self._text = _read(path)
+        self._text = _checked(path, _read(path))
 
     def text(self) -> str:
         """PEM, as it is now: the file is small, and in memory."""
         try:
-            self._text = _read(self._path)
+            found = _read(self._path)
+            if found != self._text:
+                self._text = _checked(self._path, found)
         except CertificateUnusable as error:
             self._fault.failed(str(error))
         else:
@@ -40,7 +42,13 @@ class CaFile:
 
 def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="ascii")
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CertificateUnusable(f"{path} holds no CA to hand out: {error}") from error
+
+
+def _checked(path: Path, text: str) -> str:
+    try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except (OSError, ValueError) as error:  # OpenSSL's are of both kinds.
         raise CertificateUnusable(f"{path} holds no CA to hand out: {error}") from error

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from benchmarks.harness.fleet import Shape
+from benchmarks.scenarios import webhook
 from benchmarks.scenarios.fanout import Load, measure
 
 
@@ -14,3 +15,10 @@ async def test_a_tiny_storm_is_measured(tmp_path: Path) -> None:
     assert 0 < values["fan-out p50"] <= values["fan-out max"] < 10
     assert 0 < values["to rank 0 max"] < 10
     assert values["a stream"] > 0
+
+
+async def test_a_few_pods_are_shaped(tmp_path: Path) -> None:
+    """A real server by HTTPS; whatever is not shaped fails."""
+    outcome = await webhook.run(tmp_path, short=True)
+    values = [{figure.label: figure.value for figure in row.figures} for row in outcome.rows]
+    assert all(0 < each["answer p50"] < each["asked by HTTPS p50"] < 10 for each in values)
