@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -17,6 +18,7 @@ from supervisor.domain.notice import Subject, SubjectKind
 from supervisor.jobs.trainingjob.discovery import DISCOVERY
 from supervisor.webhook.server import PATH
 from tests.controlplane.controlplane_api import until
+from tests.controlplane.pki.pki_world import SECRET, SECRET_PATH, WEBHOOK
 from tests.controlplane.webhook.webhook_world import PUBLIC, World, documented
 from tests.decide.decide_builders import notice
 from tests.webhook.webhook_pods import (
@@ -94,6 +96,16 @@ async def test_one_that_stands_by_answers_as_well(world: World) -> None:
     await world.supervisor()
     await world.ask(await world.supervisor(serving=False))
     assert _shaped(await world.make(pod()))
+
+
+async def test_the_supervisors_own_ca_reaches_the_api_server_and_the_pods(world: World) -> None:
+    """Nobody has to carry it, neither into the configuration nor into the pods."""
+    no_files = dict.fromkeys(("tls_cert_file", "tls_key_file", "public_ca_file"), "")
+    own: dict[str, Any] = {"keys_secret": SECRET, "tls_names": "127.0.0.1", "webhook_name": WEBHOOK, **no_files}
+    await world.ask(await world.supervisor(**own), WEBHOOK, b"")
+    made = await world.make(pod())
+    secret = await world.api.get(SECRET_PATH)
+    assert made["metadata"]["annotations"][f"{PREFIX}ca"] == base64.b64decode(secret["data"]["ca.crt"]).decode()
 
 
 async def test_pods_are_made_when_the_webhook_is_gone(world: World) -> None:

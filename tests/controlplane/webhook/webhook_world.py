@@ -77,20 +77,20 @@ class World:
         }
         return await self.replicas.start(serving=serving, within=_PATIENCE_SECONDS, **settings)
 
-    async def ask(self, replica: Replica, name: str = "elastic-job-supervisor") -> None:
-        """Have that one asked about the pods of the namespace; returns once it is."""
-        await self.ask_at(await address(replica), name)
+    async def ask(self, replica: Replica, name: str = "elastic-job-supervisor", ca: bytes | None = None) -> None:
+        """Have that one asked about the pods of the namespace, by that CA; returns once it is."""
+        await self.ask_at(await address(replica), name, ca)
 
         async def asked() -> bool:
             return volume(await self.make(pod(), dryRun="All")) is not None
 
         await until(asked, "pods are shaped", _PATIENCE_SECONDS)
 
-    async def ask_at(self, where: str, name: str = "elastic-job-supervisor") -> None:
+    async def ask_at(self, where: str, name: str = "elastic-job-supervisor", ca: bytes | None = None) -> None:
         """Have whoever is at that address asked, as the page has it but for this namespace alone."""
         configuration = documented("MutatingWebhookConfiguration")
         (webhook,) = configuration["webhooks"]
-        bundle = base64.b64encode(self.authority.ca_pem).decode()
+        bundle = base64.b64encode(self.authority.ca_pem if ca is None else ca).decode()
         webhook["clientConfig"] = {"url": f"https://{where}{PATH}", "caBundle": bundle}
         webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}}
         configuration["metadata"]["name"] = name
