@@ -23,10 +23,14 @@ SUPERVISOR_OWNED = frozenset(
         "namespace",
         "pod_name",
         "probe_address",
+        "public_address",
+        "public_ca_file",
         "store",
         "tls_cert_file",
         "tls_key_file",
         "tls_names",
+        "webhook_address",
+        "webhook_name",
     }
 )
 """Settings of the supervisor that the chart itself sets, from other values or because nothing else works in a pod."""

@@ -1,3 +1,4 @@
+import base64
 import json
 from typing import Any
 
@@ -21,10 +22,12 @@ _MANY: Values = {
         "extraNames": ["supervisor.example.com", "10.1.2.3", "fd00::1"],
     },
     "networkPolicy": {"nodeCIDRs": ["10.0.0.0/8"]},
+    "webhook": {"excludedNamespaces": ["kube-system", "monitoring"]},
     "supervisor": {
         "replicas": 3,
         "image": {"tag": "1.2.3"},
         "spread": "DoNotSchedule",
+        "publicAddress": "https://supervisor.example.com:443",
         "tolerations": [{"key": "system", "operator": "Exists"}],
         "affinity": {"nodeAffinity": {}},
         "podAnnotations": {"a": "b"},
@@ -43,14 +46,19 @@ _MANY: Values = {
         "settings": {"filePath": "/run/reclaim/notice", "notSpotLabels": ["a=b"]},
     },
 }
-_OWN_SECRET: Values = {"tls": {"mode": "existingSecret", "existingSecret": "certificate", "caConfigMap": "authorities"}}
+_OWN_SECRET: Values = {
+    "tls": {"mode": "existingSecret", "existingSecret": "certificate", "caConfigMap": "authorities"},
+    "webhook": {"caBundle": "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"},
+}
 _FEW: Values = {
     "fullnameOverride": "us",
     "crds": {"install": False},
     "networkPolicy": {"enabled": False},
+    "webhook": {"enabled": False},
     "supervisor": {"replicas": 1, "priorityClassName": "", "resources": {}, "nodeSelector": {"kubernetes.io/os": None}},
     "agent": {"enabled": False},
 }
+_LED = {("Service", "elastic-job-supervisor"), ("Service", "us")}
 _MATRIX: dict[str, Values] = {
     "defaults": {},
     "everything": _MANY,
@@ -81,7 +89,8 @@ def test_all_names_and_selectors_fit_each_other(helm: Helm, values: Values) -> N
         selector = _selector(each)
         if selector and each["kind"] != "DaemonSet":
             leads = selector.pop("job-supervisor.kube-ai.io/leader", None)
-            assert leads == ("true" if each["kind"] == "Service" else None)
+            # The leader alone takes streams, and every replica answers the webhook.
+            assert leads == ("true" if (each["kind"], each["metadata"]["name"]) in _LED else None)
             assert selector.items() <= labels["Deployment"].items()
             assert not selector.items() <= labels.get("DaemonSet", {}).items()
     accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
@@ -180,6 +189,45 @@ def test_the_supervisors_own_certificate_has_the_names_that_agents_connect_to(he
     names = environment(one(objects, "Deployment"))["JOB_SUPERVISOR_TLS_NAMES"].split(",")
     agent = environment(one(objects, "DaemonSet", "elastic-job-supervisor-agent"))
     assert {agent["NODE_AGENT_SUPERVISOR"].partition(":")[0], "supervisor.example.com"} <= set(names)
+
+
+def test_the_webhook_asks_for_opted_in_pods_alone_and_stops_none(helm: Helm) -> None:
+    """Elsewhere than in the release's own namespace; its certificate has the Service's name."""
+    objects = helm.render(_MANY)
+    [webhook] = one(objects, "MutatingWebhookConfiguration")["webhooks"]
+    assert (webhook["failurePolicy"], webhook["timeoutSeconds"]) == ("Ignore", 2)
+    assert webhook["matchConditions"]
+    [excluded] = webhook["namespaceSelector"]["matchExpressions"]
+    assert excluded["values"] == ["kube-system", "monitoring", "arena-system"]
+    service = webhook["clientConfig"]["service"]
+    assert one(objects, "Service", service["name"])["spec"]["ports"][0]["port"] == service["port"]
+    assert f"{service['name']}.{service['namespace']}.svc" in one(objects, "Certificate")["spec"]["dnsNames"]
+
+
+def test_the_webhook_is_known_by_whoever_signed_its_certificate(helm: Helm) -> None:
+    """The supervisor or cert-manager writes that into the configuration, else the chart does."""
+    own = one(helm.render(), "MutatingWebhookConfiguration")
+    assert "caBundle" not in own["webhooks"][0]["clientConfig"]
+    assert environment(one(helm.render(), "Deployment"))["JOB_SUPERVISOR_WEBHOOK_NAME"] == own["metadata"]["name"]
+    managed = one(helm.render(_MANY), "MutatingWebhookConfiguration")
+    injected = managed["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
+    assert injected == f"arena-system/{one(helm.render(_MANY), 'Certificate')['metadata']['name']}"
+    [given] = one(helm.render(_OWN_SECRET), "MutatingWebhookConfiguration")["webhooks"]
+    assert base64.b64decode(given["clientConfig"]["caBundle"]).startswith(b"-----BEGIN CERTIFICATE-----")
+
+
+def test_pods_are_told_where_the_supervisor_is_and_whom_to_trust(helm: Helm) -> None:
+    """By the Service's name, or yours."""
+    told = environment(one(helm.render(), "Deployment"))
+    assert told["JOB_SUPERVISOR_PUBLIC_ADDRESS"] == "https://elastic-job-supervisor.arena-system.svc:8471"
+    assert "elastic-job-supervisor.arena-system.svc" in told["JOB_SUPERVISOR_TLS_NAMES"].split(",")
+    assert "JOB_SUPERVISOR_PUBLIC_CA_FILE" not in told
+    deployment = one(helm.render(_MANY), "Deployment")
+    told = environment(deployment)
+    assert told["JOB_SUPERVISOR_PUBLIC_ADDRESS"] == "https://supervisor.example.com:443"
+    [container] = pod_of(deployment)["containers"]
+    [at] = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "ca"]
+    assert told["JOB_SUPERVISOR_PUBLIC_CA_FILE"] == f"{at}/ca.crt"
 
 
 def test_definitions_are_objects_of_the_release_that_outlive_it(helm: Helm) -> None:

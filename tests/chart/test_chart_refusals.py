@@ -46,6 +46,14 @@ _REFUSED: list[tuple[Values, str]] = [
         {"tls": {"mode": "existingSecret", "existingSecret": "a", "caConfigMap": "b", "caBundle": _PEM}},
         "tls.caBundle and tls.caConfigMap are two answers",
     ),
+    (
+        {"tls": {"mode": "existingSecret", "existingSecret": "a", "caConfigMap": "b"}},
+        "webhook.caBundle or tls.caBundle must say by whom the API server knows the webhook",
+    ),
+    ({"supervisor": {"publicAddress": "http://a:1"}}, "at '/supervisor/publicAddress'"),
+    ({"supervisor": {"publicAddress": "https://a.example:1"}}, "supervisor.publicAddress names a.example, which"),
+    ({"supervisor": {"publicAddress": "https://[fd00::2]:1"}}, "supervisor.publicAddress names fd00::2, which"),
+    ({"webhook": {"failurePolicy": "Fail"}}, "at '/webhook': additional properties 'failurePolicy' not allowed"),
 ]
 
 

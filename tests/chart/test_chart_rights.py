@@ -7,8 +7,6 @@ from tests.chart.chart_rendering import Helm, one
 from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
 from tests.controlplane.store.store_cluster import OWN_RULES, RULES
 
-# The rights for a webhook are for those who have one; the chart sets no JOB_SUPERVISOR_WEBHOOK_NAME.
-_CLUSTER_RULES = [rule for rule in RULES if rule.get("apiGroups") != ["admissionregistration.k8s.io"]]
 _AGENT = "elastic-job-supervisor-agent"
 Right = tuple[str, str, str, str]
 """Group, resource or path, its name or nothing, verb."""
@@ -17,7 +15,7 @@ Right = tuple[str, str, str, str]
 @pytest.mark.parametrize(
     ("kind", "name", "documented"),
     [
-        ("ClusterRole", "elastic-job-supervisor", _CLUSTER_RULES),
+        ("ClusterRole", "elastic-job-supervisor", RULES),
         ("Role", "elastic-job-supervisor", OWN_RULES),
         ("ClusterRole", _AGENT, AGENT_RULES),
     ],
@@ -28,6 +26,19 @@ def test_the_roles_are_those_that_the_page_lists(
 ) -> None:
     """Right by right: the suites on a control plane run under the same, and docs/kubernetes.md is held to them."""
     assert set(_rights(one(helm.render(), kind, name)["rules"])) == set(_rights(documented))
+
+
+def test_who_brings_a_certificate_gives_no_rights_for_another(helm: Helm) -> None:
+    """The supervisor then writes no authority anywhere; the Secret is for its tokens alone."""
+    tls = {"mode": "existingSecret", "existingSecret": "certificate", "caBundle": "-----BEGIN CERTIFICATE-----"}
+    objects = helm.render({"tls": tls})
+    own = set(_rights(one(objects, "Role", "elastic-job-supervisor")["rules"]))
+    assert {(resource, name) for _, resource, name, _ in own if resource in {"secrets", "configmaps"}} == {
+        ("secrets", ""),
+        ("secrets", "elastic-job-supervisor-keys"),
+    }
+    everywhere = _rights(one(objects, "ClusterRole", "elastic-job-supervisor")["rules"])
+    assert "mutatingwebhookconfigurations" not in {resource for _, resource, _, _ in everywhere}
 
 
 def test_agents_may_change_nothing(helm: Helm) -> None:

@@ -24,7 +24,11 @@ _SPOKEN = {
     "metadataUrl": "http://localhost",
     "awsMetadataUrl": "http://localhost",
 }
-_OWN_CERTIFICATE = {"mode": "existingSecret", "existingSecret": "certificate", "caConfigMap": "authorities"}
+_OWN_CERTIFICATE = {
+    "mode": "existingSecret",
+    "existingSecret": "certificate",
+    "caBundle": "-----BEGIN CERTIFICATE-----",
+}
 _SERVICES: Mapping[str, tuple[type[Any], str, str, str, frozenset[str]]] = {
     "supervisor": (SupervisorSettings, "JOB_SUPERVISOR", "Deployment", "elastic-job-supervisor", SUPERVISOR_OWNED),
     "agent": (AgentSettings, "NODE_AGENT", "DaemonSet", "elastic-job-supervisor-agent", AGENT_OWNED),

@@ -1,5 +1,6 @@
 {{- define "supervisor.name" -}}{{ .Values.fullnameOverride }}{{- end }}
 {{- define "agent.name" -}}{{ .Values.fullnameOverride }}-agent{{- end }}
+{{- define "webhook.name" -}}{{ .Values.fullnameOverride }}-webhook{{- end }}
 {{- define "audience" -}}{{ .Values.supervisor.settings.tokenAudience | default "job-supervisor.kube-ai.io" }}{{- end }}
 {{- define "lease" -}}{{ .Values.supervisor.settings.leaseName | default "job-supervisor" }}{{- end }}
 
@@ -69,7 +70,13 @@ seccompProfile: {type: RuntimeDefault}
 {{- define "tls.names" -}}
 {{- $name := .Values.fullnameOverride }}
 {{- $namespace := .Release.Namespace }}
-{{- concat (list $name (printf "%s.%s" $name $namespace) (printf "%s.%s.svc" $name $namespace)) .Values.tls.extraNames | toJson }}
+{{- $names := list $name (printf "%s.%s" $name $namespace) (printf "%s.%s.svc" $name $namespace) }}
+{{- if .Values.webhook.enabled }}{{ $names = append $names (printf "%s.%s.svc" (include "webhook.name" .) $namespace) }}{{ end }}
+{{- concat $names .Values.tls.extraNames | toJson }}
+{{- end }}
+
+{{- define "public.address" -}}
+{{- .Values.supervisor.publicAddress | default (printf "https://%s.%s.svc:8471" .Values.fullnameOverride .Release.Namespace) }}
 {{- end }}
 
 {{- /* Replicas in different zones, where there are zones. */}}

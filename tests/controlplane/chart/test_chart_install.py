@@ -9,8 +9,6 @@ from tests.controlplane.controlplane_api import client, until
 from tests.controlplane.store.store_cluster import OWN_RULES, RULES
 
 _AGENT = "elastic-job-supervisor-agent"
-# The chart sets no JOB_SUPERVISOR_WEBHOOK_NAME, and so gives no right to change one.
-_WEBHOOKS = "admissionregistration.k8s.io"
 _COMPONENT = "app.kubernetes.io/component"
 _HERE = f"/api/v1/namespaces/{NAMESPACE}"
 
@@ -49,10 +47,7 @@ async def test_both_accounts_may_do_just_what_is_documented(cluster_with_helm: I
     anybody = await _may(cluster_with_helm, "default")
     assert await _may(cluster_with_helm, _AGENT) - anybody == rights(AGENT_RULES)
     documented = rights([*RULES, *OWN_RULES])
-    assert (
-        await _may(cluster_with_helm, RELEASE) - anybody
-        == {each for each in documented if each[0] != _WEBHOOKS} - anybody
-    )
+    assert await _may(cluster_with_helm, RELEASE) - anybody == documented - anybody
 
 
 async def test_a_second_release_is_refused(cluster_with_helm: Installation) -> None:
