@@ -6,6 +6,7 @@ import kubernetes_validate  # type: ignore[import-untyped]  # It has none.
 import pytest
 
 from tests.chart.chart_rendering import Helm, Manifest, Values, environment, one, pod_of
+from tests.controlplane.webhook.webhook_world import documented
 
 _VERSIONS = [f"1.{minor}.0" for minor in range(30, 38)]
 _MANY: Values = {
@@ -202,6 +203,14 @@ def test_the_webhook_asks_for_opted_in_pods_alone_and_stops_none(helm: Helm) -> 
     service = webhook["clientConfig"]["service"]
     assert one(objects, "Service", service["name"])["spec"]["ports"][0]["port"] == service["port"]
     assert f"{service['name']}.{service['namespace']}.svc" in one(objects, "Certificate")["spec"]["dnsNames"]
+
+
+def test_the_webhook_is_the_one_that_its_page_shows(helm: Helm) -> None:
+    """But for the namespaces that are left out and for whom to trust, which an installation knows."""
+    [shown] = documented("MutatingWebhookConfiguration")["webhooks"]
+    [made] = one(helm.render(), "MutatingWebhookConfiguration")["webhooks"]
+    del made["namespaceSelector"], shown["clientConfig"]["caBundle"]
+    assert made == shown
 
 
 def test_the_webhook_is_known_by_whoever_signed_its_certificate(helm: Helm) -> None:
