@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,7 @@ class Helm:
         Raises:
             Refused: The values are no good.
         """
-        given = json.dumps(values or {})
-        command = [
-            "template",
-            RELEASE,
-            str(CHART),
-            "--namespace",
-            NAMESPACE,
-            "--kube-version",
-            version,
-            "--values",
-            "-",
-        ]
-        return [each for each in yaml.safe_load_all(self.run(*command, given=given)) if each]
+        return [each for each in yaml.safe_load_all(_rendered(self, json.dumps(values or {}), version)) if each]
 
     def run(self, *command: str, given: str = "") -> str:
         """What it prints.
@@ -61,6 +50,13 @@ class Helm:
         if done.returncode:
             raise Refused(done.stderr)
         return done.stdout
+
+
+@cache
+def _rendered(helm: Helm, values: str, version: str) -> str:
+    """Once for all tests: the same values make the same text, as one of them shows."""
+    command = ["template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--kube-version", version, "--values", "-"]
+    return helm.run(*command, given=values)
 
 
 def one(objects: Sequence[Manifest], kind: str, name: str = RELEASE) -> Manifest:
