@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod test-chart chart helm test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images lock clean
+.PHONY: help install demo replay test test-horovod test-chart chart helm test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-node lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
@@ -63,6 +63,9 @@ images: $(INSTALLED) ## Build both container images with buildah, and print thei
 test-images: $(INSTALLED) ## Run both images as containers, built first; skipped where that cannot be done
 	-@$(BIN)/python -m tests.images.images_building
 	$(BIN)/python -m pytest tests/images $(ARGS)
+
+test-node: $(INSTALLED) ## Run everything on a real node: kubelet, containerd, our images, the chart; skipped where that cannot be done
+	$(BIN)/python -m tests.node.node_ground $(ARGS)
 
 sbom: $(INSTALLED) ## Write what is in each image, from its lock file, to dist/sbom/ (CycloneDX)
 	@mkdir -p dist/sbom

@@ -41,6 +41,8 @@ class Tool(StrEnum):
     """What is used on a control plane and is no part of one."""
 
     HELM = "helm"
+    KUBELET = "kubelet"
+    KUBE_PROXY = "kube-proxy"
 
 
 class NoGo(Exception):  # noqa: N818  # It names what is so.
@@ -84,6 +86,11 @@ _KUBERNETES = _Module(
 )
 _KWOK = _Module("kwok", {Program.KWOK: "sigs.k8s.io/kwok/cmd/kwok"})
 _HELM = _Module("helm", {Tool.HELM: "helm.sh/helm/v3/cmd/helm"})
+# Of the same version, and apart: a control plane is wanted without them.
+_NODE = _Module(
+    "node",
+    {Tool.KUBELET: "k8s.io/kubernetes/cmd/kubelet", Tool.KUBE_PROXY: "k8s.io/kubernetes/cmd/kube-proxy"},
+)
 
 
 def binaries() -> Mapping[Program, Path]:
@@ -147,6 +154,20 @@ def build_helm() -> Path:
         with _alone(_cache()):
             _build_once(_HELM)
     return path
+
+
+def build_node() -> Mapping[Tool, Path]:
+    """The programs of a real node, built first where they are missing.
+
+    Raises:
+        NotBuilt: One cannot be built.
+        NoGo: One is missing and cannot be built here.
+    """
+    if not _NODE.home.exists():
+        _require_go()
+        with _alone(_cache()):
+            _build_once(_NODE)
+    return {program: _NODE.home / program for program in _NODE.packages}
 
 
 def kubernetes_version() -> str:
@@ -219,7 +240,7 @@ def _build(module: _Module[Any], package: str, output: Path) -> None:
 def _linked(module: _Module[Any]) -> str:
     if module is _HELM:
         return " ".join(["-s -w", *_helm_claims()])
-    if module is not _KUBERNETES:
+    if module not in (_KUBERNETES, _NODE):
         return "-s -w"
     # Without it the API server says v0.0.0, and clients that ask for its version are misled.
     version = kubernetes_version()

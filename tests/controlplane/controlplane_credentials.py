@@ -18,6 +18,9 @@ class User(Enum):
     CONTROLLER_MANAGER = ("controller-manager", "system:kube-controller-manager", "system:masters")
     SCHEDULER = ("scheduler", "system:kube-scheduler", "")
     KWOK = ("kwok", "kwok", "system:masters")
+    # Of a real node, which is called `node`.
+    KUBELET = ("kubelet", "system:node:node", "system:nodes")
+    PROXY = ("proxy", "system:kube-proxy", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,12 @@ class Credentials:
         return self.directory / f"{user.value[0]}.kubeconfig"
 
 
-def make(credentials: Credentials, address: str, url: str) -> None:
-    """Write all of them, for servers on that IP address and an API server at that URL."""
+def make(credentials: Credentials, url: str, *names: str) -> None:
+    """Write all of them, for servers that have those names and IP addresses, and an API server at that URL."""
     credentials.directory.mkdir(mode=0o700, parents=True)
     ca = trustme.CA()
     ca.cert_pem.write_to_path(credentials.ca)
-    server = ca.issue_cert(address)
+    server = ca.issue_cert(*names)
     server.cert_chain_pems[0].write_to_path(credentials.certificate)
     server.private_key_pem.write_to_path(credentials.key)
     ca.issue_cert("service-accounts").private_key_pem.write_to_path(credentials.service_accounts)

@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,16 +78,20 @@ class Cluster:
 class ControlPlane:
     """The programs, owned by the thread that starts them.
 
-    They end with that thread, whatever ends it; so start them where the whole test runs, not in a worker thread.
+    They end with that thread, whatever ends it; so start them where the whole test runs, not in a worker thread. They
+    listen on the first of the addresses, by default one of the loopback's, and have certificates for all.
     """
 
-    def __init__(self, programs: Mapping[Program, Path], directory: Path, more: Flags = _NONE) -> None:
+    def __init__(
+        self, programs: Mapping[Program, Path], directory: Path, more: Flags = _NONE, addresses: Sequence[str] = ()
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._programs = programs
         self._more = more
-        self._layout = Layout(directory, _free_address())
+        addresses = addresses or [_free_address()]
+        self._layout = Layout(directory, addresses[0])
         self._processes: dict[Program, subprocess.Popen[bytes]] = {}
-        credentials.make(self._layout.credentials, self._layout.address, self._layout.url)
+        credentials.make(self._layout.credentials, self._layout.url, *addresses)
         self.cluster = Cluster(directory)
 
     def pid(self, program: Program) -> int:
@@ -201,13 +205,15 @@ class ControlPlane:
 
 
 @contextmanager
-def running(programs: Mapping[Program, Path], directory: Path, more: Flags = _NONE) -> Iterator[ControlPlane]:
+def running(
+    programs: Mapping[Program, Path], directory: Path, more: Flags = _NONE, addresses: Sequence[str] = ()
+) -> Iterator[ControlPlane]:
     """A control plane with its files in that directory, and with more flags of its programs.
 
     Raises:
         NotReady: It does not start.
     """
-    plane = ControlPlane(programs, directory, more)
+    plane = ControlPlane(programs, directory, more, addresses)
     try:
         plane.start()
         yield plane

@@ -1,0 +1,161 @@
+"""Gives the tests of a real node a machine of their own: network, processes and mounts that end with them.
+
+Run as a module, with pytest's arguments: prepares what they need, runs them there, and takes the control groups away.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.controlplane.controlplane_binaries import NoGo, NotBuilt, build, build_helm, build_node
+from tests.images import images_building as images
+from tests.images.images_building import BASE, Image
+from tests.images.images_packages import CannotBeHad, require
+
+GROUND = "NODE_TEST_GROUND"
+MISSING = "NODE_TEST_MISSING"
+TRAINING, PAUSE = "localhost/training:1", "localhost/pause:1"
+# The stand-in for et-operator asks for this one, as the real operator does: a shell that copies two files.
+FIRST = "docker.io/library/alpine:3.10"
+ARCHIVES = "images"
+_PACKAGES = {
+    "containerd": "containerd",
+    "runc": "runc",
+    "bridge": "containernetworking-plugins",
+    "iptables": "iptables",
+    "ip": "iproute2",
+    "dnsmasq": "dnsmasq-base",
+    "mount": "mount",
+    "unshare": "util-linux",
+}
+_CGROUPS = Path("/sys/fs/cgroup")
+_HIERARCHIES = (
+    "blkio",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "freezer",
+    "hugetlb",
+    "memory",
+    "pids",
+    "systemd",
+    "unified",
+)
+_WAIT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
+# All processes end with the first one in there, whatever ends that; mounts and network follow.
+_OWN = ("unshare", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount", "--mount-proc", "--propagation=private")
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code of the tests."""
+    pytest = [sys.executable, "-m", "pytest", "tests/node", *arguments]
+    try:
+        _check()
+        with tempfile.TemporaryDirectory(dir=_home(), prefix="ground-", ignore_cleanup_errors=True) as directory:
+            _pack(Path(directory) / ARCHIVES)
+            return _run([*_OWN, *pytest], Path(directory))
+    except (CannotBeHad, NoGo) as reason:
+        return subprocess.run(pytest, check=False, env={**os.environ, MISSING: str(reason)}).returncode
+    except (NotBuilt, images.NotBuilt) as error:
+        sys.exit(f"no node: {error}")
+
+
+def _check() -> None:
+    require(_PACKAGES)
+    refused = subprocess.run(  # Our own arguments.
+        [*_OWN, "ip", "link", "add", "br0", "type", "bridge"], check=False, capture_output=True, text=True
+    )
+    if refused.returncode:
+        raise CannotBeHad(f"this machine gives no network of one's own: {' '.join(refused.stderr.split())}")
+    if not os.access(_CGROUPS, os.W_OK) or not list(_groups("")):
+        raise CannotBeHad("this machine gives no control groups of one's own")
+    build()
+    build_node()
+    build_helm()
+
+
+def _home() -> Path:
+    # Not in /tmp: containers need a file system that layers can be put upon.
+    images.cache().mkdir(parents=True, exist_ok=True)
+    return images.cache()
+
+
+def _pack(archives: Path) -> None:
+    storage = images.build().storage
+    archives.mkdir()
+    sdk, script = images.CHECKOUT / "sdk" / "kubeai", Path(__file__).with_name("node_training.py")
+    _make(storage, TRAINING, (sdk, "/training/kubeai"), (script, "/training/train.py"))
+    _make(storage, PAUSE)
+    images.buildah(storage, "tag", PAUSE, FIRST)
+    for image in (*(each.reference for each in Image), TRAINING, PAUSE, FIRST):
+        name = image.replace("/", "-").replace(":", "-")
+        images.buildah(storage, "push", "--quiet", image, f"docker-archive:{archives / name}.tar:{image}")
+
+
+def _make(storage: Path, name: str, *copies: tuple[Path, str]) -> None:
+    container = images.buildah(storage, "from", "--pull-never", BASE)
+    for source, target in copies:
+        images.buildah(storage, "copy", "--quiet", container, str(source), target)
+    settings = ["--entrypoint", f'["/bin/sh", "-c", "{_WAIT}"]', "--cmd", "", "--env", "PYTHONPATH=/training"]
+    images.buildah(storage, "config", *settings, container)
+    # The same instant whenever: the same image, and no older one that is left behind.
+    images.buildah(storage, "commit", "--quiet", "--rm", "--timestamp", "0", container, name)
+
+
+def _run(command: list[str], directory: Path) -> int:
+    groups = list(_groups(directory.name))
+    try:
+        for group in groups:
+            _make_group(group)
+        # Ctrl-C is for the tests, which end; what is to be taken away afterwards is taken away.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return subprocess.run(command, check=False, env={**os.environ, GROUND: str(directory)}).returncode
+    finally:
+        for group in groups:
+            _remove_group(group)
+
+
+def _make_group(group: Path) -> None:
+    group.mkdir()
+    for name in ("cpuset.cpus", "cpuset.mems"):  # Where there are any, a new group has none and takes no process.
+        if (group / name).exists():
+            (group / name).write_text((group.parent / name).read_text(encoding="ascii"), encoding="ascii")
+
+
+def _remove_group(group: Path) -> None:
+    for inner in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
+        inner.rmdir()
+    if group.exists():
+        group.rmdir()
+
+
+def _groups(name: str) -> Iterator[Path]:
+    """One directory in each hierarchy of control groups, or in the only one."""
+    if (_CGROUPS / "cgroup.controllers").exists():
+        yield _CGROUPS / name
+        return
+    names = (
+        "cpu",
+        "cpuacct",
+        "cpuset",
+        "memory",
+        "pids",
+        "devices",
+        "freezer",
+        "blkio",
+        "hugetlb",
+        "systemd",
+        "unified",
+    )
+    for hierarchy in names:
+        if (_CGROUPS / hierarchy).exists():
+            yield _CGROUPS / hierarchy / name
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,32 @@
+"""What the training pod runs: steps, until it is told to leave; then a checkpoint, and an end that is no success.
+
+python node_training.py DIRECTORY: writes `step`, and `checkpoint` once it leaves.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import kubeai.elastic as kubeai
+
+
+def main(directory: Path) -> None:
+    """Train."""
+    kubeai.init(rank=lambda: 0)
+    step = 0
+    while kubeai.check_alive():
+        time.sleep(0.02)  # One step.
+        step += 1
+        (directory / "step").write_text(str(step), encoding="utf-8")
+    draft = directory / "draft"
+    said = kubeai.directive()
+    told = {"step": step, "kind": said.kind.value, "reason": said.reason, "at": time.time()}
+    draft.write_text(json.dumps(told), encoding="utf-8")
+    draft.replace(directory / "checkpoint")
+    kubeai.checkpoint_saved(step)
+    sys.exit(3)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
