@@ -93,7 +93,7 @@ class Replicas:
         async with replicas.stack:
             yield replicas
 
-    async def start(self, *, serving: bool = True, within: float = 20.0, **changes: Any) -> Replica:
+    async def start(self, *, serving: bool = True, within: float = 60.0, **changes: Any) -> Replica:
         """One more: returns when it serves, or else when it stands by, within so many seconds."""
         number = len(self.all)
         directory = self.root / f"replica{number}"

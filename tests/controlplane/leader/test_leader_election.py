@@ -13,11 +13,11 @@ from tests.controlplane.store.test_cluster_store_outages import frozen
 
 pytestmark = pytest.mark.long
 
-_NO_SLIP = 3
-"""Times the least duration there is, where a holder that renews late on a busy machine would spoil the test."""
+SHORT = 3 * SECONDS
+"""In seconds: with the least there is, a holder that renews late on a busy machine would spoil the test."""
 
 
-async def first_and_second(hall: Hall, seconds: int = SECONDS) -> tuple[Candidate, Candidate]:
+async def first_and_second(hall: Hall, seconds: int = SHORT) -> tuple[Candidate, Candidate]:
     """One who leads, and one who waits."""
     first = await hall.runs("first", seconds)
     await first.gained()
@@ -42,12 +42,12 @@ async def test_one_leads_and_the_others_wait(hall: Hall) -> None:
     assert first.leads
     assert not second.leads
     spec = await hall.lease()
-    assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("first", SECONDS, 0)
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("first", SHORT, 0)
 
 
 async def test_of_many_who_come_at_once_one_leads(hall: Hall) -> None:
     """They compare and swap."""
-    candidates = await asyncio.gather(*(hall.runs(f"one{number}") for number in range(5)))
+    candidates = await asyncio.gather(*(hall.runs(f"one{number}", SHORT) for number in range(5)))
     await until(lambda: any(one.leads for one in candidates))
     await renewals(hall, RENEWALS)
     assert sum(one.leads for one in candidates) == 1
@@ -68,17 +68,17 @@ async def test_a_lease_that_is_let_go_is_taken_at_once(hall: Hall) -> None:
 @pytest.mark.brief
 async def test_a_dead_holders_lease_is_taken_when_its_time_is_over_for_certain(hall: Hall) -> None:
     """A whole duration after its last sign of life was seen, and by then it knows itself that it may not act."""
-    first, second = await first_and_second(hall, _NO_SLIP * SECONDS)
+    first, second = await first_and_second(hall)
     await renewals(hall, 1)
     begun = time.monotonic()
     await first.die()
     last = await hall.lease()
     assert await second.gained() == 2
     assert not first.leads, "the new leader was there before the old one knew that its time was over"
-    print(f"\ntaken over {time.monotonic() - begun:.3f} s after a kill, with a lease of {_NO_SLIP * SECONDS} s")  # noqa: T201
+    print(f"\ntaken over {time.monotonic() - begun:.3f} s after a kill, with a lease of {SHORT} s")  # noqa: T201 - the figure
     # Both were written by this machine's clock, before the requests were sent: no delay makes the pause shorter.
     assert last["holderIdentity"] == "first"
-    assert _instant((await hall.lease())["acquireTime"]) - _instant(last["renewTime"]) > _NO_SLIP * SECONDS - 0.01
+    assert _instant((await hall.lease())["acquireTime"]) - _instant(last["renewTime"]) > SHORT - 0.01
 
 
 def _instant(written: str) -> float:
@@ -135,14 +135,13 @@ async def test_a_person_who_labels_the_lease_changes_nothing(hall: Hall) -> None
 @pytest.mark.brief
 async def test_a_silent_api_server_changes_nothing(hall: Hall) -> None:
     """The holder does not know any more whether it leads, and nobody else can; afterwards it is the holder again."""
-    seconds = _NO_SLIP * SECONDS
-    first, second = await first_and_second(hall, seconds)
+    first, second = await first_and_second(hall)
     with frozen(hall.place.plane):
         await until(lambda: not first.leads)
         for _ in range(10):
             assert not first.leads
             assert not second.leads
-            await asyncio.sleep(seconds / 5)
+            await asyncio.sleep(SHORT / 5)
     await until(lambda: first.leads or second.leads)
     await renewals(hall, 2 * RENEWALS)
     assert (first.leads, second.leads) == (True, False)

@@ -123,7 +123,7 @@ class Shared:
             env={**os.environ, **variables, "KUBECONFIG": str(self.replicas.kubeconfig)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
 
