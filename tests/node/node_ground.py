@@ -3,6 +3,7 @@
 Run as a module, with pytest's arguments: prepares what they need, runs them there, and takes the control groups away.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from tests.images.images_packages import CannotBeHad, require
 GROUND = "NODE_TEST_GROUND"
 MISSING = "NODE_TEST_MISSING"
 TRAINING, PAUSE = "localhost/training:1", "localhost/pause:1"
+_SSH = "localhost/with-ssh:1"
 # The stand-in for et-operator asks for this one, as the real operator does: a shell that copies two files.
 FIRST = "docker.io/library/alpine:3.10"
 ARCHIVES = "images"
@@ -30,6 +32,7 @@ _PACKAGES = {
     "ip": "iproute2",
     "dnsmasq": "dnsmasq-base",
     "mount": "mount",
+    "ssh": "openssh-client",
     "unshare": "util-linux",
 }
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -87,21 +90,39 @@ def _home() -> Path:
 
 def _pack(archives: Path) -> None:
     storage = images.build().storage
-    archives.mkdir()
     sdk, script = images.CHECKOUT / "sdk" / "kubeai", Path(__file__).with_name("node_training.py")
-    _make(storage, TRAINING, (sdk, "/training/kubeai"), (script, "/training/train.py"))
-    _make(storage, PAUSE)
+    if not images.buildah(storage, "images", "--quiet", "--filter", f"reference={_SSH}"):
+        _make_with_ssh(storage)
+    _make(storage, TRAINING, _SSH, (sdk, "/training/kubeai"), (script, "/training/train.py"))
+    _make(storage, PAUSE, BASE)
     images.buildah(storage, "tag", PAUSE, FIRST)
+    # One layout, in which they share what they share: archives would be a gigabyte. Compressed for nobody.
     for image in (*(each.reference for each in Image), TRAINING, PAUSE, FIRST):
-        name = image.replace("/", "-").replace(":", "-")
-        images.buildah(storage, "push", "--quiet", image, f"docker-archive:{archives / name}.tar:{image}")
+        images.buildah(storage, "push", "--quiet", "--disable-compression", image, f"oci:{archives}:{image}")
+    _name(archives / "index.json")
 
 
-def _make(storage: Path, name: str, *copies: tuple[Path, str]) -> None:
+def _name(index: Path) -> None:
+    """Say it as containerd reads it: to it the other one is a tag."""
+    listed = json.loads(index.read_bytes())
+    for manifest in listed["manifests"]:
+        said = manifest["annotations"]
+        said["io.containerd.image.name"] = said["org.opencontainers.image.ref.name"]
+    index.write_text(json.dumps(listed), encoding="utf-8")
+
+
+def _make_with_ssh(storage: Path) -> None:
     container = images.buildah(storage, "from", "--pull-never", BASE)
+    install = "apt-get update && apt-get install --yes --no-install-recommends openssh-server && mkdir -p /run/sshd"
+    images.buildah(storage, "run", "--isolation", "chroot", container, "sh", "-c", install)
+    images.buildah(storage, "commit", "--quiet", "--rm", container, _SSH)
+
+
+def _make(storage: Path, name: str, base: str, *copies: tuple[Path, str]) -> None:
+    container = images.buildah(storage, "from", "--pull-never", base)
     for source, target in copies:
         images.buildah(storage, "copy", "--quiet", container, str(source), target)
-    settings = ["--entrypoint", f'["/bin/sh", "-c", "{_WAIT}"]', "--cmd", "", "--env", "PYTHONPATH=/training"]
+    settings = ["--entrypoint", f'["/bin/sh", "-c", "{_WAIT}"]', "--cmd", ""]
     images.buildah(storage, "config", *settings, container)
     # The same instant whenever: the same image, and no older one that is left behind.
     images.buildah(storage, "commit", "--quiet", "--rm", "--timestamp", "0", container, name)

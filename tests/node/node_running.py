@@ -50,9 +50,7 @@ def node(programs: Mapping[Program, Path], tools: Mapping[Tool, Path], ground: P
         credentials = Credentials(plane.cluster.directory / "credentials")
         _start(stack, ground, "containerd", ["containerd", "--config", str(_containerd(ground))])
         _wait(lambda: _ctr(ground, "version"), "containerd answers", ground)
-        for archive in sorted((ground / ARCHIVES).iterdir()):
-            if not _ctr(ground, "images", "import", str(archive)):
-                raise NodeNotReady(f"{archive.name} cannot be imported: {_tail(ground)}")
+        _import(ground)
         _start(stack, ground, "kubelet", _kubelet(tools, ground, credentials))
         _start(stack, ground, "kube-proxy", _kube_proxy(tools, credentials))
         _wait(lambda: _is_ready(plane.cluster), "the node is Ready", ground)
@@ -202,6 +200,14 @@ def _ctr(ground: Path, *arguments: str) -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
+def _import(ground: Path) -> None:
+    archive = ground / "images.tar"
+    subprocess.run(["tar", "--create", f"--file={archive}", f"--directory={ground / ARCHIVES}", "."], check=True)  # noqa: S607  # The PATH's.
+    if not _ctr(ground, "images", "import", str(archive)):
+        raise NodeNotReady(f"the images cannot be imported: {_tail(ground)}")
+    archive.unlink()
+
+
 def _socket(ground: Path) -> Path:
     return ground / "containerd.sock"
 
@@ -248,7 +254,7 @@ def names(ground: Path, addresses: Mapping[str, str]) -> Iterator[None]:
 @contextmanager
 def cut(port: int) -> Iterator[None]:
     """No pod reaches that port of another, and what is open there gets nothing through; nobody is told."""
-    rules = [["FORWARD", "--protocol=tcp", f"--{end}={port}", "--jump=DROP"] for end in ("dport", "sport")]
+    rules = [["FORWARD", "-p", "tcp", f"--{end}", str(port), "-j", "DROP"] for end in ("dport", "sport")]
     for rule in rules:
         subprocess.run(["iptables", "--insert", *rule], check=True)  # noqa: S607  # The PATH's.
     try:

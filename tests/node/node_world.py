@@ -3,13 +3,11 @@
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import trustme
 
 from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.metadata import MetadataServer
@@ -34,9 +32,11 @@ _CHART = CHECKOUT / "charts" / "elastic-job-supervisor"
 _GROUP = "kai.alibabacloud.com"
 _TRAINING_JOBS = f"/apis/{_GROUP}/v1alpha1/namespaces/{JOBS}/trainingjobs"
 _SUPERVISED_JOBS = f"/apis/job-supervisor.kube-ai.io/v1alpha1/namespaces/{JOBS}/supervisedjobs"
+_CA = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{RELEASE}-ca"
 _NOTICES = "/apis/job-supervisor.kube-ai.io/v1alpha1/reclaimnotices"
 _SECONDS = 120.0
 _COMMAND_SECONDS = 180.0
+TRAIN = ("python3", "/training/train.py", "/checkpoint")
 _PODS = 3
 
 
@@ -52,8 +52,11 @@ class World:
         """The cloud announces that it takes the node away then, in Unix seconds."""
         self.metadata.notice(Node(NODE), gone_at)
 
-    async def keep(self) -> None:
-        """The cloud announces it no longer; returns when that is known."""
+    async def settle(self) -> None:
+        """The jobs are deleted, and the cloud announces nothing any more; returns when all of that is so."""
+        for job in (await self.api.get(_TRAINING_JOBS))["items"]:
+            await self.api.delete(f"{_TRAINING_JOBS}/{job['metadata']['name']}")
+            await self.no_pods(job["metadata"]["name"])
         self.metadata.withdraw(Node(NODE))
 
         async def none() -> bool:
@@ -64,13 +67,22 @@ class World:
 
     async def train(self, name: str) -> Path:
         """A job with one worker on the node; returns where it saves, once it has made a step."""
+        home = await self.start(name, TRAIN)
+        await self.steps(name, home)
+        return home
+
+    async def start(self, name: str, command: Sequence[str]) -> Path:
+        """A job whose worker runs that command, which is to save in /checkpoint; returns what that is on the node."""
         home = self.ground / "checkpoints" / name
         home.mkdir(parents=True)
-        home.chmod(0o777)
-        await self.api.create(_TRAINING_JOBS, _training_job(name, home))
+        home.chmod(0o755)
+        await self.api.create(_TRAINING_JOBS, _training_job(name, home, command))
+        return home
+
+    async def steps(self, name: str, home: Path) -> None:
+        """Return when the job has made a step, and the supervisor knows that it runs."""
         await until(lambda: _exists(home / "step"), f"{name} trains", _SECONDS)
         await self.decided(name, "Running")
-        return home
 
     async def decided(self, name: str, phase: str) -> Any:
         """The job as the supervisor has it, once its phase is that."""
@@ -100,15 +112,19 @@ class World:
 
         await until(none, f"{name} has no pods", _SECONDS)
 
+    async def address(self, pod: str) -> str:
+        """The pod's, once it is Ready."""
+
+        async def given() -> str:
+            found = await self.api.get(f"/api/v1/namespaces/{JOBS}/pods/{pod}")
+            return str(found["status"]["podIP"]) if _is_ready(found) else ""
+
+        return await until(given, f"{pod} is ready", _SECONDS)
+
     async def annotate(self, pod: str, **annotations: str) -> None:
         """Of ours, on a pod."""
         ours = {f"{_AUDIENCE}/{name}": value for name, value in annotations.items()}
         await self.api.patch(f"/api/v1/namespaces/{JOBS}/pods/{pod}", {"metadata": {"annotations": ours}})
-
-    async def delete(self, name: str) -> None:
-        """Delete the job."""
-        await self.api.delete(f"{_TRAINING_JOBS}/{name}")
-        await self.no_pods(name)
 
 
 @asynccontextmanager
@@ -117,13 +133,12 @@ async def world(cluster: Cluster, helm: Path, ground: Path) -> AsyncIterator[Wor
     async with client(cluster) as api, _cloud() as metadata, _operator(cluster):
         for namespace in (NAMESPACE, JOBS):
             await api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
-        ca = trustme.CA()
-        await _certificate(api, ca)
-        _install(cluster, helm, ground, ca.cert_pem.bytes().decode())
+        _install(cluster, helm, ground)
         service = await api.get(f"/api/v1/namespaces/{NAMESPACE}/services/{RELEASE}")
         with names(ground, {_SERVICE: service["spec"]["clusterIP"]}), _explained(ground):
             here = World(api, metadata, ground)
             await _ready(here)
+            await _trust(api)
             yield here
 
 
@@ -154,26 +169,23 @@ async def _operator(cluster: Cluster) -> AsyncIterator[None]:
         await server.close()
 
 
-async def _certificate(api: Api, ca: trustme.CA) -> None:
-    leaf = ca.issue_cert(_SERVICE)
-    files = {"tls.crt": leaf.cert_chain_pems[0].bytes().decode(), "tls.key": leaf.private_key_pem.bytes().decode()}
-    secret = {"metadata": {"name": "certificate"}, "type": "kubernetes.io/tls", "stringData": files}
-    await api.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", secret)
-    trusted = {"address": f"https://{_SERVICE}:{HTTP_PORT}", "ca.crt": ca.cert_pem.bytes().decode()}
-    await api.create(f"/api/v1/namespaces/{JOBS}/configmaps", {"metadata": {"name": "kubeai"}, "data": trusted})
+async def _trust(api: Api) -> None:
+    """What a job's namespace is told once: where the supervisor is, and by which CA, which it makes itself."""
+    made = await until(lambda: api.get(_CA), "the supervisor's CA", _SECONDS)
+    data = {"address": f"https://{_SERVICE}:{HTTP_PORT}", "ca.crt": made["data"]["ca.crt"]}
+    await api.create(f"/api/v1/namespaces/{JOBS}/configmaps", {"metadata": {"name": "kubeai"}, "data": data})
 
 
-def _install(cluster: Cluster, helm: Path, ground: Path, ca: str) -> None:
+def _install(cluster: Cluster, helm: Path, ground: Path) -> None:
     values = {
         "images": {"registry": "localhost", "pullPolicy": "Never"},
-        "tls": {"mode": "existingSecret", "existingSecret": "certificate", "caBundle": ca},
         "agent": {"settings": {"metadataUrl": f"http://{_METADATA[0]}:{_METADATA[1]}/nodes/{NODE}"}},
     }
     file = ground / "values.json"
     file.write_text(json.dumps(values), encoding="utf-8")
     command = [str(helm), "install", RELEASE, str(_CHART), "--namespace", NAMESPACE, "--values", str(file)]
-    homes = {f"HELM_{kind}_HOME": str(ground / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
-    environment = {"KUBECONFIG": str(cluster.kubeconfig), "PATH": "/usr/bin", **homes}
+    # It keeps what it has seen of the API server there.
+    environment = {"KUBECONFIG": str(cluster.kubeconfig), "HOME": str(ground)}
     done = subprocess.run(
         command, check=False, env=environment, capture_output=True, text=True, timeout=_COMMAND_SECONDS
     )
@@ -210,7 +222,7 @@ async def _exists(path: Path) -> bool:
     return path.exists()  # noqa: ASYNC240 - a file beside us
 
 
-def _training_job(name: str, home: Path) -> Manifest:
+def _training_job(name: str, home: Path, command: Sequence[str]) -> Manifest:
     identity = {
         "projected": {
             "sources": [
@@ -234,7 +246,7 @@ def _training_job(name: str, home: Path) -> Manifest:
             {
                 "name": "main",
                 "image": TRAINING,
-                "command": ["python3", "/training/train.py", "/checkpoint"],
+                "command": list(command),
                 "volumeMounts": [
                     {"name": "kubeai", "mountPath": "/var/run/kubeai", "readOnly": True},
                     {"name": "checkpoint", "mountPath": "/checkpoint"},

@@ -1,26 +1,47 @@
 """A reclaim on a real node: the chart's pods, a training pod, each a real container."""
 
+import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from tests.controlplane.controlplane_api import until
 from tests.controlplane.controlplane_binaries import build_helm
 from tests.controlplane.controlplane_running import Cluster
-from tests.node.node_world import World, world
+from tests.node.node_running import cut
+from tests.node.node_world import HTTP_PORT, TRAIN, World, world
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 _LEAD_SECONDS = 60.0
+_REASON = "the network is cut"
+SSHD = ("/usr/sbin/sshd", "-D", "-e", "-o", "AuthorizedKeysFile=/checkpoint/keys", "-o", "StrictModes=no")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(cluster: Cluster, ground: Path) -> AsyncIterator[World]:
+async def installed(cluster: Cluster, ground: Path) -> AsyncIterator[World]:
     """The chart, installed with two supervisors, and the node's agent; all are ready."""
     async with world(cluster, build_helm(), ground) as one:
         yield one
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def here(installed: World) -> AsyncIterator[World]:
+    """The same; after the test its jobs are gone, and the node is to stay."""
+    yield installed
+    await installed.settle()
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """Of a launcher that reaches its workers over ssh."""
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)  # noqa: S607  # The PATH's.
+    return path
 
 
 async def test_a_training_pod_saves_and_leaves_before_its_node_is_gone(here: World) -> None:
@@ -37,8 +58,53 @@ async def test_a_training_pod_saves_and_leaves_before_its_node_is_gone(here: Wor
     assert told["kind"] == "STOP"
     assert told["step"] > 0
     assert gone - announced < _LEAD_SECONDS
-    await here.delete("one")
-    await here.keep()
+
+
+async def test_a_process_that_was_started_over_ssh_hears_of_it(here: World, key: Path) -> None:
+    """It sees neither the pod's environment nor its SIGTERM; its end is what ssh tells the launcher."""
+    home = await here.start("remote", SSHD)
+    (home / "keys").write_bytes(key.with_suffix(".pub").read_bytes())
+    with _over_ssh(key, await here.address("remote-worker-0")) as process:
+        await here.steps("remote", home)
+        announced = time.time()
+        here.reclaim(announced + _LEAD_SECONDS)
+        told = await here.saved(home)
+        ended = await until(lambda: _code(process), "ssh has ended")
+    _show(told=told["at"] - announced)
+    assert told["kind"] == "STOP"
+    assert ended != 0  # It is held until its job is suspended: the pod's end may be what ends it.
+    await here.decided("remote", "Suspended")
+
+
+async def test_a_process_that_the_supervisor_cannot_reach_obeys_its_pods_annotation(here: World) -> None:
+    """With the network between them cut nothing else tells it: what is annotated on the pod comes by its kubelet."""
+    home = await here.train("cut")
+    with cut(HTTP_PORT):
+        here.reclaim(time.time() + _LEAD_SECONDS)
+        decision = (await here.decided("cut", "Stopping"))["status"]["decision"]
+        assert not (home / "checkpoint").exists()
+        annotated = time.time()
+        await here.annotate("cut-worker-0", directive=f"{decision['run']} {decision['generation']} STOP {_REASON}")
+        told = await here.saved(home)
+    _show(told=told["at"] - annotated)
+    assert (told["kind"], told["reason"]) == ("STOP", _REASON)
+    await here.decided("cut", "Suspended")
+
+
+@contextmanager
+def _over_ssh(key: Path, address: str) -> Iterator[subprocess.Popen[bytes]]:
+    options = ["-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={key.with_name('known')}", "-q"]
+    command = ["ssh", "-i", str(key), *options, f"root@{address}", *TRAIN]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _code(process: "subprocess.Popen[bytes]") -> int | None:
+    return process.poll()
 
 
 def _show(**seconds: float) -> None:
