@@ -124,7 +124,7 @@ async def test_an_operator_that_cannot_make_them_leaves_everything_as_it_was(
     """It takes back what does not come up; we ask again later, and then it works."""
     await jobs.nodes(4)
     async with (
-        supervising(cluster, jobs.namespace, tmp_path, resume_timeout_seconds=8.0) as supervised,
+        supervising(cluster, jobs.namespace, tmp_path, resume_timeout_seconds=15.0) as supervised,
         operating(cluster, jobs.namespace.name),
     ):
         await smaller(jobs, supervised)
@@ -168,7 +168,7 @@ async def test_a_request_that_is_refused_is_harmless(
     quota = f"{jobs.namespace.path}/resourcequotas"
     counted = "count/scaleouts.kai.alibabacloud.com"
     async with (
-        supervising(cluster, jobs.namespace, tmp_path, resume_timeout_seconds=4.0) as supervised,
+        supervising(cluster, jobs.namespace, tmp_path, resume_timeout_seconds=15.0) as supervised,
         operating(cluster, jobs.namespace.name),
     ):
         await smaller(jobs, supervised)
