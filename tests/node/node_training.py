@@ -10,6 +10,9 @@ from pathlib import Path
 
 import kubeai.elastic as kubeai
 
+_IDENTITY = Path("/var/run/kubeai")
+_DIRECTIVE = "job-supervisor.kube-ai.io/directive="
+
 
 def main(directory: Path) -> None:
     """Train."""
@@ -21,7 +24,8 @@ def main(directory: Path) -> None:
         (directory / "step").write_text(str(step), encoding="utf-8")
     draft = directory / "draft"
     said = kubeai.directive()
-    told = {"step": step, "kind": said.kind.value, "reason": said.reason, "at": time.time()}
+    annotated = _DIRECTIVE in (_IDENTITY / "annotations").read_text(encoding="utf-8")
+    told = {"step": step, "kind": said.kind.value, "annotated": annotated, "at": time.time()}
     draft.write_text(json.dumps(told), encoding="utf-8")
     draft.replace(directory / "checkpoint")
     kubeai.checkpoint_saved(step)

@@ -32,7 +32,7 @@ _CHART = CHECKOUT / "charts" / "elastic-job-supervisor"
 _GROUP = "kai.alibabacloud.com"
 _TRAINING_JOBS = f"/apis/{_GROUP}/v1alpha1/namespaces/{JOBS}/trainingjobs"
 _SUPERVISED_JOBS = f"/apis/job-supervisor.kube-ai.io/v1alpha1/namespaces/{JOBS}/supervisedjobs"
-_CA = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{RELEASE}-ca"
+_WEBHOOK = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{RELEASE}"
 _NOTICES = "/apis/job-supervisor.kube-ai.io/v1alpha1/reclaimnotices"
 _SECONDS = 120.0
 _COMMAND_SECONDS = 180.0
@@ -121,11 +121,6 @@ class World:
 
         return await until(given, f"{pod} is ready", _SECONDS)
 
-    async def annotate(self, pod: str, **annotations: str) -> None:
-        """Of ours, on a pod."""
-        ours = {f"{_AUDIENCE}/{name}": value for name, value in annotations.items()}
-        await self.api.patch(f"/api/v1/namespaces/{JOBS}/pods/{pod}", {"metadata": {"annotations": ours}})
-
 
 @asynccontextmanager
 async def world(cluster: Cluster, helm: Path, ground: Path) -> AsyncIterator[World]:
@@ -138,7 +133,7 @@ async def world(cluster: Cluster, helm: Path, ground: Path) -> AsyncIterator[Wor
         with names(ground, {_SERVICE: service["spec"]["clusterIP"]}), _explained(ground):
             here = World(api, metadata, ground)
             await _ready(here)
-            await _trust(api)
+            await _asked(api)
             yield here
 
 
@@ -169,11 +164,14 @@ async def _operator(cluster: Cluster) -> AsyncIterator[None]:
         await server.close()
 
 
-async def _trust(api: Api) -> None:
-    """What a job's namespace is told once: where the supervisor is, and by which CA, which it makes itself."""
-    made = await until(lambda: api.get(_CA), "the supervisor's CA", _SECONDS)
-    data = {"address": f"https://{_SERVICE}:{HTTP_PORT}", "ca.crt": made["data"]["ca.crt"]}
-    await api.create(f"/api/v1/namespaces/{JOBS}/configmaps", {"metadata": {"name": "kubeai"}, "data": data})
+async def _asked(api: Api) -> None:
+    """Return when the API server knows the webhook by the CA that the supervisors have made."""
+
+    async def known() -> bool:
+        hooks = (await api.get(_WEBHOOK))["webhooks"]
+        return all(each["clientConfig"].get("caBundle") for each in hooks)
+
+    await until(known, "the webhook's CA is told", _SECONDS)
 
 
 def _install(cluster: Cluster, helm: Path, ground: Path) -> None:
@@ -223,40 +221,16 @@ async def _exists(path: Path) -> bool:
 
 
 def _training_job(name: str, home: Path, command: Sequence[str]) -> Manifest:
-    identity = {
-        "projected": {
-            "sources": [
-                {"serviceAccountToken": {"audience": _AUDIENCE, "expirationSeconds": 3600, "path": "token"}},
-                {
-                    "configMap": {
-                        "name": "kubeai",
-                        "items": [{"key": key, "path": key} for key in ("address", "ca.crt")],
-                    }
-                },
-                {
-                    "downwardAPI": {
-                        "items": [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]
-                    }
-                },
-            ]
-        }
-    }
     worker = {
         "containers": [
             {
                 "name": "main",
                 "image": TRAINING,
                 "command": list(command),
-                "volumeMounts": [
-                    {"name": "kubeai", "mountPath": "/var/run/kubeai", "readOnly": True},
-                    {"name": "checkpoint", "mountPath": "/checkpoint"},
-                ],
+                "volumeMounts": [{"name": "checkpoint", "mountPath": "/checkpoint"}],
             }
         ],
-        "volumes": [
-            {"name": "kubeai", **identity},
-            {"name": "checkpoint", "hostPath": {"path": str(home)}},
-        ],
+        "volumes": [{"name": "checkpoint", "hostPath": {"path": str(home)}}],
     }
     launcher = {"containers": [{"name": "main", "image": FIRST}]}
     return {
