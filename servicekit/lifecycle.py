@@ -70,6 +70,34 @@ def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
+@contextmanager
+def give_up_on_signals() -> Iterator[None]:
+    """Cancel the present task on SIGTERM and SIGINT, and end the context quietly then: for what may wait for long.
+
+    Without a handler the first process of a container would not hear of them at all. `stop_on_signals` within it takes
+    over. Needs a running loop in the main thread.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    given_up = asyncio.Event()
+
+    def give_up() -> None:
+        given_up.set()
+        if task is not None:
+            task.cancel()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, give_up)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if task is None or not given_up.is_set():
+            raise
+        task.uncancel()
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a service's main coroutine on uvloop and return its exit code.
 

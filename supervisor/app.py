@@ -11,7 +11,7 @@ from servicekit import descriptors
 from servicekit.address import parse
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from servicekit.lifecycle import run_tasks, stop_on_signals
+from servicekit.lifecycle import give_up_on_signals, run_tasks, stop_on_signals
 from servicekit.probes import Probes
 from servicekit.tls import Files, ServerCertificate
 from supervisor.control.facts import Alone, Facts
@@ -206,25 +206,41 @@ async def serve(settings: Settings) -> int:
     clock = Clock()
     certificate = load_certificate(settings, clock)
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    stop = asyncio.Event()
+    with give_up_on_signals():  # While it waits for an API server, that is; later it says goodbye.
+        async with _probes(settings.probe_address) as health:
+            if settings.store is StoreKind.SQLITE:
+                await _serve_alone(settings, clock, certificate, health)
+            else:
+                await _serve_in_cluster(settings, clock, certificate, health)
+    return 0
+
+
+async def _serve_alone(
+    settings: Settings, clock: Clock, certificate: ServerCertificate | None, health: SupervisorHealth
+) -> None:
+    tokens, stop = Tokens.load(settings.data_dir), asyncio.Event()
+    store = await SqliteStore.open(settings.data_dir / STORE_FILE)
+    try:
+        health.standing = Standing.SERVING
+        with stop_on_signals(stop):
+            await Supervisor(settings, store, tokens, clock, certificate=certificate).serve(stop)
+    finally:
+        await store.close()
+
+
+async def _serve_in_cluster(
+    settings: Settings, clock: Clock, certificate: ServerCertificate | None, health: SupervisorHealth
+) -> None:
+    # Imported here: what speaks with a cluster is of no use to a file.
+    from supervisor.replica import Replica  # noqa: PLC0415
+
+    refusals, stop = Refusals(), asyncio.Event()
     async with AsyncExitStack() as stack:
-        health = await stack.enter_async_context(_probes(settings.probe_address))
         own = await stack.enter_async_context(_own_keys(settings, clock))
         tokens = own.tokens if own else Tokens.load(settings.data_dir)
         if own is not None and own.certificate is not None:
             certificate = own.certificate
-        if settings.store is StoreKind.SQLITE:
-            store = await SqliteStore.open(settings.data_dir / STORE_FILE)
-            stack.push_async_callback(store.close)
-            health.standing = Standing.SERVING
-            with stop_on_signals(stop):
-                await Supervisor(settings, store, tokens, clock, certificate=certificate).serve(stop)
-            return 0
-        # Imported here: what speaks with a cluster is of no use to a file.
-        from supervisor.replica import Replica  # noqa: PLC0415
-
         replica = await stack.enter_async_context(Replica.open(settings, clock))
-        refusals = Refusals()
 
         def leading() -> Mapping[str, Task]:
             health.standing = Standing.SERVING
@@ -247,7 +263,6 @@ async def serve(settings: Settings) -> int:
             await replica.serve(
                 leading, stop, beside={**_anyway(refusals, certificate), **webhook, **(own.tasks if own else {})}
             )
-    return 0
 
 
 def _anyway(refusals: Refusals, certificate: ServerCertificate | None) -> Mapping[str, Task]:

@@ -97,6 +97,31 @@ async def test_a_signal_ends_it_in_time_with_a_goodbye_on_every_stream(tmp_path:
         assert b"Traceback" not in running.process.stderr.read()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_while_it_waits_for_an_api_server(tmp_path: Path, number: signal.Signals) -> None:
+    """As the first process of a container it would hear of no signal that it does not ask for."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        kubeconfig = {
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "here"}}],
+            "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}}],
+            "users": [{"name": "here", "user": {}}],
+        }
+        (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig), encoding="utf-8")
+        settings = {PREFIX + "DATA_DIR": str(tmp_path / "data"), PREFIX + "STORE": "kubernetes"}
+        with spawn({**os.environ, **settings, "KUBECONFIG": str(tmp_path / "kubeconfig")}) as process:
+            try:
+                asked, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(server), 60)
+                with asked:
+                    process.send_signal(number)
+                    await until(lambda: process.poll() is not None)
+            finally:
+                process.kill()
+            assert process.stderr is not None
+            assert (process.returncode, b"Traceback" in process.stderr.read()) == (0, False)
+
+
 async def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
     """Notices, jobs and decisions; everything goes on where it was, once everybody has said hello again."""
     async with started(tmp_path) as running:
