@@ -22,8 +22,8 @@ _WINDOW_SECONDS = 1.25
 _PATIENCE_SECONDS = 30.0
 _LEAD_SECONDS = 600.0
 _SETTLE_SECONDS = 3.0
-_WHY_LATE = """control decides again when all decisions of its last pass are stored, and the API server, which shares
-the cores with everything here, is busy with each write for as long as *write* says."""
+_WHY_LATE = """a decision waits for its own write, and the API server, which shares the cores with everything here, is
+busy with each write for as long as *write* says."""
 
 METHOD = """\
 etcd, API server, scheduler, controller manager and the supervisor are real, with the account and the role that the
