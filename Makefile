@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod test-chart chart helm test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-node lock clean
+.PHONY: help install demo replay test test-horovod test-chart chart clients test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-node lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
@@ -42,19 +42,19 @@ test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod
 controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, once, in a cache of its own (needs Go 1.24)
 	@$(BIN)/python tests/controlplane/controlplane_binaries.py
 
-helm: $(INSTALLED) ## Build the helm that tests use, once, in a cache of its own (needs Go 1.24)
-	@$(BIN)/python tests/controlplane/controlplane_binaries.py helm
+clients: $(INSTALLED) ## Build the helm and kubectl that tests use, once, in a cache of their own (needs Go 1.24)
+	@$(BIN)/python tests/controlplane/controlplane_binaries.py clients
 
 chart: $(INSTALLED) ## Write the parts of the chart's schema and README that are made of values.yaml and the services' settings
 	$(BIN)/python -m charts
 
 test-chart: $(INSTALLED) ## Render the chart in many ways and check all that comes out, without a cluster; skipped without Go
-	-@$(BIN)/python tests/controlplane/controlplane_binaries.py helm >/dev/null
+	-@$(BIN)/python tests/controlplane/controlplane_binaries.py clients >/dev/null
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/chart $(ARGS)
 
 test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; skipped without Go (short form: ARGS='-m "brief or not long"')
 	-@$(BIN)/python tests/controlplane/controlplane_binaries.py >/dev/null
-	-@$(BIN)/python tests/controlplane/controlplane_binaries.py helm >/dev/null
+	-@$(BIN)/python tests/controlplane/controlplane_binaries.py clients >/dev/null
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/controlplane $(ARGS)
 
 images: $(INSTALLED) ## Build both container images with buildah, and print their sizes (Debian, as root)

@@ -1,13 +1,13 @@
 import pytest
 
 from tests.chart.chart_rendering import Helm
-from tests.controlplane.controlplane_binaries import NoGo, helm
+from tests.controlplane.controlplane_binaries import NoGo, Tool, client_path
 
 
 @pytest.fixture(scope="session", name="helm")
 def _helm() -> Helm:
     """Skipped without Go, and failed where nobody has built it."""
     try:
-        return Helm(helm())
+        return Helm(client_path(Tool.HELM))
     except NoGo as reason:
         pytest.skip(str(reason))

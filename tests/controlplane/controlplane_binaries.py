@@ -1,6 +1,6 @@
 """The programs of a real control plane, built from pinned Go modules outside the checkout, once for each set of pins.
 
-Run as a script: prints where they are, built where they are missing. With the name of a tool: where that is.
+Run as a script: prints where they are, built where they are missing; with `clients`, where helm and kubectl are.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -41,6 +41,7 @@ class Tool(StrEnum):
     """What is used on a control plane and is no part of one."""
 
     HELM = "helm"
+    KUBECTL = "kubectl"
     KUBELET = "kubelet"
     KUBE_PROXY = "kube-proxy"
 
@@ -86,11 +87,14 @@ _KUBERNETES = _Module(
 )
 _KWOK = _Module("kwok", {Program.KWOK: "sigs.k8s.io/kwok/cmd/kwok"})
 _HELM = _Module("helm", {Tool.HELM: "helm.sh/helm/v3/cmd/helm"})
-# Of the same version, and apart: a control plane is wanted without them.
+# Of the same version as the control plane, and apart: that is wanted without them.
+_KUBECTL = _Module("kubectl", {Tool.KUBECTL: "k8s.io/kubernetes/cmd/kubectl"})
 _NODE = _Module(
     "node",
     {Tool.KUBELET: "k8s.io/kubernetes/cmd/kubelet", Tool.KUBE_PROXY: "k8s.io/kubernetes/cmd/kube-proxy"},
 )
+
+_CLIENTS = {Tool.HELM: _HELM, Tool.KUBECTL: _KUBECTL}
 
 
 def binaries() -> Mapping[Program, Path]:
@@ -127,33 +131,33 @@ def build() -> Mapping[Program, Path]:
     return paths
 
 
-def helm() -> Path:
-    """Helm, which builds nothing here.
+def client_path(tool: Tool) -> Path:
+    """Helm or kubectl; builds nothing.
 
     Raises:
         NotBuilt: It is missing.
         NoGo: It is missing and cannot be built here.
     """
-    path = _HELM.home / Tool.HELM
+    path = _CLIENTS[tool].home / tool
     if not path.exists():
         _require_go()
-        raise NotBuilt("helm is not built; `make helm` does it, in a minute or two")
+        raise NotBuilt(f"{tool} is not built; `make clients` does it, in a minute or two")
     return path
 
 
-def build_helm() -> Path:
-    """Helm, built first where it is missing; a set of its own, as a control plane is wanted without it.
+def build_clients() -> Sequence[Path]:
+    """Helm and kubectl, built first where they are missing; sets of their own, as a control plane is wanted without.
 
     Raises:
-        NotBuilt: It cannot be built.
-        NoGo: It is missing and cannot be built here.
+        NotBuilt: One cannot be built.
+        NoGo: One is missing and cannot be built here.
     """
-    path = _HELM.home / Tool.HELM
-    if not path.exists():
+    if not all(module.home.exists() for module in _CLIENTS.values()):
         _require_go()
         with _alone(_cache()):
-            _build_once(_HELM)
-    return path
+            for module in _CLIENTS.values():
+                _build_once(module)
+    return [module.home / tool for tool, module in _CLIENTS.items()]
 
 
 def build_node() -> Mapping[Tool, Path]:
@@ -240,7 +244,7 @@ def _build(module: _Module[Any], package: str, output: Path) -> None:
 def _linked(module: _Module[Any]) -> str:
     if module is _HELM:
         return " ".join(["-s -w", *_helm_claims()])
-    if module not in (_KUBERNETES, _NODE):
+    if module not in (_KUBERNETES, _KUBECTL, _NODE):
         return "-s -w"
     # Without it the API server says v0.0.0, and clients that ask for its version are misled.
     version = kubernetes_version()
@@ -293,7 +297,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 if __name__ == "__main__":
     try:
-        for path in [build_helm()] if sys.argv[1:] == [Tool.HELM] else build().values():
+        for path in build_clients() if sys.argv[1:] == ["clients"] else build().values():
             sys.stdout.write(f"{path}\n")
     except (NoGo, NotBuilt) as reason:
         sys.exit(f"no control plane: {reason}")

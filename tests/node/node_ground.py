@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.controlplane.controlplane_binaries import NoGo, NotBuilt, build, build_helm, build_node
+from tests.controlplane.controlplane_binaries import NoGo, NotBuilt, build, build_clients, build_node
 from tests.images import images_building as images
 from tests.images.images_building import BASE, Image
 from tests.images.images_packages import CannotBeHad, require
@@ -79,7 +79,7 @@ def _check() -> None:
         raise CannotBeHad("this machine gives no control groups of one's own")
     build()
     build_node()
-    build_helm()
+    build_clients()
 
 
 def _home() -> Path:

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_binaries import build_helm
+from tests.controlplane.controlplane_binaries import Tool, client_path
 from tests.controlplane.controlplane_running import Cluster
 from tests.node.node_running import cut
 from tests.node.node_world import HTTP_PORT, TRAIN, World, world
@@ -24,7 +24,7 @@ SSHD = ("/usr/sbin/sshd", "-D", "-e", "-o", "AuthorizedKeysFile=/checkpoint/keys
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def installed(cluster: Cluster, ground: Path) -> AsyncIterator[World]:
     """The chart, installed with two supervisors, and the node's agent; all are ready."""
-    async with world(cluster, build_helm(), ground) as one:
+    async with world(cluster, client_path(Tool.HELM), ground) as one:
         yield one
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Refused, Values
 from tests.controlplane.controlplane_api import Api, client, until
 from tests.controlplane.controlplane_api import Refused as ApiRefused
-from tests.controlplane.controlplane_binaries import helm
+from tests.controlplane.controlplane_binaries import Tool, client_path
 from tests.controlplane.controlplane_namespace import Namespace
 from tests.controlplane.controlplane_running import ControlPlane
 
@@ -82,7 +82,7 @@ class Installation:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HELM_")}
         homes = {f"HELM_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
         done = subprocess.run(
-            [str(helm()), *told],
+            [str(client_path(Tool.HELM)), *told],
             env={**environment, **homes, "KUBECONFIG": str(self.plane.cluster.kubeconfig)},
             input=json.dumps(values),
             capture_output=True,
