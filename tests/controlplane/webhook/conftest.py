@@ -6,22 +6,15 @@ import pytest
 from tests.controlplane.controlplane_binaries import Program
 from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.leader.leader_replicas import Replicas
-from tests.controlplane.store.store_cluster import Place, api_server, place
+from tests.controlplane.store.store_cluster import Place, api_server
 from tests.controlplane.webhook.webhook_world import World
 
 
 @pytest.fixture(scope="session")
-def webhook_plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def api_plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """An API server for these tests alone: nobody else's pods are to come to their webhooks."""
     with api_server(programs, tmp_path_factory.mktemp("webhook")) as running:
         yield running
-
-
-@pytest.fixture
-async def here(webhook_plane: ControlPlane) -> AsyncIterator[Place]:
-    """That API server, with no notices and jobs."""
-    async with place(webhook_plane) as own:
-        yield own
 
 
 @pytest.fixture
