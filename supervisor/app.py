@@ -1,7 +1,7 @@
 """The wiring list: what the supervisor is made of."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from supervisor.jobs.kinds import Kinds
 from supervisor.jobs.standalone import StandaloneJobs
 from supervisor.leadership.interface import Leadership, Unopposed
 from supervisor.presence import Agents
+from supervisor.record.journal import Journal, Listener
 from supervisor.record.status import StatusEndpoint
 from supervisor.refusals import Refusals
 from supervisor.serving import Servers
@@ -67,6 +68,7 @@ class Supervisor:
         cluster: "OnCluster | None" = None,
         leadership: Leadership = Unopposed(),  # noqa: B008 - it has no state
         refusals: Refusals | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._settings = settings
         self._store = store
@@ -91,6 +93,7 @@ class Supervisor:
                 clock=clock,
             )
         )
+        self._journal = Journal(store, listeners, clock)
         bearer = Bearers(tokens, cluster.pod_tokens if cluster else None).bearer
         self._ageing = Ageing(store, self._agents, cluster.is_there if cluster else nobody_sees, settings, clock)
         self._pod_reports = PodReports(cluster.node_of if cluster else nowhere, lambda: store.snapshot().notices)
@@ -141,6 +144,7 @@ class Supervisor:
         tasks: dict[str, Task] = {
             "control": self._control.run,
             "ageing": self._ageing.run,
+            "journal": self._journal.run,
             "watch": self._watch,
             "heartbeat": self._beat,
             "retention": self._prune,
