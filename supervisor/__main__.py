@@ -77,7 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     launcher = kinds.add_parser("launcher", help="for one launcher")
     launcher.add_argument("--name", required=True)
     viewer = kinds.add_parser("viewer", help="for somebody who only looks")
-    for kind in (agent, launcher, viewer):
+    operator = kinds.add_parser("operator", help="for somebody who looks and holds drills")
+    operator.add_argument("--name", required=True)
+    for kind in (agent, launcher, viewer, operator):
         kind.add_argument("--days", type=_days, help="until it expires; without, it never does")
     return parser
 
@@ -110,6 +112,8 @@ def _token(settings: Settings, given: argparse.Namespace) -> int:
             token = tokens.agent(given.node, until)
         case "launcher":
             token = tokens.launcher(given.name, until)
+        case "operator":
+            token = tokens.operator(given.name, until)
         case _:
             token = tokens.viewer(until)
     sys.stdout.write(token + "\n")

@@ -25,6 +25,7 @@ from supervisor.identity.bearers import Bearers
 from supervisor.identity.tokens import Tokens
 from supervisor.ingest.ageing import Ageing, nobody_sees
 from supervisor.ingest.agents import AgentPorts, ReclaimService
+from supervisor.ingest.drills import DrillEndpoints
 from supervisor.ingest.launchers import LauncherEndpoints
 from supervisor.ingest.pod_reports import PodReports, nowhere
 from supervisor.ingest.processes import ProcessEndpoints
@@ -123,6 +124,7 @@ class Supervisor:
             ProcessEndpoints(
                 store=store, processes=self._processes, refusals=self._refusals, bearer=bearer, clock=clock
             ),
+            DrillEndpoints(store=store, agents=self._agents, bearer=bearer, policy=settings, clock=clock),
             StatusEndpoint(store=store, agents=self._agents, refusals=self._refusals, bearer=bearer, clock=clock),
         )
         self._servers = Servers(

@@ -33,6 +33,7 @@ class Code(StrEnum):
     BAD_TOKEN = "bad_token"  # noqa: S105 - a code, not a token
     FOREIGN_TOKEN = "foreign_token"  # noqa: S105 - as above
     UNKNOWN_JOB = "unknown_job"
+    UNKNOWN_NODE = "unknown_node"
     NAME_IS_LIVE = "name_is_live"
     RUN_IS_OVER = "run_is_over"
     OLDER_REVISION = "older_revision"

@@ -6,7 +6,15 @@ from enum import StrEnum
 
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
-from supervisor.domain.notice import API_SOURCES, Announcement, NoticeState, ReclaimNotice, Report, SubjectKind
+from supervisor.domain.notice import (
+    API_SOURCES,
+    SIMULATED,
+    Announcement,
+    NoticeState,
+    ReclaimNotice,
+    Report,
+    SubjectKind,
+)
 
 
 def accept(known: ReclaimNotice | None, report: Report, now: float, policy: Policy) -> ReclaimNotice | None:
@@ -16,7 +24,7 @@ def accept(known: ReclaimNotice | None, report: Report, now: float, policy: Poli
     """
     if known is not None and (report.session, report.revision) <= (known.session, known.revision):
         return known
-    if report.announcement is Announcement.WITHDRAWN:
+    if report.announcement is Announcement.WITHDRAWN or _is_over(report):
         return _withdrawn(known, report, now)
     return _episode(report, 1, now, policy) if known is None else _announced(known, report, now, policy)
 
@@ -37,12 +45,22 @@ def settle(notice: ReclaimNotice, seen: Seen, now: float, policy: Policy) -> Rec
     """What time makes of an active notice whose subject is seen like that."""
     if notice.state is not NoticeState.ACTIVE or now < settles_at(notice, seen, policy):
         return notice
-    state = NoticeState.EXPIRED if seen is Seen.THERE else NoticeState.GONE
-    return replace(notice, state=state, ended_at=now)
+    return replace(notice, state=_end(notice, seen), ended_at=now)
+
+
+def _end(notice: ReclaimNotice, seen: Seen) -> NoticeState:
+    if notice.simulated:
+        return NoticeState.WITHDRAWN
+    return NoticeState.EXPIRED if seen is Seen.THERE else NoticeState.GONE
 
 
 def settles_at(notice: ReclaimNotice, seen: Seen, policy: Policy) -> float:
-    """The instant at which `settle` will change an active notice, if nothing else does before."""
+    """The instant at which `settle` will change an active notice, if nothing else does before.
+
+    A drill is over with its deadline, whatever is seen: its subject does not go.
+    """
+    if notice.simulated:
+        return deadline_of(notice, policy)
     match seen:
         case Seen.THERE:
             return deadline_of(notice, policy) + policy.expire_seconds
@@ -97,6 +115,9 @@ def _binds(notice: ReclaimNotice, host: Host, today: Today) -> bool:
 
     Node problem detectors announce a reclaim when they lose their network, too.
     """
+    if notice.simulated:  # By the machine's uid or the object's, and nobody knows better: it is meant to be untrue.
+        present_uids = {uids[host] for uids in (today.machines, today.objects) if host in uids}
+        return not present_uids or notice.subject.uid in present_uids
     from_api = notice.source in API_SOURCES
     if from_api and host in today.clear:
         return False
@@ -168,6 +189,11 @@ def _episode(report: Report, episode: int, now: float, policy: Policy) -> Reclai
 
 def _deadline(report: Report, now: float) -> float | None:
     return None if report.seconds_left is None else now + report.seconds_left
+
+
+def _is_over(report: Report) -> bool:
+    """Whether it tells of a drill whose time has passed, which must not begin anew."""
+    return report.source == SIMULATED and report.seconds_left is not None and report.seconds_left <= 0
 
 
 def _passed(report: Report, policy: Policy) -> bool:

@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping
 
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Observed, Result, Spec
-from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.notice import SIMULATED, ReclaimNotice
 
 _MOST_NAMES = 5
+_DRILL = "Drill: "
 
 
 def waiting(spec: Spec) -> str:
@@ -90,7 +91,8 @@ def below_minimum(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]
 
 def launcher_noticed(host: Host, notice: ReclaimNotice) -> str:
     """The launcher's own host goes."""
-    return f"The launcher's host {host} will be reclaimed, says {notice.source}: stopping."
+    drill = _DRILL if notice.simulated else ""
+    return f"{drill}The launcher's host {host} will be reclaimed, says {notice.source}: stopping."
 
 
 def lost_hosts(live: int, spec: Spec) -> str:
@@ -140,8 +142,11 @@ def finished(result: Result) -> str:
 
 
 def _noticed(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> str:
+    """Where a drill alone is the cause, the sentence begins with that: nobody must take it for a reclaim."""
     sources = sorted({notices[host].source for host in hosts if host in notices})
-    return f"{_names(hosts)} will be reclaimed, {'say' if len(sources) > 1 else 'says'} {' and '.join(sources)}"
+    drill = _DRILL if sources == [SIMULATED] else ""
+    verb = "say" if len(sources) > 1 else "says"
+    return f"{drill}{_names(hosts)} will be reclaimed, {verb} {' and '.join(sources)}"
 
 
 def _names(hosts: Collection[Host]) -> str:

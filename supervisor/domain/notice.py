@@ -11,6 +11,12 @@ NODE_CONDITION = Source("node-condition")
 API_SOURCES = frozenset({EVENT, POD_CONDITION, NODE_CONDITION})
 """Read from the API server by the supervisor itself. They know a node by its object's uid, agents by its machine's."""
 
+SIMULATED = Source("simulated")
+"""A fire drill: everything that follows from a reclaim happens, and only the reclaim itself does not."""
+
+NOT_OF_AGENTS = API_SOURCES | {SIMULATED}
+"""No agent speaks in the name of these."""
+
 
 class SubjectKind(StrEnum):
     """What can be reclaimed."""
@@ -91,6 +97,11 @@ class ReclaimNotice:
     def id(self) -> NoticeId:
         """Stable over polls, restarts and drifting deadlines."""
         return notice_id(self.source, self.subject)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether it is a drill's."""
+        return self.source == SIMULATED
 
     @property
     def holds(self) -> bool:

@@ -1,6 +1,7 @@
 """Stand-alone tokens: signed with a secret in a file that only its owner may read.
 
-Each names one agent and its node, one launcher, one job and run, or one onlooker; nothing else can be done with it.
+Each names one agent and its node, one launcher, one job and run, one operator, or an onlooker; nothing else can be
+done with it.
 """
 
 import os
@@ -71,6 +72,13 @@ class Viewer:
     """May look."""
 
 
+@dataclass(frozen=True, slots=True)
+class Operator(Viewer):
+    """May look, and hold drills; `name` says who did."""
+
+    name: str
+
+
 Principal = Agent | Launcher | Process | Viewer
 
 
@@ -113,6 +121,10 @@ class Tokens:
         """A token for onlookers; `until` as for an agent."""
         return self._sign({"kind": "viewer"}, until)
 
+    def operator(self, name: str, until: float | None = None) -> str:
+        """A token for who may hold drills; `until` as for an agent."""
+        return self._sign({"kind": "operator", "name": name}, until)
+
     def bearer(self, authorization: str | None) -> Principal:
         """Who sent this Authorization header.
 
@@ -153,6 +165,8 @@ def _principal(claims: dict[str, Any]) -> Principal:
             return Process(JobName(claims["job"]), claims["uid"], int(claims["run"]))
         case "viewer":
             return Viewer()
+        case "operator":
+            return Operator(claims["name"])
         case kind:
             raise BadTokenError(f"unknown kind of token: {kind}")
 

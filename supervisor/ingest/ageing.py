@@ -101,6 +101,8 @@ class Ageing:
 
     def _seen(self, notice: ReclaimNotice) -> tuple[Seen, float]:
         """With the instant since when nobody has spoken for the subject, where that is known."""
+        if notice.simulated:
+            return Seen.THERE, 0.0  # Its end does not depend on it.
         there = self._is_there(notice)
         if there is not None:
             return (Seen.THERE if there else Seen.GONE), 0.0

@@ -7,7 +7,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.ids import Host, Source
-from supervisor.domain.notice import API_SOURCES, Announcement, Report, Subject, SubjectKind
+from supervisor.domain.notice import NOT_OF_AGENTS, Announcement, Report, Subject, SubjectKind
 from supervisor.ingest.refused import MalformedError, OversizedError
 from supervisor.presence import AgentView, SourceState
 
@@ -116,7 +116,7 @@ def _subject(subject: wire.Subject, speaker: AgentView) -> Subject:
 
 def _source(name: str) -> Source:
     source = Source(_name("source", name))
-    if source in API_SOURCES:
+    if source in NOT_OF_AGENTS:
         raise MalformedError(f"{source} is no agent's source")
     return source
 

@@ -15,7 +15,7 @@ from servicekit.failpoints import failpoint
 from supervisor.decide.notices import replaced
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, Source
-from supervisor.domain.notice import API_SOURCES, ReclaimNotice, Report, SubjectKind
+from supervisor.domain.notice import NOT_OF_AGENTS, ReclaimNotice, Report, SubjectKind
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Agent, BadTokenError, CannotTellError, ForeignPodError, Principal
 from supervisor.ingest.agent_messages import Received, about_pods, decode, hello_view, report, source_state
@@ -214,9 +214,9 @@ class _Stream:
             failpoint(At.MACHINE_REPLACED)
 
     def _is_about_a_machine(self, notice: ReclaimNotice) -> bool:
-        """The API server's notices are about the node's object, whose uid is another one."""
+        """Agents know machines; the API server's notices are about the node's object, whose uid is another one."""
         about = notice.subject.name == self._node and notice.subject.kind is SubjectKind.NODE
-        return about and notice.source not in API_SOURCES
+        return about and notice.source not in NOT_OF_AGENTS
 
     async def _converse(self, view: AgentView, reports: Sequence[Report]) -> None:
         """Reads until the agent ends the stream or falls silent, or this side stops; heartbeats meanwhile."""

@@ -24,6 +24,7 @@ _STATUS = {
     Code.BAD_TOKEN: 401,
     Code.FOREIGN_TOKEN: 403,
     Code.UNKNOWN_JOB: 404,
+    Code.UNKNOWN_NODE: 404,
     Code.NAME_IS_LIVE: 409,
     Code.RUN_IS_OVER: 409,
     Code.OLDER_REVISION: 409,

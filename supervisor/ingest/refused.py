@@ -20,6 +20,10 @@ class ForeignTokenError(Exception):
     """The token is good, but for something else."""
 
 
+class UnknownNodeError(Exception):
+    """No agent of a node of that name has ever spoken here, or it is long forgotten."""
+
+
 class OversizedError(Exception):
     """The message is larger than anything honest."""
 
@@ -39,6 +43,7 @@ _CODES: dict[type[Exception], Code] = {
     ForeignPodError: Code.FOREIGN_TOKEN,
     ForeignJobError: Code.FOREIGN_TOKEN,
     UnknownJobError: Code.UNKNOWN_JOB,
+    UnknownNodeError: Code.UNKNOWN_NODE,
     NameIsLiveError: Code.NAME_IS_LIVE,
     RunIsOverError: Code.RUN_IS_OVER,
     OlderRevisionError: Code.OLDER_REVISION,

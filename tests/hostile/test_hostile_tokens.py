@@ -22,6 +22,7 @@ REPORT = "/v1/launchers/report"
 PROCESSES = "/v1/processes/stream"
 ANSWERS = "/v1/processes/report"
 STATUS = "/v1/status"
+DRILLS = "/v1/drills"
 AUDIENCE = "elastic-job-supervisor"
 GET = b"GET /v1/status HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %b\r\n\r\n"
 
@@ -40,6 +41,7 @@ class Endpoint:
 
 LAUNCHER = {"kind": "launcher", "name": "launcher"}
 PROCESS = {"kind": "process", "job": JOB, "uid": "?", "run": 1}
+OPERATOR = {"kind": "operator", "name": "ann"}
 HELLO = launcher_hello("mallory", ["n1"])
 WHO = {"process": "p", "host": "n1", "rank": 0}
 ENDPOINTS = [
@@ -48,6 +50,7 @@ ENDPOINTS = [
     Endpoint("POST", PROCESSES, PROCESS, {**WHO, "pid": 1}),
     Endpoint("POST", ANSWERS, PROCESS, {**WHO, "run": 1, "generation": 1, "kind": "left"}),
     Endpoint("GET", STATUS, {"kind": "viewer"}, {}),
+    Endpoint("POST", DRILLS, OPERATOR, {"node": NODES[0], "lead_seconds": 60}),
 ]
 AGENT = {"kind": "agent", "node": NODES[0]}
 KINDS: list[dict[str, Any]] = [{"kind": "agent", "node": "n1"}, LAUNCHER, PROCESS, {"kind": "viewer"}]

@@ -12,7 +12,7 @@ import pytest
 from servicekit.settings import SettingsError, load
 from supervisor.__main__ import main
 from supervisor.domain.ids import Host
-from supervisor.identity.tokens import Agent, Launcher, Tokens, Viewer
+from supervisor.identity.tokens import Agent, Launcher, Operator, Tokens, Viewer
 from supervisor.settings import PREFIX, Settings
 
 SHARED = {"STORE": "kubernetes", "KEYS_SECRET": "keys"}
@@ -189,6 +189,7 @@ def test_wrong_usage_ends_with_64(arguments: list[str], capsys: pytest.CaptureFi
         (["agent", "--node", "n1"], Agent(Host("n1"))),
         (["launcher", "--name", "me"], Launcher("me")),
         (["viewer"], Viewer()),
+        (["operator", "--name", "ann"], Operator("ann")),
     ],
 )
 def test_the_token_command_prints_a_token(

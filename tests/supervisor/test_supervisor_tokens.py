@@ -13,7 +13,17 @@ import pytest
 
 from supervisor.__main__ import main
 from supervisor.domain.ids import Host, JobName
-from supervisor.identity.tokens import SECRET_FILE, Agent, BadTokenError, Launcher, Process, SecretError, Tokens, Viewer
+from supervisor.identity.tokens import (
+    SECRET_FILE,
+    Agent,
+    BadTokenError,
+    Launcher,
+    Operator,
+    Process,
+    SecretError,
+    Tokens,
+    Viewer,
+)
 from tests.supervisor.serving import Refusal, Served, launcher_hello
 
 SECRET = b"s" * 64
@@ -39,6 +49,7 @@ def unsigned() -> str:
         (TOKENS.launcher("me"), Launcher("me")),
         (TOKENS.process("job", "uid", 3), Process(JobName("job"), "uid", 3)),
         (TOKENS.viewer(), Viewer()),
+        (TOKENS.operator("me"), Operator("me")),
     ],
 )
 def test_a_token_names_its_bearer(token: str, principal: object) -> None:
@@ -78,7 +89,9 @@ def test_a_bad_token_is_refused(header: str | None) -> None:
         TOKENS.bearer(header)
 
 
-@pytest.mark.parametrize("given", [["agent", "--node", "n1"], ["launcher", "--name", "me"], ["viewer"]])
+@pytest.mark.parametrize(
+    "given", [["agent", "--node", "n1"], ["launcher", "--name", "me"], ["operator", "--name", "me"], ["viewer"]]
+)
 def test_a_token_lasts_for_so_many_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str]
 ) -> None:
@@ -118,6 +131,8 @@ def test_the_good_token_that_the_bad_ones_are_made_from_is_accepted() -> None:
         ("/v1/launchers/report", "launcher"),
         ("/v1/processes/stream", "process"),
         ("/v1/processes/report", "process"),
+        ("/v1/drills", "operator"),
+        ("/v1/drills/end", "operator"),
     ],
 )
 async def test_a_token_is_good_for_its_own_calls_only(served: Served, path: str, own: str) -> None:
@@ -128,6 +143,7 @@ async def test_a_token_is_good_for_its_own_calls_only(served: Served, path: str,
         "launcher": tokens.launcher("me"),
         "process": tokens.process("job", "uid", 1),
         "viewer": tokens.viewer(),
+        "operator": tokens.operator("me"),
     }
     body = launcher_hello("job", ["n1"])
     for kind, token in kinds.items():
