@@ -13,6 +13,7 @@ from supervisor.cluster.events import ClusterEvents
 from supervisor.cluster.shares import Shares
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.grant import Grant
+from supervisor.domain.drill import EVENT_REASON
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import API_SOURCES, ReclaimNotice, Subject, SubjectKind
@@ -48,7 +49,9 @@ class OnCluster:
         self._time = time = ClusterClock(clock)
         server.dated = time.told
         self._events = ClusterEvents(server, settings.event_leads, clock)
-        self._words = ClusterWords(self.view, self._events, settings, clock, time.now)
+        # Followed like the others, and apart from them: what they announce is of another source.
+        self._drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
+        self._words = ClusterWords(self.view, self._events, settings, clock, time.now, drills=self._drills)
         self._keys = PublishedKeys(server, settings.token_audience, settings.token_issuer, clock)
         reviews = Reviews(server, settings.token_audience, clock)
         self.pod_tokens = PodTokens(self._keys, reviews, self.view, settings.agent_account)
@@ -124,6 +127,7 @@ class OnCluster:
         return {
             **{f"cluster.{number}": each.run for number, each in enumerate(self.view.followers)},
             **{f"events.{reason}": each.run for reason, each in self._events.followers.items()},
+            **{f"drills.{reason}": each.run for reason, each in self._drills.followers.items()},
             "keys": self._keys.run,
             "trainingjob.follow": self.training_jobs.follow,
             "scaleout.follow": self._scale_outs.follow,

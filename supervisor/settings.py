@@ -14,6 +14,7 @@ from servicekit import failpoints
 from servicekit.address import Address, parse
 from servicekit.logs import LogFormat, LogLevel
 from supervisor.decide.policy import Policy
+from supervisor.domain.drill import EVENT_REASON
 from supervisor.failpoints import At
 
 PREFIX = "JOB_SUPERVISOR_"
@@ -206,8 +207,7 @@ class Settings(Policy):
 
     def __post_init__(self) -> None:
         failpoints.parse(self.failpoint, At)
-        if len(self.event_leads) < len(self.reclaim_events):
-            raise ValueError("RECLAIM_EVENTS names a reason twice")
+        self._check_events()
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both or neither")
         self._check_keys()
@@ -221,6 +221,12 @@ class Settings(Policy):
                     "network in the clear. Set TLS_CERT_FILE and TLS_KEY_FILE, or on a cluster KEYS_SECRET and "
                     "TLS_NAMES"
                 )
+
+    def _check_events(self) -> None:
+        if len(self.event_leads) < len(self.reclaim_events):
+            raise ValueError("RECLAIM_EVENTS names a reason twice")
+        if EVENT_REASON in self.event_leads:
+            raise ValueError(f"RECLAIM_EVENTS: {EVENT_REASON} asks for drills, which announce no reclaim")
 
     def _check_keys(self) -> None:
         if self.keys_secret and self.store is not StoreKind.KUBERNETES:

@@ -17,6 +17,7 @@ from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.view import Hooks
+from supervisor.domain.drill import LEAD_ANNOTATION
 
 EVENTS = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
 
@@ -34,6 +35,18 @@ class Involved(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
+class _Annotations(msgspec.Struct, frozen=True):
+    """Those that anybody here asks for: others may be long."""
+
+    simulated_lead: str = msgspec.field(default="", name=LEAD_ANNOTATION)
+
+
+class EventMetadata(Metadata, frozen=True, rename="camel"):
+    """An Event's."""
+
+    annotations: _Annotations = _Annotations()
+
+
 class _Series(msgspec.Struct, frozen=True, rename="camel"):
     last_observed_time: datetime | None = None
 
@@ -41,7 +54,7 @@ class _Series(msgspec.Struct, frozen=True, rename="camel"):
 class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
     """One Event; a repetition changes it. Whoever reports it is left out: it differs between clusters."""
 
-    metadata: Metadata
+    metadata: EventMetadata
     involved_object: Involved
     reason: str = ""
     message: str = ""
@@ -49,6 +62,11 @@ class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
     series: _Series | None = None
+
+    @property
+    def simulated_lead(self) -> str:
+        """What it says of a drill's lead, if it is about one."""
+        return self.metadata.annotations.simulated_lead
 
     @property
     def at(self) -> datetime | None:

@@ -134,6 +134,7 @@ def test_a_loopback_address_is_accepted(address: str) -> None:
         {"RECLAIM_EVENTS": "reason=Other"},
         {"RECLAIM_EVENTS": "Reason:soon"},
         {"RECLAIM_EVENTS": "Reason:10,Reason:20"},
+        {"RECLAIM_EVENTS": "SimulatedReclaim"},
         {"AGENT_ACCOUNT": "agent"},
         {"KEYS_SECRET": "keys"},
         {"KEYS_SECRET": "Keys", "STORE": "kubernetes"},

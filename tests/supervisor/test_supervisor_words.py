@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from servicekit.clock import Clock
@@ -17,6 +18,7 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import ClusterEvents
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.policy import Policy
+from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION
 from supervisor.domain.ids import NoticeId
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.ingest.cluster.words import ClusterWords
@@ -88,7 +90,9 @@ class _Cluster:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """A list, by a clock that is ahead."""
         self.version += 1
-        items = self.lists.get(request.path.rsplit("/", 1)[-1], [])
+        listed = self.lists.get(request.path.rsplit("/", 1)[-1], [])
+        asked = dict([field.split("=") for field in request.query.get("fieldSelector", "").split(",") if field])
+        items = [each for each in listed if asked.items() <= {"reason": each.get("reason")}.items()]
         date = datetime.fromtimestamp(Clock().now() + _AHEAD, UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
         body = {"metadata": {"resourceVersion": str(self.version)}, "items": items}
         return web.json_response(body, headers={"Date": date})
@@ -98,14 +102,14 @@ class _Cluster:
 class _Scene:
     cluster: _Cluster
     view: ClusterView
-    events: ClusterEvents
+    events: tuple[ClusterEvents, ...]
     words: ClusterWords
     store: _Store
 
     async def listed(self, **lists: list[dict[str, Any]]) -> bool:
         """The cluster is like that, and is taken in; whether all of it is durable."""
         self.cluster.lists = lists
-        for follower in (*self.view.followers, *self.events.followers.values()):
+        for follower in (*self.view.followers, *(each for kind in self.events for each in kind.followers.values())):
             await follower.list()
         return await self.words.once(self.store)
 
@@ -128,10 +132,11 @@ async def _scene(directory: Path) -> AsyncIterator[_Scene]:
     server.dated = time.told
     view = ClusterView(server, frozenset(), clock, lambda: None)
     events = ClusterEvents(server, {"Soon": 60.0}, clock)
-    words = ClusterWords(view, events, Policy(), clock, time.now)
+    drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
+    words = ClusterWords(view, events, Policy(), clock, time.now, drills=drills)
     try:
         async with opened(lambda: _Store.open(directory / "store")) as store:
-            yield _Scene(cluster, view, events, words, store)
+            yield _Scene(cluster, view, (events, drills), words, store)
     finally:
         await server.close()
         await runner.cleanup()
@@ -204,6 +209,73 @@ async def test_nobody_announces_the_end_of_other_peoples_pods_and_nodes(tmp_path
         own = {**_event("own", "", made=-20, namespace="ns"), **about_pod}
         assert await one.listed(nodes=nodes, pods=[_pod("p", status="Unknown")], events=[own])
         assert one.states()[NoticeId("event/p")] is NoticeState.ACTIVE
+
+
+def _drill(name: str, lead: str, made: float, version: int = 7, **fields: Any) -> dict[str, Any]:
+    """An Event that asks for a drill of the node n."""
+    event = {**_event(name, "n", made), "reason": EVENT_REASON, "message": "held by ann", **fields}
+    said = {"annotations": {LEAD_ANNOTATION: lead}, "resourceVersion": str(version)}
+    return {**event, "metadata": {**event["metadata"], **said}}
+
+
+async def test_an_event_asks_for_a_drill_and_another_one_ends_it(tmp_path: Path) -> None:
+    """The latest counts; the notice is a drill's, and its deadline counts from the Event's creation."""
+    nodes = [_node("n", made=-500)]
+    async with _scene(tmp_path) as one:
+        begun = Clock().now()
+        first = _drill("d1", "60", made=-10)
+        assert await one.listed(nodes=nodes, events=[first])
+        (drill,) = one.store.snapshot().notices.values()
+        assert (drill.id, drill.message, drill.state) == ("simulated/n-uid", "held by ann", NoticeState.ACTIVE)
+        assert drill.deadline is not None
+        assert begun + 48 < drill.deadline < Clock().now() + 52
+        moved = _drill("d2", "600", made=-5, version=8)
+        assert await one.listed(nodes=nodes, events=[first, moved])
+        (drill,) = one.store.snapshot().notices.values()
+        assert drill.deadline is not None
+        assert drill.deadline > begun + 500
+        assert await one.listed(nodes=nodes, events=[first, moved, _drill("d3", "0", made=-5, version=9)])
+        assert one.states() == {"simulated/n-uid": NoticeState.WITHDRAWN}
+        writes = one.store.writes
+        assert await one.listed(nodes=nodes, events=[moved, _drill("d3", "0", made=-5, version=9), first])
+        assert one.store.writes == writes
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        _drill("passed", "60", made=-61),
+        _drill("long", "3601", made=-1),
+        _drill("short", "0.5", made=-1),
+        _drill("no number", "soon", made=-1),
+        _drill("not a number", "nan", made=-1),
+        _drill("no lead", "", made=-1),
+        _drill("ended", "0", made=-1),
+        _drill("another node", "60", made=-1, involvedObject={"kind": "Node", "name": "m", "uid": "m"}),
+        {**_drill("a reclaim's", "60", made=-1), "reason": "Other"},
+    ],
+    ids=lambda event: event["metadata"]["name"],
+)
+async def test_what_asks_for_no_drill_that_may_be_held_is_none(tmp_path: Path, asked: dict[str, Any]) -> None:
+    """One that is over, without end, about somebody else, or of no lead at all."""
+    async with _scene(tmp_path) as one:
+        assert await one.listed(nodes=[_node("n", made=-500)], events=[asked])
+        assert one.states() == {}
+
+
+async def test_who_may_write_events_elsewhere_drills_no_node_and_no_pod(tmp_path: Path) -> None:
+    """As for Events that announce reclaims: a pod's in its namespace, a node's in `default` or `kube-system`."""
+    strange = _drill("d1", "60", made=-1)
+    strange["metadata"]["namespace"] = "tenant"
+    about_pod = {"kind": "Pod", "name": "p", "uid": "p"}
+    foreign = _drill("d2", "60", made=-1, involvedObject=about_pod)
+    pods, nodes = [_pod("p", status="Unknown")], [_node("n", made=-500)]
+    async with _scene(tmp_path) as one:
+        assert await one.listed(nodes=nodes, pods=pods, events=[strange, foreign])
+        assert one.states() == {}
+        foreign["metadata"]["namespace"] = "ns"
+        assert await one.listed(nodes=nodes, pods=pods, events=[strange, foreign])
+        assert one.states() == {"simulated/p": NoticeState.ACTIVE}
 
 
 async def test_a_withdrawal_is_taken_in(tmp_path: Path) -> None:

@@ -11,8 +11,17 @@ from datetime import UTC, datetime
 from supervisor.cluster.events import ClusterEvent
 from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
 from supervisor.decide.restated import Word
+from supervisor.domain.drill import LONGEST_SECONDS, SHORTEST_SECONDS
 from supervisor.domain.ids import Source
-from supervisor.domain.notice import EVENT, NODE_CONDITION, POD_CONDITION, Announcement, Subject, SubjectKind
+from supervisor.domain.notice import (
+    EVENT,
+    NODE_CONDITION,
+    POD_CONDITION,
+    SIMULATED,
+    Announcement,
+    Subject,
+    SubjectKind,
+)
 
 _DISRUPTED = "DisruptionTarget"
 _POD_EXPIRED = "ContainerInstanceExpired"
@@ -76,6 +85,39 @@ def event_word(events: Iterable[tuple[ClusterEvent, float]], subject: Subject) -
     """What the latest of the Events about a subject says; each comes with its lead in seconds."""
     words = [_event_word(event, lead, subject) for event, lead in events]
     return max(words, key=lambda word: (word.session, word.revision), default=None)
+
+
+def drill_word(events: Iterable[ClusterEvent], subject: Subject) -> Word | None:
+    """What the latest of the Events says that ask for a drill of a subject, or for its end; others say nothing."""
+    words = [word for word in (_drill_word(event, subject) for event in events) if word is not None]
+    return max(words, key=lambda word: (word.session, word.revision), default=None)
+
+
+def _drill_word(event: ClusterEvent, subject: Subject) -> Word | None:
+    # By the API server's own clock: whoever asks for a drill may sit at a machine whose clock is wrong.
+    at, lead = _seconds(event.metadata.creation_timestamp), _drill_lead(event.simulated_lead)
+    if at is None or lead is None:
+        return None
+    return Word(
+        source=SIMULATED,
+        subject=subject,
+        announcement=Announcement.ACTIVE if lead else Announcement.WITHDRAWN,
+        session=int(at),
+        revision=event.metadata.version,
+        ends=at + lead,
+        announced=_instant(at + lead),
+        lead=lead,
+        message=_sentence(event.message),
+    )
+
+
+def _drill_lead(text: str) -> float | None:
+    """In seconds, 0 for the end of a drill; None where that is no lead that a drill may have."""
+    try:
+        lead = float(text)
+    except ValueError:
+        return None
+    return lead if lead == 0 or SHORTEST_SECONDS <= lead <= LONGEST_SECONDS else None
 
 
 def _event_word(event: ClusterEvent, lead: float, subject: Subject) -> Word:

@@ -1,4 +1,4 @@
-"""Takes in what the API server says of reclaims, as it changes: words of Events and conditions become notices."""
+"""Takes in what the API server says of reclaims and drills, as it changes: words become notices."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from supervisor.cluster.view import ClusterView
 from supervisor.decide.policy import Policy
 from supervisor.decide.restated import Word, weigh
 from supervisor.domain.notice import ReclaimNotice, Subject, SubjectKind
-from supervisor.ingest.cluster.signals import event_word, node_subject, node_word, pod_subject, pod_word
+from supervisor.ingest.cluster.signals import drill_word, event_word, node_subject, node_word, pod_subject, pod_word
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _MOST_AT_ONCE = 16
@@ -34,18 +34,22 @@ class ClusterWords:
         policy: The usual lead.
         clock: The supervisor's.
         cluster_now: Unix seconds of the cluster's clock.
+        drills: Events that ask for drills.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is said above
         self,
         view: ClusterView,
         events: ClusterEvents,
         policy: Policy,
         clock: Clock,
         cluster_now: Callable[[], float],
+        *,
+        drills: ClusterEvents,
     ) -> None:
         self._view = view
         self._events = events
+        self._drills = drills
         self._policy = policy
         self._clock = clock
         self._cluster_now = cluster_now
@@ -56,6 +60,7 @@ class ClusterWords:
         view.pods_changed.add(self._pod_moved)
         view.nodes_changed.add(self._node_moved)
         events.changed.add(self._event_moved)
+        drills.changed.add(self._event_moved)
 
     async def run(self, store: Store) -> None:
         """Root task: takes in what changes, again and again."""
@@ -110,13 +115,15 @@ class ClusterWords:
             pod = self._view.pod(subject.uid)
             if pod is None or not pod.opted_in:
                 return
-            words = (pod_word(pod), event_word(self._events.about_pod(pod), subject))
+            asked = drill_word((event for event, _ in self._drills.about_pod(pod)), subject)
+            words = (pod_word(pod), event_word(self._events.about_pod(pod), subject), asked)
         else:
             node = self._view.node(subject.name)
             if node is None:
                 return
             subject, lead = node_subject(node), self._policy.default_lead_seconds
-            words = (node_word(node, lead), event_word(self._events.about_node(node), subject))
+            asked = drill_word((event for event, _ in self._drills.about_node(node)), subject)
+            words = (node_word(node, lead), event_word(self._events.about_node(node), subject), asked)
         yield from (word for word in words if word is not None)
 
     def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
