@@ -1,7 +1,8 @@
 """The ECS metadata service of every simulated node, on one loopback server.
 
 A real node asks a link-local address; a simulated one asks `<url of the server>/nodes/<node>` and gets the same paths
-below it. Plain mode answers everybody, hardened mode only requests with a token of that node; aws wants tokens always.
+below it; where there is one node alone, also without that prefix. Plain mode answers everybody, hardened mode only
+requests with a token of that node; aws wants tokens always.
 """
 
 import math
@@ -83,8 +84,9 @@ class MetadataServer:
     async def start(self) -> None:
         """Start to listen."""
         app = web.Application(middlewares=[self._note, self._misbehave, _refuse_forwarded])
-        app.router.add_put("/nodes/{node}/latest/api/token", self._token)
-        app.router.add_get("/nodes/{node}/latest/meta-data/{item:.+}", self._item)
+        for prefix in ("/nodes/{node}", ""):
+            app.router.add_put(f"{prefix}/latest/api/token", self._token)
+            app.router.add_get(f"{prefix}/latest/meta-data/{{item:.+}}", self._item)
         # A handler of a fault that never ends must end when its client goes.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await self._runner.setup()
@@ -172,8 +174,11 @@ class MetadataServer:
             raise UnknownNode(f"no node {node!r}") from None
 
     def _instance(self, request: web.Request) -> _Instance:
+        named = request.match_info.get("node")
+        if named is None and len(self._instances) != 1:
+            raise web.HTTPNotFound(text=f"whose? There are {len(self._instances)} nodes\n")
         try:
-            return self._find(Node(request.match_info["node"]))
+            return self._find(next(iter(self._instances)) if named is None else Node(named))
         except UnknownNode as error:
             raise web.HTTPNotFound(text=f"{error}\n") from error
 

@@ -66,6 +66,19 @@ async def test_a_notice_is_shown_on_its_node_alone_until_it_is_withdrawn() -> No
         assert (await client.ask(TERMINATION))[0] == 404
 
 
+async def test_the_only_node_is_asked_as_by_itself() -> None:
+    """With the paths of the link-local address; beside another node nobody can tell whose they are."""
+    async with serving() as client, aiohttp.ClientSession() as http:
+        assert (await _ask_at(http, client.server.url))[0] == 404
+        client.server.remove(OTHER)
+        assert (await _ask_at(http, client.server.url)) == await client.ask(INSTANCE_ID)
+
+
+async def _ask_at(http: aiohttp.ClientSession, url: str) -> tuple[int, str]:
+    async with http.get(f"{url}{INSTANCE_ID}") as answer:
+        return answer.status, await answer.text()
+
+
 def test_a_termination_time_never_promises_more_than_there_is() -> None:
     """Parts of a second are cut off, not rounded."""
     assert termination_time(1420480920.999) == "2015-01-05T18:02:00Z"

@@ -1,13 +1,15 @@
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.controlplane.controlplane_binaries import build, build_node
 from tests.controlplane.controlplane_running import Cluster
 from tests.node.node_ground import GROUND, MISSING
 from tests.node.node_running import node
+from tests.node.node_world import World, world
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +26,17 @@ def cluster(ground: Path) -> Iterator[Cluster]:
     """A control plane with one real node."""
     with node(build(), build_node(), ground) as plane:
         yield plane.cluster
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def installed(cluster: Cluster, ground: Path) -> AsyncIterator[World]:
+    """Two supervisors and the node's agent, ready, as the install page has them installed."""
+    async with world(cluster, ground) as one:
+        yield one
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def here(installed: World) -> AsyncIterator[World]:
+    """The same; after the test its jobs are gone, and the node is to stay."""
+    yield installed
+    await installed.settle()

@@ -23,6 +23,8 @@ TRAINING, PAUSE = "localhost/training:1", "localhost/pause:1"
 _SSH = "localhost/with-ssh:1"
 # The stand-in for et-operator asks for this one, as the real operator does: a shell that copies two files.
 FIRST = "docker.io/library/alpine:3.10"
+# Where the install page has both images.
+REGISTRY = "registry.example.com/arena"
 ARCHIVES = "images"
 _PACKAGES = {
     "containerd": "containerd",
@@ -96,9 +98,10 @@ def _pack(archives: Path) -> None:
     _make(storage, TRAINING, _SSH, (sdk, "/training/kubeai"), (script, "/training/train.py"))
     _make(storage, PAUSE, BASE)
     images.buildah(storage, "tag", PAUSE, FIRST)
+    ours = {each.reference: each.reference.replace("localhost", REGISTRY) for each in Image}
     # One layout, in which they share what they share: archives would be a gigabyte. Compressed for nobody.
-    for image in (*(each.reference for each in Image), TRAINING, PAUSE, FIRST):
-        images.buildah(storage, "push", "--quiet", "--disable-compression", image, f"oci:{archives}:{image}")
+    for image, name in {**ours, **{each: each for each in (TRAINING, PAUSE, FIRST)}}.items():
+        images.buildah(storage, "push", "--quiet", "--disable-compression", image, f"oci:{archives}:{name}")
     _name(archives / "index.json")
 
 

@@ -17,6 +17,8 @@ from tests.node.node_ground import ARCHIVES, PAUSE
 
 NODE = "node"
 ADDRESS, _PODS = "10.66.0.1", "10.66.0.0/24"
+# Where machines of Alibaba Cloud find their metadata.
+METADATA = "100.100.100.200"
 _DOMAIN = "cluster.local"
 # The first of the Services' addresses is the API server's.
 _API_SERVER = "10.0.0.1"
@@ -60,6 +62,7 @@ def node(programs: Mapping[Program, Path], tools: Mapping[Tool, Path], ground: P
 def _network() -> None:
     commands = [
         "ip link set lo up",
+        f"ip addr add {METADATA}/32 dev lo",
         f"ip link add {_BRIDGE} address {_MAC} type bridge",
         f"ip addr add {ADDRESS}/24 dev {_BRIDGE}",
         f"ip link set {_BRIDGE} up",

@@ -2,9 +2,8 @@
 
 import asyncio
 import json
-import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,29 +14,25 @@ from simulator.cloud.trace import Node
 from simulator.et_operator.definitions import define
 from simulator.et_operator.operator import Operator
 from simulator.et_operator.settings import QUICK, Settings
+from tests.chart import chart_page as page
+from tests.chart.chart_rendering import NAMESPACE, RELEASE
 from tests.controlplane.controlplane_api import Api, Manifest, client, until
 from tests.controlplane.controlplane_running import Cluster
-from tests.images.images_building import CHECKOUT
 from tests.node.node_ground import FIRST, TRAINING
-from tests.node.node_running import NODE, names
+from tests.node.node_running import METADATA, NODE, names
 
-RELEASE, NAMESPACE, JOBS = "elastic-job-supervisor", "arena-system", "training"
+JOBS = "training"
 HTTP_PORT = 8471
 _SERVICE = f"{RELEASE}.{NAMESPACE}.svc"
 _AUDIENCE = "job-supervisor.kube-ai.io"
 _OPTED_IN = {f"{_AUDIENCE}/managed-by-job-supervisor": "true"}
-# As the metadata's own link-local address: on the node's loopback, for the agent alone, which has the host's network.
-_METADATA = ("127.0.0.254", 18880)
-_CHART = CHECKOUT / "charts" / "elastic-job-supervisor"
 _GROUP = "kai.alibabacloud.com"
 _TRAINING_JOBS = f"/apis/{_GROUP}/v1alpha1/namespaces/{JOBS}/trainingjobs"
 _SUPERVISED_JOBS = f"/apis/job-supervisor.kube-ai.io/v1alpha1/namespaces/{JOBS}/supervisedjobs"
 _WEBHOOK = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{RELEASE}"
 _NOTICES = "/apis/job-supervisor.kube-ai.io/v1alpha1/reclaimnotices"
 _SECONDS = 120.0
-_COMMAND_SECONDS = 180.0
 TRAIN = ("python3", "/training/train.py", "/checkpoint")
-_PODS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +42,13 @@ class World:
     api: Api
     metadata: MetadataServer
     ground: Path
+    cluster: Cluster
+    desk: Path
+    """Of whoever has installed it."""
+
+    async def follow(self, line: str) -> str:
+        """What a command of the install page prints."""
+        return await asyncio.to_thread(page.follow, line, self.cluster, self.desk)
 
     def reclaim(self, gone_at: float) -> None:
         """The cloud announces that it takes the node away then, in Unix seconds."""
@@ -61,7 +63,7 @@ class World:
 
         async def none() -> bool:
             notices = (await self.api.get(_NOTICES))["items"]
-            return all(each.get("status", {}).get("state") == "withdrawn" for each in notices)
+            return all(each.get("status", {}).get("state") != "active" for each in notices)
 
         await until(none, "no notice is active", _SECONDS)
 
@@ -73,10 +75,15 @@ class World:
 
     async def start(self, name: str, command: Sequence[str]) -> Path:
         """A job whose worker runs that command, which is to save in /checkpoint; returns what that is on the node."""
+        home = self.home(name)
+        await self.api.create(_TRAINING_JOBS, training_job(name, home, command, _OPTED_IN))
+        return home
+
+    def home(self, name: str) -> Path:
+        """Where a job of that name is to save, on the node."""
         home = self.ground / "checkpoints" / name
         home.mkdir(parents=True)
         home.chmod(0o755)
-        await self.api.create(_TRAINING_JOBS, _training_job(name, home, command))
         return home
 
     async def steps(self, name: str, home: Path) -> None:
@@ -123,23 +130,23 @@ class World:
 
 
 @asynccontextmanager
-async def world(cluster: Cluster, helm: Path, ground: Path) -> AsyncIterator[World]:
-    """Everything, installed and ready."""
+async def world(cluster: Cluster, ground: Path) -> AsyncIterator[World]:
+    """Everything, installed by the commands of the install page, and ready."""
+    (ground / "desk").mkdir()
+    desk = page.desk(ground / "desk")
     async with client(cluster) as api, _cloud() as metadata, _operator(cluster):
-        for namespace in (NAMESPACE, JOBS):
-            await api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
-        _install(cluster, helm, ground)
-        service = await api.get(f"/api/v1/namespaces/{NAMESPACE}/services/{RELEASE}")
-        with names(ground, {_SERVICE: service["spec"]["clusterIP"]}), _explained(ground):
-            here = World(api, metadata, ground)
-            await _ready(here)
+        await api.create("/api/v1/namespaces", {"metadata": {"name": JOBS}})
+        here = World(api, metadata, ground, cluster, desk)
+        with ExitStack() as stack, _explained(ground):
+            await _install(here, stack)
             await _asked(api)
             yield here
 
 
 @asynccontextmanager
 async def _cloud() -> AsyncIterator[MetadataServer]:
-    metadata = MetadataServer(host=_METADATA[0], port=_METADATA[1])
+    # For the agent, which has the node's network and no setting that says where metadata are.
+    metadata = MetadataServer(host=METADATA, port=80)
     metadata.add(Node(NODE))
     await metadata.start()
     try:
@@ -174,28 +181,13 @@ async def _asked(api: Api) -> None:
     await until(known, "the webhook's CA is told", _SECONDS)
 
 
-def _install(cluster: Cluster, helm: Path, ground: Path) -> None:
-    values = {
-        "images": {"registry": "localhost", "pullPolicy": "Never"},
-        "agent": {"settings": {"metadataUrl": f"http://{_METADATA[0]}:{_METADATA[1]}/nodes/{NODE}"}},
-    }
-    file = ground / "values.json"
-    file.write_text(json.dumps(values), encoding="utf-8")
-    command = [str(helm), "install", RELEASE, str(_CHART), "--namespace", NAMESPACE, "--values", str(file)]
-    # It keeps what it has seen of the API server there.
-    environment = {"KUBECONFIG": str(cluster.kubeconfig), "HOME": str(ground)}
-    done = subprocess.run(
-        command, check=False, env=environment, capture_output=True, text=True, timeout=_COMMAND_SECONDS
-    )
-    assert done.returncode == 0, done.stderr
-
-
-async def _ready(here: World) -> None:
-    async def all_of_them() -> bool:
-        pods = await here.pods(NAMESPACE)
-        return len(pods) == _PODS and all(_is_ready(pod) for pod in pods)
-
-    await until(all_of_them, "two supervisors and an agent are ready", _SECONDS)
+async def _install(here: World, stack: ExitStack) -> None:
+    """The page's section, to its last rollout; the name server has to know the Service as soon as there is one."""
+    for line in page.commands(page.INSTALL):
+        await here.follow(line)
+        if line.startswith("helm "):
+            service = await here.api.get(f"/api/v1/namespaces/{NAMESPACE}/services/{RELEASE}")
+            stack.enter_context(names(here.ground, {_SERVICE: service["spec"]["clusterIP"]}))
 
 
 def _is_ready(pod: Any) -> bool:
@@ -220,7 +212,8 @@ async def _exists(path: Path) -> bool:
     return path.exists()  # noqa: ASYNC240 - a file beside us
 
 
-def _training_job(name: str, home: Path, command: Sequence[str]) -> Manifest:
+def training_job(name: str, home: Path, command: Sequence[str], annotations: Mapping[str, str]) -> Manifest:
+    """A job with one worker, which runs the command and finds that directory of the node at /checkpoint."""
     worker = {
         "containers": [
             {
@@ -232,20 +225,25 @@ def _training_job(name: str, home: Path, command: Sequence[str]) -> Manifest:
         ],
         "volumes": [{"name": "checkpoint", "hostPath": {"path": str(home)}}],
     }
-    launcher = {"containers": [{"name": "main", "image": FIRST}]}
+    launcher = {"containers": [{"name": "et", "image": FIRST}]}
     return {
         "apiVersion": f"{_GROUP}/v1alpha1",
         "kind": "TrainingJob",
-        "metadata": {"name": name, "annotations": _OPTED_IN},
+        "metadata": {"name": name, "annotations": annotations},
         "spec": {
             "restartPolicy": "OnFailure",
             "etReplicaSpecs": {
-                "launcher": {"replicas": 1, "template": _template(launcher)},
-                "worker": {"replicas": 1, "minReplicas": 1, "maxReplicas": 1, "template": _template(worker)},
+                "launcher": {"replicas": 1, "template": _template(launcher, annotations)},
+                "worker": {
+                    "replicas": 1,
+                    "minReplicas": 1,
+                    "maxReplicas": 1,
+                    "template": _template(worker, annotations),
+                },
             },
         },
     }
 
 
-def _template(spec: Manifest) -> Manifest:
-    return {"metadata": {"annotations": _OPTED_IN}, "spec": {"terminationGracePeriodSeconds": 10, **spec}}
+def _template(spec: Manifest, annotations: Mapping[str, str]) -> Manifest:
+    return {"metadata": {"annotations": annotations}, "spec": {"terminationGracePeriodSeconds": 10, **spec}}

@@ -3,36 +3,19 @@
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_binaries import Tool, client_path
-from tests.controlplane.controlplane_running import Cluster
 from tests.node.node_running import cut
-from tests.node.node_world import HTTP_PORT, TRAIN, World, world
+from tests.node.node_world import HTTP_PORT, TRAIN, World
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 _LEAD_SECONDS = 60.0
 SSHD = ("/usr/sbin/sshd", "-D", "-e", "-o", "AuthorizedKeysFile=/checkpoint/keys", "-o", "StrictModes=no")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def installed(cluster: Cluster, ground: Path) -> AsyncIterator[World]:
-    """The chart, installed with two supervisors, and the node's agent; all are ready."""
-    async with world(cluster, client_path(Tool.HELM), ground) as one:
-        yield one
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def here(installed: World) -> AsyncIterator[World]:
-    """The same; after the test its jobs are gone, and the node is to stay."""
-    yield installed
-    await installed.settle()
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+"""The install page, to be followed: the commands and files of its sections, as they stand there."""
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.chart.chart_rendering import CHART
+from tests.controlplane.controlplane_binaries import Tool, client_path
+from tests.controlplane.controlplane_running import Cluster
+
+CHECKOUT = CHART.parents[1]
+INSTALL, PROTECT = "Install", "Protect a job"
+_PAGE = (CHECKOUT / "docs" / "install.md").read_text("utf-8")
+# A rollout pulls and starts containers.
+_COMMAND_SECONDS = 240.0
+
+
+def sections() -> Sequence[str]:
+    """Their headings, in the page's order."""
+    return re.findall(r"^## (.*)$", _PAGE, re.MULTILINE)
+
+
+def commands(section: str) -> Sequence[str]:
+    """Every line of every block of commands in a section."""
+    return [line for block in _blocks(section, "sh") for line in block.splitlines() if line]
+
+
+def write_files(section: str, directory: Path) -> None:
+    """Save what a section shows as a file: a block whose first line is a comment with the file's name."""
+    for block in _blocks(section, "yaml"):
+        first, _, rest = block.partition("\n")
+        if named := re.fullmatch(r"# (\S+\.yaml)", first):
+            (directory / named[1]).write_text(rest, "utf-8")
+
+
+def desk(directory: Path) -> Path:
+    """Where somebody sits who follows the page: a directory with the chart."""
+    (directory / "charts").symlink_to(CHART.parent)
+    return directory
+
+
+def follow(line: str, cluster: Cluster, directory: Path) -> str:
+    """What a command prints that is run at that desk, and has to succeed."""
+    homes = {f"HELM_{kind}_HOME": str(directory / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+    tools = ":".join(str(client_path(tool).parent) for tool in (Tool.HELM, Tool.KUBECTL))
+    environment = {
+        **os.environ,
+        **homes,
+        "HOME": str(directory),  # kubectl keeps what it has discovered there.
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "PATH": f"{tools}:{os.environ['PATH']}",
+    }
+    command = ["bash", "-o", "pipefail", "-c", line]
+    done = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        env=environment,
+        timeout=_COMMAND_SECONDS,
+    )
+    assert done.returncode == 0, f"{line}: {done.stderr}"
+    return done.stdout
+
+
+def _blocks(section: str, language: str) -> Sequence[str]:
+    """Without the indentation that they have in a list."""
+    text = _PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    found = re.finditer(rf"^( *)```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(f"^{each[1]}", "", each[2], flags=re.MULTILINE) for each in found]
