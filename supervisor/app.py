@@ -33,7 +33,10 @@ from supervisor.jobs.kinds import Kinds
 from supervisor.jobs.standalone import StandaloneJobs
 from supervisor.leadership.interface import Leadership, Unopposed
 from supervisor.presence import Agents
+from supervisor.record.groups import Groups
 from supervisor.record.journal import Journal, Listener
+from supervisor.record.look import Lookout
+from supervisor.record.phases import Phases
 from supervisor.record.status import StatusEndpoint
 from supervisor.refusals import Refusals
 from supervisor.serving import Servers
@@ -94,7 +97,23 @@ class Supervisor:
                 clock=clock,
             )
         )
-        self._journal = Journal(store, listeners, clock)
+        phases, groups = Phases(), Groups(self._facts.noticed, settings)
+        self._journal = Journal(store, (*listeners, phases, groups), clock)
+        lookout = Lookout(
+            store=store,
+            facts=self._facts,
+            placements=(cluster or Alone()).placements,
+            agents=self._agents,
+            unconfirmed=self._unconfirmed,
+            processes=self._processes,
+            groups=groups,
+            phases=phases,
+            refusals=self._refusals,
+            policy=settings,
+            name=settings.pod_name,
+            may_act=leadership.may_act,
+            clock=clock,
+        )
         bearer = Bearers(tokens, cluster.pod_tokens if cluster else None).bearer
         self._ageing = Ageing(store, self._agents, cluster.is_there if cluster else nobody_sees, settings, clock)
         self._pod_reports = PodReports(cluster.node_of if cluster else nowhere, lambda: store.snapshot().notices)
@@ -125,7 +144,7 @@ class Supervisor:
                 store=store, processes=self._processes, refusals=self._refusals, bearer=bearer, clock=clock
             ),
             DrillEndpoints(store=store, agents=self._agents, bearer=bearer, policy=settings, clock=clock),
-            StatusEndpoint(store=store, agents=self._agents, refusals=self._refusals, bearer=bearer, clock=clock),
+            StatusEndpoint(look=lookout.look, bearer=bearer),
         )
         self._servers = Servers(
             settings=settings,

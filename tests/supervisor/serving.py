@@ -70,6 +70,11 @@ async def until(condition: Callable[[], Any], within: float = PATIENCE) -> None:
         await asyncio.sleep(0.005)
 
 
+def durable(job: dict[str, Any]) -> dict[str, Any]:
+    """What is stored of a job: not what passes, nor what the streams alone know."""
+    return {name: value for name, value in job.items() if name not in ("since_seconds", "seconds_left", "host_states")}
+
+
 class Lines:
     """The lines of one stream, as its peer reads them."""
 

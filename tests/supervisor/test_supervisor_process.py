@@ -20,7 +20,7 @@ import pytest
 from supervisor.identity.tokens import Tokens
 from supervisor.serving import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.supervisor.serving import FAST, PATIENCE, Peers, Refusal, noticed, until
+from tests.supervisor.serving import FAST, PATIENCE, Peers, Refusal, durable, noticed, until
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ async def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
         await running.ended()
     async with started(tmp_path) as running:
         after = await running.status()
-        assert after["jobs"] == before["jobs"]
+        assert [durable(job) for job in after["jobs"]] == [durable(job) for job in before["jobs"]]
         assert [each["id"] for each in after["notices"]] == ["metadata/uid-n3"]
         assert after["notices"][0]["episode"] == 1
         report = {name: value for name, value in launcher.report.items() if name not in ("job", "instance")}
