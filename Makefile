@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod test-chart chart clients test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-node lock clean
+.PHONY: help install demo replay test test-horovod test-chart chart clients test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring test-node lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
@@ -56,6 +56,10 @@ test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; 
 	-@$(BIN)/python tests/controlplane/controlplane_binaries.py >/dev/null
 	-@$(BIN)/python tests/controlplane/controlplane_binaries.py clients >/dev/null
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/controlplane $(ARGS)
+
+test-monitoring: $(INSTALLED) ## Check dashboards and rules with what Grafana and Prometheus publish; skipped where that cannot be had
+	-@$(BIN)/python -m tests.monitoring.monitoring_programs >/dev/null
+	$(BIN)/python -m pytest tests/monitoring $(ARGS)
 
 images: $(INSTALLED) ## Build both container images with buildah, and print their sizes (Debian, as root)
 	@$(BIN)/python -m tests.images.images_building

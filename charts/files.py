@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from charts.dashboards import dashboards
 from charts.settings_schema import agent_settings, supervisor_settings
 from charts.values_table import settings_table, values_table
 
@@ -14,7 +15,8 @@ CHART = Path(__file__).parent / "elastic-job-supervisor"
 def written() -> Mapping[Path, str]:
     """Each file with all of its text; what people write in it stays."""
     schema, readme = CHART / "values.schema.json", CHART / "README.md"
-    return {schema: _schema(schema.read_text("utf-8")), readme: _readme(readme.read_text("utf-8"))}
+    boards = {CHART / "files" / "dashboards" / name: text for name, text in dashboards().items()}
+    return {schema: _schema(schema.read_text("utf-8")), readme: _readme(readme.read_text("utf-8")), **boards}
 
 
 def _schema(present: str) -> str:

@@ -1,0 +1,162 @@
+"""Prometheus, promtool and Alertmanager of Debian's packages, and the published schema of Grafana's dashboards.
+
+All of it lies in a cache outside the checkout. Run as a module: has it all, and prints where it is.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("prometheus", "prometheus-alertmanager")
+_PINS = Path(__file__).parent / "pins"
+_TYPES = "node_modules/@grafana/schema/dist/esm/raw"
+_SECONDS = 180.0
+
+
+class Program(StrEnum):
+    """What is run."""
+
+    PROMETHEUS = "prometheus"
+    PROMTOOL = "promtool"
+    ALERTMANAGER = "prometheus-alertmanager"
+
+
+class CannotBeHad(Exception):  # noqa: N818  # It names what is so.
+    """This machine has it not and cannot get it; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One published type: of which file, and its name there."""
+
+    file: str
+    type: str
+
+    @property
+    def arguments(self) -> list[str]:
+        """For the generator of schemas."""
+        return ["--path", f"{_TYPES}/{self.file}", "--type", self.type, "--no-type-check"]
+
+
+DASHBOARD = Shape("dashboard/x/dashboard_types.gen.d.ts", "Dashboard")
+OPTIONS = {
+    "stat": Shape("composable/stat/panelcfg/x/StatPanelCfg_types.gen.d.ts", "Options"),
+    "state-timeline": Shape("composable/statetimeline/panelcfg/x/StateTimelinePanelCfg_types.gen.d.ts", "Options"),
+    "table": Shape("composable/table/panelcfg/x/TablePanelCfg_types.gen.d.ts", "Options"),
+    "timeseries": Shape("composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen.d.ts", "Options"),
+}
+"""What each kind of panel may be told."""
+
+Schemas = Mapping[Shape, Any]
+
+
+def programs() -> Mapping[Program, Path]:
+    """Where each of them is: on this machine already, or of Debian's packages, which are unpacked and not installed.
+
+    Raises:
+        CannotBeHad: There is no apt-get, or nothing can be downloaded.
+    """
+    found = {program: shutil.which(program) for program in Program}
+    if all(found.values()):
+        return {program: Path(str(path)) for program, path in found.items()}
+    home = _kept("debian", _unpack)
+    return {program: home / "usr" / "bin" / program for program in Program}
+
+
+def schemas() -> Schemas:
+    """The JSON schema of each shape, generated from Grafana's own types.
+
+    Raises:
+        CannotBeHad: There is no npm, or nothing can be downloaded.
+    """
+    pins = b"".join((_PINS / name).read_bytes() for name in ("package.json", "package-lock.json"))
+    shapes = [DASHBOARD, *OPTIONS.values()]
+    key = hashlib.sha256(pins + repr(shapes).encode()).hexdigest()[:12]
+    home = _kept(f"grafana-{key}", lambda at: _generate(at, shapes))
+    return {shape: json.loads((home / f"{number}.json").read_bytes()) for number, shape in enumerate(shapes)}
+
+
+def _unpack(home: Path) -> None:
+    for tool in ("apt-get", "dpkg-deb"):
+        if not shutil.which(tool):
+            raise CannotBeHad(f"there is no {tool} to get Prometheus with")
+    try:
+        _run(["apt-get", "--quiet", "download", *_PACKAGES], home)
+    except CannotBeHad:
+        # Its lists are old, or were never there.
+        _run(["apt-get", "--quiet", "update"], home)
+        _run(["apt-get", "--quiet", "download", *_PACKAGES], home)
+    for package in home.glob("*.deb"):
+        _run(["dpkg-deb", "--extract", str(package), str(home)], home)
+        package.unlink()
+
+
+def _generate(home: Path, shapes: Sequence[Shape]) -> None:
+    if not shutil.which("npm"):
+        raise CannotBeHad("there is no npm to get Grafana's types with")
+    with tempfile.TemporaryDirectory(prefix="grafana-types-") as place:
+        at = Path(place)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(_PINS / name, at)
+        _run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], at)
+        for number, shape in enumerate(shapes):
+            output = home / f"{number}.json"
+            _run([str(at / "node_modules/.bin/ts-json-schema-generator"), *shape.arguments, "-o", str(output)], at)
+
+
+def _kept(name: str, make: Callable[[Path], None]) -> Path:
+    """A folder of the cache, made by one process at a time, and whole or not there."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-job-supervisor" / "monitoring"
+    cache.mkdir(parents=True, exist_ok=True)
+    home = cache / name
+    with _alone(cache):
+        if not home.exists():
+            with tempfile.TemporaryDirectory(dir=cache, prefix="making-") as place:
+                made = Path(place) / "made"
+                made.mkdir()
+                make(made)
+                made.rename(home)
+    return home
+
+
+@contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    with (cache / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: Sequence[str], at: Path) -> None:
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_SECONDS, cwd=at)
+    except subprocess.TimeoutExpired as error:
+        raise CannotBeHad(f"{command[0]} takes longer than {_SECONDS:g} s") from error
+    if done.returncode:
+        raise CannotBeHad(f"{' '.join(command[:3])} fails: {' '.join(done.stderr.split())[-300:]}")
+
+
+def main() -> int:
+    """Have all of it."""
+    try:
+        for program, path in programs().items():
+            print(f"{program}\t{path}")  # noqa: T201  # That is what it is run for.
+        print(f"schemas\t{len(schemas())}")  # noqa: T201  # As above.
+    except CannotBeHad as reason:
+        print(reason, file=sys.stderr)  # noqa: T201  # As above.
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
