@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from tests.controlplane.controlplane_binaries import build, build_node
-from tests.controlplane.controlplane_running import Cluster
+from tests.controlplane.controlplane_running import Cluster, ControlPlane
 from tests.node.node_ground import GROUND, MISSING
 from tests.node.node_running import node
 from tests.node.node_world import World, world
@@ -22,10 +22,16 @@ def ground() -> Path:
 
 
 @pytest.fixture(scope="session")
-def cluster(ground: Path) -> Iterator[Cluster]:
+def plane(ground: Path) -> Iterator[ControlPlane]:
     """A control plane with one real node."""
-    with node(build(), build_node(), ground) as plane:
-        yield plane.cluster
+    with node(build(), build_node(), ground) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster(plane: ControlPlane) -> Cluster:
+    """How to reach it."""
+    return plane.cluster
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

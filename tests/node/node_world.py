@@ -30,6 +30,7 @@ _GROUP = "kai.alibabacloud.com"
 _TRAINING_JOBS = f"/apis/{_GROUP}/v1alpha1/namespaces/{JOBS}/trainingjobs"
 _SUPERVISED_JOBS = f"/apis/job-supervisor.kube-ai.io/v1alpha1/namespaces/{JOBS}/supervisedjobs"
 _WEBHOOK = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{RELEASE}"
+_SUPERVISORS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{RELEASE}"
 _NOTICES = "/apis/job-supervisor.kube-ai.io/v1alpha1/reclaimnotices"
 _SECONDS = 120.0
 TRAIN = ("python3", "/training/train.py", "/checkpoint")
@@ -105,6 +106,32 @@ class World:
         await until(lambda: _exists(home / "checkpoint"), f"a checkpoint in {home}", _SECONDS)
         told: Mapping[str, Any] = json.loads((home / "checkpoint").read_bytes())
         return told
+
+    async def supervisors(self, number: int) -> None:
+        """So many are wanted; returns when all of them are ready, and others are gone."""
+        await self.api.patch(_SUPERVISORS, {"spec": {"replicas": number}})
+        await self.ready(number)
+
+    async def ready(self, supervisors: int) -> None:
+        """Return when so many supervisors are ready, no others are there, and the agent is ready too."""
+
+        async def all_of_them() -> bool:
+            pods = await self.pods(NAMESPACE, "app.kubernetes.io/component=supervisor")
+            agents = await self.pods(NAMESPACE, "app.kubernetes.io/component=agent")
+            # An agent is ready as long as a supervisor has acknowledged it.
+            wanted = [*pods, *(agents if supervisors else [])]
+            return len(pods) == supervisors and all(_is_ready(pod) for pod in wanted)
+
+        await until(all_of_them, f"{supervisors} supervisors are ready", _SECONDS)
+
+    async def more_steps(self, home: Path, number: int = 20) -> None:
+        """Return when the job that saves there has made so many steps more."""
+        before = _step(home)
+
+        async def made() -> bool:
+            return _step(home) >= before + number
+
+        await until(made, f"steps in {home}", _SECONDS)
 
     async def pods(self, namespace: str, labels: str = "") -> list[Any]:
         """Those with these labels, as `NAME=VALUE`."""
@@ -206,6 +233,10 @@ def _explained(ground: Path) -> Iterator[None]:
         for log in sorted(ground.glob("*.log")):
             error.add_note("\n".join([f"== {log.name}", *log.read_text(errors="replace").splitlines()[-15:]]))
         raise
+
+
+def _step(home: Path) -> int:
+    return int((home / "step").read_text(encoding="utf-8") or 0)
 
 
 async def _exists(path: Path) -> bool:

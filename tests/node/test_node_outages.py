@@ -1,0 +1,49 @@
+"""What of ours is down on a real node costs no training: jobs go on, and are protected again afterwards."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.controlplane_api import until
+from tests.controlplane.controlplane_binaries import Program
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.node.node_world import TRAIN, World
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+_LEAD_SECONDS = 60.0
+_SUPERVISORS = 2
+
+
+async def test_jobs_train_on_while_no_supervisor_runs(here: World) -> None:
+    """One from before, and one whose pods nobody has shaped; the first is told of a reclaim once there is somebody."""
+    home = await here.train("before")
+    await here.supervisors(0)
+    late = await here.start("late", TRAIN)
+    await until(lambda: _steps(late), "pods are made and train", 60.0)
+    await here.more_steps(home)
+    await here.supervisors(_SUPERVISORS)
+    here.reclaim(time.time() + _LEAD_SECONDS)
+    assert (await here.saved(home))["kind"] == "STOP"
+    await here.decided("before", "Suspended")
+
+
+async def test_a_job_trains_on_while_the_api_server_is_away(here: World, plane: ControlPlane) -> None:
+    """And when it is back, what was announced meanwhile is decided."""
+    home = await here.train("away")
+    plane.kill(Program.API_SERVER)
+    try:
+        await here.more_steps(home)
+        here.reclaim(time.time() + _LEAD_SECONDS)
+        await here.more_steps(home)
+    finally:
+        plane.launch(Program.API_SERVER)
+        await asyncio.to_thread(plane.wait_ready, Program.API_SERVER)
+    assert (await here.saved(home))["kind"] == "STOP"
+    await here.decided("away", "Suspended")
+    await here.ready(_SUPERVISORS)
+
+
+async def _steps(home: Path) -> bool:
+    return (home / "step").exists()
