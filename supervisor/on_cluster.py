@@ -54,7 +54,7 @@ class OnCluster:
         self._words = ClusterWords(self.view, self._events, settings, clock, time.now, drills=self._drills)
         self._keys = PublishedKeys(server, settings.token_audience, settings.token_issuer, clock)
         reviews = Reviews(server, settings.token_audience, clock)
-        self.pod_tokens = PodTokens(self._keys, reviews, self.view, settings.agent_account)
+        self.pod_tokens = PodTokens(self._keys, reviews, self.view, settings.agent_account, clock)
         self.training_jobs = TrainingJobWatch(server, self.view, clock)
         self._scale_outs = ScaleOuts(server, self.training_jobs, clock)
         self.training_jobs.smaller_moved = self._scale_outs.changed = self._tell

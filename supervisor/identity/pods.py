@@ -4,8 +4,12 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Protocol
 
+from servicekit.clock import Clock
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.identity.tokens import Agent, BadTokenError, CannotTellError, ForeignPodError, Principal, Process
+
+_NEW_SECONDS = 10.0
+"""A younger token may be of a pod that the watch has not told of yet: it takes two seconds to be opened again."""
 
 
 class NotPublishedError(Exception):
@@ -14,12 +18,13 @@ class NotPublishedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClaims:
-    """What a good token says: which pod it was made for, and the pod's service account."""
+    """What a good token says: which pod it was made for, the pod's service account, and when, in Unix seconds."""
 
     namespace: str
     account: str
     pod: str
     uid: str
+    issued: float
 
 
 class Verifier(Protocol):
@@ -90,13 +95,15 @@ class PodTokens:
         reviews: Asked where that cannot say.
         pods: The live ones: a token outlives its pod by up to an hour.
         agent_account: `namespace/name` of the service account of node agents.
+        clock: For the age of a token.
     """
 
-    def __init__(self, published: Verifier, reviews: Verifier, pods: Pods, agent_account: str) -> None:
+    def __init__(self, published: Verifier, reviews: Verifier, pods: Pods, agent_account: str, clock: Clock) -> None:
         self._published = published
         self._reviews = reviews
         self._pods = pods
         self._agent_account = agent_account
+        self._clock = clock
 
     async def bearer(self, token: str) -> Principal:
         """An agent for its node, or a training process for its job.
@@ -122,6 +129,8 @@ class PodTokens:
         pod = self._pods.pod(claims.uid)
         if pod is None and not self._pods.synced:
             raise CannotTellError("the API server is away, and the token's pod is not known")
+        if pod is None and self._clock.now() < claims.issued + _NEW_SECONDS:
+            raise CannotTellError("the token is new, and its pod is not known yet")
         if pod is None:
             raise BadTokenError("the token's pod is gone")
         if (*pod.key, pod.account) != (claims.namespace, claims.pod, claims.account):

@@ -90,10 +90,15 @@ class PublishedKeys:
                 options={"require": ["exp", "iss", "aud"]},
             )
             bound = msgspec.convert(claims["kubernetes.io"], _Bound)
+            issued = float(claims.get("iat", 0.0))
         except (jwt.InvalidTokenError, LookupError, ValueError, msgspec.MsgspecError) as error:
             raise BadTokenError("the token is no pod's, has expired, or is not for us") from error
         return PodClaims(
-            namespace=bound.namespace, account=bound.serviceaccount.name, pod=bound.pod.name, uid=bound.pod.uid
+            namespace=bound.namespace,
+            account=bound.serviceaccount.name,
+            pod=bound.pod.name,
+            uid=bound.pod.uid,
+            issued=issued,
         )
 
     async def run(self) -> None:

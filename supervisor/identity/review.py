@@ -61,36 +61,37 @@ class Reviews:
 
     async def claims(self, token: str) -> PodClaims:
         """See `supervisor.identity.pods.Verifier`."""
-        self._worth_asking(token)
+        issued = self._issued(token)
         key = hashlib.sha256(token.encode()).digest()
         if self._known(key) is None:
-            await self._ask(token, key)
+            await self._ask(token, key, issued)
         outcome = self._outcomes[key]
         if outcome.claims is None:
             raise BadTokenError("the token is no pod's, has expired, or is not for us")
         return outcome.claims
 
-    def _worth_asking(self, token: str) -> None:
-        """What is plainly no good costs no request."""
+    def _issued(self, token: str) -> float:
+        """When, as it says itself; what is plainly no good costs no request."""
         try:
-            jwt.decode(
+            said = jwt.decode(
                 token,
                 options={"verify_signature": False, "verify_exp": True, "verify_aud": True, "require": ["exp", "aud"]},
                 audience=self._audience,
             )
-        except (jwt.InvalidTokenError, LookupError, ValueError, RecursionError) as error:
+            return float(said.get("iat", 0.0))
+        except (jwt.InvalidTokenError, LookupError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise BadTokenError("the token has expired, or is not for us") from error
 
     def _known(self, key: bytes) -> _Outcome | None:
         outcome = self._outcomes.get(key)
         return outcome if outcome is not None and outcome.until > self._clock.monotonic() else None
 
-    async def _ask(self, token: str, key: bytes) -> None:
+    async def _ask(self, token: str, key: bytes, issued: float) -> None:
         status = await self._review(token)
         self._outcomes.pop(key, None)
         if len(self._outcomes) >= _MOST_KEPT:
             del self._outcomes[next(iter(self._outcomes))]
-        claims = _claims(status.user) if status.authenticated and self._audience in status.audiences else None
+        claims = _claims(status.user, issued) if status.authenticated and self._audience in status.audiences else None
         self._outcomes[key] = _Outcome(claims, self._clock.monotonic() + _KEEP_SECONDS)
 
     async def _review(self, token: str) -> _Status:
@@ -109,11 +110,11 @@ class Reviews:
         return status
 
 
-def _claims(user: _User) -> PodClaims | None:
+def _claims(user: _User, issued: float) -> PodClaims | None:
     """None for whoever is no pod."""
     rest, _, account = user.username.rpartition(":")
     prefix, _, namespace = rest.rpartition(":")
     pod, uid = user.extra.get(_POD_NAME, [""])[0], user.extra.get(_POD_UID, [""])[0]
     if prefix != _ACCOUNT or not pod or not uid:
         return None
-    return PodClaims(namespace=namespace, account=account, pod=pod, uid=uid)
+    return PodClaims(namespace=namespace, account=account, pod=pod, uid=uid, issued=issued)

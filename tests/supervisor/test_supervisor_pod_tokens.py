@@ -175,7 +175,7 @@ async def judging(directory: Path, script: Script, issuer: str = "") -> AsyncIte
     try:
         pods, tokens = FakePods({"uid": FakePod()}), Tokens(b"s" * 64)
         keys = PublishedKeys(server, AUDIENCE, issuer, Clock())
-        judge = PodTokens(keys, Reviews(server, AUDIENCE, Clock()), pods, AGENTS)
+        judge = PodTokens(keys, Reviews(server, AUDIENCE, Clock()), pods, AGENTS, Clock())
         yield Scene(script, pods, keys, tokens, Bearers(tokens, judge))
     finally:
         await server.close()
@@ -213,7 +213,7 @@ def signed(key: Key = FIRST, to: Mapping[str, Any] | None = None, **changes: Any
         "aud": [AUDIENCE],
         "iss": ISSUER,
         "exp": int(time.time()) + 600,
-        "iat": int(time.time()),
+        "iat": int(time.time()) - 60,
         "kubernetes.io": bound() if to is None else to,
         **changes,
     }
@@ -313,6 +313,28 @@ async def test_a_pod_that_is_not_seen_is_no_bad_token_while_nobody_sees_all(scen
     with pytest.raises(CannotTellError):
         await scene.bearer(signed(to=bound("new")))
     assert await scene.bearer(signed()) == WORKER
+
+
+async def test_a_new_token_is_not_bad_before_its_pod_is_known(scene: Scene) -> None:
+    """The watch tells of a pod a moment after the kubelet has its token; afterwards nobody waits for it any more."""
+    now = int(time.time())
+    with pytest.raises(CannotTellError):
+        await scene.bearer(signed(to=bound("new"), iat=now))
+    with pytest.raises(BadTokenError):
+        await scene.bearer(signed(to=bound("new"), iat=now - 11))
+    with pytest.raises(BadTokenError):
+        await scene.bearer(signed(to=bound("new"), iat=None))
+    scene.pods.known["new"] = FakePod()
+    assert await scene.bearer(signed(to=bound("new"), iat=now)) == WORKER
+
+
+@pytest.mark.parametrize("iat", ["soon", [], 10**400])
+async def test_a_token_of_no_time_is_not_reviewed(tmp_path: Path, iat: object) -> None:
+    """Nor does it break who reads it."""
+    async with judging(tmp_path, Script(status=404)) as one:
+        with pytest.raises(BadTokenError):
+            await one.bearer(signed(iat=iat))
+        assert one.count(REVIEWS) == 0
 
 
 @pytest.mark.usefixtures("at_once")

@@ -1,7 +1,12 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 import pytest
 
-from tests.controlplane.identity.identity_world import Pods
+from tests.controlplane.identity.identity_scene import Scene
+from tests.controlplane.identity.identity_world import Pods, job_of, supervising
 from tests.controlplane.store.store_cluster import Place
+from tests.supervisor.store_behaviour import put_job
 
 
 @pytest.fixture
@@ -10,3 +15,15 @@ async def pods(here: Place) -> Pods:
     made = Pods(here)
     await made.open()
     return made
+
+
+@pytest.fixture
+async def scene(here: Place, pods: Pods, tmp_path: Path) -> AsyncIterator[Scene]:
+    """Its own for each test."""
+    owner = await pods.owner("train")
+    worker = await pods.pod("worker-0", owner)
+    async with here.opened() as store:
+        await put_job(store, job_of(owner, "worker-0"))
+        async with supervising(here, tmp_path / "supervisor") as running:
+            await running.knows(owner.job)
+            yield Scene(pods, running, owner, await pods.token(worker))

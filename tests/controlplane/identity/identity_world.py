@@ -8,6 +8,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from tests.supervisor.serving import FAST, Peers, Refusal, until
 AUDIENCE = "job-supervisor.kube-ai.io"
 AGENTS = ("arena-system", "elastic-job-supervisor-agent")
 _START_SECONDS = 60.0
-_BAD = Refusal(401, "bad_token")
+_BAD, _LATER = Refusal(401, "bad_token"), Refusal(503, "not_serving")
 _SOMEBODY = {"process": "somebody", "host": "anywhere", "rank": None, "pid": 1}
 
 OWNERS = "configmap"
@@ -91,7 +92,13 @@ class Pods:
         return Owner(self.namespace, name, made["metadata"]["uid"])
 
     async def pod(
-        self, name: str, owner: Owner | None = None, *, node: str = "node1", account: tuple[str, str] | None = None
+        self,
+        name: str,
+        owner: Owner | None = None,
+        *,
+        node: str = "node1",
+        account: tuple[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> MadePod:
         """A pod that is bound to a node; a worker of `owner` where one is given."""
         namespace, service = account or (self.namespace, "default")
@@ -100,7 +107,7 @@ class Pods:
         made = await self.api.create(
             f"/api/v1/namespaces/{namespace}/pods",
             {
-                "metadata": {"name": name, "ownerReferences": owners},
+                "metadata": {"name": name, "ownerReferences": owners, "labels": labels or {}},
                 "spec": {
                     "nodeName": node,
                     "serviceAccountName": service,
@@ -130,6 +137,10 @@ class Pods:
         claims = {**jwt.decode(like, options={"verify_signature": False}), **changes}
         kept = {name: value for name, value in claims.items() if value is not None}
         return jwt.encode(kept, key, algorithm=header["alg"], headers={"kid": header["kid"]})
+
+    def aged(self, token: str) -> str:
+        """The same, but of a minute ago: one that is new may be of a pod that the supervisor is yet to hear of."""
+        return self.signed(token, iat=int(time.time()) - 60)
 
     async def delete(self, pod: MadePod) -> None:
         """At once, as nobody is there to end it."""
@@ -184,7 +195,7 @@ class Running:
 
         async def told() -> bool:
             answer = await self.peers.refused_or_open("/v1/processes/stream", token, _SOMEBODY)
-            return (answer != _BAD) is alive
+            return answer != _LATER and (answer != _BAD) is alive
 
         await appears(told, f"the token's pod is {'known' if alive else 'known to be gone'}")
 

@@ -135,7 +135,8 @@ async def test_known_keys_and_pods_are_enough_while_the_api_server_is_away(
         renewed = await pods.token(worker)
         plane.kill(Program.API_SERVER)
         try:
-            new_pod = pods.signed(token, **{"kubernetes.io": _bound_to(worker, "a-pod-that-nobody-has-told-of")})
+            claims = {"kubernetes.io": _bound_to(worker, "a-pod-that-nobody-has-told-of")}
+            new_pod = pods.signed(pods.aged(token), **claims)
 
             async def refused() -> bool:
                 return await running.peers.post(STREAM, new_pod, HELLO) == Refusal(503, "not_serving")
@@ -159,7 +160,7 @@ async def test_where_the_keys_may_not_be_seen_each_token_is_reviewed(here: Place
     """The same tokens are good, and the same bad."""
     owner = await pods.owner("train")
     worker = await pods.pod("worker-0", owner)
-    token, foreign = await pods.token(worker), await pods.token(worker, "somebody")
+    token, foreign = pods.aged(await pods.token(worker)), await pods.token(worker, "somebody")
     binding = await pods.api.get(_DISCOVERY)
     await pods.api.delete(_DISCOVERY)
     try:
