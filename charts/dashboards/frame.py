@@ -11,7 +11,6 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as model
 
 TAG = "elastic-job-supervisor"
-_SCRAPE = "15s"
 
 Panel = Builder[model.Panel]
 

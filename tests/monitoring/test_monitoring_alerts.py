@@ -1,0 +1,49 @@
+"""The rules are what Prometheus reads, and every alert fires when it should and at no other time."""
+
+import subprocess
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+
+from charts.files import CHART
+from tests.monitoring.monitoring_programs import Program
+
+_TESTS = Path(__file__).parent / "alerts.test.yaml"
+_RULES = sorted((CHART / "files" / "rules").glob("*.yaml"))
+_SECONDS = 60.0
+
+
+def test_every_rule_is_understood(programs: Mapping[Program, Path]) -> None:
+    """By promtool, which fails on anything that Prometheus would refuse."""
+    _promtool(programs, "check", "rules", *map(str, _RULES))
+    assert len(_RULES) == 2
+
+
+def test_alerts_fire_when_they_should_and_at_no_other_time(programs: Mapping[Program, Path]) -> None:
+    """On made-up series: all is well, not bad for long enough, bad, well again."""
+    _promtool(programs, "test", "rules", str(_TESTS))
+
+
+def test_every_alert_is_tried_both_ways() -> None:
+    """In at least one test it fires, and in at least one it does not."""
+    outcomes: dict[str, set[int]] = defaultdict(set)
+    for test in yaml.safe_load(_TESTS.read_text("utf-8"))["tests"]:
+        for asked in test["promql_expr_test"]:
+            assert f'"{test["name"]}"' in asked["expr"]
+            outcomes[test["name"]].add(asked["exp_samples"][0]["value"])
+    assert set(outcomes) == _alerts()
+    assert all(seen == {0, 1} for seen in outcomes.values())
+
+
+def _alerts() -> set[str]:
+    files = [yaml.safe_load(path.read_text("utf-8")) for path in _RULES]
+    rules = [rule for each in files for group in each["groups"] for rule in group["rules"]]
+    return {rule["alert"] for rule in rules if "alert" in rule}
+
+
+def _promtool(programs: Mapping[Program, Path], *arguments: str) -> None:
+    command = [str(programs[Program.PROMTOOL]), *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
