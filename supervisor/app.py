@@ -278,8 +278,9 @@ async def _serve_in_cluster(
                 cluster=replica.cluster,
                 leadership=replica.leadership,
                 refusals=refusals,
+                listeners=replica.listeners,
             )
-            return {**supervisor.tasks, **(own.leading(replica.leadership) if own else {})}
+            return {**supervisor.tasks, **replica.listening, **(own.leading(replica.leadership) if own else {})}
 
         webhook = replica.webhook(settings, _handed_out(settings, own, clock), certificate, refusals)
         health.standing = Standing.STANDING_BY

@@ -141,7 +141,6 @@ class OnCluster:
             "trainingjob.observe": partial(self.training_jobs.observe, self._store),
             "trainingjob.heed": partial(self.training_jobs.heed, self._store),
             "trainingjob.act": self._training_jobs.run,
-            "trainingjob.record": self._training_jobs.record,
             "scaleout.tidy": partial(self._scale_outs.tidy, self._store, self._may_act),
         }
 

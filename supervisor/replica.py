@@ -1,19 +1,24 @@
 """One supervisor of perhaps several on a cluster: it follows everything, and serves once it leads."""
 
 import os
+import socket
 from asyncio import Event
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
 from servicekit.clock import Clock
+from servicekit.kubernetes.server import ApiServer
 from servicekit.lifecycle import run_tasks
 from servicekit.tls import ServerCertificate
+from supervisor.kubernetes_events.objects import ClusterObjects
+from supervisor.kubernetes_events.recorder import Recorder
 from supervisor.leadership import elected
 from supervisor.leadership.elected import Elected
 from supervisor.leadership.interface import Leadership, Unopposed
 from supervisor.on_cluster import OnCluster
+from supervisor.record.journal import Listener
 from supervisor.refusals import Refusals
 from supervisor.settings import Settings
 from supervisor.store import kubernetes
@@ -27,11 +32,12 @@ Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What it is made of before it leads; `elected` is None where it has no rivals."""
+    """What it is made of before it leads; `elected` is None where it has no rivals, `events` where none are wanted."""
 
     store: KubernetesStore
     cluster: OnCluster
     elected: Elected | None
+    events: Recorder | None
 
     @classmethod
     @asynccontextmanager
@@ -59,12 +65,28 @@ class Replica:
             if settings.leader_election:
                 candidate = await Elected.open(_options(settings, kubeconfig), clock, store.highest_epoch)
                 stack.push_async_callback(candidate.close)
-            yield cls(store, cluster, candidate)
+            events = None
+            if settings.kubernetes_events:
+                server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds)
+                stack.push_async_callback(server.close)
+                objects = ClusterObjects(store, cluster.view, cluster.placements)
+                events = Recorder(server, objects, settings.pod_name or socket.gethostname(), clock)
+            yield cls(store, cluster, candidate, events)
 
     @property
     def leadership(self) -> Leadership:
         """For those who act."""
         return self.elected or Unopposed()
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        """Who wants to know what happens while it leads."""
+        return [self.events] if self.events else []
+
+    @property
+    def listening(self) -> Tasks:
+        """What they need to have run."""
+        return {"events": self.events.run} if self.events else {}
 
     def webhook(
         self, settings: Settings, ca: Callable[[], str], certificate: ServerCertificate | None, refusals: Refusals
@@ -97,6 +119,8 @@ class Replica:
                 epoch = await self.elected.gained()
             self.store.lead(epoch, self.leadership.may_act)
             self.cluster.lead(self.leadership.may_act)
+            if self.events is not None:
+                self.events.lead(self.leadership.may_act)
             await run_tasks({**tasks(), **(self.elected.leading if self.elected else {})}, Event())
 
         candidacy = self.elected.tasks if self.elected else {}

@@ -91,6 +91,13 @@ class Settings(Policy):
         "InstanceToBeTerminated",
         "ReceivedReclaimNodeNotification:300",
     )
+    kubernetes_events: Annotated[
+        bool,
+        Meta(
+            description="With the Kubernetes store: say what was noticed and decided as Events of the pods, jobs and "
+            "notices that it is about."
+        ),
+    ] = True
     agent_account: Annotated[
         str,
         Meta(

@@ -21,6 +21,9 @@ from supervisor.domain.drill import LEAD_ANNOTATION
 
 EVENTS = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
 
+REPORTER = "job-supervisor.kube-ai.io/supervisor"
+"""As which supervisors report Events. Theirs tell of notices: taken for announcements they would be notices again."""
+
 _POD = "Pod"
 _NODE = "Node"
 _OF_NODES = frozenset({"default", "kube-system"})
@@ -52,7 +55,7 @@ class _Series(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """One Event; a repetition changes it. Whoever reports it is left out: it differs between clusters."""
+    """One Event; a repetition changes it. Whoever reports it counts only if that is a supervisor."""
 
     metadata: EventMetadata
     involved_object: Involved
@@ -62,6 +65,12 @@ class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
     series: _Series | None = None
+    reporting_component: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether a supervisor has reported it."""
+        return self.reporting_component == REPORTER
 
     @property
     def simulated_lead(self) -> str:
@@ -130,6 +139,8 @@ class ClusterEvents:
                     yield event, self._leads[event.reason]
 
     def _moved(self, before: ClusterEvent | None, after: ClusterEvent | None) -> None:
+        if any(each is not None and each.is_ours for each in (before, after)):
+            return  # Nobody may change who has reported one.
         if before is not None:
             others = self._by_subject[_subject(before)]
             del others[before.metadata.key]

@@ -37,6 +37,29 @@ class Hooks(Generic[T]):
             hook(before, after)
 
 
+class _Groups:
+    """Pods by something that several have in common; empty for those that have nothing of the kind."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, dict[ObjectKey, Pod]] = {}
+
+    def of(self, name: str) -> Mapping[ObjectKey, Pod]:
+        """One group, live as long as it has members."""
+        return MappingProxyType(self._members.get(name, {}))
+
+    def add(self, name: str, pod: Pod) -> None:
+        """One more, or the same one as it is now."""
+        if name:
+            self._members.setdefault(name, {})[pod.key] = pod
+
+    def remove(self, name: str, pod: Pod) -> None:
+        """One less, if it was there."""
+        members = self._members.get(name, {})
+        members.pop(pod.key, None)
+        if not members:
+            self._members.pop(name, None)
+
+
 class ClusterView:
     """Pods and nodes, live. Somebody has to list and run its `followers`.
 
@@ -62,7 +85,7 @@ class ClusterView:
         self._pods: Mirror[Pod] = Mirror(self._pod_moved)
         self._nodes: Mirror[Node] = Mirror(self._node_moved)
         self._by_uid: dict[str, Pod] = {}
-        self._by_owner: dict[str, dict[ObjectKey, Pod]] = {}
+        self._by_owner, self._by_node = _Groups(), _Groups()
         self._node_uids: dict[Host, str] = {}
         self._taken: dict[str, dict[str, int]] = {}
         self._changed = changed
@@ -104,7 +127,11 @@ class ClusterView:
 
     def owned(self, uid: str) -> Mapping[ObjectKey, Pod]:
         """The pods that the object of that uid controls."""
-        return MappingProxyType(self._by_owner.get(uid, {}))
+        return self._by_owner.of(uid)
+
+    def bound(self, node: str) -> Mapping[ObjectKey, Pod]:
+        """The pods that are bound to a node, whether they are over or not."""
+        return self._by_node.of(node)
 
     def taken(self, node: str) -> Resources:
         """What the pods that are bound to a node and not over have asked of it; a pod counts as one of `pods`."""
@@ -113,12 +140,13 @@ class ClusterView:
     def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
         if before is not None:
             self._by_uid.pop(before.metadata.uid, None)
-            self._disown(before)
+            self._by_owner.remove("" if before.owner is None else before.owner.uid, before)
+            self._by_node.remove(before.node, before)
             self._take(before, -1)
         if after is not None:
             self._by_uid[after.metadata.uid] = after
-            if after.owner is not None:
-                self._by_owner.setdefault(after.owner.uid, {})[after.key] = after
+            self._by_owner.add("" if after.owner is None else after.owner.uid, after)
+            self._by_node.add(after.node, after)
             self._take(after, 1)
         if _differ(before, after):
             self._moved()
@@ -137,14 +165,6 @@ class ClusterView:
         if after is not None:
             self._node_uids[Host(after.name)] = after.metadata.uid
         self.nodes_version += 1
-
-    def _disown(self, pod: Pod) -> None:
-        if pod.owner is None:
-            return
-        siblings = self._by_owner.get(pod.owner.uid, {})
-        siblings.pop(pod.key, None)
-        if not siblings:
-            self._by_owner.pop(pod.owner.uid, None)
 
     def _take(self, pod: Pod, sign: int) -> None:
         """Kept with every change: thousands of pods are too many to add up for each decision."""

@@ -14,6 +14,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.collection import Collection
 from servicekit.kubernetes.errors import ApiError, ConfigurationError, NotThereError
 from servicekit.kubernetes.follow import Follower
+from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.server import ApiServer
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, SupervisedJob
@@ -130,6 +131,16 @@ class KubernetesStore:
         """Writes as that leader from now on, and nothing while it is not `certain` to be it still."""
         self._epoch = epoch
         self._server.guard = certain
+
+    def notice_object(self, key: NoticeId) -> Metadata | None:
+        """The resource of a notice's newest episode, if there is one."""
+        stored = self._notices.newest.get(key)
+        return None if stored is None else stored.metadata
+
+    def job_object(self, name: JobName) -> Metadata | None:
+        """The resource of a job, if there is one."""
+        stored = self._jobs.newest.get(name)
+        return None if stored is None else stored.metadata
 
     @property
     def requests(self) -> int:

@@ -25,6 +25,7 @@ def test_the_promised_defaults() -> None:
         "store": "sqlite",
         "namespace": "",
         "leader_election": True,
+        "kubernetes_events": True,
         "lease_name": "job-supervisor",
         "lease_seconds": 3,
         "pod_name": "",

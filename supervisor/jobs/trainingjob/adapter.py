@@ -30,7 +30,6 @@ from supervisor.domain.order import (
 from supervisor.failpoints import At
 from supervisor.jobs.trainingjob import legacy
 from supervisor.jobs.trainingjob.changes import SUSPENSION, TIMED_OUT, Changes
-from supervisor.jobs.trainingjob.events import Recorder
 from supervisor.jobs.trainingjob.latest import Latest
 from supervisor.jobs.trainingjob.objects import EXCLUDED, JobPhase
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
@@ -80,7 +79,7 @@ class _Order:
 
 
 class TrainingJobs:
-    """The adapter. `run` and `record` do what `carry_out` is asked for."""
+    """The adapter. `run` does what `carry_out` is asked for."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -92,11 +91,9 @@ class TrainingJobs:
             ((SetHostList, RemoveHosts), Latest(self._obey)),
             ((StopProcesses, LeaveHosts), Latest(self._obey)),
         )
-        self._recorder = Recorder(ports.server, ports.clock)
         self._fault = Fault("changes of TrainingJobs", ports.clock)
         self._directives_fault = Fault("directives in annotations of pods", ports.clock)
         self._left_out: dict[JobName, tuple[str, frozenset[Host]]] = {}
-        self.record = self._recorder.run
 
     async def run(self) -> None:
         """Root task."""
@@ -106,7 +103,6 @@ class TrainingJobs:
 
     async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> None:
         """Has it done, without waiting: one job's launcher may be slow to answer, and others are in a hurry."""
-        self._recorder.decided(job)
         for kinds, lane in self._lanes:
             if todo := [action for action in actions if isinstance(action, kinds)]:
                 lane.put(job.name, _Order(job, todo))
@@ -115,7 +111,6 @@ class TrainingJobs:
     def _forget_others(self, jobs: Collection[JobName]) -> None:
         if len(self._left_out) > len(jobs):
             self._left_out = {name: known for name, known in self._left_out.items() if name in jobs}
-        self._recorder.forget_others(jobs)
 
     async def _obey(self, order: _Order) -> float | None:
         seen = self._current(order.job)

@@ -272,7 +272,7 @@ async def supervising(
         world.view.pods_changed.add(lambda _before, _after: control.poke())
         around.growable = scale_outs.growable
         world.watch.smaller_moved = scale_outs.changed = control.poke
-        tasks = (jobs.run, jobs.record, poke, control.run, scale_outs.follow)
+        tasks = (jobs.run, poke, control.run, scale_outs.follow)
         await stack.enter_async_context(running(*tasks, lambda: scale_outs.tidy(store, lambda: True)))
         yield Supervision(world, around, control)
 

@@ -1,0 +1,24 @@
+"""What a notice says, as a sentence for people: the same in its resource's condition and in Events."""
+
+from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.store.resources import instant
+
+
+def sentence(notice: ReclaimNotice) -> str:
+    """Instants are UTC, cut to whole seconds."""
+    subject = f"{notice.subject.kind.capitalize()} {notice.subject.name}"
+    match notice.state:
+        case NoticeState.ACTIVE:
+            return _announced(subject, notice)
+        case NoticeState.WITHDRAWN:
+            return f"{subject} will not be reclaimed after all, says {notice.source}."
+        case NoticeState.GONE:
+            return f"{subject} is gone, as {notice.source} had announced."
+        case NoticeState.EXPIRED:
+            return f"{subject} is still there, though {notice.source} had announced its end."
+
+
+def _announced(subject: str, notice: ReclaimNotice) -> str:
+    when = "" if notice.deadline is None else f" at {instant(notice.deadline):%Y-%m-%dT%H:%M:%SZ}"
+    words = f': "{notice.message}"' if notice.message else "."
+    return f"{subject} will be reclaimed{when}, says {notice.source}{words}"

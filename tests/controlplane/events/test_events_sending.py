@@ -1,0 +1,185 @@
+"""What a real API server makes of the supervisor's Events, with just the rights that it has."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.server import ApiServer
+from supervisor.kubernetes_events.recorder import Limits, Recorder
+from supervisor.kubernetes_events.saying import About
+from supervisor.kubernetes_events.waiting import Outcome
+from supervisor.record.journal import JobChanged, NoticeChanged
+from tests.controlplane.controlplane_api import Api, until
+from tests.controlplane.controlplane_binaries import Program
+from tests.controlplane.controlplane_credentials import write_kubeconfig
+from tests.controlplane.controlplane_kubectl import kubectl
+from tests.controlplane.controlplane_namespace import Namespace
+from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene, condition
+from tests.controlplane.store.store_cluster import OWN_RULES, RULES
+from tests.decide.decide_builders import notice, running_job
+from tests.record.record_events import Known
+
+_OURS = "job-supervisor.kube-ai.io/supervisor"
+
+
+@asynccontextmanager
+async def recording(here: Scene, known: Known, **limits: float) -> AsyncIterator[Recorder]:
+    """A recorder that runs, as the account of a supervisor."""
+    server = await ApiServer.connect(str(here.place.kubeconfig), 5.0)
+    recorder = Recorder(server, known, "pod-1", Clock(), replace(Limits(), **limits))  # type: ignore[arg-type]
+    task = asyncio.create_task(recorder.run())
+    try:
+        yield recorder
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await server.close()
+
+
+def runs(recorder: Recorder, reason: str = "It runs.") -> None:
+    """A job becomes known, of which that is decided."""
+    job = running_job()
+    recorder.heard(JobChanged(None, replace(job, decision=replace(job.decision, reason=reason)), Clock().now()))
+
+
+async def ours(api: Api) -> list[Any]:
+    """All Events that a supervisor has made."""
+    found = (await api.get(EVENTS))["items"]
+    return [each for each in found if each["reportingComponent"] == _OURS]
+
+
+async def count(here: Scene, number: int) -> list[Any]:
+    """The Events, once there are so many."""
+
+    async def there() -> list[Any]:
+        found = await ours(here.api)
+        return found if len(found) == number else []
+
+    return await until(there, f"{number} Events")
+
+
+def about(pod: Any) -> About:
+    """That pod."""
+    metadata = pod["metadata"]
+    return About("v1", "Pod", metadata["namespace"], metadata["name"], metadata["uid"])
+
+
+async def test_what_is_said_again_is_one_event_that_kubectl_counts(here: Scene, tmp_path: Path) -> None:
+    """In the list that describe shows below the object, with its sentence and who says so."""
+    pod = await here.pod("p")
+    async with recording(here, Known(jobs=(about(pod),))) as recorder:
+        runs(recorder)
+        await count(here, 1)
+        for times in (2, 3):
+            runs(recorder)
+            await until(lambda times=times: _counted(here, times), f"it is counted {times} times")  # type: ignore[misc]
+        runs(recorder, "It runs on.")
+        await count(here, 2)
+    described = await kubectl(here.place.plane.cluster, tmp_path, "describe", "pod", "p")
+    lines = [line for line in described.splitlines() if _OURS in line]
+    assert len(lines) == 2
+    assert any("(x3 over" in line and line.endswith("It runs.") for line in lines)
+    assert any(line.split()[:2] == ["Normal", "Running"] and line.endswith("It runs on.") for line in lines)
+
+
+async def _counted(here: Scene, times: int) -> bool:
+    return [each.get("series", {}).get("count") for each in await ours(here.api)] == [times]
+
+
+async def test_what_has_no_namespace_lies_in_default_and_is_described_too(here: Scene, tmp_path: Path) -> None:
+    """As an Event on a node would."""
+    node = (await here.node("n"))["metadata"]
+    known = Known(resource=About("v1", "Node", "", "n", node["uid"]), every_notice_has_its_own=False)
+    async with recording(here, known) as recorder:
+        recorder.heard(NoticeChanged(None, notice(1), Clock().now()))
+        (event,) = await count(here, 1)
+    assert event["metadata"]["namespace"] == "default"
+    assert "Node n1 will be reclaimed" in await kubectl(here.place.plane.cluster, tmp_path, "describe", "node", "n")
+
+
+async def test_thousands_of_notices_are_sent_at_the_rate_and_the_jobs_first(here: Scene) -> None:
+    """What is too much is dropped and counted; the API server takes all the others."""
+    pods = [About("v1", "Pod", "default", f"p{number}", f"u{number}") for number in range(8)]
+    job = About("kai.alibabacloud.com/v1alpha1", "TrainingJob", "default", "bert", "uid")
+    async with recording(here, Known(pods, jobs=(job,)), rate=20.0, burst=20.0, most_waiting=50) as recorder:
+        begun = time.monotonic()
+        for number in range(2500):
+            recorder.heard(NoticeChanged(None, notice(number), Clock().now()))
+        runs(recorder, "It stops.")
+        found = await until(lambda: _at_least(here, 40), "40 Events")
+        seconds = time.monotonic() - begun
+        assert len(found) <= 20 + 20 * seconds + 1
+        assert "It stops." in [each["message"] for each in found]
+        assert recorder.outcomes[Outcome.DROPPED] == 2500 * 9 - 100
+        await until(lambda: _at_least(here, 101), "all that waited")
+        assert recorder.outcomes[Outcome.FAILED] == 0
+
+
+async def _at_least(here: Scene, number: int) -> list[Any]:
+    found = await ours(here.api)
+    return found if len(found) >= number else []
+
+
+async def test_an_api_server_that_comes_back_is_told(here: Scene) -> None:
+    """What happened meanwhile, once."""
+    plane = here.place.plane
+    async with recording(here, Known(jobs=(About("v1", "Pod", "default", "p", "uid"),))) as recorder:
+        runs(recorder)
+        await count(here, 1)
+        plane.kill(Program.API_SERVER)
+        runs(recorder, "It runs on.")
+
+        async def missed() -> bool:
+            return recorder._fault.reason is not None
+
+        await until(missed, "the API server is missed")
+        plane.launch(Program.API_SERVER)
+        plane.wait_ready(Program.API_SERVER)
+        assert [each["message"] for each in await count(here, 2)].count("It runs on.") == 1
+
+
+async def test_without_the_right_to_make_events_the_rest_goes_on(here: Scene, tmp_path: Path) -> None:
+    """The log says what is missing, once; notices are stored as ever."""
+    cluster = here.place.plane.cluster
+    namespace = Namespace(cluster, here.api)
+    await here.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})
+    rules = [rule for rule in RULES if rule.get("apiGroups") != ["events.k8s.io"]]
+    assert len(rules) == len(RULES) - 1
+    await namespace.account("mute", cluster_rules=(*rules, *OWN_RULES))
+    kubeconfig = tmp_path / "mute.kubeconfig"
+    write_kubeconfig(kubeconfig, cluster.url, cluster.ca, await namespace.token("mute"), "default")
+    for name in ("a", "b"):
+        await here.node(name)
+    async with here.supervisor(tmp_path / "world", kubeconfig=kubeconfig) as one:
+        for name in ("a", "b"):
+            await here.node_says(name, condition("InstanceExpired"))
+            await here.notice(name, "node-condition")
+        log = one.places.log("supervisor")
+
+        async def said() -> bool:
+            return "Kubernetes Events" in log.read_text()
+
+        await until(said, "the log to name what is missing")
+        lines = [line for line in log.read_text().splitlines() if "Kubernetes Events" in line]
+        assert len(lines) == 1
+        assert 'cannot create resource "events" in API group "events.k8s.io"' in lines[0]
+    assert await ours(here.api) == []
+
+
+async def test_whoever_wants_none_gets_none(here: Scene, tmp_path: Path) -> None:
+    """By the setting; with it, a notice is told of."""
+    await here.node("n")
+    async with here.supervisor(tmp_path / "silent", KUBERNETES_EVENTS="false"):
+        await here.node_says("n", condition("InstanceExpired"))
+        await here.notice("n", "node-condition")
+    await here.node("m")
+    async with here.supervisor(tmp_path / "talking"):
+        await here.node_says("m", condition("InstanceExpired"))
+        found = await until(lambda: ours(here.api), "an Event")
+    assert {each["involvedObject"]["kind"] for each in found} == {"ReclaimNotice"}
+    assert all("m will be reclaimed" in each["message"] for each in found)
