@@ -42,7 +42,7 @@ class Reader:
         try:
             await until(said, f"{wanted} on {kind} {name}")
         except AssertionError:
-            assert await self.events(kind, name) == wanted
+            assert await self.events(kind, name) == list(wanted)
 
 
 @pytest.mark.brief
