@@ -6,7 +6,7 @@ import enum
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -16,7 +16,7 @@ from node_agent.health import AgentHealth
 from node_agent.identity import ThisNode
 from node_agent.outbox import Outbox
 from node_agent.pods import PodWatch
-from node_agent.poller import Poller
+from node_agent.poller import Poller, nobody_counts
 from node_agent.pulse import Pulse
 from node_agent.settings import PodsMode, Settings, SourceKind
 from node_agent.sources import Source
@@ -32,6 +32,11 @@ from servicekit.kubernetes.errors import ConfigurationError
 from servicekit.kubernetes.server import ApiServer
 from servicekit.lifecycle import RootTaskEnded, run_tasks, stop_on_signals
 from servicekit.probes import Probes
+
+if TYPE_CHECKING:
+    from node_agent.metrics import AgentMetrics
+
+DISTRIBUTION = "elastic-job-supervisor"
 
 
 class ExitCode(enum.IntEnum):
@@ -70,9 +75,12 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
         outbox=outbox,
         clock=clock,
         heartbeat=settings.heartbeat_seconds,
-        version=version("elastic-job-supervisor"),
+        version=version(DISTRIBUTION),
     )
+    metrics = _metrics(settings, outbox, uplink, clock)
     parts = _Parts({"uplink": uplink.run}, {})
+    if metrics is not None:
+        parts.loops["metrics"] = metrics.server(address.parse(settings.metrics_address)).run
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(_api_server(settings))
         spot: Spot = ALWAYS if server is None else _add_cluster(parts, server, settings, node, outbox, clock)
@@ -80,10 +88,22 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
             source = await stack.enter_async_context(_source(kind, settings, clock))
             # What a file says was put there on purpose.
             asked: Spot = ALWAYS if kind is SourceKind.FILE else spot
-            parts.add(Poller(source, node, outbox, clock, settings.poll_seconds, spot=asked))
+            polled = nobody_counts if metrics is None else metrics.polled
+            parts.add(Poller(source, node, outbox, clock, settings.poll_seconds, spot=asked, polled=polled))
         health = AgentHealth(parts.pulses, uplink, node, outbox, clock)
         await stack.enter_async_context(_probes(settings.probe_address, health))
         await run_tasks(parts.loops, stop)
+
+
+def _metrics(settings: Settings, outbox: Outbox, uplink: Uplink, clock: Clock) -> "AgentMetrics | None":
+    if not settings.metrics_address:
+        return None
+    # Imported here: what is not asked for is to cost nothing.
+    from node_agent.metrics import AgentMetrics  # noqa: PLC0415
+
+    metrics = AgentMetrics(version(DISTRIBUTION), clock)
+    metrics.watch(outbox, uplink)
+    return metrics
 
 
 @dataclass(frozen=True, slots=True)

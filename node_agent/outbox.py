@@ -5,6 +5,7 @@ Bounded, latest wins; what was acknowledged is not sent again on its own, but sa
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
 from node_agent.notices import Announcement, NoticeId, NoticeReport, SourceName, SourceStatus
 
@@ -13,14 +14,28 @@ class OutboxFull(Exception):  # noqa: N818 - it names what is so
     """There is no room for another notice: keep it and offer it again later."""
 
 
+class Witness(Protocol):
+    """Told of what comes and what is settled; it neither raises nor waits."""
+
+    def reported(self, report: NoticeReport) -> None:
+        """A report was taken in."""
+
+    def acknowledged(self, notice: NoticeId) -> None:
+        """The latest report on this notice is durable."""
+
+
 class Outbox:
     """The agent's side of what is durable and what is not yet.
 
     Args:
         limit: Most notices at a time, acknowledged ones that are still active included.
+
+    Attributes:
+        witness: Who is told, if anybody.
     """
 
     def __init__(self, limit: int) -> None:
+        self.witness: Witness | None = None
         self._limit = limit
         self._reports: dict[NoticeId, NoticeReport] = {}
         self._unacknowledged: set[NoticeId] = set()
@@ -40,6 +55,8 @@ class Outbox:
         self._finished.discard(report.id)
         self._unacknowledged.add(report.id)
         self._changed.set()
+        if self.witness is not None:
+            self.witness.reported(report)
 
     def finish(self, notice: NoticeId) -> None:
         """Nothing more will be said of it, as its subject is gone: it leaves as soon as it is acknowledged."""
@@ -58,6 +75,8 @@ class Outbox:
         report = self._reports.get(notice)
         if report is None or revision < report.revision:
             return
+        if notice in self._unacknowledged and self.witness is not None:
+            self.witness.acknowledged(notice)
         self._unacknowledged.discard(notice)
         if report.announcement is Announcement.WITHDRAWN:
             self._finished.add(notice)

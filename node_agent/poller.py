@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -9,7 +10,7 @@ import structlog
 from node_agent import tracking
 from node_agent.failpoints import At
 from node_agent.identity import ThisNode
-from node_agent.notices import NoticeReport, SourceName
+from node_agent.notices import NoticeReport, SourceName, SourceState
 from node_agent.outbox import Outbox, OutboxFull
 from node_agent.pulse import Pulse
 from node_agent.sources import Answer, Clear, Source, SourceUnavailable
@@ -23,6 +24,13 @@ POLL_LIMIT = 1.0
 # The period varies downwards only, so that the promised wait for a poll holds.
 _JITTER = 0.1
 
+Polled = Callable[[SourceName, SourceState, float | None], None]
+"""Told of each poll: the source, what it amounts to, and the seconds it took; None where the source was not asked."""
+
+
+def nobody_counts(_source: SourceName, _result: SourceState, _seconds: float | None) -> None:
+    """Where nothing is measured."""
+
 
 class Poller:
     """Asks one source, never twice at once.
@@ -34,6 +42,7 @@ class Poller:
         clock: Monotonic instants.
         period: Seconds between the starts of two polls.
         spot: Whether there is anything to ask.
+        polled: Told of each poll.
     """
 
     def __init__(  # noqa: PLR0913 - the last has a default
@@ -45,6 +54,7 @@ class Poller:
         period: float,
         *,
         spot: Spot = ALWAYS,
+        polled: Polled = nobody_counts,
     ) -> None:
         self._source = source
         self._node = node
@@ -52,6 +62,7 @@ class Poller:
         self._clock = clock
         self._period = period
         self._spot = spot
+        self._polled = polled
         self._identified = False
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
         self._warned = ""
@@ -81,7 +92,9 @@ class Poller:
         if self._spot.denied:
             self._fault.recovered()
             self._take(tracking.NotAsked(f"the node is not spot: {self._spot.denied}"))
+            self._polled(self.source, SourceState.NOT_SPOT, None)
             return
+        began = self._clock.monotonic()
         try:
             async with asyncio.timeout(POLL_LIMIT):
                 answer: Answer | tracking.Unknown = await self._ask()
@@ -89,8 +102,10 @@ class Poller:
         except (SourceUnavailable, TimeoutError) as error:
             answer = tracking.Unknown(str(error) or f"no answer within {POLL_LIMIT:g} s")
             self._fault.failed(answer.reason)
+        seconds = self._clock.monotonic() - began
         self._warn(answer)
         self._take(answer)
+        self._polled(self.source, self.tracked.status.state, seconds)
 
     async def _ask(self) -> Answer:
         """Ask who the node is until that is known, then what is announced.

@@ -121,6 +121,13 @@ class Settings:
     probe_address: Annotated[
         str, Meta(description="host:port of /livez and /readyz; port 0 takes a free one, empty turns them off.")
     ] = ""
+    metrics_address: Annotated[
+        str,
+        Meta(
+            description="host:port of /metrics for Prometheus, without TLS and without a token; port 0 takes a free "
+            "one, empty turns them off."
+        ),
+    ] = ""
     log_format: Annotated[LogFormat, Meta(description="console or json.")] = LogFormat.JSON
     log_level: Annotated[LogLevel, Meta(description="The least important line that is written.")] = LogLevel.INFO
     failpoint: Annotated[
@@ -133,8 +140,8 @@ class Settings:
             raise ValueError(
                 "SUPERVISOR is not on loopback, so CA_FILE must be set: the token would travel in the open"
             )
-        if self.probe_address:
-            address.parse(self.probe_address)
+        for served in filter(None, (self.probe_address, self.metrics_address)):
+            address.parse(served)
         failpoints.parse(self.failpoint, At)
         _check_sources(self)
 

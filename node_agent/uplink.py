@@ -35,6 +35,11 @@ class Uplink:
         clock: Wall time for the session, monotonic instants for the rest.
         heartbeat: Seconds between heartbeats until the supervisor names its own.
         version: The agent's version.
+
+    Attributes:
+        began: When it was made, on the monotonic clock.
+        welcomed: Whether there is a stream on which the supervisor has welcomed this agent.
+        welcomes: On how many streams it has.
     """
 
     def __init__(  # noqa: PLR0913 - the wiring list passes them by name
@@ -51,7 +56,9 @@ class Uplink:
         self._backoff = Backoff(_FIRST_DELAY, _MOST_DELAY)
         self._fault = Fault("supervisor", clock)
         self.pulse = Pulse(clock)
+        self.began = clock.monotonic()
         self.welcomed = False
+        self.welcomes = 0
 
     @property
     def trouble(self) -> str | None:
@@ -106,5 +113,6 @@ class Uplink:
 
     def _on_welcome(self) -> None:
         self.welcomed = self._ever_welcomed = True
+        self.welcomes += 1
         self._fault.recovered()
         structlog.get_logger().info("supervisor.welcomed", session=self._session)

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -36,8 +38,10 @@ from supervisor.presence import Agents
 from supervisor.record.groups import Groups
 from supervisor.record.journal import Journal, Listener
 from supervisor.record.look import Lookout
+from supervisor.record.measures import Measures, Sight, Unmeasured
 from supervisor.record.phases import Phases
 from supervisor.record.status import StatusEndpoint
+from supervisor.record.timed import TimedStore
 from supervisor.refusals import Refusals
 from supervisor.serving import Servers
 from supervisor.settings import Settings, StoreKind
@@ -45,10 +49,12 @@ from supervisor.store.interface import Store, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
 from supervisor.unconfirmed import Unconfirmed
 from supervisor.webhook.gifts import CaFile
+from supervisor.webhook.server import nobody_counts
 
 if TYPE_CHECKING:
     from supervisor.on_cluster import OnCluster
     from supervisor.own_keys import OwnKeys
+    from supervisor.record.metrics import Metrics, Surroundings
 
 STORE_FILE = "supervisor.sqlite"
 _PRUNE_SECONDS = 600.0
@@ -73,16 +79,17 @@ class Supervisor:
         leadership: Leadership = Unopposed(),  # noqa: B008 - it has no state
         refusals: Refusals | None = None,
         listeners: Sequence[Listener] = (),
+        measures: Measures = Unmeasured(),  # noqa: B008 - it has no state
     ) -> None:
         self._settings = settings
-        self._store = store
+        self._store = store = TimedStore(store, measures.timed, clock)
         self._clock = clock
         self._refusals = refusals or Refusals()
         self._agents = Agents(self._agent_changed, clock.now)
         self._cluster = cluster
         self._unconfirmed = Unconfirmed(self._facts_changed, clock)
         self._facts = Facts(store, self._agents, self._unconfirmed, settings, cluster or Alone())
-        self._processes = Processes(self._facts.directives, clock.now, self._rank_zero_changed)
+        self._processes = Processes(self._facts.directives, clock.now, self._rank_zero_changed, measures.told)
         self._launchers = Launchers(tokens.process, clock.now)
         if cluster is not None:
             cluster.wire(store, self._facts_changed, leadership.may_act, self._processes.hosts)
@@ -97,8 +104,22 @@ class Supervisor:
                 clock=clock,
             )
         )
+        watching = measures.watch(
+            Sight(
+                snapshot=store.snapshot,
+                agents=self._agents,
+                unconfirmed=self._unconfirmed,
+                processes=self._processes,
+                launchers=self._launchers,
+                noticed=self._facts.noticed,
+                placements=(cluster or Alone()).placements,
+                failed=lambda: self._journal.failed,
+                policy=settings,
+                now=clock.now,
+            )
+        )
         phases, groups = Phases(), Groups(self._facts.noticed, settings)
-        self._journal = Journal(store, (*listeners, phases, groups), clock)
+        self._journal = Journal(store, (*watching, *listeners, phases, groups), clock)
         lookout = Lookout(
             store=store,
             facts=self._facts,
@@ -128,6 +149,7 @@ class Supervisor:
                 policy=settings,
                 clock=clock,
                 heartbeat_seconds=settings.heartbeat_seconds,
+                refused=measures.refused,
             )
         )
         self._certificate = certificate
@@ -141,7 +163,12 @@ class Supervisor:
                 live_seconds=settings.launcher_live_seconds,
             ),
             ProcessEndpoints(
-                store=store, processes=self._processes, refusals=self._refusals, bearer=bearer, clock=clock
+                store=store,
+                processes=self._processes,
+                refusals=self._refusals,
+                bearer=bearer,
+                clock=clock,
+                stepped=measures.stepped,
             ),
             DrillEndpoints(store=store, agents=self._agents, bearer=bearer, policy=settings, clock=clock),
             StatusEndpoint(look=lookout.look, bearer=bearer),
@@ -155,9 +182,14 @@ class Supervisor:
             goodbye=self._goodbye,
         )
 
-    async def serve(self, stop: asyncio.Event) -> None:
-        """Serves until `stop` is set, then stops against the flow: goodbye on the streams, then the servers."""
-        await run_tasks({"store": self._store.run, **self.tasks}, stop)
+    async def serve(self, stop: asyncio.Event, beside: Mapping[str, Task] = MappingProxyType({})) -> None:
+        """Serves until `stop` is set, then stops against the flow: goodbye on the streams, then the servers.
+
+        Args:
+            stop: Ends everything.
+            beside: More root tasks, by name.
+        """
+        await run_tasks({"store": self._store.run, **self.tasks, **beside}, stop)
 
     @property
     def tasks(self) -> Mapping[str, Task]:
@@ -243,12 +275,22 @@ async def serve(settings: Settings) -> int:
 async def _serve_alone(
     settings: Settings, clock: Clock, certificate: ServerCertificate | None, health: SupervisorHealth
 ) -> None:
-    tokens, stop = Tokens.load(settings.data_dir), asyncio.Event()
+    tokens, stop, refusals = Tokens.load(settings.data_dir), asyncio.Event(), Refusals()
+    metrics = _metrics(settings, refusals, clock)
     store = await SqliteStore.open(settings.data_dir / STORE_FILE)
     try:
         health.standing = Standing.SERVING
+        supervisor = Supervisor(
+            settings,
+            store,
+            tokens,
+            clock,
+            certificate=certificate,
+            refusals=refusals,
+            measures=metrics.leading(Unopposed().may_act) if metrics else Unmeasured(),
+        )
         with stop_on_signals(stop):
-            await Supervisor(settings, store, tokens, clock, certificate=certificate).serve(stop)
+            await supervisor.serve(stop, _served(settings, metrics))
     finally:
         await store.close()
 
@@ -260,6 +302,7 @@ async def _serve_in_cluster(
     from supervisor.replica import Replica  # noqa: PLC0415
 
     refusals, stop = Refusals(), asyncio.Event()
+    metrics = _metrics(settings, refusals, clock)
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(_own_keys(settings, clock))
         tokens = own.tokens if own else Tokens.load(settings.data_dir)
@@ -279,21 +322,46 @@ async def _serve_in_cluster(
                 leadership=replica.leadership,
                 refusals=refusals,
                 listeners=replica.listeners,
+                measures=metrics.leading(replica.leadership.may_act, _seen(replica.cluster))
+                if metrics
+                else Unmeasured(),
             )
             return {**supervisor.tasks, **replica.listening, **(own.leading(replica.leadership) if own else {})}
 
-        webhook = replica.webhook(settings, _handed_out(settings, own, clock), certificate, refusals)
+        reviewed = metrics.reviewed if metrics else nobody_counts
+        webhook = replica.webhook(settings, _handed_out(settings, own, clock), certificate, refusals, reviewed)
         health.standing = Standing.STANDING_BY
         _log.info("supervisor.standing_by")
         with stop_on_signals(stop):
-            await replica.serve(
-                leading, stop, beside={**_anyway(refusals, certificate), **webhook, **(own.tasks if own else {})}
-            )
+            beside = {**_anyway(refusals, certificate), **_served(settings, metrics), **webhook}
+            await replica.serve(leading, stop, beside={**beside, **(own.tasks if own else {})})
 
 
 def _anyway(refusals: Refusals, certificate: ServerCertificate | None) -> Mapping[str, Task]:
     """Root tasks of every supervisor, by name, whether it leads or not."""
     return {"refusals": refusals.run, **({"certificate": certificate.run} if certificate else {})}
+
+
+def _seen(cluster: "OnCluster") -> "Surroundings":
+    """What metrics are told of a cluster."""
+    # Imported here: what is not asked for is to cost nothing.
+    from supervisor.record.metrics import Surroundings  # noqa: PLC0415
+
+    return Surroundings(places=cluster.place_of, gpus=cluster.gpus)
+
+
+def _metrics(settings: Settings, refusals: Refusals, clock: Clock) -> "Metrics | None":
+    if settings.metrics is None:
+        return None
+    # Imported here: what is not asked for is to cost nothing.
+    from supervisor.record.metrics import Metrics  # noqa: PLC0415
+
+    return Metrics(version("elastic-job-supervisor"), refusals, clock)
+
+
+def _served(settings: Settings, metrics: "Metrics | None") -> Mapping[str, Task]:
+    """The root task that serves metrics, where they are wanted."""
+    return {} if metrics is None or settings.metrics is None else {"metrics": metrics.server(settings.metrics).run}
 
 
 def _handed_out(settings: Settings, own: "OwnKeys | None", clock: Clock) -> Callable[[], str]:

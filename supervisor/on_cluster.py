@@ -29,8 +29,14 @@ from supervisor.jobs.trainingjob.objects import KIND as TRAINING_JOB
 from supervisor.jobs.trainingjob.objects import SCALE_OUT
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
+from supervisor.record.measures import NOWHERE, Place
 from supervisor.settings import Settings
 from supervisor.store.interface import Store, StoreError
+
+_ZONE = "topology.kubernetes.io/zone"
+_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+_GPU = "/gpu"
+"""How the resources of all makers end, such as `nvidia.com/gpu`."""
 
 _LABELS = frozenset({"training-job-name", "training-job-role", "replica-index", SCALE_OUT})
 
@@ -187,6 +193,20 @@ class OnCluster:
         """The node that a pod is bound to, which never changes; None where it is not seen."""
         seen = self.view.pod(pod.uid)
         return Host(seen.node) if seen is not None and seen.node else None
+
+    def place_of(self, subject: Subject) -> Place:
+        """Where a node or a pod is, by its node's labels; unknown where the cloud has not labelled it."""
+        name = self.node_of(subject) if subject.kind is SubjectKind.POD else Host(subject.name)
+        node = None if name is None else self.view.node(name)
+        labels = {} if node is None else node.labels
+        return Place(labels.get(_ZONE, NOWHERE.zone), labels.get(_INSTANCE_TYPE, NOWHERE.instance_type))
+
+    def gpus(self, name: JobName) -> float | None:
+        """How many each of a job's workers asks for; None where its pods are not known."""
+        ask = self.training_jobs.ask(name)
+        if ask is None:
+            return None
+        return sum(amount for resource, amount in ask.worker.requests.items() if resource.endswith(_GPU)) / 1000
 
     def _tell(self) -> None:
         self._changed()

@@ -24,7 +24,7 @@ from supervisor.settings import Settings
 from supervisor.store import kubernetes
 from supervisor.store.kubernetes import KubernetesStore
 from supervisor.webhook.gifts import Giver, NoticedNodes
-from supervisor.webhook.server import Webhook
+from supervisor.webhook.server import Reviewed, Webhook
 
 Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 """Root tasks, by name."""
@@ -89,16 +89,23 @@ class Replica:
         return {"events": self.events.run} if self.events else {}
 
     def webhook(
-        self, settings: Settings, ca: Callable[[], str], certificate: ServerCertificate | None, refusals: Refusals
+        self,
+        settings: Settings,
+        ca: Callable[[], str],
+        certificate: ServerCertificate | None,
+        refusals: Refusals,
+        reviewed: Reviewed,
     ) -> Tasks:
-        """What shapes new pods, which are given that CA, where it is wanted."""
+        """What shapes new pods, which are given that CA, where it is wanted; `reviewed` hears of each."""
         if settings.webhook is None:
             return {}
         nodes = NoticedNodes(
             self.store.snapshot, lambda: self.cluster.node_objects, lambda: self.cluster.nodes_version, settings
         )
         giver = Giver(settings.public_address, settings.token_audience, ca, nodes.now)
-        server = Webhook(address=settings.webhook, certificate=certificate, refusals=refusals, gifts=giver.gifts)
+        server = Webhook(
+            address=settings.webhook, certificate=certificate, refusals=refusals, gifts=giver.gifts, reviewed=reviewed
+        )
         return {"webhook": server.run}
 
     async def serve(self, tasks: Callable[[], Tasks], stop: Event, beside: Tasks) -> None:

@@ -143,6 +143,13 @@ class Settings(Policy):
     probe_address: Annotated[
         str, Meta(description="host:port of /livez and /readyz; port 0 takes a free one, empty turns them off.")
     ] = ""
+    metrics_address: Annotated[
+        str,
+        Meta(
+            description="host:port of /metrics for Prometheus, without TLS and without a token; port 0 takes a free "
+            "one, empty turns them off."
+        ),
+    ] = ""
     tls_cert_file: Annotated[
         Path | None,
         Meta(description="PEM: the certificate that both ports serve, its chain after it. Needed beyond loopback."),
@@ -218,13 +225,13 @@ class Settings(Policy):
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both or neither")
         self._check_keys()
-        if self.probe_address:
-            parse(self.probe_address)
+        for address in filter(None, (self.probe_address, self.metrics_address)):
+            parse(address)
         self._check_webhook()
-        for address in (self.grpc, self.http, *([self.webhook] if self.webhook else [])):
-            if self.tls_cert_file is None and not self.tls_names and not address.is_loopback:
+        for served in (self.grpc, self.http, *([self.webhook] if self.webhook else [])):
+            if self.tls_cert_file is None and not self.tls_names and not served.is_loopback:
                 raise ValueError(
-                    f"{address} is not loopback, and there is no certificate to serve it with: tokens would cross the "
+                    f"{served} is not loopback, and there is no certificate to serve it with: tokens would cross the "
                     "network in the clear. Set TLS_CERT_FILE and TLS_KEY_FILE, or on a cluster KEYS_SECRET and "
                     "TLS_NAMES"
                 )
@@ -272,6 +279,11 @@ class Settings(Policy):
     def http(self) -> Address:
         """Where launchers and training processes connect."""
         return parse(self.http_address)
+
+    @property
+    def metrics(self) -> Address | None:
+        """Where Prometheus connects; None where nothing is measured."""
+        return parse(self.metrics_address) if self.metrics_address else None
 
     @property
     def webhook(self) -> Address | None:

@@ -37,7 +37,7 @@ def stopping(s: Situation) -> Decision:
         stop = replace(stop, run=observed.run)
     if not observed.running:
         return _suspended(s, run_ended(before.reason, observed))
-    if _answers(observed.acknowledgement, stop):
+    if answers(observed.acknowledgement, stop):
         return _suspended(s, acknowledged(before.reason, observed.acknowledgement))
     if s.now >= stop_deadline(s, stop):
         return _suspended(s, stop_unanswered(before.reason))
@@ -45,7 +45,8 @@ def stopping(s: Situation) -> Decision:
     return replace(before, run=max(before.run, stop.run), stop=replace(stop, everyone=everyone))
 
 
-def _answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
+def answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
+    """Whether an acknowledgement is one of that STOP."""
     return (
         acknowledgement is not None
         and acknowledgement.run == stop.run
@@ -58,10 +59,15 @@ def stop_deadline(s: Situation, stop: Stop) -> float:
 
     Rank 0 has the margin even where that instant has passed: it may be well, and in the middle of its checkpoint.
     """
-    deadline = s.deadline(_stop_hosts(s))
+    deadline = breaks_at(s)
     if deadline is None:
         return stop.since + s.policy.stop_timeout_seconds
     return max(deadline, stop.since + s.policy.margin_seconds)
+
+
+def breaks_at(s: Situation) -> float | None:
+    """When the first doomed host that the run needs is gone; None where none has a notice."""
+    return s.deadline(_stop_hosts(s))
 
 
 def everyone_at(s: Situation, stop: Stop) -> float:

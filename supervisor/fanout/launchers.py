@@ -47,6 +47,11 @@ class Launchers:
             del self._connections[name]
             self._seen[name] = self._now()
 
+    @property
+    def count(self) -> int:
+        """How many streams there are."""
+        return len(self._connections)
+
     def last_seen(self, name: JobName) -> float:
         """When the job's launcher was last connected; never before this process began to serve."""
         return self._now() if name in self._connections else self._seen.get(name, self._started)

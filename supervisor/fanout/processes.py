@@ -30,6 +30,9 @@ MOST_STREAMS = 40_000
 Render = Callable[[JobName], JobDirectives | None]
 """What a job means for its processes now; None where it is unknown."""
 
+Told = Callable[[JobName, Collection[Directive]], None]
+"""Told of what processes of a job that were connected already have just been sent."""
+
 _log = structlog.get_logger()
 
 
@@ -47,6 +50,7 @@ class _Telling:
         self._directives = directives
         self.now = now
         self._told: dict[Likeness, tuple[Directive, bytes]] = {}
+        self._sent: dict[int, Directive] = {}
 
     def to(self, worker: Worker) -> tuple[Directive, bytes]:
         """A process's directive, and the line that says it."""
@@ -56,6 +60,19 @@ class _Telling:
             directive = self._directives.directive(worker)
             told = self._told[likeness] = (directive, line(message(directive, worker.job, self.now)))
         return told
+
+    def send(self, connection: _Connection) -> None:
+        """Sends a process its directive, if that is not the one last sent."""
+        directive, said = self.to(connection.worker)
+        if directive != connection.sent:
+            connection.sent = directive
+            connection.stream.push(said)
+            self._sent[id(directive)] = directive  # The same object for all alike: 2,000 are not compared by value.
+
+    @property
+    def sent(self) -> Collection[Directive]:
+        """What was sent to at least one of them."""
+        return self._sent.values()
 
 
 @dataclass(slots=True)
@@ -71,12 +88,20 @@ class Processes:
         render: Asked at sending time, so that what waited for its turn is not stale.
         now: Unix seconds.
         rank_zero_changed: Called with the job when a rank 0 may have appeared or gone.
+        told: Called when directives have been sent because of a change.
     """
 
-    def __init__(self, render: Render, now: Callable[[], float], rank_zero_changed: Callable[[JobName], None]) -> None:
+    def __init__(
+        self,
+        render: Render,
+        now: Callable[[], float],
+        rank_zero_changed: Callable[[JobName], None],
+        told: Told = lambda _job, _directives: None,
+    ) -> None:
         self._render = render
         self._now = now
         self._rank_zero_changed = rank_zero_changed
+        self._tell = told
         self._jobs: dict[JobName, _Job] = {}
         self._rank_zeros: dict[JobName, RankZero] = {}
         self._started = now()
@@ -90,7 +115,7 @@ class Processes:
         job.connections[worker.process] = connection = _Connection(worker, stream)
         if worker.rank == 0 or (replaced is not None and replaced.worker.rank == 0):
             self._rank_zero_changed(worker.job)
-        _send(connection, self._telling(worker.job))
+        self._send(connection)
 
     def detach(self, worker: Worker, stream: LineStream) -> None:
         """The stream has ended."""
@@ -112,7 +137,7 @@ class Processes:
         before, connection.worker = connection.worker, replace(connection.worker, rank=rank)
         if 0 in (before.rank, rank):
             self._rank_zero_changed(job)
-        _send(connection, self._telling(job))
+        self._send(connection)
 
     def rank_zero(self, job: JobName, run: int) -> RankZero:
         """Whether a process of `run` is rank 0; one never seen is missing since this supervisor began to serve."""
@@ -126,6 +151,11 @@ class Processes:
     def full(self, job: JobName) -> bool:
         """Whether a job has as many streams as it may have."""
         return job in self._jobs and len(self._jobs[job].connections) >= MOST_STREAMS
+
+    @property
+    def count(self) -> int:
+        """How many streams there are."""
+        return sum(len(job.connections) for job in self._jobs.values())
 
     def workers(self, job: JobName) -> list[Worker]:
         """The connected processes of a job."""
@@ -170,6 +200,11 @@ class Processes:
         if job.flush is not None:
             job.flush.cancel()
 
+    def _send(self, connection: _Connection) -> None:
+        telling = self._telling(connection.worker.job)
+        if telling is not None:
+            telling.send(connection)
+
     def _telling(self, name: JobName) -> _Telling | None:
         directives = self._render(name)
         return None if directives is None else _Telling(directives, self._now())
@@ -182,8 +217,12 @@ class Processes:
             job.flush.cancel()
             job.flush = None
         telling = self._telling(name)
+        if telling is None:
+            return
         for connection in job.connections.values():
-            _send(connection, telling)
+            telling.send(connection)
+        if telling.sent:
+            self._tell(name, telling.sent)
 
 
 def _urgent(connection: _Connection, telling: _Telling) -> bool:
@@ -191,15 +230,6 @@ def _urgent(connection: _Connection, telling: _Telling) -> bool:
     if directive.kind is DirectiveKind.RUN or directive == connection.sent:
         return False
     return directive.act_at is None or directive.act_at - telling.now < _SOON_SECONDS
-
-
-def _send(connection: _Connection, telling: _Telling | None) -> None:
-    if telling is None:
-        return
-    directive, said = telling.to(connection.worker)
-    if directive != connection.sent:
-        connection.sent = directive
-        connection.stream.push(said)
 
 
 def message(directive: Directive, job: JobName, now: float) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from servicekit.failpoints import failpoint
 from servicekit.wakeup import Wakeup
 from supervisor.decide.notices import accept
 from supervisor.decide.policy import Policy
-from supervisor.domain.ids import Host, NoticeId
+from supervisor.domain.ids import Host, NoticeId, Source
 from supervisor.domain.notice import ReclaimNotice, Report
 from supervisor.failpoints import At
 from supervisor.ingest.pod_reports import PodReports
@@ -30,9 +30,13 @@ _MOST_WAITING = 1280
 _log = structlog.get_logger()
 
 
+def nobody_counts(_source: Source) -> None:
+    """Where nothing is measured."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPorts:
-    """What reports are weighed with, and where they go."""
+    """What reports are weighed with, and where they go; `refused` is told whose reports come to nothing."""
 
     store: Store
     unconfirmed: Unconfirmed
@@ -40,6 +44,7 @@ class ReportPorts:
     refusals: Refusals
     policy: Policy
     clock: Clock
+    refused: Callable[[Source], None] = nobody_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +77,12 @@ class Reports:
             TooManyError: More than anything honest.
         """
         failpoint(At.NOTICE_RECEIVED)
-        self._ports.pods.admit(self._node, said)
-        received = _Received(said, self._ports.clock.now())
         try:
-            await self._store(received)
-        except StoreUnavailableError as error:
-            self._keep(received, error)
+            self._ports.pods.admit(self._node, said)
+            await self._put(_Received(said, self._ports.clock.now()))
+        except (MalformedError, TooManyError):
+            self._ports.refused(said.source)
+            raise
 
     async def run(self) -> None:
         """Tries again what is kept, for as long as there is anything."""
@@ -91,6 +96,12 @@ class Reports:
     def end(self) -> None:
         """Nobody waits for an acknowledgement any more."""
         self._ports.unconfirmed.end(self)
+
+    async def _put(self, received: _Received) -> None:
+        try:
+            await self._store(received)
+        except StoreUnavailableError as error:
+            self._keep(received, error)
 
     async def _retry(self) -> None:
         for received in list(self._waiting.values()):
@@ -132,6 +143,7 @@ class Reports:
     def _record(self, notice: ReclaimNotice, said: Report) -> None:
         if (notice.session, notice.revision) > (said.session, said.revision):
             self._ports.refusals.add(Wire.GRPC, Code.OLDER_REVISION, f"a newer report on {notice.id} is known")
+            self._ports.refused(said.source)
         elif (notice.session, notice.revision) == (said.session, said.revision):
             _log.info(
                 "notice.received",

@@ -19,7 +19,7 @@ from supervisor.domain.notice import NOT_OF_AGENTS, ReclaimNotice, Report, Subje
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Agent, BadTokenError, CannotTellError, ForeignPodError, Principal
 from supervisor.ingest.agent_messages import Received, about_pods, decode, hello_view, report, source_state
-from supervisor.ingest.agent_reports import ReportPorts, Reports
+from supervisor.ingest.agent_reports import ReportPorts, Reports, nobody_counts
 from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.refused import ForeignTokenError, MalformedError, SlowReaderError, TooManyError, code_of
 from supervisor.presence import Agents, AgentView
@@ -55,7 +55,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPorts:
-    """What the service works with; `bearer` says who sent an Authorization header."""
+    """What the service works with; `bearer` says who sent an Authorization header, `refused` is as with reports."""
 
     store: Store
     agents: Agents
@@ -66,6 +66,7 @@ class AgentPorts:
     policy: Policy
     clock: Clock
     heartbeat_seconds: float
+    refused: Callable[[Source], None] = nobody_counts
 
     @property
     def reports(self) -> ReportPorts:
@@ -77,6 +78,7 @@ class AgentPorts:
             refusals=self.refusals,
             policy=self.policy,
             clock=self.clock,
+            refused=self.refused,
         )
 
 

@@ -1,5 +1,6 @@
 """What training processes say: their hello, changed ranks, and acknowledgements."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -74,13 +75,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEndpoints:
-    """`/v1/processes/…`."""
+    """`/v1/processes/…`; `stepped` is told which step a process says that it is at."""
 
     store: Store
     processes: Processes
     refusals: Refusals
     bearer: Bearer
     clock: Clock
+    stepped: Callable[[Worker, int | None], None] = lambda _worker, _step: None
 
     def routes(self) -> list[web.RouteDef]:
         """What is served here."""
@@ -96,6 +98,7 @@ class ProcessEndpoints:
         lines = LineStream(request, self.refusals)
         await lines.prepare()
         self.processes.attach(worker, lines)
+        self.stepped(worker, hello.step)
         try:
             return await lines.serve()
         finally:
@@ -109,6 +112,7 @@ class ProcessEndpoints:
             raise MalformedError("run must be said")
         worker = self._worker(speaker, sent)
         self.processes.rank(speaker.job, sent.process, sent.rank)
+        self.stepped(worker, sent.step)
         if sent.kind is not ReportKind.RANK:
             await self._acknowledge(speaker.uid, worker, sent)
         return done()

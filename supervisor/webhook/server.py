@@ -1,6 +1,7 @@
 """Where an API server asks about new pods: HTTPS on a port of its own, by every replica, whoever leads."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,7 +27,14 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 _STOP_SECONDS = 0.5
 
+Reviewed = Callable[[str, float], None]
+"""Told of each answer: `shaped`, `unchanged` or `not_understood`, and the seconds that it took."""
+
 _log = structlog.get_logger()
+
+
+def nobody_counts(_outcome: str, _seconds: float) -> None:
+    """Where nothing is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +45,7 @@ class Webhook:
     certificate: ServerCertificate | None
     refusals: Refusals
     gifts: Callable[[], Gifts]
+    reviewed: Reviewed = nobody_counts
 
     async def run(self) -> None:
         """Root task: serves until cancelled.
@@ -69,20 +78,22 @@ class Webhook:
 
     async def _mutate(self, request: web.Request) -> web.Response:
         review = await body(request, Review, _MOST_BYTES)
-        response = web.Response(
-            body=answer(review.request.uid, self._considered(review)), content_type="application/json"
-        )
+        began = time.monotonic()
+        shaped, outcome = self._considered(review)
+        response = web.Response(body=answer(review.request.uid, shaped), content_type="application/json")
+        self.reviewed(outcome, time.monotonic() - began)
         # A connection that is kept leads to a replica that may be gone when the next pod is made, which then is
         # made as it is after two seconds; a new one is a millisecond.
         response.force_close()
         return response
 
-    def _considered(self, review: Review) -> Shaped:
+    def _considered(self, review: Review) -> tuple[Shaped, str]:
         try:
-            return considered(review.request, self.gifts())
+            shaped = considered(review.request, self.gifts())
         except NotUnderstoodError as error:
             self.refusals.add(Wire.WEBHOOK, Code.MALFORMED, f"a pod that is not understood: {error}")
-            return Shaped(warnings=[f"the pod is left as it is: {readable(str(error))}"])
+            return Shaped(warnings=[f"the pod is left as it is: {readable(str(error))}"]), "not_understood"
+        return shaped, "shaped" if shaped.patch else "unchanged"
 
     def _dropped(self, why: Drop) -> None:
         if why is not Drop.IDLE:

@@ -19,6 +19,7 @@ from tests.chart.chart_rendering import Helm, environment, one
 _SPOKEN = {
     "publicAddress": "https://supervisor:8471",
     "webhookAddress": "0.0.0.0:8472",
+    "metricsAddress": "0.0.0.0:8475",
     "failpoint": "",
     "filePath": "/run/reclaim",
     "metadataUrl": "http://localhost",

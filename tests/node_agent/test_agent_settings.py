@@ -38,6 +38,7 @@ def test_the_promised_defaults() -> None:
         outbox_limit=1024,
         heartbeat_seconds=5.0,
         probe_address="",
+        metrics_address="",
         log_format=LogFormat.JSON,
         log_level=LogLevel.INFO,
         failpoint="",
@@ -73,6 +74,7 @@ def test_what_must_be_set(variable: str) -> None:
         ({"NODE_AGENT_SUPERVISOR": "10.0.0.1:7000"}, "CA_FILE"),
         ({"NODE_AGENT_SUPERVISOR": "supervisor.kube-system:7000"}, "CA_FILE"),
         ({"NODE_AGENT_PROBE_ADDRESS": "8080"}, "host:port"),
+        ({"NODE_AGENT_METRICS_ADDRESS": "8080"}, "host:port"),
         ({"NODE_AGENT_POLLS": "1"}, "NODE_AGENT_POLLS"),
     ],
 )

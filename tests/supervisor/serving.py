@@ -25,6 +25,8 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import Leadership, Unopposed
+from supervisor.record.measures import Measures, Unmeasured
+from supervisor.refusals import Refusals
 from supervisor.serving import ENDPOINTS_FILE
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
@@ -402,11 +404,14 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(
+async def serving(  # noqa: PLR0913 - each has a default
     directory: Path,
     ca: bytes | None = None,
+    *,
     leadership: Leadership = Unopposed(),  # noqa: B008 - it has no state
     kept_in: type[SqliteStore] = SqliteStore,
+    measures: Measures = Unmeasured(),  # noqa: B008 - it has no state
+    refusals: Refusals | None = None,
     **changes: Any,
 ) -> AsyncIterator[Served]:
     """Runs a supervisor on that data directory; fast, unless `changes` say otherwise. Its peers trust `ca` (PEM)."""
@@ -417,7 +422,16 @@ async def serving(
     store = await kept_in.open(directory / STORE_FILE)
     stop = asyncio.Event()
     certificate = load_certificate(settings, Clock())
-    supervisor = Supervisor(settings, store, tokens, Clock(), certificate=certificate, leadership=leadership)
+    supervisor = Supervisor(
+        settings,
+        store,
+        tokens,
+        Clock(),
+        certificate=certificate,
+        leadership=leadership,
+        refusals=refusals,
+        measures=measures,
+    )
     task = asyncio.create_task(supervisor.serve(stop))
     try:
         await until(lambda: endpoints.exists() or task.done())

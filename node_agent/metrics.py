@@ -1,0 +1,107 @@
+"""Everything that an agent measures."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client import Counter, Histogram, Info
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from node_agent.notices import NoticeId, NoticeReport, SourceName, SourceState
+from node_agent.outbox import Outbox
+from node_agent.uplink import Uplink
+from servicekit.address import Address
+from servicekit.clock import Clock
+from servicekit.metrics import MetricsServer, harmless, registry
+
+_POLLING = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+_ACKNOWLEDGING = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class AgentMetrics:
+    """Of one agent: told by its pollers and its outbox, and looks at the rest when asked.
+
+    Args:
+        version: The agent's.
+        clock: Monotonic instants.
+    """
+
+    def __init__(self, version: str, clock: Clock) -> None:
+        self._clock = clock
+        self._made = dict[NoticeId, float]()
+        self.registry = registry()
+        Info("node_agent_build", "The version that runs.", registry=self.registry).info({"version": version})
+        self._polls = Counter(
+            "node_agent_polls", "Polls by what they amount to.", ("source", "result"), registry=self.registry
+        )
+        self._poll_seconds = Histogram(
+            "node_agent_poll_seconds", "To ask a source.", ("source",), registry=self.registry, buckets=_POLLING
+        )
+        self._reports = Counter(
+            "node_agent_reports", "Reports made for the supervisor.", ("announcement",), registry=self.registry
+        )
+        self._acknowledging = Histogram(
+            "node_agent_acknowledgement_seconds",
+            "From a report's making until the supervisor has made it durable.",
+            registry=self.registry,
+            buckets=_ACKNOWLEDGING,
+        )
+
+    def watch(self, outbox: Outbox, uplink: Uplink) -> None:
+        """Looks there from now on; once."""
+        outbox.witness = self
+        self.registry.register(_Present(outbox, uplink, self._clock))
+
+    def server(self, address: Address) -> MetricsServer:
+        """What serves them."""
+        return MetricsServer(self.registry, address, self._clock)
+
+    @harmless
+    def polled(self, source: SourceName, result: SourceState, seconds: float | None) -> None:
+        """See `node_agent.poller.Polled`."""
+        self._polls.labels(source, result.name.lower()).inc()
+        if seconds is not None:
+            self._poll_seconds.labels(source).observe(seconds)
+
+    @harmless
+    def reported(self, report: NoticeReport) -> None:
+        """See `node_agent.outbox.Witness`."""
+        self._reports.labels(report.announcement.name.lower()).inc()
+        # The outbox keeps as many: each leaves it acknowledged, or replaced by a later word on the same notice.
+        self._made[report.id] = self._clock.monotonic()
+
+    @harmless
+    def acknowledged(self, notice: NoticeId) -> None:
+        """See `node_agent.outbox.Witness`."""
+        made = self._made.pop(notice, None)
+        if made is not None:
+            self._acknowledging.observe(self._clock.monotonic() - made)
+
+
+@dataclass(frozen=True)
+class _Present(Collector):
+    """What is so now."""
+
+    outbox: Outbox
+    uplink: Uplink
+    clock: Clock
+
+    def collect(self) -> Iterator[Metric]:
+        ages = GaugeMetricFamily(
+            "node_agent_poll_age_seconds",
+            "Since a source's last usable answer, or since this agent began; nothing of one that is not asked.",
+            labels=("source",),
+        )
+        now = self.clock.monotonic()
+        for status in self.outbox.statuses():
+            if status.state is not SourceState.NOT_SPOT:
+                since = self.uplink.began if status.last_good is None else status.last_good
+                ages.add_metric((status.source,), now - since)
+        yield ages
+        connected = float(self.uplink.welcomed)
+        yield GaugeMetricFamily("node_agent_connected", "1 while the supervisor acknowledges this agent.", connected)
+        yield CounterMetricFamily(
+            "node_agent_connections", "Streams on which it was welcomed.", float(self.uplink.welcomes)
+        )
+        waiting = len(self.outbox.unacknowledged())
+        yield GaugeMetricFamily("node_agent_outbox_reports", "Reports that are not acknowledged yet.", waiting)

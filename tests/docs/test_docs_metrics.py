@@ -1,0 +1,70 @@
+"""The page of metrics names what there is, no more and no less."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from node_agent.channel import Endpoint
+from node_agent.identity import ThisNode
+from node_agent.metrics import AgentMetrics
+from node_agent.outbox import Outbox
+from node_agent.uplink import Uplink
+from servicekit.address import Address
+from servicekit.clock import Clock
+from supervisor.record.metrics import Metrics
+from supervisor.refusals import Refusals
+from supervisor.store.interface import Snapshot
+from tests.record.record_metrics import sight
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+_ROW = re.compile(r"^\| `(?P<name>[a-z_]+)` \| (?P<kind>[a-z]+) \| (?P<labels>[^|]*) \| [^|]+ \|$", re.MULTILINE)
+_SUFFIXES = {"counter": "_total", "info": "_info"}
+
+
+def supervisors() -> CollectorRegistry:
+    """All that a leader has."""
+    clock = Clock()
+    metrics = Metrics("0", Refusals(), clock)
+    metrics.leading(lambda: True).watch(sight(Snapshot, clock))
+    return metrics.registry
+
+
+def agents(directory: Path) -> CollectorRegistry:
+    """All that an agent has."""
+    clock, outbox = Clock(), Outbox(1)
+    uplink = Uplink(
+        endpoint=Endpoint(Address("127.0.0.1", 1), directory / "token", None),
+        node=ThisNode("n1", ""),
+        outbox=outbox,
+        clock=clock,
+        heartbeat=1.0,
+        version="0",
+    )
+    metrics = AgentMetrics("0", clock)
+    metrics.watch(outbox, uplink)
+    return metrics.registry
+
+
+def served(registry: CollectorRegistry) -> Iterator[tuple[str, str, str]]:
+    """Name, type and labels of each family."""
+    # Nothing public says which labels a family has that has no samples.
+    for collector in registry._collector_to_names:
+        for family in collector.collect():
+            names = getattr(family, "_labelnames", ()) or getattr(collector, "_labelnames", ())
+            labels = ["version"] if family.type == "info" else names
+            yield _name(family), family.type, ", ".join(f"`{label}`" for label in labels)
+
+
+def _name(family: Metric) -> str:
+    return family.name + _SUFFIXES.get(family.type, "")
+
+
+def test_the_page_and_the_registries_agree(tmp_path: Path) -> None:
+    """Name by name, with types and labels."""
+    written = [(row["name"], row["kind"], row["labels"].strip()) for row in _ROW.finditer(PAGE.read_text("utf-8"))]
+    assert sorted(written) == sorted([*served(supervisors()), *served(agents(tmp_path))])
+    assert len(written) == len({name for name, _, _ in written})

@@ -1,0 +1,77 @@
+"""A clock that is set by hand, stories told to listeners, and what comes of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from servicekit.clock import Clock
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import ReclaimNotice
+from supervisor.fanout.launchers import Launchers
+from supervisor.fanout.processes import Processes
+from supervisor.presence import Agents
+from supervisor.record.journal import Change, JobChanged, Listener
+from supervisor.record.measures import Sight
+from supervisor.store.interface import Snapshot
+from supervisor.unconfirmed import Unconfirmed
+from tests.decide.decide_builders import POLICY, T0, decide, seeing
+
+
+@dataclass
+class Story:
+    """One job and the notices on its hosts, told to listeners as it changes."""
+
+    job: SupervisedJob
+    registry: CollectorRegistry
+    notices: dict[Host, ReclaimNotice] = field(default_factory=dict)
+    listeners: Sequence[Listener] = ()
+    at: float = 0.0
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return T0 + self.at
+
+    def noticed(self, _job: JobName) -> Mapping[Host, ReclaimNotice]:
+        """The hosts that must not be used."""
+        return self.notices
+
+    def hear(self, change: Change) -> None:
+        """All listeners are told."""
+        for listener in self.listeners:
+            listener.heard(change)
+
+    def becomes(self, job: SupervisedJob, at: float) -> None:
+        """At that many seconds after `T0`."""
+        before, self.job, self.at = self.job, job, at
+        self.hear(JobChanged(before, job, self.now()))
+
+    def decides(self, at: float) -> None:
+        """Whatever the notices mean by then."""
+        self.becomes(decide(self.job, seeing(self.notices), at).job, at)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Of one sample; None where there is none."""
+        return self.registry.get_sample_value(f"job_supervisor_{name}", labels)
+
+    def measured(self, name: str, **labels: str) -> tuple[float, float]:
+        """How many times, and the sum to the millisecond."""
+        count, total = (self.value(f"{name}_{kind}", **labels) for kind in ("count", "sum"))
+        return count or 0.0, round(total or 0.0, 3)
+
+
+def sight(snapshot: Callable[[], Snapshot], clock: Clock) -> Sight:
+    """Of a supervisor that nobody has connected to."""
+    return Sight(
+        snapshot=snapshot,
+        agents=Agents(lambda _node: None, clock.now),
+        unconfirmed=Unconfirmed(lambda: None, clock),
+        processes=Processes(lambda _job: None, clock.now, lambda _job: None),
+        launchers=Launchers(lambda _job, _uid, _run: "", clock.now),
+        noticed=lambda _job: {},
+        placements=lambda _job: None,
+        failed=dict,
+        policy=POLICY,
+        now=clock.now,
+    )

@@ -1,0 +1,142 @@
+"""The metrics server: what it answers, and that nothing which happens to it concerns anybody else."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from structlog.testing import capture_logs
+
+from servicekit import metrics
+from servicekit.address import Address
+from servicekit.clock import Clock
+from servicekit.metrics import Few, MetricsServer, exemplar, harmless
+from tests.node_agent.fake_supervisor import until
+
+ANYWHERE = Address("127.0.0.1", 0)
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    """With one histogram that has seen something."""
+    made = metrics.registry()
+    seconds = Histogram("some_seconds", "Seconds.", registry=made, buckets=(1.0,))
+    seconds.observe(0.5, exemplar({"notice_id": "metadata/uid-1"}))
+    return made
+
+
+async def get(address: Address, path: str = "/metrics", accept: str = "") -> tuple[int, str, str]:
+    """Status, content type and text."""
+    async with (
+        aiohttp.ClientSession(headers={"Accept": accept}) as session,
+        session.get(f"http://{address}{path}") as answer,
+    ):
+        return answer.status, answer.headers["Content-Type"], await answer.text()
+
+
+async def test_it_answers_as_it_is_asked(registry: CollectorRegistry) -> None:
+    """OpenMetrics has exemplars and the text has not; neither says when a counter was made."""
+    async with MetricsServer(registry, ANYWHERE, Clock()).serving() as address:
+        status, kind, text = await get(address)
+        assert (status, kind.partition(";")[0]) == (200, "text/plain")
+        assert 'some_seconds_bucket{le="1.0"} 1.0\n' in text
+        assert "created" not in text
+        status, kind, text = await get(address, accept=OPENMETRICS)
+        assert (status, kind.partition(";")[0]) == (200, "application/openmetrics-text")
+        # It has no annotations.
+        [family] = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+        assert [sample.exemplar.labels for sample in family.samples if sample.exemplar] == [
+            {"notice_id": "metadata/uid-1"}
+        ]
+        assert (await get(address, "/"))[0] == 404
+
+
+class Broken(Collector):
+    """Has nothing to tell, until it is mended."""
+
+    mended = False
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        if not self.mended:
+            raise LookupError("lost")
+        yield from ()
+
+
+async def test_what_cannot_be_collected_is_said_once() -> None:
+    """And to whoever asks."""
+    made, broken = metrics.registry(), Broken()
+    made.register(broken)
+    with capture_logs() as logs:
+        async with MetricsServer(made, ANYWHERE, Clock()).serving() as address:
+            assert [(await get(address))[0] for _ in range(3)] == [500, 500, 500]
+            broken.mended = True
+            assert (await get(address))[0] == 200
+    assert [line["event"] for line in logs] == ["dependency.failing", "dependency.recovered"]
+
+
+async def test_an_address_that_is_taken_is_tried_again(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service goes on without, says so once, and serves when it can."""
+    monkeypatch.setattr(metrics, "_RETRY_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as taken, capture_logs() as logs:
+        address = Address("127.0.0.1", taken.getsockname()[1])
+        task = asyncio.create_task(MetricsServer(registry, address, Clock()).run())
+        await until(lambda: logs)
+        taken.close()
+        await until(lambda: logs[-1]["event"] == "metrics.listening")
+        assert (await get(address))[0] == 200
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert [line["event"] for line in logs] == ["dependency.failing", "dependency.recovered", "metrics.listening"]
+
+
+async def test_bytes_that_are_not_http_are_nobodys_concern(
+    registry: CollectorRegistry, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They are answered, and nothing is written about them."""
+    async with MetricsServer(registry, ANYWHERE, Clock()).serving() as address:
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(b"\x16\x03\x01\x00\xa5\r\n\r\n")
+        assert b"400" in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+        assert (await get(address))[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_an_exemplar_has_room_for_so_much() -> None:
+    """What comes first stays; a histogram would refuse what is longer."""
+    assert exemplar({"notice_id": "n" * 119}) == {"notice_id": "n" * 119}
+    assert exemplar({"notice_id": "n" * 120}) == {}
+    assert exemplar({"notice_id": "n", "job": "j" * 200}) == {"notice_id": "n"}
+
+
+def test_labels_are_few() -> None:
+    """Those that are known stay known; values count together."""
+    few = Few(2)
+    assert [few.of("a", "x"), few.of("b", "x"), few.of("a", "y"), few.of("a", "x")] == [
+        ("a", "x"),
+        ("b", "x"),
+        ("other", "other"),
+        ("a", "x"),
+    ]
+
+
+def test_what_counts_is_harmless() -> None:
+    """A fault of its own is logged once, with its traceback, and goes no further."""
+    counter = Counter("some", "Some.", registry=metrics.registry())
+    note = harmless(counter.inc)
+    with capture_logs() as logs:
+        note(-1)
+        note(-1)
+        note(2)
+    assert [line["event"] for line in logs] == ["metrics.failed"]
+    assert next(iter(counter.collect())).samples[0].value == 2
