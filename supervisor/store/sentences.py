@@ -7,6 +7,9 @@ from supervisor.store.resources import instant
 def sentence(notice: ReclaimNotice) -> str:
     """Instants are UTC, cut to whole seconds."""
     subject = f"{notice.subject.kind.capitalize()} {notice.subject.name}"
+    if notice.simulated:
+        drill = _announced(subject, notice) if notice.state is NoticeState.ACTIVE else f"{subject} stays; it is over."
+        return f"Drill: {drill}"
     match notice.state:
         case NoticeState.ACTIVE:
             return _announced(subject, notice)

@@ -10,7 +10,7 @@ import pytest
 from servicekit.clock import Clock
 from supervisor.cluster.events import REPORTER, ClusterEvents, read_event
 from supervisor.domain.job import Decision, Growth, Phase, SupervisedJob
-from supervisor.domain.notice import NoticeState
+from supervisor.domain.notice import SIMULATED, NoticeState
 from supervisor.kubernetes_events.saying import OF_JOBS, OF_NOTICES, WORDS, About, Kind, Saying
 from supervisor.kubernetes_events.sayings import sayings
 from supervisor.record.journal import Change, JobChanged, JobForgotten, NoticeChanged
@@ -62,6 +62,16 @@ def test_the_end_of_a_notice_is_said(state: NoticeState, sentence: str) -> None:
     assert [(each.about.kind, each.note) for each in found] == [("Pod", sentence), ("ReclaimNotice", sentence)]
     assert {each.word for each in found} == {OF_NOTICES[state]}
     assert said(NoticeChanged(None, ended, T0), Known([pod(1)])) == []
+
+
+def test_a_drill_says_that_it_is_one() -> None:
+    """At its beginning and at its end, however it ends."""
+    drill = replace(notice(1, left=30.0), source=SIMULATED)
+    (begun,) = said(NoticeChanged(None, drill, T0))
+    assert begun.note == "Drill: Node n1 will be reclaimed at 2023-11-14T22:13:50Z, says simulated."
+    for state in (NoticeState.WITHDRAWN, NoticeState.GONE, NoticeState.EXPIRED):
+        (over,) = said(NoticeChanged(drill, replace(drill, state=state, ended_at=T0), T0))
+        assert over.note == "Drill: Node n1 stays; it is over."
 
 
 def test_a_deadline_that_drifts_is_no_news_and_another_episode_is() -> None:

@@ -42,7 +42,8 @@ class Reader:
         try:
             await until(said, f"{wanted} on {kind} {name}")
         except AssertionError:
-            assert await self.events(kind, name) == list(wanted)
+            assert set(await self.events(kind, name)) == set(wanted)
+            raise
 
 
 @pytest.mark.brief
