@@ -57,6 +57,14 @@ class HostView:
         return self.worker and not (self.agent and self.stream)
 
 
+@dataclass(frozen=True, slots=True)
+class ProspectView:
+    """What comes next, as a sentence without capital and full stop; `seconds` until then where that is known."""
+
+    what: str
+    seconds: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """One job. `since_seconds`: how long it has been in its phase; None where that began before anybody looked.
@@ -83,6 +91,7 @@ class JobView:
     seconds_left: float | None
     simulated: bool
     acknowledgement: AcknowledgementView | None
+    prospects: list[ProspectView]
     host_states: list[HostView]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
+from supervisor.decide.prospects import prospects
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
@@ -20,6 +21,7 @@ from supervisor.record.values import (
     JobView,
     LeaderView,
     NoticeView,
+    ProspectView,
     RefusedView,
     SourceView,
     View,
@@ -108,6 +110,7 @@ def _job(each: JobSeen, seen: Seen) -> JobView:
         seconds_left=min(lefts, default=None),
         simulated=any(notice.simulated for host, notice in _own(each) if notice.state is NoticeState.ACTIVE),
         acknowledgement=_acknowledgement(observed.acknowledgement, seen.now),
+        prospects=[ProspectView(each.what, _until(each.at, seen.now)) for each in prospects(job)],
         host_states=hosts,
     )
 
@@ -226,3 +229,7 @@ def _agent(agent: AgentView, seen: Seen) -> AgentOnNode:
 
 def _ago(at: float | None, now: float) -> float | None:
     return None if at is None else max(0.0, now - at)
+
+
+def _until(at: float | None, now: float) -> float | None:
+    return None if at is None else max(0.0, at - now)

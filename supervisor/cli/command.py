@@ -1,0 +1,163 @@
+"""`job-supervisor status | explain | simulate`."""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from supervisor.cli.arguments import parser
+from supervisor.cli.drill import begun, consequences, follow
+from supervisor.cli.errors import CliError, ExitCode, NotNowError, UnknownError, UnreachableError, UsageError
+from supervisor.cli.explain import explain
+from supervisor.cli.overview import overview
+from supervisor.cli.place import Place, Subject
+from supervisor.cli.standalone import whoami
+from supervisor.cli.view import Job, View
+from supervisor.cli.where import place
+
+_CLEAR = "\x1b[H\x1b[2J"
+
+Say = Callable[[str], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code, see `ExitCode`."""
+    given = parser().parse_args(arguments)
+    try:
+        return asyncio.run(_run(given))
+    except CliError as error:
+        _complain(str(error))
+        return error.code
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:  # Whoever read has seen enough; nothing is left to be flushed at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+
+
+async def _run(given: argparse.Namespace) -> ExitCode:
+    this = asyncio.current_task()
+    if this is not None:  # As Ctrl-C does: a drill that is waited for is to be ended.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    async with place(given, os.environ) as asked:
+        match given.command:
+            case "status":
+                return await _status(asked, given)
+            case "explain":
+                return await _explain(asked, given)
+            case _:
+                return await _simulate(asked, given)
+
+
+async def _status(place: Place, given: argparse.Namespace) -> ExitCode:
+    _show(await place.look(), given)
+    with suppress(asyncio.CancelledError):  # Ctrl-C is how this ends.
+        while given.watch:
+            await asyncio.sleep(given.interval)
+            try:
+                _show(await place.look(), given)
+            except (NotNowError, UnreachableError) as error:
+                _complain(str(error))
+    return ExitCode.DONE
+
+
+def _show(view: View, given: argparse.Namespace) -> None:
+    if given.output == "json":
+        _say(_json(view))
+        return
+    if given.watch and sys.stdout.isatty():
+        sys.stdout.write(_CLEAR)
+    _say("\n".join(overview(view)) + ("\n" if given.watch else ""))
+
+
+async def _explain(place: Place, given: argparse.Namespace) -> ExitCode:
+    view = await place.look()
+    job = _one(list(view.find(given.job)), given.job)
+    if given.output == "json":
+        notices = [notice for key, notice in view.by_id.items() if key in {host.notice for host in job.host_states}]
+        _say(_json({"job": job, "notices": notices, "unseen": view.unseen}))
+    else:
+        _say("\n".join(explain(job, view)))
+    return ExitCode.DONE
+
+
+def _one(found: list[Job], name: str) -> Job:
+    if not found:
+        raise UnknownError(f"There is no supervised job {name}. `job-supervisor status` lists all.")
+    if len(found) > 1:
+        raise UsageError(f"{name} may be {' or '.join(job.job for job in found)}: name it whole.")
+    return found[0]
+
+
+async def _simulate(place: Place, given: argparse.Namespace) -> ExitCode:
+    subject = None if given.subject is None else await place.subject(given.subject)
+    if given.end:
+        return await _end(place, subject, given)
+    if subject is None:
+        raise UsageError("Which node or pod? A drill is about one of them.")
+    as_json = given.output == "json"
+    say: Say = _complain if as_json else _say
+    for sentence in consequences(subject, await place.look()):
+        say(sentence)
+    if not given.yes:
+        _confirm()
+    await place.begin(subject, given.lead, whoami())
+    say(begun(subject, given.lead))
+    courses = await _awaited(place, subject, say) if given.wait else {}
+    if as_json:
+        _say(_json({"subject": subject, "lead_seconds": given.lead, "phases": courses}))
+    return ExitCode.DONE
+
+
+async def _awaited(place: Place, subject: Subject, say: Say) -> Mapping[str, list[str]]:
+    try:
+        return await follow(place, subject, say)
+    except BaseException:
+        # Whoever interrupts, or cannot follow it any more, wants no drill that goes on.
+        with suppress(CliError):
+            for each in await place.end(subject):
+                _complain(f"The drill on {each.kind} {each.name} is ended.")
+        raise
+
+
+async def _end(place: Place, subject: Subject | None, given: argparse.Namespace) -> ExitCode:
+    ended = await place.end(subject)
+    if given.output == "json":
+        _say(_json({"ended": ended}))
+    elif not ended:
+        _say("There was no drill.")
+    for each in ended if given.output == "table" else ():
+        _say(f"The drill on {each.kind} {each.name} is ended.")
+    return ExitCode.DONE
+
+
+def _confirm() -> None:
+    if not sys.stdin.isatty():
+        raise UsageError("All of this will really happen. Say --yes where nobody can be asked.")
+    sys.stderr.write("All of this will really happen. Begin the drill? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("No drill was begun.")
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

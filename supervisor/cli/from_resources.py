@@ -1,0 +1,107 @@
+"""What the supervisor keeps on a cluster, as its own status would show it: one view for both. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from supervisor.cli.view import View
+from supervisor.decide.notices import Today, most_urgent, noticed_hosts, noticed_pods
+from supervisor.decide.policy import Policy
+from supervisor.domain.ids import STANDALONE, Host, kind_of
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.placement import Placement
+from supervisor.record.values import LeaderView
+from supervisor.record.view import JobSeen, Seen, view
+from supervisor.store.job_resource import JobResource
+from supervisor.store.notice_resource import NoticeResource
+
+Pods = Mapping[str, Mapping[Host, Placement]]
+"""Where pods are, by namespace and name."""
+
+_CONDITION = {"Suspended": "Suspended", "Finished": "Finished", "TimedOut": "Finished"}
+"""The condition that begins with a phase. `Running` also holds while a job shrinks, and says nothing of when."""
+
+_POLICY = Policy()
+"""The supervisor's own is not known; its defaults stand in where a source names no time."""
+
+
+def view_of(
+    jobs: Iterable[JobResource], notices: Iterable[NoticeResource], pods: Pods, now: float, unseen: list[str]
+) -> View:
+    """Everything at `now`, in Unix seconds; `unseen` is said as it is."""
+    newest = _newest(notices)
+    noticed = _Noticed([notice for notice in newest if notice.state is NoticeState.ACTIVE])
+    seen = Seen(
+        now=now,
+        policy=_POLICY,
+        leader=LeaderView(name="", acts=False, serving_seconds=0.0),
+        jobs=tuple(found for each in jobs if (found := _seen(each, noticed, pods)) is not None),
+        notices=tuple(newest),
+        unconfirmed=(),
+        groups=(),
+        agents={},
+        silent={},
+        refused={},
+    )
+    shown = msgspec.convert(msgspec.to_builtins(view(seen)), View)
+    return msgspec.structs.replace(
+        shown,
+        agents=None,
+        unseen=unseen,
+        jobs=[
+            msgspec.structs.replace(
+                job,
+                host_states=[msgspec.structs.replace(host, agent=None, stream=None) for host in job.host_states],
+            )
+            for job in shown.jobs
+        ],
+    )
+
+
+def _newest(resources: Iterable[NoticeResource]) -> list[ReclaimNotice]:
+    """The newest episode of each that was written to its end."""
+    values = [value for value in (each.value() for each in resources) if value is not None]
+    return list({value.id: value for value in sorted(values, key=lambda value: value.episode)}.values())
+
+
+class _Noticed:
+    """What active notices mean for the hosts of each job."""
+
+    def __init__(self, active: list[ReclaimNotice]) -> None:
+        self._nodes, self._pods = noticed_hosts(active, Today(), _POLICY), noticed_pods(active, _POLICY)
+
+    def of(self, job: SupervisedJob, places: Mapping[Host, Placement] | None) -> Mapping[Host, ReclaimNotice]:
+        """The most urgent one of each noticed host."""
+        if places is None:
+            return self._nodes
+        found = {host: self._at(places[host]) for host in job.own_hosts & places.keys()}
+        return {host: notice for host, notice in found.items() if notice is not None}
+
+    def _at(self, place: Placement) -> ReclaimNotice | None:
+        return most_urgent([self._nodes.get(place.node), self._pods.get(place.pod)], _POLICY)
+
+
+def _seen(resource: JobResource, noticed: _Noticed, pods: Pods) -> JobSeen | None:
+    # By its own namespace: whoever looks at a cluster sees the jobs of all its supervisors.
+    job = resource.value(resource.metadata.namespace)
+    if job is None:
+        return None
+    places = None if kind_of(job.name) == STANDALONE else pods.get(resource.metadata.namespace, {})
+    return JobSeen(
+        job=job,
+        noticed=noticed.of(job, places),
+        places=places,
+        streams=frozenset(),
+        since=_since(resource),
+    )
+
+
+def _since(resource: JobResource) -> float | None:
+    status = resource.status
+    if status is None:
+        return None
+    if status.decision.stop is not None:
+        return status.decision.stop.since.timestamp()
+    kind = _CONDITION.get(status.decision.phase)
+    return next((each.last_transition_time.timestamp() for each in status.conditions if each.type == kind), None)

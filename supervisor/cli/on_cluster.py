@@ -1,0 +1,253 @@
+"""A cluster, with one's own rights there: what the supervisor keeps in its resources, and drills by Events."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Self
+
+import msgspec
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.clock import ClusterClock
+from servicekit.kubernetes.collection import Collection, Kind, Selection
+from servicekit.kubernetes.errors import (
+    ApiError,
+    ApiUnavailableError,
+    ConfigurationError,
+    NotThereError,
+    RefusedError,
+    UnreadableError,
+)
+from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cli.errors import (
+    CliError,
+    DeniedError,
+    NotNowError,
+    NotUnderstoodError,
+    UnknownError,
+    UnreachableError,
+    UsageError,
+)
+from supervisor.cli.from_resources import Pods, view_of
+from supervisor.cli.place import Subject
+from supervisor.cli.view import View
+from supervisor.cluster.objects import NODES, PODS, opts_in
+from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION, explained
+from supervisor.domain.ids import Host
+from supervisor.domain.notice import SIMULATED, NoticeState, SubjectKind
+from supervisor.domain.placement import Placement
+from supervisor.store.job_resource import JOBS, JobResource
+from supervisor.store.notice_resource import NOTICES, NoticeResource
+
+_EVENTS = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
+_OF_NODES = "default"
+"""Where Events about nodes lie."""
+
+_CALL_SECONDS = 10.0
+_TAKEN_IN_SECONDS = 15.0
+"""A supervisor needs well under one; a new leader some seconds."""
+_LOOK_SECONDS = 0.25
+
+_STREAMS = (
+    "which agents and processes are connected: only the supervisor that leads knows that, and tells it with a token of "
+    "its own (--address, --token-file)."
+)
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: Metadata
+
+
+class _PodMetadata(Metadata, frozen=True, rename="camel"):
+    annotations: Mapping[str, str] = {}
+    deletion_timestamp: datetime | None = None
+
+
+class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _PodMetadata
+    spec: _PodSpec = _PodSpec()
+
+
+class Cluster:
+    """Open with `open`. What lies in `namespace` alone, or where that is empty in all."""
+
+    def __init__(self, server: ApiServer, namespace: str) -> None:
+        self._server = server
+        self._namespace = namespace
+        self._clock = ClusterClock(Clock())
+        server.dated = self._clock.told
+        chosen = Selection(namespace=namespace)
+        self._jobs = Collection(server, JOBS, lambda data: msgspec.json.decode(data, type=JobResource), chosen)
+        self._notices = Collection(server, NOTICES, lambda data: msgspec.json.decode(data, type=NoticeResource))
+        self._pods = Collection(server, PODS, lambda data: msgspec.json.decode(data, type=_Pod), chosen)
+        self._nodes = Collection(server, NODES, lambda data: msgspec.json.decode(data, type=_Object))
+        self._events = Collection(server, _EVENTS, lambda data: msgspec.json.decode(data, type=_Object))
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, kubeconfig: str | None, namespace: str) -> AsyncIterator[Self]:
+        """By that file, as this pod, or by `~/.kube/config`.
+
+        Raises:
+            UsageError: There is nothing of the kind.
+        """
+        try:
+            server = await ApiServer.connect(kubeconfig, _CALL_SECONDS)
+        except ConfigurationError as error:
+            raise UsageError(f"There is {error}.") from error
+        try:
+            yield cls(server, namespace)
+        finally:
+            await server.close()
+
+    async def look(self) -> View:
+        """See `Place`."""
+        try:
+            resources, _ = await self._jobs.list()
+        except ApiError as error:
+            raise self._failed(error, "SupervisedJobs") from error
+        unseen = [_STREAMS]
+        noticed, pods = await self._noticed(unseen), await self._where_pods_are(unseen)
+        return view_of(resources, noticed, pods, self._clock.now(), unseen)
+
+    async def subject(self, text: str) -> Subject:
+        """See `Place`; a name alone is a node's if there is such a node, else a pod's."""
+        kind, slash, name = text.partition("/")
+        if slash and kind not in set(SubjectKind):
+            raise UsageError(f"{text!r} is neither node/NAME nor pod/NAME.")
+        if kind == SubjectKind.POD:
+            return self._pod_subject(name)
+        if slash or await self._has_node(text):
+            return Subject(kind=SubjectKind.NODE, name=name if slash else text)
+        return self._pod_subject(text)
+
+    async def begin(self, subject: Subject, lead: float, by: str) -> None:
+        """See `Place`."""
+        uid = await self._ask(subject, lead, by)
+        until = time.monotonic() + _TAKEN_IN_SECONDS
+        while time.monotonic() < until:
+            if uid in {each.spec.subject.uid for each in await self._drills()}:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise NotNowError(
+            f"The drill was asked for, but no supervisor has begun it within {_TAKEN_IN_SECONDS:g} s: does one lead? "
+            "It may still begin; `simulate --end` takes it back."
+        )
+
+    async def end(self, subject: Subject | None) -> list[Subject]:
+        """See `Place`."""
+        drills = await self._drills()
+        found = [Subject(kind=each.spec.subject.kind, name=each.spec.subject.name) for each in drills]
+        ended = [each for each in found if subject in (None, each)]
+        for each in ended:
+            await self._ask(each, 0.0, "somebody who ends it")
+        return ended
+
+    async def _drills(self) -> list[NoticeResource]:
+        try:
+            resources, _ = await self._notices.list()
+        except ApiError as error:
+            raise self._failed(error, "ReclaimNotices") from error
+        drills = [each for each in resources if each.spec.source == SIMULATED and each.status is not None]
+        return [each for each in drills if each.status is not None and each.status.state is NoticeState.ACTIVE]
+
+    async def _ask(self, subject: Subject, lead: float, by: str) -> str:
+        """Writes the Event; returns the uid of what it is about."""
+        about, namespace = await self._about(subject)
+        key = ObjectKey(namespace, f"{about['name']}.drill-{secrets.token_hex(5)}")
+        content = {
+            "involvedObject": about,
+            "reason": EVENT_REASON,
+            "message": explained(by) if lead else "The drill ends before its time.",
+            "type": "Normal",
+            "source": {"component": "job-supervisor"},
+        }
+        try:
+            await self._events.make(key, content, annotations={LEAD_ANNOTATION: f"{lead:g}"})
+        except ApiError as error:
+            raise self._failed(error, f"Events in the namespace {namespace}", "create") from error
+        return about["uid"]
+
+    async def _about(self, subject: Subject) -> tuple[dict[str, str], str]:
+        """What the Event is about, and the namespace that it has to lie in."""
+        if subject.kind is SubjectKind.NODE:
+            node = await self._one(self._nodes, ObjectKey("", subject.name), "node")
+            return {"apiVersion": "v1", "kind": "Node", "name": subject.name, "uid": node.metadata.uid}, _OF_NODES
+        namespace, _, name = subject.name.partition("/")
+        pod = await self._one(self._pods, ObjectKey(namespace, name), "pod")
+        if not opts_in(pod.metadata.annotations):
+            raise UsageError(f"The pod {subject.name} is not opted in: no job of the supervisor's would notice.")
+        if pod.metadata.deletion_timestamp is not None:
+            raise UsageError(f"The pod {subject.name} is being deleted.")
+        about = {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace, "uid": pod.metadata.uid}
+        return about, namespace
+
+    async def _one(self, collection: Collection[Any], key: ObjectKey, what: str) -> Any:
+        try:
+            return await collection.get(key)
+        except NotThereError as error:
+            where = f" in the namespace {key.namespace}" if key.namespace else ""
+            raise UnknownError(f"There is no {what} {key.name}{where}.") from error
+        except ApiError as error:
+            raise self._failed(error, f"{what}s", "get") from error
+
+    async def _has_node(self, name: str) -> bool:
+        try:
+            await self._nodes.get(ObjectKey("", name))
+        except (NotThereError, RefusedError):  # Who may not see nodes means a pod.
+            return False
+        except ApiError as error:
+            raise self._failed(error, "nodes", "get") from error
+        return True
+
+    def _pod_subject(self, name: str) -> Subject:
+        namespace, slash, bare = name.partition("/")
+        if slash:
+            return Subject(kind=SubjectKind.POD, name=f"{namespace}/{bare}")
+        return Subject(kind=SubjectKind.POD, name=f"{self._namespace or self._server.namespace}/{name}")
+
+    async def _noticed(self, unseen: list[str]) -> list[NoticeResource]:
+        """Notices are of no namespace: who may see jobs in one alone may not see them."""
+        try:
+            return (await self._notices.list())[0]
+        except RefusedError:
+            unseen.append("notices: you may not list ReclaimNotices.")
+            return []
+        except ApiError as error:
+            raise self._failed(error, "ReclaimNotices") from error
+
+    async def _where_pods_are(self, unseen: list[str]) -> Pods:
+        try:
+            pods, _ = await self._pods.list("0")
+        except ApiError:
+            unseen.append("which nodes the pods of jobs are on: you may not list pods.")
+            return {}
+        found: dict[str, dict[Host, Placement]] = {}
+        for each in pods:
+            place = Placement(pod=each.metadata.uid, node=Host(each.spec.node_name))
+            found.setdefault(each.metadata.namespace, {})[Host(each.metadata.name)] = place
+        return found
+
+    def _failed(self, error: ApiError, what: str, verb: str = "list") -> CliError:
+        match error:
+            case NotThereError():
+                return UnreachableError(
+                    f"This cluster knows no {what}: the supervisor is not installed there, or another cluster is meant."
+                )
+            case RefusedError():
+                elsewhere = "" if self._namespace or verb != "list" else " Or look at one with --namespace."
+                return DeniedError(f"You may not {verb} {what}: {error}.{elsewhere}")
+            case UnreadableError():
+                return NotUnderstoodError(f"{error}: it is of another version than this command.")
+            case ApiUnavailableError():
+                return UnreachableError(f"The API server does not answer: {error}.")
+            case _:
+                return NotNowError(f"{error}. Try again.")

@@ -1,0 +1,89 @@
+"""A supervisor's own data directory: says where it serves, and lets whoever may read its secret make a token."""
+
+import getpass
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from supervisor.cli.errors import DeniedError, UnreachableError, UsageError
+from supervisor.identity.tokens import SECRET_FILE, SecretError, Tokens
+
+ENDPOINTS_FILE = "endpoints.json"
+_TOKEN_SECONDS = 60.0
+
+
+class _Endpoints(msgspec.Struct, frozen=True):
+    http: str
+
+
+def serves(directory: Path) -> bool:
+    """Whether a supervisor has served from there."""
+    return (directory / ENDPOINTS_FILE).exists()
+
+
+def address(directory: Path) -> str:
+    """Where its supervisor serves, or served last.
+
+    Raises:
+        UnreachableError: None ever did.
+        DeniedError: That may not be read.
+    """
+    try:
+        return msgspec.json.decode((directory / ENDPOINTS_FILE).read_bytes(), type=_Endpoints).http
+    except FileNotFoundError as error:
+        raise UnreachableError(f"No supervisor has served from {directory}: there is no {ENDPOINTS_FILE}.") from error
+    except PermissionError as error:
+        raise DeniedError(_not_yours(directory)) from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{directory / ENDPOINTS_FILE} is no such file: {error}") from error
+
+
+def token_maker(directory: Path) -> Callable[[], str]:
+    """Makes an operator's token for a minute, each time.
+
+    Raises:
+        DeniedError: The secret may not be read.
+        UnreachableError: There is none.
+    """
+    try:
+        if not (directory / SECRET_FILE).exists():  # Looking must not make one.
+            raise UnreachableError(f"There is no {SECRET_FILE} in {directory}: no supervisor has been started there.")
+        tokens = Tokens.load(directory)
+    except PermissionError as error:
+        raise DeniedError(_not_yours(directory)) from error
+    except SecretError as error:
+        raise DeniedError(f"{error}.") from error
+    return lambda: tokens.operator(whoami(), time.time() + _TOKEN_SECONDS)
+
+
+def token_file(file: Path) -> Callable[[], str]:
+    """Reads a token, each time, as it may be renewed."""
+
+    def read() -> str:
+        try:
+            token = file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"The token cannot be read: {error}") from error
+        if not token:
+            raise UsageError(f"{file} is empty: it should hold a token.")
+        return token
+
+    return read
+
+
+def whoami() -> str:
+    """Whoever holds the drill, for the log and the notice."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # A user id without a name, as containers have.
+        name = "somebody"
+    return name if name.isprintable() else "somebody"
+
+
+def _not_yours(directory: Path) -> str:
+    return (
+        f"You may not read {directory}. Ask as the supervisor's user, or with --address and a token that its operator "
+        "gave you (--token-file)."
+    )

@@ -1,0 +1,28 @@
+"""Plain text for terminals: readable without colours and in any pipe."""
+
+from collections.abc import Iterable, Sequence
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_GAP = "  "
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 5 s`, `2 h 10 min`, `4 d 3 h`."""
+    whole = max(0, round(seconds))
+    for unit, name, part, least in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min"), (_MINUTE, "min", 1, "s")):
+        if whole >= unit:
+            rest = whole % unit // part
+            return f"{whole // unit} {name} {rest} {least}" if rest else f"{whole // unit} {name}"
+    return f"{whole} s"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines with columns of equal width; the last column is as long as it is."""
+    lines = [tuple(heads), *(tuple(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    return [_GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1] if names else "") if part)

@@ -1,0 +1,92 @@
+"""The command as people run it: a process of its own, and what it says."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 60.0
+"""Seconds for one command, on a busy machine too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How it ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What was written for programs."""
+        return json.loads(self.out)
+
+
+def environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """Nothing of this machine's that says where to ask."""
+    asked = ("JOB_SUPERVISOR_", "SUPERVISOR_CLI_", "KUBE")
+    return {**{name: text for name, text in os.environ.items() if not name.startswith(asked)}, **changes}
+
+
+@asynccontextmanager
+async def started(
+    *arguments: str | Path, cwd: Path | None = None, stdin: int = asyncio.subprocess.DEVNULL, **variables: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A command that runs; ended with the context if it still does. Without `stdin`, nobody is there to be asked."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "supervisor.cli.command",
+        *map(str, arguments),
+        cwd=cwd,
+        stdin=stdin,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment({"HOME": "/nonexistent", "PYTHONPATH": os.pathsep.join(sys.path), **variables}),
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        process._transport.close()  # type: ignore[attr-defined]
+
+
+async def run(
+    *arguments: str | Path, cwd: Path | None = None, stdin: int = asyncio.subprocess.DEVNULL, **variables: str
+) -> Said:
+    """A command, to its end."""
+    async with asyncio.timeout(PATIENCE), started(*arguments, cwd=cwd, stdin=stdin, **variables) as process:
+        return await ended(process)
+
+
+async def ended(process: asyncio.subprocess.Process) -> Said:
+    """What a command that was started has said, at its end."""
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return Said(process.returncode, out.decode(), err.decode())
+
+
+async def line(process: asyncio.subprocess.Process, part: str, stream: asyncio.StreamReader | None = None) -> str:
+    """The next line of its output, or of another stream of its, that has that in it."""
+    stream = stream or process.stdout
+    assert stream is not None
+    async with asyncio.timeout(PATIENCE):
+        while data := await stream.readline():
+            if part in data.decode():
+                return data.decode()
+    raise AssertionError(f"it ended before it said {part!r}")
+
+
+def interrupt(process: asyncio.subprocess.Process) -> None:
+    """Ctrl-C."""
+    process.send_signal(signal.SIGINT)

@@ -1,0 +1,179 @@
+"""What goes wrong, in sentences that say what to do, each with its exit code."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulator.certificates import Authority
+from tests.cli.cli_running import run
+from tests.supervisor.serving import Served
+
+
+async def test_no_supervisor_has_served_there(tmp_path: Path) -> None:
+    """Neither now nor before."""
+    said = await run("status", "--data-dir", tmp_path)
+    assert (said.code, said.out) == (69, "")
+    assert "no supervisor has been started there" in said.err
+    assert await run("status", "--data-dir", tmp_path) == said, "it has made what it missed"
+
+
+async def test_the_supervisor_does_not_serve_any_more(served: Served, tmp_path: Path) -> None:
+    """Its address is known, and nobody answers."""
+    await served.stop()
+    said = await run("status", "--data-dir", tmp_path)
+    assert said.code == 69
+    assert said.err.startswith(f"No supervisor answers at {served.peers.http}")
+    assert "Traceback" not in said.err
+
+
+async def test_a_wrong_token(served: Served, tmp_path: Path) -> None:
+    """Says how to make a good one."""
+    file = tmp_path / "token"
+    file.write_text("forged")
+    said = await run("status", "--address", served.peers.http, "--token-file", file)
+    assert said.code == 77
+    assert "elastic-job-supervisor token viewer" in said.err
+
+
+async def test_who_only_looks_holds_no_drill(served: Served, tmp_path: Path) -> None:
+    """A viewer's token shows everything, and begins nothing."""
+    await served.peers.agent("n1")
+    file = tmp_path / "token"
+    file.write_text(served.peers.tokens.viewer())
+    where = ("--address", served.peers.http, "--token-file", file)
+    assert (await run("status", *where)).code == 0
+    said = await run("simulate", "n1", "--yes", *where)
+    assert said.code == 77
+    assert "elastic-job-supervisor token operator" in said.err
+    assert not served.notices()
+
+
+@pytest.mark.parametrize(("content", "part"), [("", "is empty"), (None, "cannot be read")])
+async def test_a_token_that_is_not_there(tmp_path: Path, content: str | None, part: str) -> None:
+    """Nobody is asked without one."""
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+    said = await run("status", "--address", "http://127.0.0.1:1", "--token-file", file)
+    assert said.code == 64
+    assert part in said.err
+
+
+async def test_an_unknown_job(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
+    """Says where to find the names."""
+    said = await run("explain", "resnet", "--data-dir", tmp_path)
+    assert said.code == 66
+    assert said.err == "There is no supervised job resnet. `job-supervisor status` lists all.\n"
+
+
+async def test_an_unknown_node(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
+    """A drill of a typing error is none."""
+    said = await run("simulate", "n1", "--yes", "--data-dir", tmp_path)
+    assert said.code == 66
+    assert "no agent of a node n1 is known" in said.err
+
+
+async def test_a_certificate_that_is_not_trusted(secured: Served, tmp_path: Path, authority: Authority) -> None:
+    """Says where its CA goes; with that, it is."""
+    directory = tmp_path / "secured"
+    said = await run("status", "--data-dir", directory)
+    assert said.code == 76
+    assert "--ca-file" in said.err
+    assert "Traceback" not in said.err
+    assert (await run("status", "--data-dir", directory, "--ca-file", authority.ca_file)).code == 0
+    assert secured.peers.http.startswith("https://")
+
+
+async def test_one_side_alone_speaks_tls(served: Served, secured: Served, tmp_path: Path) -> None:
+    """Either way it says what to change."""
+    file = tmp_path / "token"
+    file.write_text("any")
+    plain = await run("status", "--address", secured.peers.http.replace("https", "http"), "--token-file", file)
+    assert (plain.code, "is it https://?" in plain.err) == (69, True), plain.err
+    tls = await run("status", "--address", served.peers.http.replace("http", "https"), "--token-file", file)
+    assert (tls.code, "is it http://?" in tls.err) == (76, True), tls.err
+
+
+async def test_somebody_else_answers(tmp_path: Path) -> None:
+    """A server that is no supervisor is not taken for one."""
+    file = tmp_path / "token"
+    file.write_text("any")
+    command = (sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(tmp_path))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as other:  # noqa: ASYNC220
+        assert other.stdout is not None
+        port = other.stdout.readline().split(" port ")[1].split()[0]
+        said = await run("status", "--address", f"http://127.0.0.1:{port}", "--token-file", file)
+        other.terminate()
+    assert said.code == 76
+    assert "no supervisor" in said.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["explain"],
+        ["status", "--interval", "0"],
+        ["simulate", "n1", "--lead", "0"],
+        ["simulate", "n1", "--lead", "2h"],
+        ["simulate", "n1", "--lead", "soon"],
+        ["simulate", "n1", "--lead", "nan"],
+        ["status", "--address", "gpu-1:8471", "--token-file", "/dev/null"],
+        ["status", "--address", "http://127.0.0.1:1"],
+    ],
+)
+async def test_wrong_usage(arguments: list[str]) -> None:
+    """Before anybody is asked anything."""
+    said = await run(*arguments)
+    assert (said.code, said.out) == (64, "")
+    assert said.err
+    assert "Traceback" not in said.err
+
+
+async def test_a_drill_of_a_pod_is_a_clusters(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
+    """Stand-alone there are none."""
+    said = await run("simulate", "pod/ns/p", "--yes", "--data-dir", tmp_path)
+    assert said.code == 64
+    assert "pods are a cluster's" in said.err
+
+
+async def test_a_data_directory_that_others_may_read_makes_no_token(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
+    """As the supervisor itself refuses to start on it."""
+    (tmp_path / "token-secret").chmod(0o644)
+    said = await run("status", "--data-dir", tmp_path)
+    assert said.code == 77
+    assert "chmod 600" in said.err
+
+
+async def test_no_cluster_and_no_supervisor_are_named(tmp_path: Path) -> None:
+    """A machine on which nothing says where to ask."""
+    said = await run("status", cwd=tmp_path)
+    assert said.code == 64
+    assert "no cluster to connect to" in said.err
+
+
+def test_the_help_names_every_exit_code_and_what_a_drill_does() -> None:
+    """Man-like: where to ask, how it ends."""
+    shown = {
+        command: subprocess.run(
+            (sys.executable, "-m", "supervisor.cli.command", *command), capture_output=True, text=True, check=True
+        ).stdout
+        for command in ((), ("--help",), ("simulate", "--help"))[1:]
+    }
+    for code in ("0", "64", "66", "69", "75", "76", "77", "130"):
+        assert f"\n  {code} " in shown[("--help",)]
+    assert "really happens" in shown["simulate", "--help"]
+
+
+def test_the_command_loads_no_server() -> None:
+    """It is typed often, and starts in a moment."""
+    code = (
+        "import sys, supervisor.cli.command\n"
+        "heavy = ('grpc', 'kubernetes_asyncio', 'supervisor.app', 'supervisor.serving', 'sqlite3')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    found = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
