@@ -54,7 +54,8 @@ from supervisor.webhook.server import nobody_counts
 if TYPE_CHECKING:
     from supervisor.on_cluster import OnCluster
     from supervisor.own_keys import OwnKeys
-    from supervisor.record.metrics import Metrics, Surroundings
+    from supervisor.record.metrics import Metrics
+    from supervisor.replica import Replica
 
 STORE_FILE = "supervisor.sqlite"
 _PRUNE_SECONDS = 600.0
@@ -322,9 +323,7 @@ async def _serve_in_cluster(
                 leadership=replica.leadership,
                 refusals=refusals,
                 listeners=replica.listeners,
-                measures=metrics.leading(replica.leadership.may_act, _seen(replica.cluster))
-                if metrics
-                else Unmeasured(),
+                measures=_measures(metrics, replica),
             )
             return {**supervisor.tasks, **replica.listening, **(own.leading(replica.leadership) if own else {})}
 
@@ -342,12 +341,20 @@ def _anyway(refusals: Refusals, certificate: ServerCertificate | None) -> Mappin
     return {"refusals": refusals.run, **({"certificate": certificate.run} if certificate else {})}
 
 
-def _seen(cluster: "OnCluster") -> "Surroundings":
-    """What metrics are told of a cluster."""
+def _measures(metrics: "Metrics | None", replica: "Replica") -> Measures:
+    """What the leader's parts tell of their work, on a cluster."""
+    if metrics is None:
+        return Unmeasured()
     # Imported here: what is not asked for is to cost nothing.
     from supervisor.record.metrics import Surroundings  # noqa: PLC0415
 
-    return Surroundings(places=cluster.place_of, gpus=cluster.gpus)
+    cluster, events = replica.cluster, replica.events
+    around = Surroundings(
+        places=cluster.place_of,
+        gpus=cluster.gpus,
+        events=lambda: {} if events is None else {outcome.value: count for outcome, count in events.outcomes.items()},
+    )
+    return metrics.leading(replica.leadership.may_act, around)
 
 
 def _metrics(settings: Settings, refusals: Refusals, clock: Clock) -> "Metrics | None":

@@ -1,0 +1,77 @@
+"""What is measured of a real reclaim under a TrainingJob, and by supervisors that do not lead."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from simulator.harness import Given
+from tests.controlplane.controlplane_api import until
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.controlplane.leader.leader_candidates import until as listening
+from tests.controlplane.leader.leader_replicas import Replicas
+from tests.controlplane.line.line_world import JobPlan, world
+from tests.controlplane.store.store_cluster import Place
+from tests.supervisor.test_supervisor_metrics import Scraped, scrape
+
+pytestmark = pytest.mark.long
+
+LABELS = {"topology.kubernetes.io/zone": "zone-b", "node.kubernetes.io/instance-type": "gpu.large"}
+
+
+def free_address() -> str:
+    """One that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        return f"127.0.0.1:{port.getsockname()[1]}"
+
+
+async def scraped(address: str, name: str, **labels: str) -> Scraped:
+    """What is measured, once there is something of that name."""
+    found: list[Scraped] = []
+
+    async def some() -> bool:
+        found[:] = [await scrape(address)]
+        return bool(found[0].value(name, **labels))
+
+    await until(some, f"{name} at {address}")
+    return found[0]
+
+
+@pytest.mark.brief
+async def test_a_clusters_reclaim_is_measured(own_controlplane: ControlPlane, tmp_path: Path) -> None:
+    """Where the nodes are, what the job's GPUs are left to others for, who hears of a notice, and its Events."""
+    address = free_address()
+    given = Given(supervisor={"JOB_SUPERVISOR_METRICS_ADDRESS": address})
+    async with world(own_controlplane, tmp_path, given) as one:
+        nodes = await one.nodes("n0", "n1", gpus=1)
+        for node in nodes:
+            await one.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": LABELS}})
+        await one.connected()
+        job = await one.job("j", JobPlan(workers=2, min_workers=2, steps=3000, step_seconds=0.1))
+        await one.training(job, workers=2)
+        before = await scraped(address, "workers")
+        assert before.value("workers") == 2
+        assert [before.value("uncovered_workers", missing=missing) for missing in ("agent", "stream")] == [0, 0]
+        one.notice([await one.node_of("j-worker-1")], lead=120)
+        await one.decided(job, "Suspended")
+        after = await scraped(address, "released_gpu_seconds_total")
+        where = {"zone": "zone-b", "instance_type": "gpu.large"}
+        assert after.value("reclaims_total", source="aliyun", **where) == 1
+        assert after.value("released_gpu_seconds_total") == after.value("released_worker_seconds_total")
+        assert after.value("notice_to_directive_seconds_count", directive="STOP") == 1
+        assert after.value("jobs", phase="Suspended") == 1
+        assert await scraped(address, "kubernetes_events_total", outcome="sent")
+
+
+async def test_a_supervisor_that_stands_by_is_measured(here: Place, tmp_path: Path) -> None:
+    """It serves what every supervisor has, and nothing of what a leader counts."""
+    addresses = [free_address(), free_address()]
+    async with Replicas.on(here, tmp_path) as replicas:
+        await replicas.forget_lease()
+        leading = await replicas.start(metrics_address=addresses[0])
+        standing_by = await replicas.start(metrics_address=addresses[1], serving=False)
+        await listening(lambda: leading.heard("metrics.listening") and standing_by.heard("metrics.listening"))
+        leader = await scraped(addresses[0], "leader")
+        other = await scrape(addresses[1])
+    assert leader.value("jobs", phase="Running") == 0
+    assert (other.value("leader"), other.value("jobs", phase="Running")) == (0, None)
