@@ -136,6 +136,12 @@ def timed_out(spec: Spec) -> str:
     return f"No capacity for {spec.min_workers} hosts within the maximum waiting time of {spec.max_wait_seconds:g} s."
 
 
+def left_out(hosts: Collection[Host]) -> str:
+    """What stays so after the change that left them out."""
+    verb = "is" if len(hosts) == 1 else "are"
+    return f"{_names(hosts)} {verb} left out because of a notice."
+
+
 def finished(result: Result) -> str:
     """The launcher has ended the job."""
     return f"The job has ended: {result.value.replace('_', ' ')}."

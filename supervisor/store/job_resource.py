@@ -1,11 +1,14 @@
 """A SupervisedJob as it is written and read, and how the domain's job becomes one and comes back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Self
 
+from msgspec import structs
+
 from servicekit.kubernetes.collection import Kind
 from servicekit.kubernetes.objects import Metadata
+from supervisor.decide.reasons import left_out
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import (
     Acknowledgement,
@@ -211,7 +214,7 @@ def job_status(job: SupervisedJob, epoch: int, before: Iterable[Condition], now:
     )
 
 
-_CONDITIONS = {
+_PHASES = {
     "Running": {Phase.RUNNING, Phase.SHRINKING},
     "Suspended": {Phase.SUSPENDED},
     "Finished": {Phase.FINISHED, Phase.TIMED_OUT},
@@ -219,15 +222,35 @@ _CONDITIONS = {
 
 
 def _conditions(decision: Decision, before: dict[str, Condition], now: datetime) -> tuple[Condition, ...]:
-    conditions = []
-    for kind, phases in _CONDITIONS.items():
-        status = truth(holds=decision.phase in phases)
-        same = kind in before and before[kind].status == status
-        at = before[kind].last_transition_time if same else now
-        conditions.append(
-            Condition(type=kind, status=status, reason=decision.phase, message=decision.reason, last_transition_time=at)
-        )
-    return tuple(conditions)
+    """Each keeps its time as long as it is what it was."""
+    return tuple(
+        structs.replace(each, last_transition_time=before[each.type].last_transition_time)
+        if each.type in before and before[each.type].status == each.status
+        else each
+        for each in _at(decision, now)
+    )
+
+
+def _at(decision: Decision, now: datetime) -> Iterator[Condition]:
+    for kind, phases in _PHASES.items():
+        yield _condition(kind, now, decision.phase, decision.reason, holds=decision.phase in phases)
+    yield _disrupted(decision, now)
+
+
+def _disrupted(decision: Decision, now: datetime) -> Condition:
+    """Whether a reclaim, or the loss of hosts, keeps the job from what it asked for."""
+    kind = "Disrupted"
+    if decision.phase in {Phase.STOPPING, Phase.SUSPENDED}:
+        return _condition(kind, now, decision.phase, decision.reason, holds=True)
+    if decision.exclusions:
+        return _condition(kind, now, "HostsExcluded", left_out(decision.exclusions), holds=True)
+    if decision.window_until is not None:
+        return _condition(kind, now, "CollectingGroup", decision.reason, holds=True)
+    return _condition(kind, now, decision.phase, decision.reason, holds=False)
+
+
+def _condition(kind: str, now: datetime, reason: str, message: str, *, holds: bool) -> Condition:
+    return Condition(type=kind, status=truth(holds=holds), reason=reason, message=message, last_transition_time=now)
 
 
 def _spec(body: JobSpec) -> Spec:

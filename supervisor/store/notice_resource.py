@@ -7,6 +7,7 @@ from servicekit.kubernetes.objects import Metadata
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.store.resources import GROUP, VERSION, Body, Condition, instant, maybe, seconds, truth
+from supervisor.store.sentences import sentence
 
 NOTICES = Kind(group=GROUP, version=VERSION, kind="ReclaimNotice", plural="reclaimnotices", namespaced=False)
 
@@ -82,7 +83,7 @@ def notice_status(notice: ReclaimNotice, epoch: int) -> NoticeStatus:
         type="Active",
         status=truth(holds=notice.state is NoticeState.ACTIVE),
         reason="Announced" if notice.state is NoticeState.ACTIVE else notice.state.capitalize(),
-        message=notice.message,
+        message=sentence(notice),
         last_transition_time=ended_at or instant(notice.first_seen),
     )
     return NoticeStatus(

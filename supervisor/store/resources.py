@@ -16,7 +16,11 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class Condition(Body, frozen=True, kw_only=True):
-    """A condition of the usual form."""
+    """A condition of the usual form.
+
+    Without observedGeneration: kubectl wait would not believe it from a change of the spec alone to the next change of
+    the status, and that would take one more write.
+    """
 
     type: str
     status: str

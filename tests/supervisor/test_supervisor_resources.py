@@ -34,7 +34,7 @@ from supervisor.store.job_resource import JobResource, job_spec, job_status
 from supervisor.store.names import bare_name, job_key, job_name, notice_key
 from supervisor.store.notice_resource import NoticeResource, notice_spec, notice_status
 from supervisor.store.resources import GROUP
-from tests.decide.decide_builders import POLICY, T0, notice, noticed, observing, running_job, waiting_job
+from tests.decide.decide_builders import POLICY, T0, first, hosts, notice, noticed, observing, running_job, waiting_job
 
 HOME = "home"
 MICROSECOND = 1e-6
@@ -279,19 +279,49 @@ def test_episodes_sources_and_machines_have_resources_of_their_own() -> None:
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
     """The usual form: since when it is so."""
     job = running_job()
-    first = job_status(job, 1, (), T0)
-    same = job_status(observing(job, restarts=1), 1, first.conditions, T0 + 5)
-    assert same.conditions == first.conditions
+    begun = job_status(job, 1, (), T0)
+    same = job_status(observing(job, restarts=1), 1, begun.conditions, T0 + 5)
+    assert same.conditions == begun.conditions
     suspended = replace(job, decision=replace(job.decision, phase=Phase.SUSPENDED, reason="No room."))
-    later = {one.type: one for one in job_status(suspended, 1, first.conditions, T0 + 9).conditions}
+    later = {one.type: one for one in job_status(suspended, 1, begun.conditions, T0 + 9).conditions}
     assert {kind: one.status for kind, one in later.items()} == {
         "Running": "False",
         "Suspended": "True",
         "Finished": "False",
+        "Disrupted": "True",
     }
     assert later["Suspended"].last_transition_time.timestamp() == T0 + 9
     assert later["Finished"].last_transition_time.timestamp() == T0
     assert (later["Suspended"].reason, later["Suspended"].message) == ("Suspended", "No room.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "reason", "message"),
+    [
+        ({}, "False", "Running", "It runs."),
+        ({"window_until": T0}, "True", "CollectingGroup", "It runs."),
+        ({"exclusions": hosts(2)}, "True", "HostsExcluded", "n2 is left out because of a notice."),
+        ({"exclusions": first(6)}, "True", "HostsExcluded", "6 hosts (n1, n2, n3, n4, n5, …) are left out"),
+        ({"phase": Phase.STOPPING, "exclusions": hosts(2)}, "True", "Stopping", "It runs."),
+        ({"phase": Phase.SUSPENDED}, "True", "Suspended", "It runs."),
+        ({"phase": Phase.RESUMING}, "False", "Resuming", "It runs."),
+    ],
+)
+def test_a_condition_says_whether_a_job_is_disrupted(
+    changes: dict[str, Any], status: str, reason: str, message: str
+) -> None:
+    """From the first notice of a group on, and why."""
+    job = running_job()
+    told = job_status(replace(job, decision=replace(job.decision, **changes)), 1, (), T0).conditions
+    (disrupted,) = [each for each in told if each.type == "Disrupted"]
+    assert (disrupted.status, disrupted.reason) == (status, reason)
+    assert disrupted.message.startswith(message)
+
+
+def test_the_condition_of_a_notice_is_a_sentence() -> None:
+    """That of its Events."""
+    (active,) = notice_status(notice(1, left=30), 1).conditions
+    assert active.message == "Node n1 will be reclaimed at 2023-11-14T22:13:50Z, says metadata."
 
 
 def definition(plural: str) -> dict[str, Any]:
