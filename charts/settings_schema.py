@@ -20,6 +20,7 @@ SUPERVISOR_OWNED = frozenset(
         "http_address",
         "keys_secret",
         "leader_election",
+        "metrics_address",
         "namespace",
         "pod_name",
         "probe_address",
@@ -35,7 +36,9 @@ SUPERVISOR_OWNED = frozenset(
 )
 """Settings of the supervisor that the chart itself sets, from other values or because nothing else works in a pod."""
 
-AGENT_OWNED = frozenset({"ca_file", "node_name", "probe_address", "sources", "supervisor", "token_file"})
+AGENT_OWNED = frozenset(
+    {"ca_file", "metrics_address", "node_name", "probe_address", "sources", "supervisor", "token_file"}
+)
 """And of the agent."""
 
 

@@ -79,7 +79,7 @@ def _checkpoints() -> Section:
                 exemplars=True,
             ),
             lines(
-                Says("Margin", "Left until the deadline when it was acknowledged; below 0 it was too late.", "s"),
+                Says("Margin", "Left until the deadline when it was acknowledged; 0 is too late.", "s"),
                 Query(each_quantile(0.5, _MARGIN), "half have at least"),
                 Query(each_quantile(0.05, _MARGIN), "19 of 20 have at least"),
                 exemplars=True,

@@ -53,7 +53,9 @@ def test_every_map_of_the_schema_is_closed() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
     free = {
         "affinity",
+        "annotations",
         "global",
+        "labels",
         "nodeSelector",
         "podAnnotations",
         "podLabels",

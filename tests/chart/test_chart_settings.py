@@ -19,7 +19,6 @@ from tests.chart.chart_rendering import Helm, environment, one
 _SPOKEN = {
     "publicAddress": "https://supervisor:8471",
     "webhookAddress": "0.0.0.0:8472",
-    "metricsAddress": "0.0.0.0:8475",
     "failpoint": "",
     "filePath": "/run/reclaim",
     "metadataUrl": "http://localhost",
@@ -41,19 +40,23 @@ def _environment(helm: Helm, service: str, values: Mapping[str, Any]) -> dict[st
     return environment(one(helm.render({service: {"settings": values}}), kind, name))
 
 
-@pytest.mark.parametrize("tls", [{}, _OWN_CERTIFICATE], ids=["self", "own-certificate"])
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"tls": _OWN_CERTIFICATE}, {"metrics": {"enabled": True}}],
+    ids=["self", "own-certificate", "metrics"],
+)
 @pytest.mark.parametrize("service", _SERVICES)
-def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str, tls: Mapping[str, str]) -> None:
+def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str, values: Mapping[str, Any]) -> None:
     """Every variable is a setting, and they fit each other."""
     cls, prefix, kind, name, _ = _SERVICES[service]
-    assert settings.load(cls, prefix, environment(one(helm.render({"tls": tls}), kind, name)))
+    assert settings.load(cls, prefix, environment(one(helm.render(values), kind, name)))
 
 
 @pytest.mark.parametrize("service", _SERVICES)
 def test_the_settings_that_are_the_charts_own_are_set_by_it(helm: Helm, service: str) -> None:
-    """All but the election, without which the Service would find nobody."""
+    """Each by some value; but for the election, without which the Service would find nobody."""
     _, prefix, kind, name, owned = _SERVICES[service]
-    renderings = (helm.render(), helm.render({"tls": _OWN_CERTIFICATE}))
+    renderings = [helm.render(values) for values in ({}, {"tls": _OWN_CERTIFICATE}, {"metrics": {"enabled": True}})]
     variables = {variable for objects in renderings for variable in environment(one(objects, kind, name))}
     said = {variable.removeprefix(f"{prefix}_").lower() for variable in variables}
     assert said - {"log_format"} == owned - {"leader_election"}

@@ -1,0 +1,132 @@
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # Its stubs would be one more package.
+import pytest
+import yaml  # type: ignore[import-untyped]  # As above.
+
+from charts.dashboards import dashboards
+from tests.chart.chart_definitions import CannotBeHad, definitions
+from tests.chart.chart_rendering import CHART, NAMESPACE, Helm, Manifest, Values, environment, one, pod_of
+
+_AGENT = "elastic-job-supervisor-agent"
+_METRICS = "elastic-job-supervisor-metrics"
+_EVERYTHING: Values = {
+    "metrics": {
+        "enabled": True,
+        "scrapers": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+        "serviceMonitor": {"enabled": True, "interval": "10s", "labels": {"release": "prometheus"}},
+        "podMonitor": {"enabled": True, "interval": "1m", "labels": {"release": "prometheus"}},
+        "rules": {"enabled": True, "labels": {"release": "prometheus"}, "runbookUrl": "https://git.example.com/main/"},
+        "dashboards": {
+            "enabled": True,
+            "namespace": "grafana",
+            "labels": {"grafana_dashboard": "yes"},
+            "annotations": {"folder": "Training"},
+        },
+    }
+}
+
+
+@pytest.fixture(scope="session", name="known")
+def _known() -> Mapping[str, Any]:
+    """What the operator of Prometheus defines; skipped where that cannot be had."""
+    try:
+        return definitions()
+    except CannotBeHad as reason:
+        pytest.skip(str(reason))
+
+
+def test_what_the_operator_of_prometheus_is_told_is_valid(helm: Helm, known: Mapping[str, Any]) -> None:
+    """By its own definitions, which know no other fields."""
+    objects = [each for each in helm.render(_EVERYTHING) if each["apiVersion"] == "monitoring.coreos.com/v1"]
+    assert {each["kind"] for each in objects} == set(known)
+    for each in objects:
+        jsonschema.Draft7Validator(known[each["kind"]]).validate(each)
+        assert each["metadata"]["labels"]["release"] == "prometheus"
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.Draft7Validator(known[each["kind"]]).validate({**each, "spec": {**each["spec"], "other": 1}})
+
+
+def test_nothing_is_served_or_monitored_unless_asked_for(helm: Helm) -> None:
+    """No port, no address, and no object that needs definitions of others."""
+    objects = helm.render()
+    assert not [each for each in objects if each["apiVersion"] == "monitoring.coreos.com/v1"]
+    assert not [each for each in objects if "dashboard" in each["metadata"]["name"]]
+    for kind, name in (("Deployment", "elastic-job-supervisor"), ("DaemonSet", _AGENT)):
+        workload = one(objects, kind, name)
+        assert not [each for each in environment(workload) if "METRICS" in each]
+        assert "metrics" not in json.dumps(pod_of(workload))
+
+
+def test_prometheus_finds_every_supervisor_and_every_agent(helm: Helm) -> None:
+    """Replicas that stand by as well, by a Service that selects them and a monitor that selects that alone."""
+    objects = helm.render(_EVERYTHING)
+    service, monitor = one(objects, "Service", _METRICS), one(objects, "ServiceMonitor")
+    assert "job-supervisor.kube-ai.io/leader" not in service["spec"]["selector"]
+    assert service["spec"]["selector"].items() <= _labels(objects, "Deployment", "elastic-job-supervisor").items()
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    services = [each for each in objects if each["kind"] == "Service"]
+    assert [each for each in services if wanted <= each["metadata"]["labels"].items()] == [service]
+    assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+    assert monitor["spec"]["endpoints"][0]["interval"] == "10s"
+    agents = one(objects, "PodMonitor", _AGENT)["spec"]
+    assert agents["selector"]["matchLabels"].items() <= _labels(objects, "DaemonSet", _AGENT).items()
+    assert agents["podMetricsEndpoints"][0]["interval"] == "1m"
+
+
+def test_what_is_scraped_is_where_it_is_served(helm: Helm) -> None:
+    """The port of the setting is the container's of that name; the policy lets scrapers in, and at no other port."""
+    objects = helm.render(_EVERYTHING)
+    for kind, name, variable in (
+        ("Deployment", "elastic-job-supervisor", "JOB_SUPERVISOR_METRICS_ADDRESS"),
+        ("DaemonSet", _AGENT, "NODE_AGENT_METRICS_ADDRESS"),
+    ):
+        workload = one(objects, kind, name)
+        [container] = pod_of(workload)["containers"]
+        [port] = [each["containerPort"] for each in container["ports"] if each["name"] == "metrics"]
+        assert environment(workload)[variable] == f"0.0.0.0:{port}"
+    rules = one(objects, "NetworkPolicy")["spec"]["ingress"]
+    [rule] = [each for each in rules if {"port": "metrics"} in each["ports"]]
+    assert rule == {"ports": [{"port": "metrics"}], "from": _EVERYTHING["metrics"]["scrapers"]}
+
+
+def test_the_rules_are_those_of_the_files_with_runbooks_where_they_can_be_read(helm: Helm) -> None:
+    """Templates of Prometheus in them are left to Prometheus."""
+    plain = _rules([yaml.safe_load(path.read_text("utf-8")) for path in (CHART / "files" / "rules").glob("*.yaml")])
+    given = _rules([one(helm.render(_EVERYTHING), "PrometheusRule")["spec"]])
+    assert given.keys() == plain.keys()
+    for name, rule in plain.items():
+        if "annotations" in rule:
+            rule["annotations"]["runbook_url"] = f"https://git.example.com/main/docs/runbooks/{name}.md"
+    assert given == plain
+
+
+def test_dashboards_are_where_and_as_a_sidecar_looks_for_them(helm: Helm) -> None:
+    """Each as it is imported by hand; without other values in the release's namespace, under the usual label."""
+    maps = _dashboards(helm.render(_EVERYTHING))
+    assert {
+        name.removeprefix("elastic-job-supervisor-"): text for each in maps for name, text in each["data"].items()
+    } == (dashboards())
+    for each in maps:
+        assert each["metadata"]["namespace"] == "grafana"
+        assert each["metadata"]["labels"]["grafana_dashboard"] == "yes"
+        assert each["metadata"]["annotations"] == {"folder": "Training"}
+    for each in _dashboards(helm.render({"metrics": {"dashboards": {"enabled": True}}})):
+        assert each["metadata"]["namespace"] == NAMESPACE
+        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def _labels(objects: Sequence[Manifest], kind: str, name: str) -> dict[str, str]:
+    labels: dict[str, str] = one(objects, kind, name)["spec"]["template"]["metadata"]["labels"]
+    return labels
+
+
+def _rules(files: Sequence[Any]) -> dict[str, Any]:
+    groups = [group for each in files for group in each["groups"]]
+    return {rule.get("alert") or rule["record"]: rule for group in groups for rule in group["rules"]}
+
+
+def _dashboards(objects: Sequence[Manifest]) -> list[Manifest]:
+    return [each for each in objects if each["kind"] == "ConfigMap" and "-dashboard-" in each["metadata"]["name"]]
