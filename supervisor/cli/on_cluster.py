@@ -5,8 +5,8 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime
-from typing import Any, Self
+from datetime import UTC, datetime
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from servicekit.kubernetes.errors import (
     RefusedError,
     UnreadableError,
 )
-from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.objects import Metadata, Object, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cli.errors import (
     CliError,
@@ -43,7 +43,11 @@ from supervisor.domain.placement import Placement
 from supervisor.store.job_resource import JOBS, JobResource
 from supervisor.store.notice_resource import NOTICES, NoticeResource
 
-_EVENTS = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
+_EVENTS = Kind(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
+_CORE_EVENTS = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
+_CORE_NAMES = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
+"""The same objects: a supervisor may create them by the new name, and users of a namespace often by the old one."""
+
 _OF_NODES = "default"
 """Where Events about nodes lie."""
 
@@ -56,6 +60,9 @@ _STREAMS = (
     "which agents and processes are connected: only the supervisor that leads knows that, and tells it with a token of "
     "its own (--address, --token-file)."
 )
+
+
+T = TypeVar("T", bound=Object)
 
 
 class _Object(msgspec.Struct, frozen=True):
@@ -89,7 +96,10 @@ class Cluster:
         self._notices = Collection(server, NOTICES, lambda data: msgspec.json.decode(data, type=NoticeResource))
         self._pods = Collection(server, PODS, lambda data: msgspec.json.decode(data, type=_Pod), chosen)
         self._nodes = Collection(server, NODES, lambda data: msgspec.json.decode(data, type=_Object))
-        self._events = Collection(server, _EVENTS, lambda data: msgspec.json.decode(data, type=_Object))
+        self._events, self._core_events = (
+            Collection(server, kind, lambda data: msgspec.json.decode(data, type=_Object))
+            for kind in (_EVENTS, _CORE_EVENTS)
+        )
 
     @classmethod
     @asynccontextmanager
@@ -164,17 +174,27 @@ class Cluster:
         about, namespace = await self._about(subject)
         key = ObjectKey(namespace, f"{about['name']}.drill-{secrets.token_hex(5)}")
         content = {
-            "involvedObject": about,
+            "regarding": about,
             "reason": EVENT_REASON,
-            "message": explained(by) if lead else "The drill ends before its time.",
+            "note": explained(by) if lead else "The drill ends before its time.",
             "type": "Normal",
-            "source": {"component": "job-supervisor"},
+            "action": "Simulate",
+            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": "job-supervisor.kube-ai.io/cli",
+            "reportingInstance": "job-supervisor",
         }
         try:
-            await self._events.make(key, content, annotations={LEAD_ANNOTATION: f"{lead:g}"})
+            await self._write(key, content, {LEAD_ANNOTATION: f"{lead:g}"})
         except ApiError as error:
             raise self._failed(error, f"Events in the namespace {namespace}", "create") from error
         return about["uid"]
+
+    async def _write(self, key: ObjectKey, content: Mapping[str, object], annotations: Mapping[str, str]) -> None:
+        try:
+            await self._events.make(key, content, annotations=annotations)
+        except RefusedError:
+            renamed = {_CORE_NAMES.get(name, name): value for name, value in content.items()}
+            await self._core_events.make(key, renamed, annotations=annotations)
 
     async def _about(self, subject: Subject) -> tuple[dict[str, str], str]:
         """What the Event is about, and the namespace that it has to lie in."""
@@ -192,21 +212,21 @@ class Cluster:
 
     async def _one(self, collection: Collection[Any], key: ObjectKey, what: str) -> Any:
         try:
-            return await collection.get(key)
-        except NotThereError as error:
-            where = f" in the namespace {key.namespace}" if key.namespace else ""
-            raise UnknownError(f"There is no {what} {key.name}{where}.") from error
+            found = await _get_or_list(collection, key)
         except ApiError as error:
             raise self._failed(error, f"{what}s", "get") from error
+        if found is None:
+            where = f" in the namespace {key.namespace}" if key.namespace else ""
+            raise UnknownError(f"There is no {what} {key.name}{where}.")
+        return found
 
     async def _has_node(self, name: str) -> bool:
         try:
-            await self._nodes.get(ObjectKey("", name))
-        except (NotThereError, RefusedError):  # Who may not see nodes means a pod.
+            return await _get_or_list(self._nodes, ObjectKey("", name)) is not None
+        except RefusedError:  # Who may not see nodes means a pod.
             return False
         except ApiError as error:
             raise self._failed(error, "nodes", "get") from error
-        return True
 
     def _pod_subject(self, name: str) -> Subject:
         namespace, slash, bare = name.partition("/")
@@ -251,3 +271,21 @@ class Cluster:
                 return UnreachableError(f"The API server does not answer: {error}.")
             case _:
                 return NotNowError(f"{error}. Try again.")
+
+
+async def _get_or_list(collection: Collection[T], key: ObjectKey) -> T | None:
+    """One object, also for who may list such objects and not get one, as supervisors may nodes.
+
+    Raises:
+        ApiError: It may not be seen, or cannot be now.
+    """
+    try:
+        return await collection.get(key)
+    except NotThereError:
+        return None
+    except RefusedError as error:
+        try:
+            found, _ = await collection.list()
+        except RefusedError:
+            raise error from None
+    return next((each for each in found if each.metadata.key == key), None)

@@ -1,0 +1,10 @@
+import pytest
+
+from tests.controlplane.ingest.ingest_cluster import Scene, scene
+from tests.controlplane.store.store_cluster import Place
+
+
+@pytest.fixture
+async def here(here: Place) -> Scene:
+    """An empty API server on which a test plays nodes and pods."""
+    return await scene(here)
