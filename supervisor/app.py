@@ -39,11 +39,12 @@ from supervisor.record.groups import Groups
 from supervisor.record.journal import Journal, Listener
 from supervisor.record.look import Lookout
 from supervisor.record.measures import Measures, Sight, Unmeasured
+from supervisor.record.page import status_page
 from supervisor.record.phases import Phases
 from supervisor.record.status import StatusEndpoint
 from supervisor.record.timed import TimedStore
 from supervisor.refusals import Refusals
-from supervisor.serving import Servers
+from supervisor.serving import Endpoints, Servers
 from supervisor.settings import Settings, StoreKind
 from supervisor.store.interface import Store, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
@@ -154,7 +155,17 @@ class Supervisor:
             )
         )
         self._certificate = certificate
-        endpoints = (
+        self._page = None
+        if settings.status_page:
+            self._page = status_page(
+                look=lookout.look,
+                version=lambda: lookout.version,
+                bearer=bearer,
+                sign=tokens.viewer,
+                refusals=self._refusals,
+                clock=clock,
+            )
+        endpoints: tuple[Endpoints, ...] = (
             LauncherEndpoints(
                 store=store,
                 launchers=self._launchers,
@@ -173,6 +184,7 @@ class Supervisor:
             ),
             DrillEndpoints(store=store, agents=self._agents, bearer=bearer, policy=settings, clock=clock),
             StatusEndpoint(look=lookout.look, bearer=bearer),
+            *([self._page] if self._page else []),
         )
         self._servers = Servers(
             settings=settings,
@@ -203,6 +215,7 @@ class Supervisor:
             "heartbeat": self._beat,
             "retention": self._prune,
             "servers": self._servers.run,
+            **({"page": self._page.viewers.run} if self._page else {}),
         }
         if self._cluster is not None:
             return {**tasks, **self._cluster.tasks}
@@ -242,6 +255,8 @@ class Supervisor:
         self._control.poke()
 
     def _goodbye(self) -> None:
+        if self._page is not None:
+            self._page.viewers.finish("the supervisor is stopping")
         self._reclaim.finish()
         self._processes.finish("the supervisor is stopping")
         self._launchers.finish("the supervisor is stopping")

@@ -118,6 +118,9 @@ class Settings(Policy):
     ] = ""
     grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 takes a free one.")] = "127.0.0.1:8470"
     http_address: Annotated[str, Meta(description="host:port for launchers and training processes.")] = "127.0.0.1:8471"
+    status_page: Annotated[
+        bool, Meta(description="Serve the status page at HTTP_ADDRESS, to browsers with a viewer token.")
+    ] = True
     webhook_address: Annotated[
         str,
         Meta(

@@ -67,12 +67,14 @@ class Process:
     host: Host | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """May look."""
+    """May look; `until` is when the token ends (Unix seconds), None for one that never does."""
+
+    until: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operator(Viewer):
     """May look, and hold drills; `name` says who did."""
 
@@ -164,9 +166,9 @@ def _principal(claims: dict[str, Any]) -> Principal:
         case "process":
             return Process(JobName(claims["job"]), claims["uid"], int(claims["run"]))
         case "viewer":
-            return Viewer()
+            return Viewer(until=claims.get("exp"))
         case "operator":
-            return Operator(claims["name"])
+            return Operator(name=claims["name"], until=claims.get("exp"))
         case kind:
             raise BadTokenError(f"unknown kind of token: {kind}")
 

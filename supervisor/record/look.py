@@ -42,6 +42,11 @@ class Lookout:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_since", self.clock.now())
 
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Another one whenever something was stored, announced or said by an agent; not for each stream that begins."""
+        return self.store.snapshot().version, self.agents.version, self.unconfirmed.version
+
     def look(self) -> Seen:
         """Everything at this moment; what it holds does not change afterwards."""
         snapshot, agents, now = self.store.snapshot(), dict(self.agents.all()), self.clock.now()

@@ -245,6 +245,14 @@ class Peers:
         assert response.status == 200, await response.text()
         return Lines(response)
 
+    async def opened(self, path: str, token: str) -> aiohttp.ClientResponse:
+        """The answer to a GET, to be read line by line."""
+        headers = {"Authorization": f"Bearer {token}"}
+        patience = aiohttp.ClientTimeout(PATIENCE)
+        response = await self.session.get(self.http + path, headers=headers, read_bufsize=2**21, timeout=patience)
+        self._stack.callback(response.close)
+        return response
+
     async def launcher(self, job: str, hosts: list[str], **changes: Any) -> "LauncherPeer":
         """A launcher that has registered a job; `changes` are fields of the hello."""
         sent = launcher_hello(job, hosts, **changes)

@@ -41,6 +41,7 @@ def test_the_promised_defaults() -> None:
         "token_issuer": "",
         "grpc_address": "127.0.0.1:8470",
         "http_address": "127.0.0.1:8471",
+        "status_page": True,
         "webhook_address": "",
         "public_address": "",
         "public_ca_file": None,
@@ -193,7 +194,7 @@ def test_wrong_usage_ends_with_64(arguments: list[str], capsys: pytest.CaptureFi
         (["agent", "--node", "n1"], Agent(Host("n1"))),
         (["launcher", "--name", "me"], Launcher("me")),
         (["viewer"], Viewer()),
-        (["operator", "--name", "ann"], Operator("ann")),
+        (["operator", "--name", "ann"], Operator(name="ann")),
     ],
 )
 def test_the_token_command_prints_a_token(

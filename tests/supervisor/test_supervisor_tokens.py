@@ -49,7 +49,7 @@ def unsigned() -> str:
         (TOKENS.launcher("me"), Launcher("me")),
         (TOKENS.process("job", "uid", 3), Process(JobName("job"), "uid", 3)),
         (TOKENS.viewer(), Viewer()),
-        (TOKENS.operator("me"), Operator("me")),
+        (TOKENS.operator("me"), Operator(name="me")),
     ],
 )
 def test_a_token_names_its_bearer(token: str, principal: object) -> None:

@@ -1,0 +1,66 @@
+"""How figures are written on the page; `assets/page.js` writes those that it counts on in the same way."""
+
+from collections.abc import Sequence
+
+from supervisor.domain.job import Phase
+from supervisor.record.groups import Outcome
+from supervisor.record.values import GroupView, JobView
+from supervisor.refusals import readable
+
+MOST_NAMES = 10
+
+_TONES = {
+    Phase.RUNNING: "good",
+    Phase.SHRINKING: "warn",
+    Phase.STOPPING: "bad",
+    Phase.SUSPENDED: "warn",
+    Phase.RESUMING: "warn",
+    Phase.TIMED_OUT: "bad",
+}
+
+
+def span(seconds: float) -> str:
+    """A length of time, in two units at most."""
+    whole = int(seconds)
+    if whole < 60:  # noqa: PLR2004 - seconds of a minute
+        return f"{whole} s"
+    if whole < 3600:  # noqa: PLR2004 - of an hour
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86400:  # noqa: PLR2004 - of a day
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
+
+
+def countdown(seconds: float) -> str:
+    """What is left."""
+    return span(seconds) if seconds > 0 else "now"
+
+
+def names(values: Sequence[str]) -> str:
+    """The first few."""
+    listed = ", ".join(readable(value) for value in values[:MOST_NAMES])
+    more = len(values) - MOST_NAMES
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def tone(phase: Phase) -> str:
+    """The class of a phase's mark; it says nothing that its word does not say."""
+    return _TONES.get(phase, "soft")
+
+
+def workers(job: JobView) -> str:
+    """How many it has, and how many it asks for."""
+    return f"{len(job.workers)} of {job.requested_workers} (least {job.min_workers})"
+
+
+def checkpoint(group: GroupView) -> str:
+    """Whether rank 0 has saved, up to which step, and how much time was left then."""
+    if group.outcome is Outcome.SHRUNK:
+        return "not needed"
+    if group.acknowledged is None:
+        return "not acknowledged"
+    step = "" if group.step is None else f" at step {group.step}"
+    margin = group.margin_seconds
+    if margin is None:
+        return f"{group.acknowledged}{step}"
+    return f"{group.acknowledged}{step}, {span(abs(margin))} {'too late' if margin < 0 else 'before the end'}"
