@@ -95,7 +95,7 @@ def _serve(settings: Settings) -> int:
     # gRPC would write a line for each stranger whose handshake fails; what matters it raises.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported here: printing a token needs neither servers nor a loop, and gRPC reads that variable.
-    from supervisor.app import serve  # noqa: PLC0415
+    from supervisor.startup import serve  # noqa: PLC0415
 
     configure(settings.log_format, settings.log_level)
     failpoints.arm(failpoints.parse(settings.failpoint, At))

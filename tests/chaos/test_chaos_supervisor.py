@@ -13,10 +13,10 @@ import aiohttp
 import grpc
 import pytest
 
-from supervisor.app import STORE_FILE
 from supervisor.domain.ids import JobName
 from supervisor.failpoints import At
 from supervisor.identity.tokens import SECRET_FILE
+from supervisor.startup import STORE_FILE
 from supervisor.store.sqlite import SqliteStore
 from tests.chaos.chaos_points import SUPERVISOR, Armed, Scene
 from tests.chaos.chaos_service import START_SECONDS, life, status

@@ -14,7 +14,7 @@ from node_agent.outbox import Outbox
 from node_agent.uplink import Uplink
 from servicekit.address import Address
 from servicekit.clock import Clock
-from supervisor.record.metrics import Metrics
+from supervisor.record.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Snapshot
 from tests.record.record_metrics import sight

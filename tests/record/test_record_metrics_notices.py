@@ -10,7 +10,7 @@ from supervisor.domain.ids import Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.record.journal import NoticeChanged
 from supervisor.record.measures import Place, nowhere
-from supervisor.record.notice_metrics import NoticeMetrics
+from supervisor.record.metrics.notices import NoticeMetrics
 from tests.decide.decide_builders import T0, notice
 
 

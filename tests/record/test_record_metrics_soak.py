@@ -14,7 +14,7 @@ from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, Subjec
 from supervisor.presence import Agents, AgentView, SourceState
 from supervisor.record.journal import Change, JobChanged, JobForgotten, NoticeChanged
 from supervisor.record.measures import Place
-from supervisor.record.metrics import Metrics, Surroundings
+from supervisor.record.metrics.wiring import Metrics, Surroundings
 from supervisor.refusals import Code, Refusals, Wire
 from supervisor.store.interface import Snapshot
 from tests.decide.decide_builders import T0, answered, decide, notice, noticed, obeyed, running_job, seeing, spec

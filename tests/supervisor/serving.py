@@ -19,7 +19,7 @@ from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
 from servicekit.clock import Clock
 from simulator.certificates import Authority
-from supervisor.app import STORE_FILE, Supervisor, load_certificate
+from supervisor.app import Supervisor
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -29,6 +29,7 @@ from supervisor.record.measures import Measures, Unmeasured
 from supervisor.refusals import Refusals
 from supervisor.serving import ENDPOINTS_FILE
 from supervisor.settings import Settings
+from supervisor.startup import STORE_FILE, load_certificate
 from supervisor.store.sqlite import SqliteStore
 
 HEARTBEAT = 0.5

@@ -21,7 +21,7 @@ from supervisor.domain.directive import Directive
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
 from supervisor.record.measures import Unmeasured
-from supervisor.record.metrics import Metrics
+from supervisor.record.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
 from tests.supervisor.serving import Refusal, Served, noticed, serving, until
 from tests.supervisor.test_supervisor_process import started

@@ -12,14 +12,14 @@ from servicekit.clock import Clock
 from servicekit.metrics import Few, MetricsServer, harmless, registry
 from supervisor.domain.directive import Directive, Worker
 from supervisor.domain.ids import JobName, Source
-from supervisor.record.job_metrics import JobMetrics
 from supervisor.record.journal import Listener
-from supervisor.record.latencies import Latencies
 from supervisor.record.measures import Places, Sight, nowhere
-from supervisor.record.notice_metrics import MOST_SOURCES, NoticeMetrics
-from supervisor.record.present import Present
-from supervisor.record.steps import StepsLost
-from supervisor.record.suspensions import Gpus, Suspensions, unknown
+from supervisor.record.metrics.jobs import JobMetrics
+from supervisor.record.metrics.latencies import Latencies
+from supervisor.record.metrics.notices import MOST_SOURCES, NoticeMetrics
+from supervisor.record.metrics.present import Present
+from supervisor.record.metrics.steps import StepsLost
+from supervisor.record.metrics.suspensions import Gpus, Suspensions, unknown
 from supervisor.refusals import Refusals
 
 _STORING = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)

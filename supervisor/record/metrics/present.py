@@ -12,8 +12,8 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
 from supervisor.presence import AgentView, SourceState
-from supervisor.record.job_metrics import breaks
 from supervisor.record.measures import Sight
+from supervisor.record.metrics.jobs import breaks
 from supervisor.store.interface import Snapshot
 
 Samples = Iterable[tuple[Sequence[str], float]]
