@@ -97,7 +97,11 @@ class PodWatch:
         self._overflow.recovered()
         self._reported[pod.metadata.uid] = new
         structlog.get_logger().info(
-            "pod.noticed", pod=new.subject.name, announcement=new.announcement.name.lower(), message=new.message
+            "pod.noticed",
+            notice=new.id,
+            pod=new.subject.name,
+            announcement=new.announcement.name.lower(),
+            message=new.message,
         )
 
     def _gone(self, pod: Pod) -> None:

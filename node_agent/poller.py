@@ -146,4 +146,16 @@ class Poller:
             return False
         failpoint(At.REPORT_KEPT)
         self._overflow.recovered()
+        self._record(report)
         return True
+
+    def _record(self, report: NoticeReport) -> None:
+        left = None if report.gone_at is None else round(report.gone_at - self._clock.monotonic(), 1)
+        structlog.get_logger().info(
+            "node.noticed",
+            notice=report.id,
+            node=report.subject.name,
+            announcement=report.announcement.name.lower(),
+            seconds_left=left,
+            message=report.message,
+        )

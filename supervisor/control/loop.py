@@ -26,6 +26,9 @@ from supervisor.leadership.interface import Leadership
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
 
 _RETRY_SECONDS = 0.2
+_MOST_NOTICES = 20
+"""In one line: a whole zone may go at once."""
+
 _NOTHING = Grant()
 
 _log = structlog.get_logger()
@@ -170,7 +173,7 @@ class Control:
             if not await self._ports.store.decide(job, planned.decision):
                 return True  # Something changed meanwhile, so another pass is due already.
             failpoint(At.DECISION_STORED)
-            _record(decided)
+            _record(job.decision, decided, self._ports.facts.noticed(job.name))
             self._ports.processes.refresh([job.name])
             failpoint(At.DIRECTIVES_PUSHED)
         if not self._ports.leadership.may_act():  # Storing it may have taken longer than the lease.
@@ -180,8 +183,10 @@ class Control:
         return True
 
 
-def _record(job: SupervisedJob) -> None:
+def _record(before: Decision, job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> None:
     decision = job.decision
+    # In the same words as everywhere, so that a notice's id finds what became of it.
+    notices = sorted({noticed[host].id for host in _concerned(before, job) if host in noticed})
     _log.info(
         "job.decided",
         job=job.name,
@@ -190,5 +195,13 @@ def _record(job: SupervisedJob) -> None:
         run=decision.run,
         hosts=len(decision.hosts),
         excluded=len(decision.exclusions),
+        notices=notices[:_MOST_NOTICES],
         reason=decision.reason,
     )
+
+
+def _concerned(before: Decision, job: SupervisedJob) -> frozenset[Host]:
+    """The hosts whose notices led to a decision that excludes some, or that stops the job."""
+    if job.decision.stop is not None and before.stop is None:
+        return job.own_hosts - before.exclusions
+    return job.decision.exclusions - before.exclusions

@@ -212,8 +212,11 @@ class _Stream:
             return None if known is None else replaced(known, uid, self._ports.clock.now())
 
         for key in earlier:
-            await self._ports.store.put_notice(key, change)
+            before = self._ports.store.snapshot().notices.get(key)
+            notice = await self._ports.store.put_notice(key, change)
             failpoint(At.MACHINE_REPLACED)
+            if notice is not None and before is not None and notice.state is not before.state:
+                _log.info("notice.ended", notice=notice.id, subject=notice.subject.name, state=notice.state)
 
     def _is_about_a_machine(self, notice: ReclaimNotice) -> bool:
         """Agents know machines; the API server's notices are about the node's object, whose uid is another one."""

@@ -150,5 +150,12 @@ class ProcessEndpoints:
         await self.store.put_job(worker.job, change)
         failpoint(At.ACKNOWLEDGEMENT_STORED)
         _log.info(
-            "directive.acknowledged", job=worker.job, kind=sent.kind, rank=sent.rank, host=worker.host, step=sent.step
+            "directive.acknowledged",
+            job=worker.job,
+            run=worker.run,
+            generation=sent.generation,
+            kind=sent.kind,
+            rank=sent.rank,
+            host=worker.host,
+            step=sent.step,
         )
