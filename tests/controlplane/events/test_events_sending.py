@@ -1,12 +1,16 @@
 """What a real API server makes of the supervisor's Events, with just the rights that it has."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import aiohttp
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
@@ -120,6 +124,11 @@ async def test_thousands_of_notices_are_sent_at_the_rate_and_the_jobs_first(here
         assert recorder.outcomes[Outcome.FAILED] == 0
 
 
+async def _counts(address: str, sample: str) -> bool:
+    async with aiohttp.ClientSession() as http, http.get(f"http://{address}/metrics") as answer:
+        return f"job_supervisor_kubernetes_events_total{sample}" in await answer.text()
+
+
 async def _at_least(here: Scene, number: int) -> list[Any]:
     found = await ours(here.api)
     return found if len(found) >= number else []
@@ -172,14 +181,17 @@ async def test_without_the_right_to_make_events_the_rest_goes_on(here: Scene, tm
 
 
 async def test_whoever_wants_none_gets_none(here: Scene, tmp_path: Path) -> None:
-    """By the setting; with it, a notice is told of."""
+    """By the setting; with it, a notice is told of, and the metrics count the Event."""
     await here.node("n")
     async with here.supervisor(tmp_path / "silent", KUBERNETES_EVENTS="false"):
         await here.node_says("n", condition("InstanceExpired"))
         await here.notice("n", "node-condition")
     await here.node("m")
-    async with here.supervisor(tmp_path / "talking"):
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        address = f"127.0.0.1:{port.getsockname()[1]}"
+    async with here.supervisor(tmp_path / "talking", METRICS_ADDRESS=address):
         await here.node_says("m", condition("InstanceExpired"))
         found = await until(lambda: ours(here.api), "an Event")
+        await until(partial(_counts, address, f'{{outcome="sent"}} {len(found)}.0'), "the metrics count it")
     assert {each["involvedObject"]["kind"] for each in found} == {"ReclaimNotice"}
     assert all("m will be reclaimed" in each["message"] for each in found)
