@@ -71,6 +71,9 @@ test-images: $(INSTALLED) ## Run both images as containers, built first; skipped
 test-node: $(INSTALLED) ## Run everything on a real node: kubelet, containerd, our images, the chart; skipped where that cannot be done
 	$(BIN)/python -m tests.node.node_ground $(ARGS)
 
+test-browser: $(INSTALLED) ## Open the status page in Debian's Chromium; skipped where that cannot be had
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/browser $(ARGS)
+
 sbom: $(INSTALLED) ## Write what is in each image, from its lock file, to dist/sbom/ (CycloneDX)
 	@mkdir -p dist/sbom
 	@for kind in server agent; do PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \

@@ -83,6 +83,6 @@ class Refusals:
                 del self._unsaid[wire, code]
 
 
-def readable(text: str) -> str:
+def readable(text: str, most: int = _MOST_WHY) -> str:
     """The beginning of a text that may quote a peer, without anything that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text[:_MOST_WHY])
+    return "".join(letter if letter.isprintable() else "�" for letter in text[:most])

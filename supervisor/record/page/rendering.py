@@ -10,7 +10,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from supervisor.record.page import words
 from supervisor.record.page.contents import contents
 from supervisor.record.view import Seen, view
-from supervisor.refusals import readable
 
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _PACKAGE = "supervisor.record.page"
@@ -45,7 +44,7 @@ class Renderer:
             tone=words.tone,
             workers=words.workers,
             checkpoint=words.checkpoint,
-            readable=readable,
+            text=words.text,
         )
         self._templates.globals["assets"] = {asset.name: asset.address for asset in self.assets.values()}
 

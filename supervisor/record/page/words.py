@@ -8,6 +8,8 @@ from supervisor.record.values import GroupView, JobView
 from supervisor.refusals import readable
 
 MOST_NAMES = 10
+_MOST_LETTERS = 1000
+"""Of a name or a sentence: Kubernetes allows 253 for a name, and a sentence holds a few of them."""
 
 _TONES = {
     Phase.RUNNING: "good",
@@ -36,9 +38,14 @@ def countdown(seconds: float) -> str:
     return span(seconds) if seconds > 0 else "now"
 
 
+def text(said: str) -> str:
+    """What may quote a peer, with nothing in it that is not seen; the templates escape it."""
+    return readable(said, _MOST_LETTERS)
+
+
 def names(values: Sequence[str]) -> str:
     """The first few."""
-    listed = ", ".join(readable(value) for value in values[:MOST_NAMES])
+    listed = ", ".join(text(value) for value in values[:MOST_NAMES])
     more = len(values) - MOST_NAMES
     return f"{listed} and {more} more" if more > 0 else listed
 

@@ -1,0 +1,33 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from tests.browser.browser_chromium import browsing, chromium
+from tests.images.images_packages import CannotBeHad
+from tests.supervisor.serving import Served, serving
+
+
+@pytest.fixture(scope="session")
+def program() -> str:
+    """Chromium; the tests are skipped where it cannot be had."""
+    try:
+        return chromium()
+    except CannotBeHad as reason:
+        pytest.skip(str(reason))
+
+
+@pytest_asyncio.fixture
+async def browser(program: str) -> AsyncIterator[Browser]:
+    """One that has nothing open."""
+    async with browsing(program) as one:
+        yield one
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    """A supervisor that nobody has spoken to yet."""
+    async with serving(tmp_path) as supervisor:
+        yield supervisor

@@ -1,0 +1,219 @@
+"""The page as people have it: in a real browser."""
+
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]  # It has no stubs.
+from playwright.async_api import Browser, Page, expect
+
+from tests.browser.browser_scene import BRAKE, LONG, reclaimed, signed_in
+from tests.supervisor.serving import Served, serving
+
+PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+SMALL_PHONE = {"viewport": {"width": 320, "height": 568}, "is_mobile": True, "has_touch": True}
+
+
+async def test_it_follows_what_happens_without_being_loaded_again(browser: Browser, served: Served) -> None:
+    """Reclaim, job and group appear on a page that is open."""
+    page = await signed_in(browser, served)
+    await expect(page.get_by_role("status")).to_have_text("Nothing is being reclaimed, every worker is covered.")
+    await page.evaluate("window.opened = 'once'")
+    await reclaimed(served)
+    await expect(page.get_by_role("status")).to_contain_text("2 reclaims under way")
+    await expect(page.get_by_role("row", name="small Suspended")).to_contain_text("least 2")
+    await expect(page.get_by_text("saved at step 41")).to_be_visible()
+    assert await page.evaluate("window.opened") == "once"
+
+
+async def test_countdowns_run_by_the_browsers_own_clock(browser: Browser, served: Served) -> None:
+    """Also while the supervisor is silent, and whatever time the browser thinks it is."""
+    await reclaimed(served)
+    page = await signed_in(browser, served)
+    left = page.locator("#content section[aria-labelledby=reclaims] [data-left]").first
+    await expect(left).to_have_text(re.compile(r"1 min|\d+ s"))
+    await page.route("**/status/stream", lambda route: route.abort())
+    await page.clock.install(time=0)
+    await page.reload()
+    said = float(await left.get_attribute("data-left") or "")
+    await page.clock.fast_forward(10_000)
+    await page.clock.run_for(1_000)
+    text = await left.inner_text()
+    assert said - 12.5 < seconds(text) < said - 9.5
+    assert float(await left.get_attribute("data-left") or "") == said
+    await page.clock.fast_forward(200_000)
+    await page.clock.run_for(1_000)
+    await expect(left).to_have_text("now")
+
+
+def seconds(text: str) -> int:
+    """Of `1 min 05 s` or `42 s`."""
+    minutes, rest = re.fullmatch(r"(?:(\d+) min )?(\d+) s", text).groups()  # type: ignore[union-attr]  # Then it fails.
+    return int(minutes or 0) * 60 + int(rest)
+
+
+async def test_it_can_be_read_without_scripts(browser: Browser, served: Served) -> None:
+    """Signing in too; it is loaded again by itself."""
+    page = await signed_in(browser, served, java_script_enabled=False)
+    await expect(page.get_by_text("None is announced.")).to_be_visible()
+    await reclaimed(served)
+    await expect(page.get_by_role("status")).to_contain_text("2 reclaims under way")
+
+
+@pytest.mark.parametrize("phone", [PHONE, SMALL_PHONE], ids=["phone", "small phone"])
+async def test_a_phone_shows_all_of_it_without_scrolling_sideways(
+    browser: Browser, served: Served, phone: dict[str, Any]
+) -> None:
+    """Names of any length are broken, and each cell says what it is."""
+    await reclaimed(served)
+    page = await signed_in(browser, served, **phone)
+    await expect(page.get_by_role("rowheader", name=LONG).first).to_be_visible()
+    width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert await page.evaluate(width) == 0
+    label = "getComputedStyle(document.querySelector('td.reason'), '::before').content"
+    assert "Why" in await page.evaluate(label)
+
+
+async def test_it_is_light_or_dark_as_the_system_is(browser: Browser, served: Served) -> None:
+    """Without asking."""
+    grounds = []
+    for scheme in ("light", "dark"):
+        page = await signed_in(browser, served, color_scheme=scheme)
+        ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        grounds.append(sum(int(part) for part in re.findall(r"\d+", ground)))
+    light, dark = grounds
+    assert light > 600
+    assert dark < 150
+
+
+async def violations(page: Page) -> list[str]:
+    """What axe finds, of the rules of WCAG 2.2 AA and of good practice."""
+    # In the page's own world a policy forbids foreign scripts; this is no script of the page.
+    await page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8") + "; null")
+    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in found["violations"]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("screen", [{}, PHONE], ids=["desk", "phone"])
+async def test_axe_finds_nothing_on_the_page(
+    browser: Browser, served: Served, scheme: str, screen: dict[str, Any]
+) -> None:
+    """Contrast, names, tables, landmarks; with everything on it that there can be."""
+    await reclaimed(served)
+    page = await signed_in(browser, served, color_scheme=scheme, **screen)
+    await expect(page.get_by_text("saved at step 41")).to_be_visible()
+    assert await violations(page) == []
+    await page.evaluate("document.getElementById('lost').hidden = false")
+    assert await violations(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_nothing_on_the_form(browser: Browser, served: Served, scheme: str) -> None:
+    """Before and after a token that is no good."""
+    page = await (await browser.new_context(color_scheme=scheme)).new_page()  # type: ignore[arg-type]  # It is one.
+    await page.goto(served.peers.http + "/")
+    assert await violations(page) == []
+    await page.get_by_label("Viewer token").fill("nonsense")
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.get_by_role("alert")).to_contain_text("not one of this supervisor's")
+    assert await violations(page) == []
+
+
+async def test_the_keyboard_is_enough(browser: Browser, served: Served) -> None:
+    """To sign in and out; one sees where one is."""
+    page = await signed_in(browser, served)
+    await page.keyboard.press("Tab")
+    button = page.get_by_role("button", name="Sign out")
+    await expect(button).to_be_focused()
+    assert await button.evaluate("element => getComputedStyle(element).outlineStyle") == "solid"
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_label("Viewer token")).to_be_focused()
+    await page.goto(served.peers.http + "/")
+    await expect(page.get_by_label("Viewer token")).to_be_visible()
+
+
+async def test_nothing_is_asked_of_anybody_else(browser: Browser, served: Served) -> None:
+    """And nothing goes against the page's own policy."""
+    context = await browser.new_context()
+    asked: list[str] = []
+    said: list[str] = []
+    context.on("request", lambda request: asked.append(request.url))
+    context.on("console", lambda message: said.append(message.text))
+    page = await context.new_page()
+    await page.goto(served.peers.http + "/")
+    await page.get_by_label("Viewer token").fill(served.peers.tokens.viewer())
+    await page.get_by_role("button", name="Sign in").click()
+    await reclaimed(served)
+    await expect(page.get_by_role("status")).to_contain_text("2 reclaims under way")
+    assert {url for url in asked if not url.startswith(served.peers.http + "/")} == set()
+    assert any(url.endswith("/status/stream") for url in asked)
+    # Chromium writes down that the first answer, the form, is a 401.
+    assert [text for text in said if "401" not in text] == []
+
+
+async def test_a_name_is_never_markup(browser: Browser, served: Served) -> None:
+    """A host that calls itself a script is text, in what is loaded and in what is pushed."""
+    page = await signed_in(browser, served)
+    await reclaimed(served)
+    for _ in range(2):
+        await expect(page.get_by_role("rowheader", name=BRAKE).first).to_be_visible()
+        assert await page.locator("img").count() == 0
+        assert await page.title() == "Elastic job supervisor"
+        await page.reload()
+
+
+async def test_a_session_that_is_over_leads_back_to_the_form(browser: Browser, served: Served) -> None:
+    """By itself: nobody goes on looking at a page that has ended."""
+    page = await signed_in(browser, served, served.peers.tokens.viewer(time.time() + 4))
+    await expect(page.get_by_label("Viewer token")).to_be_visible()
+
+
+async def test_a_supervisor_that_is_away_is_said_to_be(browser: Browser, tmp_path: Path) -> None:
+    """And when it is back the page goes on, without being loaded again."""
+    async with serving(tmp_path) as served:
+        address = served.peers.http.removeprefix("http://")
+        page = await signed_in(browser, served)
+        await page.evaluate("window.opened = 'once'")
+        lost = page.get_by_text("The supervisor does not answer")
+        await expect(lost).to_be_hidden()
+    await expect(lost).to_be_visible()
+    async with serving(tmp_path, http_address=address):
+        await expect(lost).to_be_hidden()
+    assert await page.evaluate("window.opened") == "once"
+
+
+@asynccontextmanager
+async def elsewhere(html: str) -> AsyncIterator[str]:
+    """Another origin that serves that page."""
+    app = web.Application()
+
+    async def page(_request: web.Request) -> web.Response:
+        return web.Response(text=html, content_type="text/html")
+
+    app.router.add_get("/", page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
+
+
+async def test_another_origins_page_cannot_read_it_or_put_a_frame_around_it(browser: Browser, served: Served) -> None:
+    """Though the browser is signed in here."""
+    page = await signed_in(browser, served)
+    address = served.peers.http
+    async with elsewhere(f'<iframe src="{address}/"></iframe>') as other:
+        await page.goto(other)
+        read = f"fetch('{address}/', {{credentials: 'include'}}).then(() => 'read', () => 'refused')"
+        assert await page.evaluate(read) == "refused"
+        (frame,) = [each for each in page.frames if each != page.main_frame]
+        await frame.wait_for_load_state()
+        assert frame.url == "chrome-error://chromewebdata/"
