@@ -11,6 +11,9 @@ from supervisor.store.interface import JobChange, NoticeChange, Snapshot, Store,
 
 T = TypeVar("T")
 
+OPERATIONS = ("put_notice", "put_job", "decide")
+"""What is timed."""
+
 
 class Timing(Protocol):
     """Told of each change that was asked for: `put_notice`, `put_job` or `decide`, and whether it became durable."""

@@ -20,6 +20,7 @@ from supervisor.record.metrics.notices import MOST_SOURCES, NoticeMetrics
 from supervisor.record.metrics.present import Present
 from supervisor.record.metrics.steps import StepsLost
 from supervisor.record.metrics.suspensions import Gpus, Suspensions, unknown
+from supervisor.record.timed import OPERATIONS
 from supervisor.refusals import Refusals
 
 _STORING = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -111,6 +112,9 @@ class LeaderMetrics:
             ("operation",),
             registry=registry,
         )
+        for operation in OPERATIONS:
+            # From 0 on: of a series that begins with its first failure, nobody sees that it has grown.
+            self._store_failures.labels(operation)
         registry.register(
             _Counts(
                 "job_supervisor_kubernetes_events",

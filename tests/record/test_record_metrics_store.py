@@ -1,0 +1,17 @@
+"""Changes that do not become durable are seen from the first one on."""
+
+from servicekit.clock import Clock
+from supervisor.record.metrics import Metrics
+from supervisor.record.timed import OPERATIONS
+from supervisor.refusals import Refusals
+
+_FAILURES = "job_supervisor_store_failures_total"
+
+
+def test_failures_begin_at_zero() -> None:
+    """Else a series would begin with its first one, and nobody would see it grow."""
+    metrics = Metrics("0.0.0", Refusals(), Clock())
+    measures = metrics.leading(lambda: True)
+    assert [metrics.registry.get_sample_value(_FAILURES, {"operation": each}) for each in OPERATIONS] == [0, 0, 0]
+    measures.timed("decide", 0.1, durable=False)
+    assert metrics.registry.get_sample_value(_FAILURES, {"operation": "decide"}) == 1
