@@ -57,7 +57,7 @@ test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; 
 	-@$(BIN)/python tests/controlplane/controlplane_binaries.py clients >/dev/null
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/controlplane $(ARGS)
 
-test-monitoring: $(INSTALLED) ## Check dashboards and rules with what Grafana and Prometheus publish; skipped where that cannot be had
+test-monitoring: $(INSTALLED) ## Check dashboards and rules, and a replay as a real Prometheus sees it; skipped where that cannot be had
 	-@$(BIN)/python -m tests.monitoring.monitoring_programs >/dev/null
 	$(BIN)/python -m pytest tests/monitoring $(ARGS)
 

@@ -116,7 +116,7 @@ def _supervisor() -> Section:
             rows(
                 Says("Versions", "Of all that run."),
                 Query(
-                    "count by (version) (job_supervisor_build_info) or count by (version) (node_agent_build_info)",
+                    'count by (version, job) ({__name__=~"job_supervisor_build_info|node_agent_build_info"})',
                     "",
                 ),
             ),

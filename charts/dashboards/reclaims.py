@@ -27,7 +27,7 @@ def _now() -> Section:
             number(Says("Reclaims", f"Announcements received. {_DRILL}"), Query(total(_RECLAIMS), "")),
             number(
                 Says("Under way", "Nodes and pods with an active notice now."),
-                Query("sum(job_supervisor_active_notices)", ""),
+                Query("sum(job_supervisor_active_notices) or 0 * sum(job_supervisor_leader)", ""),
             ),
             number(
                 Says("Lead time, median", "From a notice's receipt to its deadline.", "s"),

@@ -22,6 +22,12 @@ _PACKAGES = ("prometheus", "prometheus-alertmanager")
 _PINS = Path(__file__).parent / "pins"
 _TYPES = "node_modules/@grafana/schema/dist/esm/raw"
 _SECONDS = 180.0
+# Debian's Alertmanager reads its templates where its package has them and nowhere else.
+_AT_HOME = """#!/bin/sh
+home=$(cd "$(dirname "$0")" && pwd)
+exec unshare --map-root-user --mount sh -c 'mount --bind "$0" /usr/share && exec "$@"' \
+	"$home/usr/share" "$home/usr/bin/prometheus-alertmanager" "$@"
+"""
 
 
 class Program(StrEnum):
@@ -65,13 +71,14 @@ def programs() -> Mapping[Program, Path]:
     """Where each of them is: on this machine already, or of Debian's packages, which are unpacked and not installed.
 
     Raises:
-        CannotBeHad: There is no apt-get, or nothing can be downloaded.
+        CannotBeHad: There is no apt-get, nothing can be downloaded, or nobody may have mounts of their own.
     """
     found = {program: shutil.which(program) for program in Program}
     if all(found.values()):
         return {program: Path(str(path)) for program, path in found.items()}
     home = _kept("debian", _unpack)
-    return {program: home / "usr" / "bin" / program for program in Program}
+    unpacked = {program: home / "usr" / "bin" / program for program in Program}
+    return {**unpacked, Program.ALERTMANAGER: home / Program.ALERTMANAGER}
 
 
 def schemas() -> Schemas:
@@ -100,6 +107,10 @@ def _unpack(home: Path) -> None:
     for package in home.glob("*.deb"):
         _run(["dpkg-deb", "--extract", str(package), str(home)], home)
         package.unlink()
+    at_home = home / Program.ALERTMANAGER
+    at_home.write_text(_AT_HOME, encoding="utf-8")
+    at_home.chmod(0o755)
+    _run([str(at_home), "--version"], home)
 
 
 def _generate(home: Path, shapes: Sequence[Shape]) -> None:

@@ -1,0 +1,179 @@
+"""A replay of a piece of the recorded trace, with everything real, as a real Prometheus sees it.
+
+Afterwards a second job is held still, so that a reclaim would miss its deadline.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from charts.files import CHART
+from servicekit.address import Address
+from servicekit.clock import Clock
+from simulator.acts import Part, Wanted, acts
+from simulator.cloud.schedule import Notice
+from simulator.cloud.trace import Node
+from simulator.events import Kind
+from simulator.harness import Given, World, world
+from simulator.promise import Costs
+from simulator.services import JobPlan
+from simulator.verdict import Verdict
+from supervisor.record.metrics import Metrics, Surroundings
+from supervisor.refusals import Refusals
+from tests.monitoring.monitoring_programs import Program
+from tests.monitoring.monitoring_servers import (
+    SCRAPE_SECONDS,
+    Prometheus,
+    Receiver,
+    alertmanager,
+    prometheus,
+    receiver,
+)
+
+RULES = sorted((CHART / "files" / "rules").glob("*.yaml"))
+# What the demo's training takes at most, on a busy machine.
+_COSTS = Costs(step=0.5, checkpoint=0.5)
+_LISTENING = re.compile(rb"^(?=.*metrics\.listening).*(127\.0\.0\.1:[0-9]+)", re.MULTILINE)
+_LOOK_SECONDS = 0.2
+_SETTLED_SCRAPES = 4
+LATE_ALERTS = {"JobSupervisorStopNearDeadline", "JobSupervisorLateStops"}
+_LATE_LEAD = 8.0
+_LATE_SECONDS = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What the replay itself knows, of its first job."""
+
+    verdict: Verdict
+    withdrawn: int
+    ended: float
+    """Unix seconds: all of that has been scraped by then."""
+    closed: float
+    """The end of everything, with all still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What there is to look at, while Prometheus still runs."""
+
+    prometheus: Prometheus
+    truth: Truth
+    begin: float
+    alerts: Mapping[str, Any]
+    """Those that Alertmanager told us of, by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Standby:
+    """What only a supervisor on a cluster counts: by the product's own counters, told by hand."""
+
+    address: str
+    metrics: Metrics
+    events: Counter[str]
+
+    def works(self) -> None:
+        """A pod was asked about, and an Event written."""
+        self.metrics.reviewed("shaped", 0.002)
+        self.events["sent"] += 1
+
+
+@contextmanager
+def recorded(programs: Mapping[Program, Path]) -> Iterator[Recording]:
+    """Play all of it; Prometheus runs as long as the context lasts."""
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="monitoring-")))
+        url, heard = stack.enter_context(receiver())
+        manager = stack.enter_context(alertmanager(programs[Program.ALERTMANAGER], root, url))
+        server = stack.enter_context(prometheus(programs[Program.PROMETHEUS], root, RULES, manager))
+        begin = time.time()
+        truth = asyncio.run(_play(root / "world", server, heard))
+        yield Recording(server, truth, begin, heard.firing())
+
+
+async def _play(root: Path, server: Prometheus, heard: Receiver) -> Truth:
+    [act] = acts(Wanted(part=Part.CI, leads=(30.0,)), _COSTS)
+    scene = act.scene
+    measured = "127.0.0.1:0"
+    given = Given({"JOB_SUPERVISOR_METRICS_ADDRESS": measured}, {"NODE_AGENT_METRICS_ADDRESS": measured})
+    async with world(root, scene.schedule.present, given=given) as one, _of_a_cluster() as other:
+        following = asyncio.create_task(_follow(one, server, other), name="targets")
+        try:
+            job = one.start_job(scene.job)
+            await one.until_training(job, len(scene.schedule.present))
+            await _stranger(one)
+            await one.replay(scene.schedule)
+            assert await job.wait(120) == 0, job.child.tail()
+            await asyncio.sleep(_SETTLED_SCRAPES * SCRAPE_SECONDS)
+            withdrawn = sum(event.kind is Kind.NOTICE_WITHDRAWN for event in one.events(job))
+            verdict, ended = one.verdict(job), time.time()
+            await _miss_a_deadline(one, heard)
+            await asyncio.sleep(_SETTLED_SCRAPES * SCRAPE_SECONDS)
+            return Truth(verdict, withdrawn, ended, time.time())
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+
+
+async def _stranger(one: World) -> None:
+    """Somebody without a token asks for the status."""
+    url = f"{one.supervisor.endpoints.http}/v1/status"
+    async with aiohttp.ClientSession() as session, session.get(url, headers={"Authorization": "Bearer none"}) as said:
+        assert said.status == 401
+
+
+async def _miss_a_deadline(one: World, heard: Receiver) -> None:
+    """A host goes whose job cannot do without it, and whose processes are stuck."""
+    nodes = [Node(node) for node in sorted((await one.status()).connected())]
+    job = one.start_job(JobPlan(len(nodes), len(nodes), name="stuck", steps=10_000, step_seconds=0.2))
+    await one.until_training(job, len(nodes))
+    stuck = [int(path.name) for node in nodes for path in one.places.pids(node).iterdir()]
+    _signal(stuck, signal.SIGSTOP)
+    try:
+        await one.play([Notice(0, nodes[-1], _LATE_LEAD, "late")])
+        await one.until(lambda _: heard.firing().keys() >= LATE_ALERTS, "alerts about a late checkpoint", _LATE_SECONDS)
+    finally:
+        _signal(stuck, signal.SIGCONT)
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+@asynccontextmanager
+async def _of_a_cluster() -> AsyncIterator[_Standby]:
+    clock = Clock()
+    events = Counter({"sent": 0, "aggregated": 0, "dropped": 0, "failed": 0})
+    metrics = Metrics("0.0.0", Refusals(), clock)
+    metrics.leading(lambda: False, Surroundings(events=lambda: events))
+    async with metrics.server(Address("127.0.0.1", 0)).serving() as address:
+        yield _Standby(str(address), metrics, events)
+
+
+async def _follow(one: World, server: Prometheus, other: _Standby) -> None:
+    """Have everybody scraped that has said where it serves its metrics, as long as it lives."""
+    while True:
+        server.scrape({**_targets(one), other.address: "supervisor"})
+        other.works()
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _targets(one: World) -> dict[str, str]:
+    logs = dict.fromkeys(one.places.log("any").parent.glob("agent-*.log"), "agent")
+    logs[one.places.log("supervisor")] = "supervisor"
+    found = {path: _LISTENING.findall(path.read_bytes()) for path in logs if path.exists()}
+    return {addresses[-1].decode(): logs[path] for path, addresses in found.items() if addresses}

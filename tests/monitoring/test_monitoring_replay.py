@@ -1,0 +1,127 @@
+"""What dashboards show of a replay is what happened in it."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from simulator.verdict import Figures, Group, GroupMeaning
+from tests.monitoring.monitoring_panels import Asked, every_query
+from tests.monitoring.monitoring_programs import Program
+from tests.monitoring.monitoring_replay import LATE_ALERTS, RULES, Recording, recorded
+
+_QUERIES = every_query()
+# What is recorded by a rule has a colon in its name.
+_METRIC = re.compile(r"\b(?:job_supervisor|node_agent)_\w+\b(?!:)")
+
+
+@pytest.fixture(scope="module", name="recording")
+def _recording(programs: Mapping[Program, Path]) -> Iterator[Recording]:
+    with recorded(programs) as recording:
+        yield recording
+
+
+def test_the_replay_itself_went_well(recording: Recording) -> None:
+    """By the judge, who knows nothing of metrics; and there was something to see."""
+    figures = recording.truth.verdict.figures
+    assert recording.truth.verdict.ok, recording.truth.verdict.failures
+    assert {group.meaning for group in figures.groups} >= {GroupMeaning.SHRINK, GroupMeaning.STOP}
+    assert figures.resumes
+
+
+def test_no_panel_is_without_data(recording: Recording) -> None:
+    """Every query of every panel returns numbers."""
+    begin, end = recording.begin, recording.truth.closed
+    empty = [asked for asked in _QUERIES if not asked.answer(recording.prometheus, begin, end)]
+    assert not empty
+
+
+def test_rules_speak_of_what_is_served(recording: Recording) -> None:
+    """Every metric that an expression names was scraped."""
+    named = {name for path in RULES for name in _METRIC.findall(path.read_text("utf-8"))}
+    begin, end = recording.begin, recording.truth.closed
+    assert not [name for name in named if not recording.prometheus.over(f"count({name})", begin, end, 1.0)]
+    assert "job_supervisor_unacknowledged_stop_seconds_left" in named
+
+
+@pytest.mark.parametrize(
+    ("panel", "truth"),
+    [
+        ("Reclaims", lambda figures: figures.notices),
+        ("Groups", lambda figures: len(_meaning(figures, GroupMeaning.SHRINK, GroupMeaning.STOP))),
+        ("Saved in time", lambda figures: figures.suspensions),
+        ("Steps lost", lambda figures: figures.steps_lost),
+        ("Suspensions", lambda figures: figures.suspensions),
+        ("Resumes", lambda figures: figures.resumes),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_number_is_the_replays_own(recording: Recording, panel: str, truth: Callable[[Figures], int]) -> None:
+    """What the judge counted, as the panel rounds it."""
+    [asked] = [each for each in _QUERIES if (each.panel, each.kind) == (panel, "stat")]
+    [shown] = asked.answer(recording.prometheus, recording.begin, recording.truth.ended)
+    assert round(shown.points[-1][1]) == truth(recording.truth.verdict.figures)
+
+
+def test_bars_count_every_event_once(recording: Recording) -> None:
+    """All points together are what happened, exactly; also where a series begins with its first event."""
+    figures = recording.truth.verdict.figures
+    shrunk = _meaning(figures, GroupMeaning.SHRINK)
+    assert _counted(recording, "By source") == {"aliyun": figures.notices}
+    assert _counted(recording, "By zone") == {"unknown": figures.notices}
+    assert _counted(recording, "What became of notices") == _but_none(
+        {"received": figures.notices, "withdrawn": recording.truth.withdrawn, "gone": _gone(recording)}
+    )
+    assert _counted(recording, "Groups") == {"shrunk": len(shrunk), "stopped": figures.suspensions}
+    assert _counted(recording, "Hosts left out")["newly"] == sum(len(group.hosts) for group in shrunk)
+    assert _counted(recording, "Suspended, resumed, timed out") == {
+        "suspended": figures.suspensions,
+        "resumed": figures.resumes,
+        "timed out": 0,
+    }
+    assert _counted(recording, "Checkpoints") == {"saved in time": figures.suspensions, "too late": 0}
+
+
+def test_an_outlier_leads_to_its_notice_and_job(recording: Recording) -> None:
+    """By the exemplars beside the histogram."""
+    metric = "job_supervisor_notice_to_directive_seconds_bucket"
+    found = recording.prometheus.exemplars(metric, recording.begin, recording.truth.ended)
+    assert found
+    for each in found:
+        for exemplar in each["exemplars"]:
+            assert exemplar["labels"]["job"] == "demo"
+            assert exemplar["labels"]["notice_id"].startswith("aliyun")
+
+
+def test_a_reclaim_that_would_miss_its_deadline_fires(recording: Recording) -> None:
+    """Before the deadline and after it, through Alertmanager, with what to do."""
+    assert recording.alerts.keys() >= LATE_ALERTS
+    for name in LATE_ALERTS:
+        alert = recording.alerts[name]
+        assert alert["labels"]["severity"] == "critical"
+        assert alert["annotations"]["runbook_url"] == f"docs/runbooks/{name}.md"
+        assert "{{" not in alert["annotations"]["summary"]
+
+
+def _meaning(figures: Figures, *meanings: GroupMeaning) -> list[Group]:
+    return [group for group in figures.groups if group.meaning in meanings]
+
+
+def _gone(recording: Recording) -> int:
+    return recording.truth.verdict.figures.notices - recording.truth.withdrawn
+
+
+def _but_none(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
+
+
+def _counted(recording: Recording, panel: str) -> dict[str, float]:
+    """All points of each series of a panel together, by what the series is called."""
+    queries = [asked for asked in _QUERIES if (asked.panel, asked.kind) == (panel, "timeseries")]
+    return dict(each for asked in queries for each in _sums(asked, recording))
+
+
+def _sums(asked: Asked, recording: Recording) -> Iterator[tuple[str, float]]:
+    for series in asked.answer(recording.prometheus, recording.begin, recording.truth.ended):
+        yield asked.called(series.labels), sum(value for _, value in series.points)
