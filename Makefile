@@ -74,10 +74,8 @@ test-node: $(INSTALLED) ## Run everything on a real node: kubelet, containerd, o
 test-browser: $(INSTALLED) ## Open the status page in Debian's Chromium; skipped where that cannot be had
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/browser $(ARGS)
 
-sbom: $(INSTALLED) ## Write what is in each image, from its lock file, to dist/sbom/ (CycloneDX)
-	@mkdir -p dist/sbom
-	@for kind in server agent; do PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \
-		--output-reproducible -o dist/sbom/$$kind.cdx.json requirements/$$kind.txt || exit 1; done
+sbom: $(INSTALLED) ## Write what is in each image, its base's packages included, to dist/sbom/ (CycloneDX; Debian, as root)
+	@$(BIN)/python -m tests.images.images_bill dist/sbom
 
 chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)
