@@ -183,11 +183,17 @@ class World:
             self.runtime.truth.withdraw(node)
             self.metadata.withdraw(Node(node))
 
-    async def take_away(self, nodes: Iterable[str]) -> None:
+    async def take_away(self, nodes: Sequence[str]) -> None:
         """The nodes are gone, with everything on them; the cluster learns of it at once and forgets their pods.
 
         Kubernetes' own garbage collector would take forty seconds more for the pods.
         """
+        await self.vanish(nodes)
+        for node in nodes:
+            await self._forget_pods(node)
+
+    async def vanish(self, nodes: Sequence[str]) -> None:
+        """The same, but that nobody tells the cluster of their pods."""
         for node in nodes:
             self.runtime.kill_node(node)
             self.metadata.remove(Node(node))
@@ -196,7 +202,6 @@ class World:
                 self._killed.append(agent)
         for node in nodes:
             await self.api.delete(f"/api/v1/nodes/{node}")
-            await self._forget_pods(node)
 
     async def reclaim(self, nodes: Sequence[str], lead: float, group: str = "group") -> None:
         """Announce it, wait, and take them away."""
