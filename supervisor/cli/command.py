@@ -17,6 +17,7 @@ from supervisor.cli.explain import explain
 from supervisor.cli.overview import overview
 from supervisor.cli.place import Place, Subject
 from supervisor.cli.standalone import whoami
+from supervisor.cli.text import printable
 from supervisor.cli.view import Job, View
 from supervisor.cli.where import place
 
@@ -102,21 +103,22 @@ async def _simulate(place: Place, given: argparse.Namespace) -> ExitCode:
         raise UsageError("Which node or pod? A drill is about one of them.")
     as_json = given.output == "json"
     say: Say = _complain if as_json else _say
-    for sentence in consequences(subject, await place.look()):
+    before = await place.look()
+    for sentence in consequences(subject, before):
         say(sentence)
     if not given.yes:
         _confirm()
     await place.begin(subject, given.lead, whoami())
     say(begun(subject, given.lead))
-    courses = await _awaited(place, subject, say) if given.wait else {}
+    courses = await _awaited(place, subject, before, say) if given.wait else {}
     if as_json:
         _say(_json({"subject": subject, "lead_seconds": given.lead, "phases": courses}))
     return ExitCode.DONE
 
 
-async def _awaited(place: Place, subject: Subject, say: Say) -> Mapping[str, list[str]]:
+async def _awaited(place: Place, subject: Subject, before: View, say: Say) -> Mapping[str, list[str]]:
     try:
-        return await follow(place, subject, say)
+        return await follow(place, subject, before, say)
     except BaseException:
         # Whoever interrupts, or cannot follow it any more, wants no drill that goes on.
         with suppress(CliError):
@@ -150,12 +152,12 @@ def _json(value: object) -> str:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text) + "\n")
     sys.stdout.flush()
 
 
 def _complain(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(printable(text) + "\n")
     sys.stderr.flush()
 
 

@@ -32,7 +32,7 @@ def consequences(subject: Subject, view: View) -> list[str]:
 
 def _consequence(job: Job, doomed: list[Host]) -> str:
     if not job.running:
-        return f"{job.job} is {job.phase}: it can use neither of these hosts until the drill is over."
+        return f"{job.job} is {job.phase}, and starts nothing there until the drill is over."
     left = len(set(job.workers) - {host.host for host in doomed})
     stops = "saves a checkpoint, is suspended, and resumes as another run when there is capacity"
     if any(host.launcher for host in doomed):
@@ -42,13 +42,16 @@ def _consequence(job: Job, doomed: list[Host]) -> str:
     return f"{job.job} goes on with {left} of {len(job.workers)} workers until the drill is over."
 
 
-async def follow(place: Place, subject: Subject, say: Say) -> Courses:
+async def follow(place: Place, subject: Subject, before: View, say: Say) -> Courses:
     """Tells what becomes of the jobs until the drill is over and they are at rest again; their phases by job.
+
+    `before` is what was so before the drill: a job that waited then may go on waiting.
 
     Raises:
         NotNowError: They are not, long after the drill.
     """
     courses: Courses = {}
+    at_first = {job.job: job.phase for job in before.jobs}
     told: dict[JobName, str] = {}
     begun, over = time.monotonic(), None
     while True:
@@ -58,7 +61,8 @@ async def follow(place: Place, subject: Subject, say: Say) -> Courses:
             if over is None and not _drills(view, subject):
                 over = time.monotonic()
                 say(f"{_since(begun)}  The drill is over.")
-            restless = [job for job in view.jobs if job.job in courses and job.phase not in _AT_REST]
+            followed = [job for job in view.jobs if job.job in courses]
+            restless = [job for job in followed if job.phase not in (*_AT_REST, at_first.get(job.job))]
             if over is not None and not restless:
                 return courses
             if over is not None and time.monotonic() > over + _SETTLING_SECONDS:

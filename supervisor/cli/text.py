@@ -26,3 +26,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def listed(names: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1] if names else "") if part)
+
+
+def printable(text: str) -> str:
+    """What somebody else wrote must not command the terminal of whoever reads it."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)

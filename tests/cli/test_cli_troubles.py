@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from simulator.certificates import Authority
 from tests.cli.cli_running import run
@@ -108,6 +110,23 @@ async def test_somebody_else_answers(tmp_path: Path) -> None:
         other.terminate()
     assert said.code == 76
     assert "no supervisor" in said.err
+
+
+async def test_what_somebody_else_says_commands_no_terminal(tmp_path: Path) -> None:
+    """Whatever answers at that address."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.json_response({"error": "bad_token", "message": "\x1b[2Jgone\r\x9b"}, status=401)
+
+    app = web.Application()
+    app.router.add_get("/v1/status", answer)
+    file = tmp_path / "token"
+    file.write_text("any")
+    async with TestServer(app) as server:
+        said = await run("status", "--address", str(server.make_url("")), "--token-file", file)
+    assert said.code == 77
+    assert "[2Jgone" in said.err
+    assert not {"\x1b", "\r", "\x9b"} & set(said.err)
 
 
 @pytest.mark.parametrize(

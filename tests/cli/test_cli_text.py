@@ -1,0 +1,165 @@
+"""What people read: durations, tables, and what is said of jobs that cannot all be seen."""
+
+from typing import Any
+
+import pytest
+
+from supervisor.cli.drill import consequences
+from supervisor.cli.explain import explain
+from supervisor.cli.overview import overview
+from supervisor.cli.place import Subject
+from supervisor.cli.text import duration, listed, table
+from supervisor.cli.view import Host, Job, Notice, View
+from supervisor.domain.ids import JobName
+from supervisor.domain.notice import NoticeState, SubjectKind
+
+
+def _host(number: int, **changes: Any) -> Host:
+    return Host(
+        **{"host": f"w{number}", "node": f"n{number}", "worker": True, "agent": True, "stream": True, **changes}
+    )
+
+
+def _job(name: str = "ns/trainingjob.j", **changes: Any) -> Job:
+    fields: dict[str, Any] = {
+        "job": JobName(name),
+        "phase": "Running",
+        "reason": "It runs.",
+        "run": 1,
+        "running": True,
+        "workers": ["w1", "w2", "w3"],
+        "exclusions": [],
+        "min_workers": 2,
+        "max_workers": 3,
+        "host_states": [_host(1), _host(2), _host(3)],
+    }
+    return Job(**{**fields, **changes})
+
+
+def _view(*jobs: Job, **changes: Any) -> View:
+    return View(**{"now": 0.0, "jobs": list(jobs), "notices": [], "agents": [], **changes})
+
+
+def _said(job: Job, **changes: Any) -> str:
+    return "\n".join(explain(job, _view(job, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0 s"),
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (185, "3 min 5 s"),
+        (7800, "2 h 10 min"),
+        (3600, "1 h"),
+        (4 * 86400 + 3 * 3600, "4 d 3 h"),
+    ],
+)
+def test_durations_are_for_people(seconds: float, text: str) -> None:
+    """Two units at most."""
+    assert duration(seconds) == text
+
+
+def test_columns_are_as_wide_as_what_is_in_them() -> None:
+    """And no line ends in spaces."""
+    assert table(("A", "B"), [("long", "x"), ("s", "")]) == ["A     B", "long  x", "s"]
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
+)
+def test_names_are_listed(names: list[str], text: str) -> None:
+    """As one would say them."""
+    assert listed(names) == text
+
+
+def test_a_job_is_found_by_what_people_call_it() -> None:
+    """The whole name wins; a name alone may be several jobs."""
+    jobs = [_job("ns/trainingjob.j"), _job("other/trainingjob.j"), _job("j"), _job("k")]
+    view = _view(*jobs)
+    assert [job.job for job in view.find("j")] == ["j"]
+    assert [job.job for job in view.find("ns/j")] == ["ns/trainingjob.j"]
+    assert [job.job for job in view.find("other/trainingjob.j")] == ["other/trainingjob.j"]
+    assert [job.job for job in _view(*jobs[:2]).find("j")] == ["ns/trainingjob.j", "other/trainingjob.j"]
+    assert list(view.find("resnet")) == []
+
+
+def test_a_covered_job_says_so_and_others_say_what_is_missing() -> None:
+    """Each kind of gap with its consequence; many names are shortened."""
+    assert "Covered: 3 workers, each with a live agent" in _said(_job())
+    silent = _said(_job(host_states=[_host(number, agent=False) for number in range(8)]))
+    assert "No agent of w0, w1, w2, w3, w4 and 3 more is connected" in silent
+    assert "would come without a notice" in silent
+    assert "No process" not in silent
+    assert "No process on w2 has a stream" in _said(_job(host_states=[_host(1), _host(2, stream=False)]))
+
+
+def test_what_cannot_be_seen_is_not_called_covered() -> None:
+    """Nor uncovered: it says that it is not seen."""
+    said = _said(_job(host_states=[_host(1, agent=None, stream=None)]), agents=None, unseen=["the streams."])
+    assert "overed" not in said
+    assert said.endswith("Not seen: the streams.")
+
+
+def test_a_job_that_is_over_waits_for_nothing() -> None:
+    """Neither coverage nor what is next matters."""
+    said = _said(_job(phase="Finished", running=False, reason="The job has ended: succeeded.", host_states=[]))
+    assert said.splitlines() == [
+        "ns/trainingjob.j is Finished.",
+        "  Why: The job has ended: succeeded.",
+        "None of its hosts has a notice.",
+        "Next: It is over.",
+    ]
+
+
+def test_a_notice_without_a_time_and_one_on_what_has_gone_are_said() -> None:
+    """Unknown is not "never", and gone is not "will be"."""
+    notices = [
+        Notice(id="a", source="aliyun", subject="n1", state=NoticeState.ACTIVE),
+        Notice(id="b", source="aws", subject="n2", state=NoticeState.GONE),
+    ]
+    hosts = [_host(1, notice="a"), _host(2, notice="b")]
+    said = _said(_job(host_states=hosts), notices=notices)
+    assert "w1 on n1 at a time that nobody names, says aliyun." in said
+    assert "w2 on n2 is gone, as aws said." in said
+
+
+def test_the_most_urgent_notice_comes_first_and_ended_ones_are_not_listed() -> None:
+    """Those without a time come last."""
+    notices = [
+        Notice(id="a", source="s", subject="late", state=NoticeState.ACTIVE, seconds_left=90.0),
+        Notice(id="b", source="s", subject="unknown", state=NoticeState.ACTIVE),
+        Notice(id="c", source="simulated", subject="soon", state=NoticeState.ACTIVE, seconds_left=9.0),
+        Notice(id="d", source="s", subject="over", state=NoticeState.WITHDRAWN),
+    ]
+    lines = overview(_view(notices=notices))
+    shown = [line.split()[0] for line in lines if line.startswith("node/")]
+    assert shown == ["node/soon", "node/late", "node/unknown"]
+    assert [line for line in lines if "node/soon" in line and "simulated (a drill)" in line]
+
+
+@pytest.mark.parametrize(
+    ("job", "part"),
+    [
+        (_job(), "goes on with 2 of 3 workers"),
+        (_job(min_workers=3), "saves a checkpoint, is suspended, and resumes"),
+        (_job(host_states=[_host(1, launcher=True, worker=False)]), "its launcher is there"),
+        (_job(running=False, phase="Suspended"), "starts nothing there"),
+        (_job(phase="Finished"), "No supervised job is on node n1"),
+        (_job(host_states=[_host(2)]), "No supervised job is on node n1"),
+    ],
+)
+def test_what_a_drill_will_do_is_said_before(job: Job, part: str) -> None:
+    """Whoever confirms it knows which job stops."""
+    (said,) = consequences(Subject(kind=SubjectKind.NODE, name="n1"), _view(job))
+    assert part in said
+
+
+def test_a_pod_is_one_of_its_own_namespace() -> None:
+    """Workers of the same name elsewhere are not meant."""
+    view = _view(_job())
+    assert view.concerned(SubjectKind.POD, "ns/w1")
+    assert not view.concerned(SubjectKind.POD, "other/w1")
+    assert not view.concerned(SubjectKind.POD, "ns/n1")
