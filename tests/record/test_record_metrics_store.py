@@ -1,7 +1,7 @@
 """Changes that do not become durable are seen from the first one on."""
 
 from servicekit.clock import Clock
-from supervisor.record.metrics import Metrics
+from supervisor.record.metrics.wiring import Metrics
 from supervisor.record.timed import OPERATIONS
 from supervisor.refusals import Refusals
 
