@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.faults import Fault
@@ -20,6 +22,8 @@ from supervisor.record.journal import Change
 _FIRST_PAUSE, _MOST_PAUSE = 0.5, 10.0
 _ENDING = "being terminated"
 """What the API server says of a namespace that takes nothing more: nothing is wrong with us then."""
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,9 @@ class Recorder:
         except ApiError as error:
             if _ENDING not in str(error):
                 self._fault.failed(str(error))
+            return Outcome.FAILED
+        except Exception:  # noqa: BLE001 - what no Event can hold costs that Event alone: a root task that raises ends us
+            _log.exception("event.unfit", about=due.saying.about)
             return Outcome.FAILED
         self._fault.recovered()
         return outcome

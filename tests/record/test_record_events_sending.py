@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 from aiohttp import web
 from structlog.testing import capture_logs
@@ -191,6 +192,18 @@ async def test_a_namespace_that_is_going_is_no_fault_of_ours() -> None:
             scene.decides("It runs on.")
             await scene.until(lambda: scene.outcomes() == {"failed": 4})
     assert logs == []
+
+
+async def test_what_no_event_can_hold_costs_that_event_alone() -> None:
+    """It is logged; all others are sent."""
+    with capture_logs() as logs:
+        async with recording() as scene:
+            scene.known.jobs = (replace(TRAINING_JOB, name="\ud800"),)
+            scene.decides("It runs.")
+            scene.known.jobs = (JOB,)
+            scene.decides("It runs.")
+            await scene.until(lambda: scene.outcomes() == {"failed": 1, "sent": 1})
+    assert [line["event"] for line in logs] == ["event.unfit"]
 
 
 async def test_who_is_not_certain_to_lead_says_nothing() -> None:
