@@ -74,6 +74,9 @@ test-node: $(INSTALLED) ## Run everything on a real node: kubelet, containerd, o
 test-browser: $(INSTALLED) ## Open the status page in Debian's Chromium; skipped where that cannot be had
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/browser $(ARGS)
 
+screenshots: $(INSTALLED) ## Take the pictures of docs/status-page.md again, from a real replay
+	@$(BIN)/python -m tests.browser.browser_pictures
+
 sbom: $(INSTALLED) ## Write what is in each image, its base's packages included, to dist/sbom/ (CycloneDX; Debian, as root)
 	@$(BIN)/python -m tests.images.images_bill dist/sbom
 

@@ -96,7 +96,7 @@ GROUP = GroupView(
     [
         (GROUP, "saved at step 41, 12 s before the end"),
         (replace(GROUP, margin_seconds=-3.0), "saved at step 41, 3 s too late"),
-        (replace(GROUP, margin_seconds=None, step=None, acknowledged=AcknowledgementKind.LEFT), "left"),
+        (replace(GROUP, margin_seconds=None, step=None, acknowledged=AcknowledgementKind.LEFT), "rank 0 has left"),
         (replace(GROUP, acknowledged=None), "not acknowledged"),
         (replace(GROUP, outcome=Outcome.SHRUNK), "not needed"),
     ],

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from supervisor.domain.job import Phase
+from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.record.groups import Outcome
 from supervisor.record.values import GroupView, JobView
 from supervisor.refusals import readable
@@ -10,6 +10,8 @@ from supervisor.refusals import readable
 MOST_NAMES = 10
 _MOST_LETTERS = 1000
 """Of a name or a sentence: Kubernetes allows 253 for a name, and a sentence holds a few of them."""
+
+_DONE = {AcknowledgementKind.SAVED: "saved", AcknowledgementKind.LEFT: "rank 0 has left"}
 
 _TONES = {
     Phase.RUNNING: "good",
@@ -68,6 +70,7 @@ def checkpoint(group: GroupView) -> str:
         return "not acknowledged"
     step = "" if group.step is None else f" at step {group.step}"
     margin = group.margin_seconds
+    done = _DONE[group.acknowledged]
     if margin is None:
-        return f"{group.acknowledged}{step}"
-    return f"{group.acknowledged}{step}, {span(abs(margin))} {'too late' if margin < 0 else 'before the end'}"
+        return f"{done}{step}"
+    return f"{done}{step}, {span(abs(margin))} {'too late' if margin < 0 else 'before the end'}"

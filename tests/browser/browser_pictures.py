@@ -1,0 +1,99 @@
+"""Pictures of the status page for docs/images/, from a real replay: real services, agents and two training jobs.
+
+Run as a module: writes them, and prints their sizes.
+"""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Browser, Page, expect
+
+from simulator.cloud.schedule import Pace, plan
+from simulator.cloud.trace import DEFAULT_TRACE, cut, load
+from simulator.demo import DEFAULT_FROM_SECONDS, DEFAULT_TO_SECONDS
+from simulator.harness import World, world
+from simulator.services import JobPlan
+from simulator.status import Status
+from tests.browser.browser_chromium import browsing, chromium
+
+DIRECTORY = Path(__file__).parents[2] / "docs" / "images"
+MOST_BYTES = 200_000
+
+_DESK = {"viewport": {"width": 1120, "height": 900}}
+_PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+_PICTURES: Mapping[str, Mapping[str, Any]] = {
+    "status-page-light.png": {**_DESK, "color_scheme": "light"},
+    "status-page-dark.png": {**_DESK, "color_scheme": "dark"},
+    "status-page-phone.png": {**_PHONE, "color_scheme": "light"},
+}
+# Of the 24 nodes of that cut ten are lost, in three groups: one of these two jobs is left with too few.
+_JOBS = (JobPlan(name="resnet", min_workers=6, max_workers=14), JobPlan(name="llm", min_workers=8, max_workers=10))
+_GROUPS = 4
+"""Both jobs have lost hosts twice by then."""
+
+_LONG_STEPS = 100_000
+_PATIENCE_SECONDS = 180.0
+
+
+async def take(directory: Path) -> list[Path]:
+    """Takes all pictures within a moment, when one job was suspended and the other goes on with fewer hosts."""
+    schedule = plan(cut(load(DEFAULT_TRACE), DEFAULT_FROM_SECONDS, DEFAULT_TO_SECONDS), Pace(withdrawal=False))
+    with tempfile.TemporaryDirectory(prefix="pictures-") as root:
+        async with world(Path(root), schedule.present) as one, browsing(chromium()) as browser:
+            for job in _JOBS:
+                await _trains(one, job)
+            pages = {name: await _opened(browser, one, look) for name, look in _PICTURES.items()}
+            replay = asyncio.create_task(one.replay(schedule), name="replay")
+            try:
+                await one.until(_worth_it, "a job that was suspended", _PATIENCE_SECONDS)
+                for page in pages.values():
+                    await expect(page.locator("section[aria-labelledby=groups] tbody tr")).to_have_count(
+                        _GROUPS, timeout=20_000
+                    )
+                return [await _pictured(page, directory / name) for name, page in pages.items()]
+            finally:
+                replay.cancel()
+                with suppress(asyncio.CancelledError):
+                    await replay
+
+
+async def _trains(one: World, job: JobPlan) -> None:
+    started = one.start_job(JobPlan(job.min_workers, job.max_workers, job.name, steps=_LONG_STEPS))
+    await one.until_training(started, job.max_workers, _PATIENCE_SECONDS)
+
+
+def _worth_it(status: Status) -> bool:
+    suspended = any(job.phase == "Suspended" for job in status.jobs)
+    return suspended and any(notice.state == "active" for notice in status.notices)
+
+
+async def _opened(browser: Browser, one: World, look: Mapping[str, Any]) -> Page:
+    page = await (await browser.new_context(**look)).new_page()
+    await page.goto(one.supervisor.endpoints.http + "/")
+    await page.get_by_label("Viewer token").fill(one.supervisor.tokens().viewer())
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.locator("#content")).to_be_attached()
+    return page
+
+
+async def _pictured(page: Page, path: Path) -> Path:
+    await page.screenshot(path=path)
+    return path
+
+
+def main() -> int:
+    """Writes them; fails where one is too large for a repository."""
+    DIRECTORY.mkdir(exist_ok=True)
+    taken = asyncio.run(take(DIRECTORY))
+    for path in taken:
+        sys.stdout.write(f"{path.name} {path.stat().st_size} bytes\n")
+    return int(any(path.stat().st_size > MOST_BYTES for path in taken))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
