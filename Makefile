@@ -9,10 +9,10 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod test-chart chart clients test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring test-node lock clean
+.PHONY: help install demo replay test test-horovod test-chart chart clients test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock clean
 
 help: ## Print this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
 
 install: $(INSTALLED) ## Make .venv with all pinned and hash-locked packages
 
@@ -60,6 +60,9 @@ test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; 
 test-monitoring: $(INSTALLED) ## Check dashboards and rules, and a replay as a real Prometheus sees it; skipped where that cannot be had
 	-@$(BIN)/python -m tests.monitoring.monitoring_programs >/dev/null
 	$(BIN)/python -m pytest tests/monitoring $(ARGS)
+
+dashboard-pictures: $(INSTALLED) ## Draw what the dashboards' queries return of a replay, to docs/pictures/
+	$(BIN)/python -m tests.monitoring.monitoring_pictures
 
 images: $(INSTALLED) ## Build both container images with buildah, and print their sizes (Debian, as root)
 	@$(BIN)/python -m tests.images.images_building

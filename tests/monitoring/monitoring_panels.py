@@ -1,9 +1,9 @@
-"""The queries of all panels, asked as Grafana asks them."""
+"""The panels of all dashboards, and their queries asked as Grafana asks them."""
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ STEP_SECONDS = 2.0
 class Asked:
     """One query of one panel."""
 
-    board: str
     panel: str
     kind: str
     expr: str
@@ -36,15 +35,48 @@ class Asked:
         return re.sub(r"{{(\w+)}}", lambda name: labels.get(name[1], ""), self.legend)
 
 
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel: where it is on the grid of 24 columns, how it is drawn, and what it asks."""
+
+    title: str
+    kind: str
+    unit: str
+    is_stacked: bool
+    is_bars: bool
+    at: Mapping[str, int]
+    queries: Sequence[Asked]
+
+
+def boards() -> Mapping[str, Sequence[Panel]]:
+    """The panels of each dashboard; rows between them are panels without queries."""
+    return {
+        name.removesuffix(".json"): [_panel(each) for each in json.loads(text)["panels"]]
+        for name, text in dashboards().items()
+    }
+
+
 def every_query() -> Sequence[Asked]:
     """All of them, in the order of the panels."""
-    return [asked for name, text in dashboards().items() for asked in _of(name.removesuffix(".json"), json.loads(text))]
+    return [asked for panels in boards().values() for panel in panels for asked in panel.queries]
 
 
-def _of(board: str, whole: Any) -> Iterator[Asked]:
-    for panel in whole["panels"]:
-        for target in panel.get("targets", ()):
-            yield Asked(board, panel["title"], panel["type"], target["expr"], target["legendFormat"])
+def _panel(panel: Any) -> Panel:
+    defaults = panel.get("fieldConfig", {}).get("defaults", {})
+    custom = defaults.get("custom") or {}
+    return Panel(
+        title=panel["title"],
+        kind=panel["type"],
+        unit=defaults.get("unit", ""),
+        is_stacked=custom.get("stacking", {}).get("mode") == "normal",
+        is_bars=custom.get("drawStyle") == "bars",
+        at=panel["gridPos"],
+        queries=[_asked(panel, target) for target in panel.get("targets", ())],
+    )
+
+
+def _asked(panel: Any, target: Any) -> Asked:
+    return Asked(panel["title"], panel["type"], target["expr"], target["legendFormat"])
 
 
 def _filled(expr: str, span: float) -> str:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 async def _of_a_cluster() -> AsyncIterator[_Standby]:
     clock = Clock()
     events = Counter({"sent": 0, "aggregated": 0, "dropped": 0, "failed": 0})
-    metrics = Metrics("0.0.0", Refusals(), clock)
+    metrics = Metrics(version("elastic-job-supervisor"), Refusals(), clock)
     metrics.leading(lambda: False, Surroundings(events=lambda: events))
     async with metrics.server(Address("127.0.0.1", 0)).serving() as address:
         yield _Standby(str(address), metrics, events)

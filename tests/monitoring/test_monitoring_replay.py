@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from simulator.verdict import Figures, Group, GroupMeaning
-from tests.monitoring.monitoring_panels import Asked, every_query
+from tests.monitoring.monitoring_panels import Asked, boards, every_query
+from tests.monitoring.monitoring_pictures import draw
 from tests.monitoring.monitoring_programs import Program
 from tests.monitoring.monitoring_replay import LATE_ALERTS, RULES, Recording, recorded
 
@@ -81,6 +82,13 @@ def test_bars_count_every_event_once(recording: Recording) -> None:
         "timed out": 0,
     }
     assert _counted(recording, "Checkpoints") == {"saved in time": figures.suspensions, "too late": 0}
+
+
+def test_a_picture_of_it_can_be_drawn(recording: Recording) -> None:
+    """Of the dashboard that has every kind of panel; a small one."""
+    picture = draw("health", boards()["health"], recording)
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) < 200_000
 
 
 def test_an_outlier_leads_to_its_notice_and_job(recording: Recording) -> None:
