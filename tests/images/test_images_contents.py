@@ -40,6 +40,15 @@ def test_nothing_in_it_builds_or_installs(engine: Engine, image: Image) -> None:
 
 
 @_EACH
+def test_nothing_in_it_is_for_trying_things(engine: Engine, image: Image) -> None:
+    """Neither the simulator nor the benchmarks, nor any tests of ours."""
+    said = engine.shell(
+        image, 'for name in simulator benchmarks tests supervisor; do python -c "import $name" && echo $name; done'
+    )
+    assert said.stdout.split() == ["supervisor"], said.stderr
+
+
+@_EACH
 def test_it_runs_as_nobody_on_a_root_that_cannot_be_written(engine: Engine, image: Image) -> None:
     """It is user 65532 without a capability, and can write neither the system nor the program."""
     said = engine.shell(
