@@ -11,7 +11,7 @@ from typing import Protocol
 from benchmarks import results, table
 from benchmarks.machine import machine
 from benchmarks.results import Outcome, Results
-from benchmarks.scenarios import calls, cluster, fanout, footprint, path, scale, storm, webhook
+from benchmarks.scenarios import calls, cluster, fanout, footprint, measuring, path, scale, storm, webhook
 from simulator.stage import ExitCode, run
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
@@ -28,6 +28,7 @@ class Scenario(Protocol):
 SCENARIOS: Mapping[str, Scenario] = {
     "path": path.run,
     "fanout": fanout.run,
+    "measuring": measuring.run,
     "storm": storm.run,
     "scale": scale.run,
     "cluster": cluster.run,

@@ -1,9 +1,10 @@
 """A supervisor with many agents, jobs and streams, all of them protocol clients in processes of their own."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from benchmarks.clients import agents, streams
 from benchmarks.delays import Peer
@@ -147,9 +148,11 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(root: Path, shape: Shape, *, tls: bool) -> AsyncIterator[Fleet]:
-    """A supervisor and its agents; jobs and streams are started by the scenario."""
-    server = Server(root, tls=tls)
+async def fleet(
+    root: Path, shape: Shape, *, tls: bool, settings: Mapping[str, str] = MappingProxyType({})
+) -> AsyncIterator[Fleet]:
+    """A supervisor, with more of its settings, and its agents; jobs and streams are started by the scenario."""
+    server = Server(root, tls=tls, settings=settings)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
         await server.start()

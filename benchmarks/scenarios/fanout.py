@@ -1,8 +1,8 @@
 """Notice → flag with many agents and streams, alone and while a hundred notices arrive."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.clients.agents import Sent
@@ -35,13 +35,14 @@ job being stopped by its first."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One case: what there is, and how many notices come."""
+    """One case: what there is, how many notices come, and more of the supervisor's settings."""
 
     case: str
     shape: Shape
     notices: int
     storm: bool
     tls: bool
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ async def run(root: Path, *, short: bool) -> Outcome:
 
 async def measure(root: Path, load: Load) -> Row:
     """One case."""
-    async with fleet(root, load.shape, tls=load.tls) as peers:
+    async with fleet(root, load.shape, tls=load.tls, settings=load.settings) as peers:
         return _row(load, peers.peers, await _measure(root, load, peers))
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks.harness.fleet import Shape
-from benchmarks.scenarios import webhook
+from benchmarks.scenarios import measuring, webhook
 from benchmarks.scenarios.fanout import Load, measure
 
 
@@ -22,3 +22,11 @@ async def test_a_few_pods_are_shaped(tmp_path: Path) -> None:
     outcome = await webhook.run(tmp_path, short=True)
     values = [{figure.label: figure.value for figure in row.figures} for row in outcome.rows]
     assert all(0 < each["answer p50"] < each["asked by HTTPS p50"] < 10 for each in values)
+
+
+async def test_being_measured_is_compared_with_not_being(tmp_path: Path) -> None:
+    """The same storm without metrics and with them, which are read; each figure has its ratio."""
+    outcome = await measuring.run(tmp_path, short=True)
+    values = {row.case: [figure.value for figure in row.figures] for row in outcome.rows}
+    assert values["to rank 0 p50"][2] == values["to rank 0 p50"][1] / values["to rank 0 p50"][0]
+    assert all(0 < figure < 10 for figure in values["fan-out p99"][:2])

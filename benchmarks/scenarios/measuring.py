@@ -1,0 +1,96 @@
+"""What it costs the line to be measured: one storm of notices, in turn without metrics and with them."""
+
+import asyncio
+import socket
+import statistics
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+
+from benchmarks.harness.fleet import Shape
+from benchmarks.results import Figure, Outcome, Row, Unit
+from benchmarks.scenarios import fanout
+from benchmarks.scenarios.fanout import Load
+
+_READ_SECONDS = 1.0
+"""Fifteen times as often as Prometheus usually does."""
+
+_LABELS = ("to rank 0 p50", "to rank 0 p99", "fan-out p50", "fan-out p99", "server CPU", "server RSS")
+
+METHOD = """\
+The storm of ten jobs from above, three times without metrics and three times with them, in turn, so that a slow moment
+of the machine concerns both. With them, `/metrics` is read every second, with exemplars. A figure is the median of its
+three."""
+
+
+async def run(root: Path, *, short: bool) -> Outcome:
+    """In turn."""
+    without: list[Row] = []
+    measured: list[Row] = []
+    for turn in range(1 if short else 3):
+        without.append(await fanout.measure(root / f"without-{turn}", _load(short=short)))
+        measured.append(await _measure(root / f"with-{turn}", _load(short=short)))
+    rows = tuple(_row(label, without, measured) for label in _LABELS)
+    return Outcome(scenario="measuring", title="What it costs to be measured", method=METHOD, rows=rows)
+
+
+def _load(*, short: bool) -> Load:
+    shape = Shape(nodes=20, streams=200, jobs=5) if short else Shape(nodes=200, streams=2000, jobs=10)
+    return Load(case="storm", shape=shape, notices=10 if short else 100, storm=True, tls=False)
+
+
+async def _measure(root: Path, load: Load) -> Row:
+    address = f"127.0.0.1:{_free_port()}"
+    async with _reading(f"http://{address}/metrics") as answers:
+        row = await fanout.measure(root, replace(load, settings={"JOB_SUPERVISOR_METRICS_ADDRESS": address}))
+    if not answers:
+        raise AssertionError("nothing was measured, so this says nothing")
+    return row
+
+
+@asynccontextmanager
+async def _reading(url: str) -> AsyncIterator[Sequence[int]]:
+    """Reads there for as long as the context lasts; how long each answer was."""
+    answers: list[int] = []
+    async with aiohttp.ClientSession(headers={"Accept": "application/openmetrics-text; version=1.0.0"}) as session:
+        task = asyncio.create_task(_read(session, url, answers))
+        try:
+            yield answers
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _read(session: aiohttp.ClientSession, url: str, answers: list[int]) -> None:
+    while True:
+        try:
+            async with session.get(url) as answer:
+                answers.append(len(await answer.read()))
+        except aiohttp.ClientError:
+            pass  # It does not serve yet, or any more.
+        await asyncio.sleep(_READ_SECONDS)
+
+
+def _row(label: str, without: Sequence[Row], measured: Sequence[Row]) -> Row:
+    before, after = (statistics.median(_values(rows, label)) for rows in (without, measured))
+    unit = next(figure.unit for figure in without[0].figures if figure.label == label)
+    return Row(
+        case=label,
+        figures=(
+            Figure(label="without", value=before, unit=unit),
+            Figure(label="with", value=after, unit=unit),
+            Figure(label="with ÷ without", value=after / before, unit=Unit.RATIO),
+        ),
+    )
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        return int(port.getsockname()[1])
+
+
+def _values(rows: Sequence[Row], label: str) -> Iterator[float]:
+    return (figure.value for row in rows for figure in row.figures if figure.label == label)
