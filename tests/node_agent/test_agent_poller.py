@@ -81,7 +81,10 @@ async def test_a_source_is_unknown_before_its_first_poll() -> None:
 
 
 async def test_failures_are_unknown_and_logged_once() -> None:
-    """A failing source leaves the notice as it is; it is logged when it starts failing and when it recovers."""
+    """A failing source leaves the notice as it is; it is logged when it starts failing and when it recovers.
+
+    So is the notice itself, by the id that the supervisor's lines have.
+    """
     outbox = Outbox(10)
     with capture_logs() as lines:
         subject = poller(Script(NOTICE, SourceUnavailable("HTTP 500"), SourceUnavailable("HTTP 500"), Clear()), outbox)
@@ -90,7 +93,8 @@ async def test_failures_are_unknown_and_logged_once() -> None:
         await subject.turn()
         assert [(status.state, status.detail) for status in outbox.statuses()] == [(SourceState.UNKNOWN, "HTTP 500")]
         await subject.turn()
-    assert [line["event"] for line in lines] == ["dependency.failing", "dependency.recovered"]
+    assert [line["event"] for line in lines] == ["node.noticed", "dependency.failing", "dependency.recovered"]
+    assert lines[0]["notice"] == outbox.everything()[0].id
     assert [report.announcement for report in outbox.everything()] == [Announcement.ACTIVE]
 
 
