@@ -87,3 +87,10 @@ def test_a_bucket_says_when_there_is_a_token_again() -> None:
     wait = bucket.take(0.0)
     assert 0.0 < wait <= 0.25
     assert bucket.take(wait) == 0.0
+
+
+def test_whoever_was_silent_for_long_may_not_say_everything_at_once() -> None:
+    """The burst, whatever has not been said."""
+    bucket = Bucket(rate=2.0, burst=5.0)
+    assert bucket.take(0.0) == 0.0
+    assert [bucket.take(1000.0) == 0.0 for _ in range(6)] == [True] * 5 + [False]
