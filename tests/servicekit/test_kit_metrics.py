@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from servicekit import metrics
 from servicekit.address import Address
 from servicekit.clock import Clock
+from servicekit.connections import Drop
 from servicekit.metrics import Few, MetricsServer, exemplar, harmless
 from tests.node_agent.fake_supervisor import until
 
@@ -110,6 +111,24 @@ async def test_bytes_that_are_not_http_are_nobodys_concern(
         await writer.wait_closed()
         assert (await get(address))[0] == 200
     assert capfd.readouterr().err == ""
+
+
+async def test_who_never_reads_is_dropped(registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that has nothing more to ask, and so is who never asks; others are answered meanwhile."""
+    drops: list[Drop] = []
+    monkeypatch.setattr(metrics, "_PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(metrics, "_dropped", drops.append)
+    many = Counter("many", "More than the buffers of both sides hold.", ("number",), registry=registry)
+    for number in range(60_000):
+        many.labels("x" * 100 + str(number))
+    async with MetricsServer(registry, ANYWHERE, Clock()).serving() as address:
+        with socket.socket() as deaf, socket.create_connection((address.host, address.port)):
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect((address.host, address.port))
+            deaf.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await get(address, "/"))[0] == 404
+            await until(lambda: sorted(drops) == [Drop.IDLE, Drop.NO_REQUEST])
+            assert (await get(address, "/"))[0] == 404
 
 
 def test_an_exemplar_has_room_for_so_much() -> None:

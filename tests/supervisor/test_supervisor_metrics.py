@@ -178,6 +178,31 @@ async def test_a_shorter_list_is_one_group(scene: tuple[Served, Scrape]) -> None
     assert 0.1 <= found.value("notice_to_decision_seconds_sum", decision="shrink") < 30
 
 
+async def test_steps_are_lost_where_the_next_run_begins_earlier(scene: tuple[Served, Scrape]) -> None:
+    """Rank 0 acknowledged step 7, and says after the resume that it is at step 5; what it says later counts no more."""
+    served, ask = scene
+    agents = await served.peers.agents(["n1", "n2"])
+    launcher, order = await served.peers.running("job", ["n1", "n2"])
+    process = await served.peers.process(order["token"], "n1", 0)
+    await agents["n2"].notices("n2")
+    stop = await process.lines.matching(directive="STOP")
+    assert await process.reports("saved", stop) == Refusal(200, None)
+    wait = await launcher.lines.matching(order="wait")
+    await launcher.reports(run=1, running=False, exit_code=-15, applied=wait["generation"])
+    await agents["n2"].say(notice=noticed("n2", 2, withdrawn=True))
+    resumed = await launcher.lines.matching(order="run", run=2)
+    await launcher.reports(run=2, running=True, exit_code=None, applied=resumed["generation"])
+    again = await served.peers.process(resumed["token"], "n1", 0)
+    present = await again.lines.matching(type="directive")
+    for step in (5, 3):
+        assert await again.reports("saved", present, step=step) == Refusal(200, None)
+    await until(lambda: served.job("job").decision.phase is Phase.RUNNING)
+    found = await ask()
+    assert found.value("steps_lost_total") == 2
+    assert [found.value(f"{name}_total") for name in ("suspensions", "resumes")] == [1, 1]
+    assert found.value("suspended_seconds_count") == 1
+
+
 class Failing(Unmeasured):
     """Fails at whatever it is told, as its listener does."""
 
