@@ -11,7 +11,7 @@ from typing import Protocol
 from benchmarks import results, table
 from benchmarks.machine import machine
 from benchmarks.results import Outcome, Results
-from benchmarks.scenarios import calls, cluster, fanout, footprint, measuring, path, scale, storm, webhook
+from benchmarks.scenarios import calls, cluster, fanout, footprint, measuring, page, path, scale, storm, webhook
 from simulator.stage import ExitCode, run
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
@@ -34,6 +34,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "cluster": cluster.run,
     "calls": calls.run,
     "webhook": webhook.run,
+    "page": page.run,
     "footprint": footprint.run,
 }
 

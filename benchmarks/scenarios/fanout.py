@@ -12,6 +12,7 @@ from benchmarks.harness.decisions import Decided, decisions
 from benchmarks.harness.fleet import Fleet, Shape, fleet
 from benchmarks.harness.launchers import LaunchedJob
 from benchmarks.harness.training import Run, trainings
+from benchmarks.harness.viewers import viewers
 from benchmarks.machine import Usage
 from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
 from benchmarks.summary import summarize
@@ -35,7 +36,7 @@ job being stopped by its first."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One case: what there is, how many notices come, and more of the supervisor's settings."""
+    """One case: what there is, how many notices come and how many have the page open, and more of the settings."""
 
     case: str
     shape: Shape
@@ -43,6 +44,7 @@ class Load:
     storm: bool
     tls: bool
     settings: Mapping[str, str] = field(default_factory=dict)
+    viewers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +112,9 @@ async def _measure(root: Path, load: Load, peers: Fleet) -> _Measured:
     hosts = [job.shape.hosts[0]] * _REAL_PROCESSES
     async with trainings(root / "identity", run, hosts, first_rank=load.shape.streams) as real:
         await peers.seen()
-        quiet = peers.server.usage()
-        sent = await _notices(load, peers)
+        async with viewers(peers.server, load.viewers):
+            quiet = peers.server.usage()
+            sent = await _notices(load, peers)
         real_fell = await real.fell()
         return _Measured(
             sent=sent,

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from benchmarks.harness.fleet import Shape
-from benchmarks.scenarios import measuring, webhook
+from benchmarks.results import Unit
+from benchmarks.scenarios import measuring, page, webhook
 from benchmarks.scenarios.fanout import Load, measure
 
 
@@ -30,3 +31,12 @@ async def test_being_measured_is_compared_with_not_being(tmp_path: Path) -> None
     values = {row.case: [figure.value for figure in row.figures] for row in outcome.rows}
     assert values["to rank 0 p50"][2] == values["to rank 0 p50"][1] / values["to rank 0 p50"][0]
     assert all(0 < figure < 10 for figure in values["fan-out p99"][:2])
+
+
+async def test_people_who_look_are_measured(tmp_path: Path) -> None:
+    """The same storm without and with them; ratios are to the one without."""
+    without, with_them = (await page.run(tmp_path, short=True)).rows
+    assert (without.case, with_them.case) == ("nobody looks", "3 look")
+    ratios = {figure.label: figure.value for figure in with_them.figures if figure.unit is Unit.RATIO}
+    assert ratios["fan-out p99 ratio"] > 0
+    assert ratios["server CPU ratio"] > 0

@@ -1,0 +1,46 @@
+"""What the line pays for people who look: a storm of notices with the status page open, beside the same without."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.harness.fleet import Shape
+from benchmarks.results import Figure, Outcome, Row, Unit
+from benchmarks.scenarios.fanout import Load, measure
+
+METHOD = """\
+The storm of *Notice → flag*: nobody looks, and then so many who have the page open, read all that is pushed and
+throw it away. Ratios are to the row in which nobody looks; both were measured in one run, one after the other."""
+
+_VIEWERS = 100
+_COMPARED = ("fan-out p50", "fan-out p99", "to rank 0 p99", "server CPU")
+
+
+async def run(root: Path, *, short: bool) -> Outcome:
+    """With and without."""
+    shape = Shape(nodes=4, streams=8, jobs=2) if short else Shape(nodes=200, streams=2000, jobs=10)
+    looking = (0, 3) if short else (0, _VIEWERS)
+    rows = [await measure(root / str(count), _load(shape, count)) for count in looking]
+    title = f"The status page, {shape.nodes} agents, {shape.streams:,} streams"
+    return Outcome(scenario="page", title=title, method=METHOD, rows=_compared(rows))
+
+
+def _load(shape: Shape, viewers: int) -> Load:
+    case = f"{viewers} look" if viewers else "nobody looks"
+    return Load(case=case, shape=shape, notices=shape.nodes // 2, storm=True, tls=True, viewers=viewers)
+
+
+def _compared(rows: Sequence[Row]) -> tuple[Row, ...]:
+    alone = _values(rows[0])
+    return (rows[0], *(Row(case=row.case, figures=(*row.figures, *_ratios(_values(row), alone))) for row in rows[1:]))
+
+
+def _values(row: Row) -> Mapping[str, float]:
+    return {figure.label: figure.value for figure in row.figures}
+
+
+def _ratios(values: Mapping[str, float], alone: Mapping[str, float]) -> list[Figure]:
+    return [
+        Figure(label=f"{label} ratio", value=values[label] / alone[label], unit=Unit.RATIO)
+        for label in _COMPARED
+        if alone.get(label)
+    ]
