@@ -87,11 +87,12 @@ async def test_a_drill_that_is_waited_for_tells_what_becomes_of_the_job(served: 
     """Until it is over and the job is at rest again, for people and for programs."""
     await served.peers.agents(["n1", "n2"])
     launcher, _ = await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
-    arguments = ("simulate", "n2", "--lead", "4", "--wait", "--yes", "--data-dir", tmp_path, "-o", "json")
+    arguments = ("simulate", "n2", "--lead", "600", "--wait", "--yes", "--data-dir", tmp_path, "-o", "json")
     async with asyncio.timeout(PATIENCE), started(*arguments) as command:
         excluding = await launcher.lines.matching(exclusions=["n2"])
         await line(command, "Shrinking", command.stderr)
         await launcher.reports(applied=excluding["generation"])
+        assert (await run("simulate", "--end", "--data-dir", tmp_path)).code == 0
         back = await launcher.lines.matching(exclusions=[])
         await launcher.reports(applied=back["generation"])
         said = await ended(command)

@@ -60,9 +60,9 @@ async def test_a_drill_below_the_minimum_suspends_and_resumes(open_world: OpenWo
 async def test_a_drill_survives_its_supervisor(open_world: OpenWorld) -> None:
     """Killed in the middle of it: the host stays left out, and is given back at the end all the same."""
     world = await open_world(3)
-    job = world.start_job(JobPlan(min_workers=2, max_workers=3, steps=600, step_seconds=0.05))
+    job = world.start_job(JobPlan(min_workers=2, max_workers=3, steps=1000, step_seconds=0.05))
     await world.until_training(job, workers=3)
-    await _drill(world, "node3", "12s")
+    await _drill(world, "node3", "25s")
     await world.until(lambda status: status.jobs[0].exclusions == ["node3"], "the exclusion")
     await world.supervisor.kill()
     await world.supervisor.start()

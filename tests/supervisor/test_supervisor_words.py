@@ -237,7 +237,9 @@ async def test_an_event_asks_for_a_drill_and_another_one_ends_it(tmp_path: Path)
         assert await one.listed(nodes=nodes, events=[first, moved, _drill("d3", "0", made=-5, version=9)])
         assert one.states() == {"simulated/n-uid": NoticeState.WITHDRAWN}
         writes = one.store.writes
-        assert await one.listed(nodes=nodes, events=[moved, _drill("d3", "0", made=-5, version=9), first])
+        over = _drill("d3", "0", made=-5, version=9)
+        assert await one.listed(nodes=nodes, events=[moved, over, first])
+        assert await one.listed(nodes=nodes, events=[over, _drill("d4", "0", made=-4, version=10)])
         assert one.store.writes == writes
 
 

@@ -47,7 +47,7 @@ async def test_drills_of_nodes_and_pods_are_held_with_ones_own_rights(here: Scen
         assert "No supervised job is on node n1" in begun.out
         notice = await here.notice("n1", "simulated")
         assert notice["status"]["message"].startswith("A drill, held by ")
-        pod = await run("simulate", "pod/p", "-n", "default", "--lead", "3", "--yes", "--kubeconfig", whole)
+        pod = await run("simulate", "pod/p", "-n", "default", "--lead", "15", "--yes", "--kubeconfig", whole)
         assert pod.code == 0, pod.err
         await here.notice("default/p", "simulated", "withdrawn")
         shown = await run("status", "--kubeconfig", whole)

@@ -42,7 +42,7 @@ async def test_a_drill_of_a_node_suspends_a_job_and_resumes_it(line_plane: Contr
         job = await one.job("j", JobPlan(workers=2, min_workers=2, steps=150, step_seconds=0.1))
         await one.training(job, workers=2)
         await one.decided(job, "Running")
-        drill = asyncio.create_task(_drill(one, f"node/{await one.node_of('j-worker-1')}", "15s"))
+        drill = asyncio.create_task(_drill(one, f"node/{await one.node_of('j-worker-1')}", "25s"))
         try:
             suspended = await one.decided(job, "Suspended")
             assert suspended["status"]["decision"]["reason"].startswith("Drill: j-worker-1 will be reclaimed")
@@ -64,11 +64,11 @@ async def test_a_drill_of_a_pod_leaves_it_out_and_deletes_it_at_the_end(
     async with world(line_plane, tmp_path / "world", Given()) as one:
         await one.nodes("n0", "n1", "n2", gpus=1)
         await one.connected()
-        job = await one.job("j", JobPlan(workers=3, min_workers=2, steps=250, step_seconds=0.1))
+        job = await one.job("j", JobPlan(workers=3, min_workers=2, steps=400, step_seconds=0.1))
         await one.training(job, workers=3)
         await one.decided(job, "Running")
         uid = (await one.namespace.get_pod("j-worker-2"))["metadata"]["uid"]
-        said = await _drill(one, f"pod/{one.namespace.name}/j-worker-2", "10s")
+        said = await _drill(one, f"pod/{one.namespace.name}/j-worker-2", "20s")
         assert "goes on with 2 of 3 workers until the drill is over" in said.out
         assert "Drill: j-worker-2 will be reclaimed, says simulated" in said.out
         assert uid not in await _uids(one)
