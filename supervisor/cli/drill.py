@@ -38,7 +38,7 @@ def _consequence(job: Job, doomed: list[Host]) -> str:
     if any(host.launcher for host in doomed):
         return f"{job.job} {stops}: its launcher is there."
     if left < job.min_workers:
-        return f"{job.job} {stops}: {left} workers would be left, and it needs {job.min_workers}."
+        return f"{job.job} {stops}: {left} of {len(job.workers)} workers would be left, and it needs {job.min_workers}."
     return f"{job.job} goes on with {left} of {len(job.workers)} workers until the drill is over."
 
 

@@ -45,4 +45,5 @@ def _agents(view: View) -> Iterator[str]:
     silent = sorted(agent.node for agent in view.agents if not agent.connected)
     more = f" and {len(silent) - _MOST_NAMES} more" if len(silent) > _MOST_NAMES else ""
     unknown = f"; unknown: {', '.join(silent[:_MOST_NAMES])}{more}" if silent else ""
-    yield f"{len(view.agents) - len(silent)} agents are connected{unknown}."
+    connected = len(view.agents) - len(silent)
+    yield f"{connected} {'agent is' if connected == 1 else 'agents are'} connected{unknown}."

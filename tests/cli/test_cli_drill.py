@@ -42,7 +42,7 @@ async def test_a_drill_that_would_stop_a_job_says_so_before(served: Served, tmp_
     said = await run("simulate", "node/n2", "--data-dir", tmp_path)
     assert said.code == 64
     assert "resnet saves a checkpoint, is suspended, and resumes as another run" in said.out
-    assert "1 workers would be left, and it needs 2" in said.out
+    assert "1 of 2 workers would be left, and it needs 2" in said.out
     assert "--yes" in said.err
     assert not _states(served)
 

@@ -40,6 +40,7 @@ def test_a_supervisor_takes_an_agent_in_and_both_end_when_asked(engine: Engine, 
         _make_token(engine, data)
         with _agent(engine, data) as agent:
             assert _ready(agent)["detail"]["supervisor"] == "acknowledged"
+            assert "1 agent is connected." in _job_supervisor(engine, data, "status")
             assert agent.stop() == 0
         assert supervisor.stop() == 0
     assert {path.name for path in data.iterdir()} >= {"supervisor.sqlite", "token-secret"}
@@ -86,6 +87,13 @@ def _make_token(engine: Engine, data: Path) -> None:
     said = engine.once(Image.SERVER, "token", "agent", "--node", "node-1", more=[_volume(data)])
     assert said.returncode == 0, said.stderr
     (data / "token").write_text(said.stdout, encoding="utf-8")
+
+
+def _job_supervisor(engine: Engine, data: Path, *arguments: str) -> str:
+    """What the command for people says, which is in the same image."""
+    said = engine.once(Image.SERVER, *arguments, more=["--entrypoint=job-supervisor", _volume(data)])
+    assert said.returncode == 0, said.stderr
+    return said.stdout
 
 
 def _volume(data: Path) -> str:
