@@ -112,3 +112,11 @@ async def test_it_finds_the_supervisor_by_itself(served: Served, tmp_path: Path)
         await run("status", SUPERVISOR_CLI_ADDRESS=served.peers.http, SUPERVISOR_CLI_TOKEN_FILE=str(token)),
     ]
     assert [(said.code, said.err) for said in ways] == [(0, "")] * len(ways)
+
+
+async def test_in_the_pod_of_a_clusters_supervisor_it_asks_the_cluster(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
+    """Whose data directory is there, and holds nothing of the jobs; an option that is typed still counts for more."""
+    variables = {"JOB_SUPERVISOR_DATA_DIR": str(tmp_path), "JOB_SUPERVISOR_STORE": "kubernetes"}
+    asked = await run("status", cwd=tmp_path, **variables)
+    assert (asked.code, "no cluster to connect to" in asked.err) == (64, True)
+    assert (await run("status", "--data-dir", tmp_path, **variables)).code == 0
