@@ -54,6 +54,7 @@ _REFUSED: list[tuple[Values, str]] = [
     ({"metrics": {"serviceMonitor": {"interval": 15}}}, "at '/metrics/serviceMonitor/interval'"),
     ({"metrics": {"rules": {"runbookUrl": "docs/"}}}, "at '/metrics/rules/runbookUrl'"),
     ({"metrics": {"serviceMonitor": {"enabled": True}}}, "metrics.serviceMonitor.enabled needs metrics.enabled"),
+    ({"metrics": {"rules": {"enabled": True}}}, "metrics.rules.enabled needs metrics.enabled"),
     ({"metrics": {"podMonitor": {"enabled": True}}}, "metrics.podMonitor.enabled needs metrics.enabled"),
     ({"metrics": {"enabled": True}, "agent": {"probePort": 8475}}, "agent.probePort is 8475"),
     ({"supervisor": {"publicAddress": "http://a:1"}}, "at '/supervisor/publicAddress'"),
