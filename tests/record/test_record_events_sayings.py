@@ -117,6 +117,13 @@ def test_what_a_host_reports_and_what_is_only_put_otherwise_is_no_news() -> None
     assert said(JobForgotten(before, T0)) == []
 
 
+def test_a_suspended_job_that_lets_go_of_its_hosts_is_no_news() -> None:
+    """It leaves nobody out, as it has nobody."""
+    excluded = decided(running_job(), phase=Phase.SUSPENDED, exclusions=hosts(2), reason="n2 will be reclaimed.")
+    after = decided(excluded, exclusions=frozenset(), hosts=frozenset(), reason="No room.")
+    assert said(JobChanged(excluded, after, T0)) == []
+
+
 def test_asking_for_more_workers_is_news_and_its_end_is_the_operators() -> None:
     """The phase stays the same."""
     before = running_job()
