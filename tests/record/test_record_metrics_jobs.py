@@ -158,6 +158,24 @@ def test_a_resume_that_fails_is_no_suspension(counted: Tell) -> None:
     assert story.value("released_worker_seconds_total") == 6 * 20
 
 
+@pytest.mark.parametrize(
+    "skipped", [(), (Phase.STOPPING,), (Phase.SUSPENDED,), (Phase.STOPPING, Phase.SUSPENDED), (Phase.RESUMING,)]
+)
+def test_what_comes_together_counts_as_if_it_had_come_apart(counted: Tell, skipped: tuple[Phase, ...]) -> None:
+    """A watch that tells of several changes at once shows the last one alone."""
+    story = counted(running_job(spec(6, 6)))
+    stopped = decide(story.job, seeing(noticed(notice(6))), 1.0).job
+    suspended = decide(observing(stopped, running=False, exit_code=1), seeing(noticed(notice(6))), 2.0).job
+    resuming = replace(suspended, decision=replace(suspended.decision, phase=Phase.RESUMING, run=2))
+    running = replace(resuming, decision=replace(resuming.decision, phase=Phase.RUNNING))
+    for at, job in enumerate((stopped, suspended, resuming, running)):
+        if job.decision.phase not in skipped:
+            story.becomes(job, float(at))
+    assert [story.value(f"{name}_total") for name in ("suspensions", "resumes")] == [1, 1]
+    assert story.value("groups_total", outcome="stopped") == 1
+    assert story.value("suspended_seconds_count") == 1
+
+
 def test_a_job_that_waits_too_long_is_given_up(counted: Tell) -> None:
     """Its suspension is over then, and it releases nothing any more."""
     story = counted(suspended_job(spec(max_wait=60.0)))

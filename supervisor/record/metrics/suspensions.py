@@ -19,6 +19,9 @@ def unknown(_job: JobName) -> None:
     """Where nobody knows."""
 
 
+_SUSPENDED = (Phase.SUSPENDED, Phase.RESUMING)
+"""A suspension that was over at the next look is seen by the resume alone."""
+
 _ENDS = (Phase.RUNNING, Phase.TIMED_OUT, Phase.FINISHED)
 _DURATIONS = (5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400)
 
@@ -76,7 +79,7 @@ class Suspensions(Collector):
             self._end(change.before.name, change.at)
             return
         before, after = change.before, change.after
-        if after.decision.phase is Phase.SUSPENDED and after.name not in self._jobs:
+        if after.decision.phase in _SUSPENDED and after.name not in self._jobs:
             had = after if before is None else before
             workers = len(had.decision.hosts - had.decision.exclusions) or after.spec.requested_workers
             self._jobs[after.name] = _Suspension(change.at, workers)
