@@ -32,8 +32,8 @@ async def run(root: Path, *, short: bool) -> Outcome:
     measured: list[Row] = []
     for turn in range(1 if short else 3):
         without.append(await fanout.measure(root / f"without-{turn}", _load(short=short)))
-        measured.append(await _measure(root / f"with-{turn}", _load(short=short)))
-    rows = tuple(_row(label, without, measured) for label in _LABELS)
+        measured.append(await measure(root / f"with-{turn}", _load(short=short)))
+    rows = tuple(compared(label, without, measured) for label in _LABELS)
     return Outcome(scenario="measuring", title="What it costs to be measured", method=METHOD, rows=rows)
 
 
@@ -42,7 +42,8 @@ def _load(*, short: bool) -> Load:
     return Load(case="storm", shape=shape, notices=10 if short else 100, storm=True, tls=False)
 
 
-async def _measure(root: Path, load: Load) -> Row:
+async def measure(root: Path, load: Load) -> Row:
+    """One case, with metrics that are read meanwhile."""
     address = f"127.0.0.1:{_free_port()}"
     async with _reading(f"http://{address}/metrics") as answers:
         row = await fanout.measure(root, replace(load, settings={"JOB_SUPERVISOR_METRICS_ADDRESS": address}))
@@ -74,7 +75,8 @@ async def _read(session: aiohttp.ClientSession, url: str, answers: list[int]) ->
         await asyncio.sleep(_READ_SECONDS)
 
 
-def _row(label: str, without: Sequence[Row], measured: Sequence[Row]) -> Row:
+def compared(label: str, without: Sequence[Row], measured: Sequence[Row]) -> Row:
+    """The medians of one figure, and their ratio."""
     before, after = (statistics.median(_values(rows, label)) for rows in (without, measured))
     unit = next(figure.unit for figure in without[0].figures if figure.label == label)
     return Row(

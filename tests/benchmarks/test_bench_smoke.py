@@ -1,5 +1,6 @@
 """One scenario of the benchmarks, as small as it can be."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness.fleet import Shape
@@ -25,12 +26,14 @@ async def test_a_few_pods_are_shaped(tmp_path: Path) -> None:
     assert all(0 < each["answer p50"] < each["asked by HTTPS p50"] < 10 for each in values)
 
 
-async def test_being_measured_is_compared_with_not_being(tmp_path: Path) -> None:
-    """The same storm without metrics and with them, which are read; each figure has its ratio."""
-    outcome = await measuring.run(tmp_path, short=True)
-    values = {row.case: [figure.value for figure in row.figures] for row in outcome.rows}
-    assert values["to rank 0 p50"][2] == values["to rank 0 p50"][1] / values["to rank 0 p50"][0]
-    assert all(0 < figure < 10 for figure in values["fan-out p99"][:2])
+async def test_a_tiny_storm_is_measured_while_somebody_reads_metrics(tmp_path: Path) -> None:
+    """It fails where nothing could be read."""
+    shape = Shape(nodes=4, streams=8, jobs=2)
+    row = await measuring.measure(tmp_path / "run", Load(case="tiny", shape=shape, notices=2, storm=True, tls=False))
+    twice = replace(row, figures=tuple(replace(figure, value=2 * figure.value) for figure in row.figures))
+    without, measured, ratio = measuring.compared("to rank 0 p50", [row], [twice]).figures
+    assert 0 < without.value < 10
+    assert (measured.value, ratio.value) == (2 * without.value, 2.0)
 
 
 async def test_people_who_look_are_measured(tmp_path: Path) -> None:
