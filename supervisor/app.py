@@ -13,6 +13,7 @@ from servicekit.lifecycle import run_tasks
 from servicekit.tls import ServerCertificate
 from supervisor.control.facts import Alone, Facts
 from supervisor.control.loop import Control, Ports
+from supervisor.domain.directive import Worker
 from supervisor.domain.ids import STANDALONE, Host, JobName
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 _PRUNE_SECONDS = 600.0
 
+Stepped = Callable[[Worker, int | None], None]
 Task = Callable[[], Coroutine[Any, Any, None]]
 
 _log = structlog.get_logger()
@@ -159,7 +161,7 @@ class Supervisor:
                 refusals=self._refusals,
                 bearer=bearer,
                 clock=clock,
-                stepped=measures.stepped,
+                stepped=_both(measures.stepped, groups.stepped),
             ),
             DrillEndpoints(store=store, agents=self._agents, bearer=bearer, policy=settings, clock=clock),
             StatusEndpoint(look=lookout.look, bearer=bearer),
@@ -250,6 +252,14 @@ class Supervisor:
         while True:
             await self.prune_once()
             await asyncio.sleep(_PRUNE_SECONDS)
+
+
+def _both(one: Stepped, other: Stepped) -> Stepped:
+    def stepped(worker: Worker, step: int | None) -> None:
+        one(worker, step)
+        other(worker, step)
+
+    return stepped
 
 
 def anyway(refusals: Refusals, certificate: ServerCertificate | None) -> Mapping[str, Task]:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
+from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -36,7 +37,8 @@ class Group:
     """One decision that newly excluded `subjects`, or stopped the job because of them. Instants are Unix seconds.
 
     `noticed_at` is the first of its notices, `deadline` the end of the first of its hosts; None where nothing was
-    noticed, as when workers went without a word.
+    noticed, as when workers went without a word. `steps_lost` is the least that the next run did again; None where it
+    does not say its steps, or has not begun.
     """
 
     job: JobName
@@ -53,6 +55,8 @@ class Group:
     acknowledgement: Acknowledgement | None = None
     suspended_at: float | None = None
     resumed_at: float | None = None
+    steps_lost: int | None = None
+    forgotten: bool = False
 
     @property
     def closed(self) -> bool:
@@ -84,8 +88,19 @@ class Groups:
         match change:
             case JobForgotten(before, at):
                 self._end(before, at)
+                self._groups = deque((_forgotten(group, before) for group in self._groups), maxlen=MOST_GROUPS)
             case JobChanged(before, after, at) if before is not None:
                 self._decided(before, after, at)
+
+    def stepped(self, worker: Worker, step: int | None) -> None:
+        """A process has said which step it is at: rank 0's first word of the next run tells what was lost."""
+        if worker.rank != 0 or step is None:
+            return
+        for place, group in enumerate(self._groups):
+            saved = group.acknowledgement
+            waits = group.job == worker.job and not group.forgotten and group.steps_lost is None
+            if waits and saved is not None and saved.step is not None and worker.run > saved.run:
+                self._groups[place] = replace(group, steps_lost=max(0, saved.step - step))
 
     def _decided(self, before: SupervisedJob, after: SupervisedJob, at: float) -> None:
         outcome = _outcome(before, after)
@@ -151,3 +166,8 @@ def _outcome(before: SupervisedJob, after: SupervisedJob) -> Outcome | None:
 
 def _answers(answer: Acknowledgement, group: Group) -> bool:
     return answer.run >= group.run and answer.generation >= group.generation
+
+
+def _forgotten(group: Group, job: SupervisedJob) -> Group:
+    """A later job may have the name, and says nothing of this one's steps."""
+    return replace(group, forgotten=True) if (group.job, group.uid) == (job.name, job.uid) else group

@@ -139,7 +139,8 @@ class GroupView:
 
     `decided_after_seconds`: from the first of its notices; None where none made it. `margin_seconds`: what was left
     until the first of its hosts would be gone when rank 0 had answered; below 0 is too late. `suspended_seconds` counts
-    while `suspended`, and stays afterwards. `step` is what rank 0 had saved.
+    while `suspended`, and stays afterwards. `step` is what rank 0 had saved; `steps_lost` what
+    the next run has to do again at least, None where nobody says it.
     """
 
     job: JobName
@@ -152,6 +153,7 @@ class GroupView:
     decided_after_seconds: float | None
     acknowledged: AcknowledgementKind | None
     step: int | None
+    steps_lost: int | None
     margin_seconds: float | None
     suspended: bool
     suspended_seconds: float | None

@@ -199,6 +199,7 @@ def _group(group: Group, now: float) -> GroupView:
         decided_after_seconds=None if group.noticed_at is None else max(0.0, group.at - group.noticed_at),
         acknowledged=None if answer is None else answer.kind,
         step=None if answer is None else answer.step,
+        steps_lost=group.steps_lost,
         margin_seconds=None if answer is None or group.deadline is None else group.deadline - answer.at,
         suspended=group.suspended_at is not None and not group.closed,
         suspended_seconds=None if group.suspended_at is None else max(0.0, until - group.suspended_at),

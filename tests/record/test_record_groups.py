@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -226,3 +227,38 @@ def test_a_second_stop_has_the_answers_to_itself() -> None:
     second, known = life.groups.all()
     assert (known.generation, known.acknowledgement, known.resumed_at) == (first.generation, None, T0 + 140)
     assert second.acknowledgement is not None
+
+
+def rank(number: int, run: int) -> Worker:
+    """A process of the job."""
+    return Worker("process", running_job().name, run, Host("n4"), number)
+
+
+def test_what_is_done_again_is_lost() -> None:
+    """Between what rank 0 had saved and what rank 0 of the next run says first; nobody else's word counts."""
+    life = stopped()
+    life.becomes(answered(life.job, step=41), 3.0)
+    life.decided(3.5)
+    for worker, step in ((rank(0, 1), 30), (rank(1, 2), 30), (rank(0, 2), None)):
+        life.groups.stepped(worker, step)
+        assert life.only().steps_lost is None
+    life.groups.stepped(rank(0, 2), 39)
+    life.groups.stepped(rank(0, 2), 45)
+    assert life.only().steps_lost == 2
+
+
+def test_a_run_that_goes_on_where_it_was_has_lost_nothing() -> None:
+    """Also where it has gone further by the time it says so."""
+    life = stopped()
+    life.becomes(answered(life.job, step=41), 3.0)
+    life.groups.stepped(rank(0, 2), 44)
+    assert life.only().steps_lost == 0
+
+
+def test_a_later_job_of_the_name_says_nothing_of_an_earlier_one() -> None:
+    """It begins at its own first step."""
+    life = stopped()
+    life.becomes(answered(life.job, step=41), 3.0)
+    life.groups.heard(JobForgotten(life.job, T0 + 9))
+    life.groups.stepped(rank(0, 2), 0)
+    assert life.only().steps_lost is None

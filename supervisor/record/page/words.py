@@ -63,14 +63,13 @@ def workers(job: JobView) -> str:
 
 
 def checkpoint(group: GroupView) -> str:
-    """Whether rank 0 has saved, up to which step, and how much time was left then."""
+    """Whether rank 0 has saved, up to which step, how much time was left then, and what was lost all the same."""
     if group.outcome is Outcome.SHRUNK:
         return "not needed"
     if group.acknowledged is None:
         return "not acknowledged"
-    step = "" if group.step is None else f" at step {group.step}"
-    margin = group.margin_seconds
-    done = _DONE[group.acknowledged]
-    if margin is None:
-        return f"{done}{step}"
-    return f"{done}{step}, {span(abs(margin))} {'too late' if margin < 0 else 'before the end'}"
+    told = _DONE[group.acknowledged] if group.step is None else f"{_DONE[group.acknowledged]} at step {group.step}"
+    margin, lost = group.margin_seconds, group.steps_lost
+    if margin is not None:
+        told += f", {span(abs(margin))} {'too late' if margin < 0 else 'before the end'}"
+    return told if lost is None else f"{told}; {lost} {'step' if lost == 1 else 'steps'} lost"
