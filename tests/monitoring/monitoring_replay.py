@@ -23,6 +23,7 @@ from charts.files import CHART
 from servicekit.address import Address
 from servicekit.clock import Clock
 from simulator.acts import Part, Wanted, acts
+from simulator.cloud.nodes import worker_pids
 from simulator.cloud.process import TooLate
 from simulator.cloud.schedule import Notice
 from simulator.cloud.trace import Node
@@ -141,7 +142,8 @@ async def _miss_a_deadline(one: World, heard: Receiver) -> None:
     nodes = [Node(node) for node in sorted((await one.status()).connected())]
     job = one.start_job(JobPlan(len(nodes), len(nodes), name="stuck", steps=10_000, step_seconds=0.2))
     await one.until_training(job, len(nodes))
-    stuck = [int(path.name) for node in nodes for path in one.places.pids(node).iterdir()]
+    ours = {left.pid for left in one.leftovers()}
+    stuck = [pid for node in nodes for pid in worker_pids(one.places, node) if pid in ours]
     _signal(stuck, signal.SIGSTOP)
     try:
         await one.play([Notice(0, nodes[-1], _LATE_LEAD, "late")])

@@ -10,7 +10,9 @@ import yaml  # type: ignore[import-untyped]  # Its stubs would be one more packa
 from charts.files import CHART
 from tests.monitoring.monitoring_programs import Program
 
-_TESTS = Path(__file__).parent / "alerts.test.yaml"
+_HERE = Path(__file__).parent
+_TESTS = _HERE / "alerts.test.yaml"
+_RECORDING_TESTS = _HERE / "recording.test.yaml"
 _RULES = sorted((CHART / "files" / "rules").glob("*.yaml"))
 _SECONDS = 60.0
 
@@ -26,6 +28,13 @@ def test_alerts_fire_when_they_should_and_at_no_other_time(programs: Mapping[Pro
     _promtool(programs, "test", "rules", str(_TESTS))
 
 
+def test_recording_rules_record_what_they_say(programs: Mapping[Program, Path]) -> None:
+    """Each of them, on made-up series."""
+    _promtool(programs, "test", "rules", str(_RECORDING_TESTS))
+    tried = {test["name"] for test in yaml.safe_load(_RECORDING_TESTS.read_text("utf-8"))["tests"]}
+    assert tried == _named("record")
+
+
 def test_every_alert_is_tried_both_ways() -> None:
     """In at least one test it fires, and in at least one it does not."""
     outcomes: dict[str, set[int]] = defaultdict(set)
@@ -33,14 +42,14 @@ def test_every_alert_is_tried_both_ways() -> None:
         for asked in test["promql_expr_test"]:
             assert f'"{test["name"]}"' in asked["expr"]
             outcomes[test["name"]].add(asked["exp_samples"][0]["value"])
-    assert set(outcomes) == _alerts()
+    assert set(outcomes) == _named("alert")
     assert all(seen == {0, 1} for seen in outcomes.values())
 
 
-def _alerts() -> set[str]:
+def _named(kind: str) -> set[str]:
     files = [yaml.safe_load(path.read_text("utf-8")) for path in _RULES]
     rules = [rule for each in files for group in each["groups"] for rule in group["rules"]]
-    return {rule["alert"] for rule in rules if "alert" in rule}
+    return {rule[kind] for rule in rules if kind in rule}
 
 
 def _promtool(programs: Mapping[Program, Path], *arguments: str) -> None:
