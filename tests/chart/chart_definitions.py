@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,17 @@ def definitions() -> Mapping[str, Any]:
     Raises:
         CannotBeHad: The message says why.
     """
+    return {each["spec"]["names"]["kind"]: _schema(each) for each in files()}
+
+
+def files() -> Sequence[Manifest]:
+    """The definitions themselves.
+
+    Raises:
+        CannotBeHad: As above.
+    """
     folder = _module() / _FOLDER
-    files = [yaml.safe_load((folder / f"monitoring.coreos.com_{kind}.yaml").read_bytes()) for kind in _KINDS]
-    return {each["spec"]["names"]["kind"]: _schema(each) for each in files}
+    return [yaml.safe_load((folder / f"monitoring.coreos.com_{kind}.yaml").read_bytes()) for kind in _KINDS]
 
 
 def _schema(definition: Manifest) -> Any:
