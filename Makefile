@@ -61,7 +61,7 @@ test-monitoring: $(INSTALLED) ## Check dashboards and rules, and a replay as a r
 	-@$(BIN)/python -m tests.monitoring.monitoring_programs >/dev/null
 	$(BIN)/python -m pytest tests/monitoring $(ARGS)
 
-dashboard-pictures: $(INSTALLED) ## Draw what the dashboards' queries return of a replay, to docs/pictures/
+dashboard-pictures: $(INSTALLED) ## Draw what the dashboards' queries return of a replay, to docs/images/
 	$(BIN)/python -m tests.monitoring.monitoring_pictures
 
 images: $(INSTALLED) ## Build both container images with buildah, and print their sizes (Debian, as root)

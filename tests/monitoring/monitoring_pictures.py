@@ -1,6 +1,6 @@
 """What every panel's queries return of a replay, drawn: no screenshot of Grafana's.
 
-Run as a module: plays the replay and writes a picture of each dashboard to docs/pictures/.
+Run as a module: plays the replay and writes a picture of each dashboard to docs/images/.
 """
 
 import io
@@ -19,7 +19,7 @@ from tests.monitoring.monitoring_programs import CannotBeHad, programs
 from tests.monitoring.monitoring_replay import Recording, recorded
 from tests.monitoring.monitoring_servers import Series
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+PICTURES = Path(__file__).parents[2] / "docs" / "images"
 _COLUMNS = 24
 _INCHES_A_CELL = (0.62, 0.34)
 _COLOURS = 128
