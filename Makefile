@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 3
+# Most of these tests wait, too. Each process has control planes of its own, some two gigabytes together.
+CLUSTER_WORKERS ?= 3
 INSTALLED := $(VENV)/.installed
 # By the system's certificates, as uv's own do not know an index behind a company's authority.
 LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
@@ -55,7 +57,7 @@ test-chart: $(INSTALLED) ## Render the chart in many ways and check all that com
 test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; skipped without Go (short form: ARGS='-m "brief or not long"')
 	-@$(BIN)/python tests/controlplane/controlplane_binaries.py >/dev/null
 	-@$(BIN)/python tests/controlplane/controlplane_binaries.py clients >/dev/null
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/controlplane $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal tests/controlplane $(ARGS)
 
 test-monitoring: $(INSTALLED) ## Check dashboards and rules, and a replay as a real Prometheus sees it; skipped where that cannot be had
 	-@$(BIN)/python -m tests.monitoring.monitoring_programs >/dev/null

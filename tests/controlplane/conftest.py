@@ -7,6 +7,7 @@ import pytest
 from tests.controlplane.controlplane_api import Api, client
 from tests.controlplane.controlplane_binaries import NoGo, Program, binaries
 from tests.controlplane.controlplane_namespace import Namespace, fresh_namespace
+from tests.controlplane.controlplane_order import dealt
 from tests.controlplane.controlplane_running import Cluster, ControlPlane, running
 from tests.controlplane.controlplane_shared import shared
 from tests.controlplane.store.store_cluster import Place, api_server, empty, place
@@ -67,6 +68,15 @@ def own_controlplane(programs: Mapping[Program, Path], tmp_path: Path) -> Iterat
     """A control plane for a test that harms it."""
     with running(programs, tmp_path / "controlplane") as plane:
         yield plane
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A long test that begins last is what everybody would wait for."""
+    long = [each for each in items if each.get_closest_marker("long")]
+    others = [each for each in items if not each.get_closest_marker("long")]
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = dealt(long, others, processes)
 
 
 @pytest.hookimpl(wrapper=True)

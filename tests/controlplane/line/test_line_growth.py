@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 _GROWS_SOON = {"JOB_SUPERVISOR_GROWTH_DELAY_SECONDS": "2"}
 
 
-@pytest.mark.brief
 async def test_four_that_resumed_as_two_are_four_again(line_plane: ControlPlane, tmp_path: Path) -> None:
     """Capacity returns, and they train on in the same run: no step is lost, no restart counted, nobody is stopped."""
     given = Given({**QUICK.supervisor, **_GROWS_SOON}, QUICK.agents)
