@@ -101,7 +101,7 @@ async def _demo(options: Options, console: Console) -> ExitCode:
     started = time.monotonic()
     with workplace("elastic-demo-", console) as place:
         try:
-            verdict = (await play(options.scene, place.root, console)).verdict
+            verdict = (await play(options.scene, place.root, console, invite=True)).verdict
         except (ProcessEnded, TooLate, ProcessesLeft) as error:
             say(console, f"FAILED: {error}")
             return ExitCode.FAILED

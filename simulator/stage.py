@@ -66,8 +66,8 @@ def faulty(fault: Fault | None) -> tuple[str, ...]:
     return () if fault is None else ("--fault", fault.value)
 
 
-async def play(scene: Scene, root: Path, console: Console) -> Played:
-    """Play a scene in an empty directory and judge it.
+async def play(scene: Scene, root: Path, console: Console, *, invite: bool = False) -> Played:
+    """Play a scene in an empty directory and judge it; `invite` people to look at the status page meanwhile.
 
     Raises:
         ProcessEnded: A process ended that should not have, or the job was done before the schedule.
@@ -77,6 +77,9 @@ async def play(scene: Scene, root: Path, console: Console) -> Played:
     present = scene.schedule.present
     say(console, f"Starting a supervisor and {len(present)} nodes with their agents")
     async with world(root, present, scene.mode, tls=scene.tls) as one, _shown(one, console):
+        if invite:
+            page, token = one.supervisor.endpoints.http, one.supervisor.tokens().viewer()
+            say(console, f"Status page: {page}/ with the token {token}")
         job = one.start_job(scene.job)
         await one.until_training(job, _first_workers(scene))
         await _replayed(one, job, scene)
