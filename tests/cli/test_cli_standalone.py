@@ -116,7 +116,7 @@ async def test_it_finds_the_supervisor_by_itself(served: Served, tmp_path: Path)
 
 async def test_in_the_pod_of_a_clusters_supervisor_it_asks_the_cluster(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
     """Whose data directory is there, and holds nothing of the jobs; an option that is typed still counts for more."""
-    asked = await run("status", JOB_SUPERVISOR_DATA_DIR=str(tmp_path), JOB_SUPERVISOR_STORE="kubernetes")
+    store = "kubernetes"
+    asked = await run("status", JOB_SUPERVISOR_DATA_DIR=str(tmp_path), JOB_SUPERVISOR_STORE=store)
     assert (asked.code, "no cluster to connect to" in asked.err) == (64, True)
-    told = await run("status", "--data-dir", tmp_path, JOB_SUPERVISOR_STORE="kubernetes")
-    assert told.code == 0
+    assert (await run("status", "--data-dir", tmp_path, JOB_SUPERVISOR_STORE=store)).code == 0

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from simulator.services import JobPlan
 from tests.cli.cli_running import Said, run
 from tests.controlplane.controlplane_credentials import write_kubeconfig
@@ -37,7 +39,7 @@ async def _user(here: Scene, name: str, directory: Path, rules: Sequence[Mapping
 
 
 async def test_drills_of_nodes_and_pods_are_held_with_ones_own_rights(here: Scene, tmp_path: Path) -> None:
-    """A node whose agent says that it is clear, an opted-in pod; each is shown, moved, and ended or over by itself."""
+    """A node whose agent says that it is clear, and an opted-in pod; each is shown, and ended."""
     whole = await _user(here, "cli-operator", tmp_path, [*VIEWS, *DRILLS])
     await here.node("n1")
     await here.pod("p", node="n1")
@@ -47,8 +49,10 @@ async def test_drills_of_nodes_and_pods_are_held_with_ones_own_rights(here: Scen
         assert "No supervised job is on node n1" in begun.out
         notice = await here.notice("n1", "simulated")
         assert notice["status"]["message"].startswith("A drill, held by ")
-        pod = await run("simulate", "pod/p", "-n", "default", "--lead", "15", "--yes", "--kubeconfig", whole)
+        pod = await run("simulate", "pod/p", "-n", "default", "--lead", "600", "--yes", "--kubeconfig", whole)
         assert pod.code == 0, pod.err
+        one = await run("simulate", "--end", "pod/p", "-n", "default", "--kubeconfig", whole)
+        assert (one.code, one.out) == (0, "The drill on pod default/p is ended.\n")
         await here.notice("default/p", "simulated", "withdrawn")
         shown = await run("status", "--kubeconfig", whole)
         assert shown.code == 0, shown.err
@@ -80,9 +84,8 @@ async def test_who_may_look_and_not_write_events_holds_no_drill(here: Scene, tmp
 
 
 async def test_what_cannot_be_drilled_is_said(here: Scene) -> None:
-    """Nothing of that name, a pod that nobody looks after, and a cluster where no supervisor runs."""
+    """Nothing of that name, and a pod that nobody looks after."""
     admin = here.place.plane.cluster.kubeconfig
-    await here.node("n1")
     await here.pod("plain", opted_in=False)
 
     async def tried(*subject: str) -> Said:
@@ -95,7 +98,13 @@ async def test_what_cannot_be_drilled_is_said(here: Scene) -> None:
     plain = await tried("pod/default/plain")
     assert plain.code == 64
     assert "is not opted in" in plain.err
-    alone = await tried("n1")
+
+
+@pytest.mark.long
+async def test_a_drill_that_no_supervisor_takes_in_says_so(here: Scene) -> None:
+    """After a while in which one would have; it asks whether one leads."""
+    await here.node("n1")
+    alone = await run("simulate", "n1", "--yes", "--kubeconfig", here.place.plane.cluster.kubeconfig)
     assert alone.code == 75
     assert "does one lead?" in alone.err
 
