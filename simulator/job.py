@@ -52,6 +52,7 @@ class Options:
     task: Task
     fault: Fault | None
     fault_step: int
+    say_steps: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +127,17 @@ class Script:
         if (saved := checkpoint.load(self.options.checkpoint)) is not None:
             state.params, state.step = saved
             self.events.write(Kind.CHECKPOINT_LOADED, run=self.run, step=state.step)
+            self._say(state)
 
     def _save(self, state: elastic.State) -> None:
         if (rank := elastic.rank()) == 0:
             checkpoint.save(self.options.checkpoint, state.params, state.step)
             self.events.write(Kind.CHECKPOINT_SAVED, run=self.run, step=state.step, rank=rank, host=self.host)
+            self._say(state)
+
+    def _say(self, state: elastic.State) -> None:
+        if self.options.say_steps:
+            kubeai.checkpoint_saved(state.step)
 
     def _notice(self, notice: kubeai.Notice) -> None:
         self.events.write(
@@ -151,6 +158,7 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
     option("--step-seconds", type=float, default=0.1, help="what a step takes at least (default 0.1)")
     parser.add_argument("--checkpoint", type=Path, required=True, help="file that is loaded at the start and saved to")
     option("--checkpoint-every", type=int, default=0, help="also save every N steps (default 0: never)")
+    parser.add_argument("--say-steps", action="store_true", help="tell the supervisor the step of each checkpoint")
     option("--shards", type=int, default=48, help="shards of a global batch (default 48)")
     option("--seed", type=int, default=1, help="of the data and the first parameters (default 1)")
     parser.add_argument("--fault", type=Fault, choices=list(Fault), help="damage one step, which the judge must notice")
@@ -164,6 +172,7 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
         task=Task(parsed.seed, parsed.shards),
         fault=parsed.fault,
         fault_step=parsed.steps // 2 if parsed.fault_step is None else parsed.fault_step,
+        say_steps=parsed.say_steps,
     )
 
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ async def _play(root: Path, server: Prometheus, heard: Receiver) -> Truth:
     async with world(root, scene.schedule.present, given=given) as one, _of_a_cluster() as other:
         following = asyncio.create_task(_follow(one, server, other), name="targets")
         try:
-            job = one.start_job(scene.job)
+            job = one.start_job(replace(scene.job, job_arguments=(*scene.job.job_arguments, "--say-steps")))
             await one.until_training(job, len(scene.schedule.present))
             await _stranger(one)
             await one.replay(scene.schedule)

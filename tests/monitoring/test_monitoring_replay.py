@@ -65,6 +65,13 @@ def test_a_number_is_the_replays_own(recording: Recording, panel: str, truth: Ca
     assert round(shown.points[-1][1]) == truth(recording.truth.verdict.figures)
 
 
+def test_the_steps_that_are_compared_were_said(recording: Recording) -> None:
+    """That none was lost is known from the step that rank 0 acknowledged, and the one that the next loaded."""
+    asked = 'job_supervisor_acknowledgements_total{kind="saved"}'
+    [said] = recording.prometheus.over(asked, recording.begin, recording.truth.ended, 1.0)
+    assert said.points[-1][1] == recording.truth.verdict.figures.suspensions > 0
+
+
 def test_bars_count_every_event_once(recording: Recording) -> None:
     """All points together are what happened, exactly; also where a series begins with its first event."""
     figures = recording.truth.verdict.figures
