@@ -11,6 +11,9 @@ from tests.cli.cli_running import Said, run
 from tests.controlplane.controlplane_credentials import write_kubeconfig
 from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene
 
+# Each asks by processes of its own, twenty and more: to begin with, and in the short form, too.
+pytestmark = [pytest.mark.long, pytest.mark.brief]
+
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _OURS = "job-supervisor.kube-ai.io"
 
