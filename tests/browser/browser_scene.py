@@ -19,6 +19,8 @@ async def signed_in(browser: Browser, served: Served, token: str | None = None, 
     page = await (await browser.new_context(**context)).new_page()
     page.set_default_timeout(_MILLISECONDS)
     await page.goto(served.peers.http + "/")
+    # The browser puts the cursor there when it has drawn the page, a moment after it was loaded.
+    await expect(page.get_by_label("Viewer token")).to_be_focused()
     await page.keyboard.insert_text(token or served.peers.tokens.viewer())
     await page.keyboard.press("Enter")
     await expect(page.locator("#content")).to_be_attached()
