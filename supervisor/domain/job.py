@@ -179,6 +179,13 @@ class SupervisedJob:
         return self.observed.result is not None
 
     @property
+    def workers(self) -> frozenset[Host]:
+        """The hosts that the run which goes on has and is to keep; none while none does."""
+        if self.over or not self.observed.running:
+            return frozenset()
+        return (self.decision.hosts & self.observed.hosts) - self.decision.exclusions
+
+    @property
     def own_hosts(self) -> frozenset[Host]:
         """Every host whose notice concerns the job: what it was given, its launcher, and all that its operator made."""
         hosts = self.decision.hosts | self.observed.hosts if self.spec.operated else self.decision.hosts

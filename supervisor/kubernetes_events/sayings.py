@@ -4,13 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.kubernetes_events.saying import EXCLUDED, OF_JOBS, OF_NOTICES, About, Rank, Saying
 from supervisor.record.journal import Change, JobChanged, NoticeChanged
+from supervisor.record.meaning import LIVE
 from supervisor.store.sentences import sentence
-
-_LIVE = frozenset({Phase.RUNNING, Phase.SHRINKING, Phase.RESUMING})
 
 
 class Objects(Protocol):
@@ -71,5 +70,5 @@ def _is_notable(before: SupervisedJob, after: SupervisedJob) -> bool:
     """Where the job stands, whom a run leaves out, or how many it asks for; the sentence alone is no news."""
     old, new = before.decision, after.decision
     asked = new.growing is not None and new.growing != old.growing
-    others = new.phase in _LIVE and new.exclusions != old.exclusions and new.reason != old.reason
+    others = new.phase in LIVE and new.exclusions != old.exclusions and new.reason != old.reason
     return new.phase is not old.phase or asked or others

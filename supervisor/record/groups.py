@@ -12,6 +12,7 @@ from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.record.journal import Change, JobChanged, JobForgotten
+from supervisor.record.meaning import is_stopped
 
 MOST_GROUPS = 50
 
@@ -20,9 +21,6 @@ Noticed = Callable[[JobName], Mapping[Host, ReclaimNotice]]
 
 _OVER = frozenset({Phase.RUNNING, Phase.SHRINKING, Phase.TIMED_OUT, Phase.FINISHED})
 """Phases in which a job is not suspended any more; one that tries to resume still is."""
-
-
-_LIVE = frozenset({Phase.RUNNING, Phase.SHRINKING, Phase.RESUMING})
 
 
 class Outcome(StrEnum):
@@ -156,10 +154,8 @@ class Groups:
 
 
 def _outcome(before: SupervisedJob, after: SupervisedJob) -> Outcome | None:
-    """What one decision newly did; two that became durable together are heard of as one."""
-    was, now = before.decision.phase, after.decision.phase
-    # A resume that fails is suspended again, and nothing was stopped.
-    if (was in _LIVE and now is Phase.STOPPING) or (was in _LIVE - {Phase.RESUMING} and now is Phase.SUSPENDED):
+    """What a change newly did; a stop counts for more than the hosts that it leaves out."""
+    if is_stopped(before, after):
         return Outcome.STOPPED
     return Outcome.SHRUNK if after.decision.exclusions - before.decision.exclusions else None
 

@@ -125,7 +125,7 @@ def _host(host: Host, each: JobSeen, seen: Seen) -> HostView:
     return HostView(
         host=host,
         node=node,
-        worker=job.observed.running and host in job.decision.hosts and host not in job.decision.exclusions,
+        worker=host in job.workers,
         launcher=host == job.spec.launcher_host,
         excluded=host in job.decision.exclusions,
         notice=None if notice is None else notice.id,

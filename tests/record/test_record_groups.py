@@ -141,7 +141,7 @@ def test_a_try_that_fails_is_no_group() -> None:
     job = suspended_job()
     resuming = replace(job, decision=replace(job.decision, phase=Phase.RESUMING))
     life = Life(resuming)
-    life.becomes(job, 5.0)
+    life.becomes(replace(job, decision=replace(job.decision, failed_resumes=job.decision.failed_resumes + 1)), 5.0)
     assert life.groups.all() == ()
 
 

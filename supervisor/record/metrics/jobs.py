@@ -7,10 +7,9 @@ from supervisor.decide.situation import Situation, View
 from supervisor.decide.stopping import answers, breaks_at
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, Stop, SupervisedJob
 from supervisor.record.journal import Change, JobChanged
+from supervisor.record.meaning import SUSPENDED, is_stopped, is_suspended
 from supervisor.record.measures import Noticed
 
-_LIVE = (Phase.RUNNING, Phase.SHRINKING, Phase.RESUMING)
-_SUSPENDED = (Phase.SUSPENDED, Phase.RESUMING)
 _CHECKPOINTS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 _MARGINS = (0, 1, 2, 5, 10, 20, 30, 60, 120, 180, 300)
 """None below 0: a sum that can fall looks like a restart to Prometheus."""
@@ -88,7 +87,7 @@ class JobMetrics:
             self._suspensions.inc()
             if _ran_out_of_time(before, after):
                 self._late.inc()
-        if after.decision.phase is Phase.RUNNING and before.decision.phase in _SUSPENDED:
+        if after.decision.phase is Phase.RUNNING and before.decision.phase in SUSPENDED:
             self._resumes.inc()
         if after.decision.phase is Phase.TIMED_OUT:
             self._timeouts.inc()
@@ -109,24 +108,6 @@ class JobMetrics:
         self._margin.observe(max(0.0, end - answer.at))
         if answer.at > end:
             self._late.inc()
-
-
-def is_stopped(before: SupervisedJob, after: SupervisedJob) -> bool:
-    """Whether a STOP was decided; a run that had ended by then is suspended in the same breath."""
-    if after.decision.phase is Phase.STOPPING:
-        return before.decision.phase is not Phase.STOPPING
-    return before.decision.phase in _LIVE and is_suspended(before, after)
-
-
-def is_suspended(before: SupervisedJob, after: SupervisedJob) -> bool:
-    """Whether a STOP has ended in a suspension; a resume that is given up is none, the job was suspended before it.
-
-    Two decisions that came together are heard of as one: the job may resume already.
-    """
-    was, now = before.decision, after.decision
-    if was.phase not in {Phase.STOPPING, *_LIVE} or now.phase not in _SUSPENDED or was.phase is now.phase:
-        return False
-    return now.failed_resumes == was.failed_resumes
 
 
 def _is_answered(job: SupervisedJob, stop: Stop) -> bool:

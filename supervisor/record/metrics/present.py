@@ -101,12 +101,9 @@ class Present(Collector):
     def _coverage(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
         workers = without_agent = without_stream = 0
         for job in jobs:
-            if job.over or not job.observed.running:
-                continue
-            hosts = (job.decision.hosts & job.observed.hosts) - job.decision.exclusions
-            workers += len(hosts)
-            without_agent += sum(not self._sight.agents.connected(node) for node in self._nodes(job.name, hosts))
-            without_stream += len(hosts - self._sight.processes.hosts(job.name))
+            workers += len(job.workers)
+            without_agent += sum(not self._sight.agents.connected(node) for node in self._nodes(job.name, job.workers))
+            without_stream += len(job.workers - self._sight.processes.hosts(job.name))
         missing = {("agent",): without_agent, ("stream",): without_stream}
         yield _one("workers", "Hosts of running jobs.", workers)
         yield _gauge(
