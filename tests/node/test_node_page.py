@@ -14,7 +14,7 @@ from tests.node.node_world import TRAIN, World, training_job
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 _JOB = "resnet"
 _LEAD_SECONDS = 60.0
-_DRILL = "kubectl create --raw"
+_DRILL = "kubectl -n arena-system exec"
 
 
 async def test_the_commands_of_the_install_page_lead_to_a_protected_job(here: World) -> None:
