@@ -1,7 +1,7 @@
 """The last groups of reclaims: what was decided about each, how fast, and what it cost."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -12,12 +12,9 @@ from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.record.journal import Change, JobChanged, JobForgotten
-from supervisor.record.meaning import is_stopped
+from supervisor.record.meaning import Noticed, is_stopped
 
 MOST_GROUPS = 50
-
-Noticed = Callable[[JobName], Mapping[Host, ReclaimNotice]]
-"""A job's noticed hosts now, each with its most urgent notice."""
 
 _OVER = frozenset({Phase.RUNNING, Phase.SHRINKING, Phase.TIMED_OUT, Phase.FINISHED})
 """Phases in which a job is not suspended any more; one that tries to resume still is."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from supervisor.domain.job import SupervisedJob
 from supervisor.record.groups import Groups
-from supervisor.record.measures import Noticed, Sight
+from supervisor.record.meaning import Noticed
+from supervisor.record.measures import Sight
 from supervisor.record.phases import Phases
 from supervisor.record.values import LeaderView
 from supervisor.record.view import JobSeen, Seen

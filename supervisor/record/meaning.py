@@ -1,6 +1,13 @@
 """What a change of a job means, said once for all who count, keep or show it. Pure."""
 
+from collections.abc import Callable, Mapping
+
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.notice import ReclaimNotice
+
+Noticed = Callable[[JobName], Mapping[Host, ReclaimNotice]]
+"""The hosts that a job must not use now, each by its most urgent notice."""
 
 LIVE = frozenset({Phase.RUNNING, Phase.SHRINKING, Phase.RESUMING})
 SUSPENDED = frozenset({Phase.SUSPENDED, Phase.RESUMING})

@@ -7,17 +7,15 @@ from typing import Protocol
 from supervisor.decide.policy import Policy
 from supervisor.domain.directive import Directive, Worker
 from supervisor.domain.ids import Host, JobName, Source
-from supervisor.domain.notice import ReclaimNotice, Subject
+from supervisor.domain.notice import Subject
 from supervisor.domain.placement import Placement
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
 from supervisor.presence import Agents
 from supervisor.record.journal import Listener
+from supervisor.record.meaning import Noticed
 from supervisor.store.interface import Snapshot
 from supervisor.unconfirmed import Unconfirmed
-
-Noticed = Callable[[JobName], Mapping[Host, ReclaimNotice]]
-"""The hosts that a job must not use, each by its most urgent notice."""
 
 Placements = Callable[[JobName], Mapping[Host, Placement] | None]
 """Where a job's hosts are; None for one whose hosts are nodes."""

@@ -7,8 +7,7 @@ from supervisor.decide.situation import Situation, View
 from supervisor.decide.stopping import answers, breaks_at
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, Stop, SupervisedJob
 from supervisor.record.journal import Change, JobChanged
-from supervisor.record.meaning import SUSPENDED, is_stopped, is_suspended
-from supervisor.record.measures import Noticed
+from supervisor.record.meaning import SUSPENDED, Noticed, is_stopped, is_suspended
 
 _CHECKPOINTS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 _MARGINS = (0, 1, 2, 5, 10, 20, 30, 60, 120, 180, 300)

@@ -16,8 +16,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.record.journal import Change, JobChanged, JobForgotten
-from supervisor.record.meaning import is_stopped
-from supervisor.record.measures import Noticed
+from supervisor.record.meaning import Noticed, is_stopped
 
 _LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 1.25, 1.5, 2, 3, 5, 10, 30, 60, 300)
 _MOST_UNHEARD = 16
