@@ -5,8 +5,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import TextIO
 
 import msgspec
 
@@ -73,17 +74,17 @@ def _show(view: View, given: argparse.Namespace) -> None:
         return
     if given.watch and sys.stdout.isatty():
         sys.stdout.write(_CLEAR)
-    _say("\n".join(overview(view)) + ("\n" if given.watch else ""))
+    _say(*overview(view), *([""] if given.watch else []))
 
 
 async def _explain(place: Place, given: argparse.Namespace) -> ExitCode:
     view = await place.look()
     job = _one(list(view.find(given.job)), given.job)
     if given.output == "json":
-        notices = [notice for key, notice in view.by_id.items() if key in {host.notice for host in job.host_states}]
+        notices = [notice for key, notice in view.by_id.items() if key in {host.notice for host in view.hosts_of(job)}]
         _say(_json({"job": job, "notices": notices, "unseen": view.unseen}))
     else:
-        _say("\n".join(explain(job, view)))
+        _say(*explain(job, view))
     return ExitCode.DONE
 
 
@@ -151,14 +152,17 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(printable(text) + "\n")
-    sys.stdout.flush()
+def _say(*lines: str) -> None:
+    _write(sys.stdout, lines)
 
 
-def _complain(text: str) -> None:
-    sys.stderr.write(printable(text) + "\n")
-    sys.stderr.flush()
+def _complain(line: str) -> None:
+    _write(sys.stderr, [line])
+
+
+def _write(stream: TextIO, lines: Iterable[str]) -> None:
+    stream.write("".join(printable(line) + "\n" for line in lines))
+    stream.flush()
 
 
 if __name__ == "__main__":

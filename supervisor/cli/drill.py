@@ -15,7 +15,6 @@ _SETTLING_SECONDS = 180.0
 """After the drill: a job that was suspended has to find capacity again, and to start."""
 
 _AT_REST = ("Running", "Finished", "TimedOut")
-_OVER = ("Finished", "TimedOut")
 
 Say = Callable[[str], None]
 Courses = dict[str, list[str]]
@@ -24,7 +23,7 @@ Courses = dict[str, list[str]]
 
 def consequences(subject: Subject, view: View) -> list[str]:
     """What the drill will do, in sentences, for whoever has to confirm it."""
-    jobs = [job for job in view.concerned(subject.kind, subject.name) if job.phase not in _OVER]
+    jobs = [job for job in view.concerned(subject.kind, subject.name) if not job.over]
     if not jobs:
         return [f"No supervised job is on {subject.kind} {subject.name}: nothing but the notice will be seen."]
     return [_consequence(job, view.hosts_on(job, subject.kind, subject.name)) for job in jobs]

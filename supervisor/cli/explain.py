@@ -6,20 +6,27 @@ from supervisor.cli.text import duration, listed
 from supervisor.cli.view import Acknowledgement, Host, Job, Notice, View
 
 _MOST_NAMES = 5
-_OVER = ("Finished", "TimedOut")
-_STOPPED = ("Waiting", "Suspended", *_OVER)
+_WAITS = ("Waiting", "Suspended")
 
 
 def explain(job: Job, view: View) -> list[str]:
     """Lines for people; those that belong to the one before are indented."""
-    return [*_standing(job), *_noticed(job, view), *_ahead(job), *_covered(job), *_unseen(job, view)]
+    return [
+        *_standing(job),
+        *_usable(job, view),
+        *_noticed(job, view),
+        *_ahead(job),
+        *_covered(job),
+        *_unseen(job, view),
+    ]
 
 
 def _standing(job: Job) -> Iterator[str]:
     since = "" if job.since_seconds is None else f" for {duration(job.since_seconds)}"
     yield f"{job.job} is {job.phase}{since}."
-    yield f"  Why: {job.reason}"
-    if job.phase in _OVER:
+    # What a suspended job waits for is said below: this is why it was stopped.
+    yield f"  {'Last decision' if job.phase == 'Suspended' else 'Why'}: {job.reason}"
+    if job.over:
         return
     asked = f"between {job.min_workers} and {job.max_workers}"
     if job.running:
@@ -38,9 +45,24 @@ def _answered(answer: Acknowledgement) -> str:
     return f"When it was last told to stop, rank 0 of run {answer.run} {did}{step}{ago}."
 
 
+def _usable(job: Job, view: View) -> Iterator[str]:
+    """Which of the listed hosts a job that waits could start on, and what the others lack."""
+    hosts = view.hosts_of(job)
+    if job.phase not in _WAITS or not hosts or any(host.agent is None for host in hosts):
+        return
+    silent = [host.host for host in hosts if not host.agent]
+    noticed = [host.host for host in hosts if host.agent and host.notice is not None]
+    usable = len(hosts) - len(silent) - len(noticed)
+    yield f"  {usable} of its {_count(len(hosts), 'host')} {'is' if usable == 1 else 'are'} connected without a notice."
+    if noticed:
+        yield f"  With a notice: {_names(noticed)}."
+    if silent:
+        yield f"  No agent is connected: {_names(silent)}."
+
+
 def _noticed(job: Job, view: View) -> Iterator[str]:
     known = view.by_id
-    found = [(host, known.get(host.notice)) for host in job.host_states if host.notice is not None]
+    found = [(host, known.get(host.notice)) for host in view.hosts_of(job) if host.notice is not None]
     if not found:
         yield "None of its hosts has a notice."
         return
@@ -61,7 +83,7 @@ def _going(host: Host, notice: Notice | None) -> str:
 
 def _ahead(job: Job) -> Iterator[str]:
     if not job.prospects:
-        nothing = "It is over." if job.phase in _OVER else "It goes on."
+        nothing = "It is over." if job.over else "It goes on."
         yield f"Next: {nothing}"
         return
     yield "Next:"
@@ -75,7 +97,12 @@ def _ahead(job: Job) -> Iterator[str]:
 def _covered(job: Job) -> Iterator[str]:
     """Whether a reclaim would be heard of, and whether whoever has to act would hear it."""
     workers = [host for host in job.host_states if host.worker]
-    if job.phase in _STOPPED or not workers or any(host.agent is None or host.stream is None for host in workers):
+    if (
+        job.phase in _WAITS
+        or job.over
+        or not workers
+        or any(host.agent is None or host.stream is None for host in workers)
+    ):
         return
     silent = [host.host for host in workers if not host.agent]
     deaf = [host.host for host in workers if not host.stream]
@@ -90,7 +117,7 @@ def _covered(job: Job) -> Iterator[str]:
 
 
 def _unseen(job: Job, view: View) -> Sequence[str]:
-    return [] if job.phase in _OVER else [f"Not seen: {each}" for each in view.unseen]
+    return [] if job.over else [f"Not seen: {each}" for each in view.unseen]
 
 
 def _names(names: Sequence[str]) -> str:

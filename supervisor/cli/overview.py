@@ -22,20 +22,28 @@ def _jobs(view: View) -> list[str]:
 
 def _job(job: Job) -> tuple[str, ...]:
     numbers = (job.run, len(job.workers), len(job.exclusions), job.min_workers, job.max_workers)
-    return (job.job, job.phase, *map(str, numbers), job.reason)
+    return (job.job, job.phase, *map(str, numbers), _reason(job))
+
+
+def _reason(job: Job) -> str:
+    """Why it is in its phase; of a suspended job, what it waits for: its reason says why it was stopped."""
+    if job.phase != "Suspended" or not job.prospects:
+        return job.reason
+    return f"{job.prospects[0].what[:1].upper()}{job.prospects[0].what[1:]}."
 
 
 def _notices(view: View) -> list[str]:
-    active = [notice for notice in view.notices if notice.active]
+    active = [notice for notice in view.by_id.values() if notice.active]
     if not active:
-        return ["Nothing will be reclaimed, as far as anybody has said."]
+        return ["No reclaim notices."]
     active.sort(key=lambda notice: (notice.seconds_left is None, notice.seconds_left or 0.0, notice.subject))
-    return table(("GOES", "LEFT", "SAYS", "JOBS", "MESSAGE"), (_notice(notice) for notice in active))
+    return table(("GOES", "LEFT", "SAYS", "JOBS", "MESSAGE"), (_notice(notice, view) for notice in active))
 
 
-def _notice(notice: Notice) -> tuple[str, ...]:
+def _notice(notice: Notice, view: View) -> tuple[str, ...]:
     left = "unknown" if notice.seconds_left is None else duration(notice.seconds_left)
     source = f"{notice.source} (a drill)" if notice.drill else notice.source
+    source = f"{source} (not stored yet)" if view.is_unconfirmed(notice) else source
     return (f"{notice.kind}/{notice.subject}", left, source, ",".join(notice.jobs) or "-", notice.message)
 
 

@@ -28,6 +28,6 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1] if names else "") if part)
 
 
-def printable(text: str) -> str:
-    """What somebody else wrote must not command the terminal of whoever reads it."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+def printable(line: str) -> str:
+    """One line that may quote a peer, without anything that a terminal would obey; a newline would forge a row."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)

@@ -3,11 +3,11 @@
 Times are seconds from or until the moment of the view. None stands for what cannot be seen from where one looks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import msgspec
 
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import STANDALONE, JobName, kind_of
 from supervisor.domain.notice import SIMULATED, NoticeState, SubjectKind
 
 
@@ -42,7 +42,10 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One job; `seconds_left` is until the first of its noticed hosts is gone."""
+    """One job; `seconds_left` is until the first of its noticed hosts is gone.
+
+    `hosts` is the list of its launcher or operator, and `host_states` are those that it holds: none while it waits.
+    """
 
     job: JobName
     phase: str
@@ -54,11 +57,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     min_workers: int
     max_workers: int
     requested_workers: int = 0
+    hosts: list[str] = []
     since_seconds: float | None = None
     seconds_left: float | None = None
     acknowledgement: Acknowledgement | None = None
     host_states: list[Host] = []
     prospects: list[Prospect] = []
+
+    @property
+    def over(self) -> bool:
+        """Nothing will be done to it any more."""
+        return self.phase in ("Finished", "TimedOut")
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,11 +102,15 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything at one moment; `now` is Unix seconds. `unseen` says in sentences what cannot be seen from here."""
+    """Everything at one moment; `now` is Unix seconds. `unseen` says in sentences what cannot be seen from here.
+
+    `unconfirmed` notices are announced and not stored yet, as while the supervisor cannot write.
+    """
 
     now: float
     jobs: list[Job]
     notices: list[Notice]
+    unconfirmed: list[Notice] = []
     agents: list[Agent] | None = None
     unseen: list[str] = []
 
@@ -108,8 +121,20 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_id(self) -> Mapping[str, Notice]:
-        """The notices."""
-        return {notice.id: notice for notice in self.notices}
+        """The notices; an unconfirmed one is newer than a stored one of the same id."""
+        return {notice.id: notice for notice in (*self.notices, *self.unconfirmed)}
+
+    def hosts_of(self, job: Job) -> list[Host]:
+        """The hosts that it holds; where it holds none, the nodes that the list of its launcher names."""
+        if job.host_states or job.over or kind_of(job.job) != STANDALONE:
+            return job.host_states
+        noticed = {notice.subject: notice for notice in self.by_id.values() if notice.active}
+        agents = None if self.agents is None else {agent.node for agent in self.agents if agent.connected}
+        return [_listed(host, noticed.get(host), agents) for host in job.hosts]
+
+    def is_unconfirmed(self, notice: Notice) -> bool:
+        """Whether it is not stored yet."""
+        return any(notice is each for each in self.unconfirmed)
 
     def concerned(self, kind: SubjectKind, subject: str) -> list[Job]:
         """The jobs that have a host on that node, or that pod for one."""
@@ -125,6 +150,16 @@ def _short(name: JobName) -> tuple[str, ...]:
     namespace, slash, resource = name.partition("/")
     bare = resource.partition(".")[2]
     return (f"{namespace}/{bare}", bare) if slash else ()
+
+
+def _listed(host: str, notice: Notice | None, agents: Container[str] | None) -> Host:
+    return Host(
+        host=host,
+        node=host,
+        notice=None if notice is None else notice.id,
+        seconds_left=None if notice is None else notice.seconds_left,
+        agent=None if agents is None else host in agents,
+    )
 
 
 def _is_on(host: Host, job: Job, kind: SubjectKind, subject: str) -> bool:

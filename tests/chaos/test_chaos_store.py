@@ -13,6 +13,7 @@ import pytest
 from supervisor.serving import ENDPOINTS_FILE
 from supervisor.startup import STORE_FILE
 from tests.chaos.chaos_service import Life, life, status
+from tests.cli.cli_running import run
 from tests.supervisor.serving import Refusal, durable, noticed, until
 
 
@@ -61,6 +62,11 @@ async def test_a_full_disk_holds_everything_up_and_loses_nothing(disk: Path) -> 
             during = await status(peers)
             assert [durable(job) for job in during["jobs"]] == [durable(job) for job in before["jobs"]]
             assert during["notices"] == []
+            said = await run("status", "--data-dir", disk)
+            (row,) = [line for line in said.out.splitlines() if line.startswith("node/n2")]
+            assert "(not stored yet)" in row
+            shown = (await run("status", "--data-dir", disk, "-o", "json")).json
+            assert [notice["subject"] for notice in shown["unconfirmed"]] == ["n2"]
         await launcher.reports(restarts=1)
         await doomed.acknowledged(1)
         assert one.process.poll() is None

@@ -29,7 +29,7 @@ async def test_status_where_there_is_nothing_says_so(served: Served, tmp_path: P
     """And does not print empty tables."""
     said = await run("status", "--data-dir", tmp_path)
     assert said.out.splitlines()[0] == "No job is known."
-    assert "Nothing will be reclaimed" in said.out
+    assert said.out.splitlines()[2] == "No reclaim notices."
 
 
 async def test_status_for_programs(served: Served, tmp_path: Path) -> None:
@@ -82,8 +82,30 @@ async def test_explain_says_what_a_waiting_job_waits_for(served: Served, tmp_pat
     await served.peers.launcher("resnet", ["n1", "n2"], max_wait_seconds=3600)
     said = await run("explain", "resnet", "--data-dir", tmp_path)
     assert "resnet is Waiting" in said.out
+    assert "1 of its 2 hosts is connected without a notice.\n  No agent is connected: n2.\n" in said.out
     assert "It starts when at least 2 of its hosts are connected without a notice, and not another job's." in said.out
     assert "In 1 h: it times out and is not started again" in said.out or "In 59 min" in said.out
+
+
+async def test_explain_says_what_a_suspended_job_waits_for(served: Served, tmp_path: Path) -> None:
+    """Its hosts are not its own any more, and their notices keep it from resuming; why it was stopped is the past."""
+    agents = await served.peers.agents(["n1", "n2", "n3"])
+    launcher, order = await served.peers.running("resnet", ["n1", "n2"])
+    process = await served.peers.process(order["token"], "n1", 0)
+    await agents["n2"].notices("n2", left=300.0)
+    stop = await process.lines.matching(type="directive", directive="STOP")
+    await process.reports("saved", stop, step=7)
+    waits = await launcher.lines.matching(order="wait")
+    await launcher.reports(applied=waits["generation"], running=False, exit_code=0)
+    await until(lambda: not served.job("resnet").decision.hosts)
+    said = await run("explain", "resnet", "--data-dir", tmp_path)
+    text = said.out
+    assert "  Last decision: n2 will be reclaimed, says metadata; 1 hosts would be left and 2 are needed" in text
+    assert "  1 of its 2 hosts is connected without a notice.\n  With a notice: n2.\n" in text
+    assert "1 of its hosts will be gone:\n  n2 in " in text
+    assert "Next:\n  It resumes when at least 2 of its hosts are connected without a notice" in text
+    job = (await run("status", "--data-dir", tmp_path)).out.splitlines()[1]
+    assert "It resumes when at least 2 of its hosts are connected without a notice" in job
 
 
 async def test_explain_for_programs(served: Served, tmp_path: Path) -> None:

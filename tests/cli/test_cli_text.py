@@ -8,7 +8,7 @@ from supervisor.cli.drill import consequences
 from supervisor.cli.explain import explain
 from supervisor.cli.overview import overview
 from supervisor.cli.place import Subject
-from supervisor.cli.text import duration, listed, table
+from supervisor.cli.text import duration, listed, printable, table
 from supervisor.cli.view import Host, Job, Notice, View
 from supervisor.domain.ids import JobName
 from supervisor.domain.notice import NoticeState, SubjectKind
@@ -73,6 +73,25 @@ def test_columns_are_as_wide_as_what_is_in_them() -> None:
 def test_names_are_listed(names: list[str], text: str) -> None:
     """As one would say them."""
     assert listed(names) == text
+
+
+@pytest.mark.parametrize("letter", ["\n", "\r", "\x1b", "\x9b", "\t", "\u2028", "\u202e", "\x00"])
+def test_no_line_of_a_peer_is_more_than_a_line(letter: str) -> None:
+    """Nothing that a terminal would obey, and no row that nobody wrote."""
+    assert printable(f"x{letter}FAKE") == "x\N{REPLACEMENT CHARACTER}FAKE"
+
+
+def test_what_is_not_stored_yet_is_listed_and_says_so() -> None:
+    """It is newer than what is stored under the same id."""
+    stored = Notice(id="a", source="aliyun", subject="n1", state=NoticeState.ACTIVE, seconds_left=90.0)
+    waiting = Notice(id="a", source="aliyun", subject="n1", state=NoticeState.ACTIVE, seconds_left=30.0)
+    other = Notice(id="b", source="aws", subject="n2", state=NoticeState.ACTIVE)
+    rows = overview(_view(notices=[stored], unconfirmed=[waiting, other]))[3:5]
+    assert [row.split()[:4] for row in rows] == [
+        ["node/n1", "30", "s", "aliyun"],
+        ["node/n2", "unknown", "aws", "(not"],
+    ]
+    assert all("(not stored yet)" in row for row in rows)
 
 
 def test_a_job_is_found_by_what_people_call_it() -> None:
