@@ -19,13 +19,18 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is certain that only this machine is meant: names other than `localhost` are not resolved."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        """See `is_loopback`."""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it is certain that only this machine is meant: names other than `localhost` are not resolved."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse(text: str) -> Address:

@@ -20,6 +20,7 @@ from servicekit.kubernetes.errors import (
     NotThereError,
     RefusedError,
 )
+from servicekit.unreached import why_unreached
 
 _MOST_AT_ONCE = 32
 """Requests under way: far below what the API server gives one user a turn for (flow control: some hundreds)."""
@@ -170,7 +171,7 @@ class ApiServer:
         except aiohttp.WSServerHandshakeError as error:
             raise refusal(error.status, b"") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ApiUnavailableError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+            raise self._unavailable(error) from error
 
     @asynccontextmanager
     async def _sent(self, call: Call, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -198,7 +199,12 @@ class ApiServer:
                 with _aborted_unless_finished(response):
                     yield response
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ApiUnavailableError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> ApiUnavailableError:
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return ApiUnavailableError(f"cannot connect to {self._access.url}: {why_unreached(error)}")
+        return ApiUnavailableError(f"{type(error).__name__}: {error}".rstrip(": "))
 
 
 def _kept_alive(address: aiohttp.AddrInfoType) -> socket.socket:

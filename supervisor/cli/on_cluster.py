@@ -56,6 +56,8 @@ _TAKEN_IN_SECONDS = 15.0
 """A supervisor needs well under one; a new leader some seconds."""
 _LOOK_SECONDS = 0.25
 
+_HINT = "Name a supervisor with --address or --data-dir, or a cluster with --kubeconfig or KUBECONFIG."
+
 _STREAMS = (
     "which agents and processes are connected: only the supervisor that leads knows that, and tells it with a token of "
     "its own (--address, --token-file)."
@@ -112,7 +114,7 @@ class Cluster:
         try:
             server = await ApiServer.connect(kubeconfig, _CALL_SECONDS)
         except ConfigurationError as error:
-            raise UsageError(f"There is {error}.") from error
+            raise UsageError(f"There is {error}. {_HINT}") from error
         try:
             yield cls(server, namespace)
         finally:

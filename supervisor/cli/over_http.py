@@ -9,7 +9,10 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 import msgspec
+from yarl import URL
 
+from servicekit.address import is_loopback
+from servicekit.unreached import why_unreached
 from supervisor.cli.errors import (
     CliError,
     DeniedError,
@@ -60,7 +63,7 @@ class Address:
     """A supervisor's `http://…` or `https://…`, and the CAs to trust (PEM), None for those of this machine.
 
     Raises:
-        UsageError: It is no such address, or no such file.
+        UsageError: It is no such address, or plain HTTP to another machine.
     """
 
     url: str
@@ -69,6 +72,12 @@ class Address:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise UsageError(f"{self.url!r} is no address: it begins with http:// or https://.")
+        try:
+            where = URL(self.url)  # What aiohttp connects to: another parser might find another host.
+        except ValueError as error:
+            raise UsageError(f"{self.url!r} is no address: {error}.") from error
+        if where.scheme == "http" and not is_loopback(where.host or ""):
+            raise UsageError("--address: beyond this machine only https, as the token travels with every call.")
 
     def trusted(self) -> ssl.SSLContext:
         """For a connection.
@@ -123,7 +132,8 @@ class Supervisor:
         url = self._address.url.rstrip("/") + path
         headers = {"Authorization": f"Bearer {self._token()}"}
         try:
-            async with self._session.request(method, url, headers=headers, json=body) as answer:
+            # A supervisor sends nobody elsewhere, and the token is for nobody else.
+            async with self._session.request(method, url, headers=headers, json=body, allow_redirects=False) as answer:
                 data = await answer.read()
                 if not answer.ok:
                     raise _refused(answer.status, data)
@@ -150,7 +160,7 @@ class Supervisor:
             case aiohttp.InvalidURL():
                 return UsageError(f"{url!r} is no address.")
             case _:
-                return UnreachableError(f"No supervisor answers at {url}: {error}.")
+                return UnreachableError(f"No supervisor answers at {url}: {why_unreached(error)}.")
 
 
 def _refused(status: int, data: bytes) -> CliError:

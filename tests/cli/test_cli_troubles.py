@@ -26,8 +26,7 @@ async def test_the_supervisor_does_not_serve_any_more(served: Served, tmp_path: 
     await served.stop()
     said = await run("status", "--data-dir", tmp_path)
     assert said.code == 69
-    assert said.err.startswith(f"No supervisor answers at {served.peers.http}")
-    assert "Traceback" not in said.err
+    assert said.err == f"No supervisor answers at {served.peers.http}: Connection refused.\n"
 
 
 async def test_a_wrong_token(served: Served, tmp_path: Path) -> None:
@@ -129,6 +128,29 @@ async def test_what_somebody_else_says_commands_no_terminal(tmp_path: Path) -> N
     assert not {"\x1b", "\r", "\x9b"} & set(said.err)
 
 
+async def test_what_somebody_else_says_forges_no_row(tmp_path: Path) -> None:
+    """The message of one notice is one row of the table, whatever newlines are in it."""
+    notice = {
+        "id": "a",
+        "source": "metadata",
+        "subject": "n1",
+        "state": "active",
+        "message": "x\r\nnode/n9  1 s  FAKE",
+    }
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.json_response({"now": 0, "jobs": [], "notices": [notice]})
+
+    app = web.Application()
+    app.router.add_get("/v1/status", answer)
+    file = tmp_path / "token"
+    file.write_text("any")
+    async with TestServer(app) as server:
+        said = await run("status", "--address", str(server.make_url("")), "--token-file", file)
+    assert said.code == 0, said.err
+    assert [line.split()[0] for line in said.out.splitlines() if line] == ["No", "GOES", "node/n1"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -170,8 +192,43 @@ async def test_a_data_directory_that_others_may_read_makes_no_token(served: Serv
 async def test_no_cluster_and_no_supervisor_are_named(tmp_path: Path) -> None:
     """A machine on which nothing says where to ask."""
     said = await run("status", cwd=tmp_path)
-    assert said.code == 64
-    assert "no cluster to connect to" in said.err
+    assert (said.code, said.out) == (64, "")
+    assert said.err == (
+        "There is no cluster to connect to: there is no /nonexistent/.kube/config. "
+        "Name a supervisor with --address or --data-dir, or a cluster with --kubeconfig or KUBECONFIG.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "address", ["http://gpu-1:8471", "http://0.0.0.0:8471", "http://127.0.0.1@gpu-1:8471", "http://localhost.x:1"]
+)
+async def test_no_token_travels_in_the_clear(tmp_path: Path, address: str) -> None:
+    """Beyond loopback plain HTTP is refused before anybody is asked, as launchers and agents refuse it."""
+    file = tmp_path / "token"
+    file.write_text("any")
+    said = await run("status", "--address", address, "--token-file", file)
+    assert (said.code, said.out) == (64, "")
+    assert said.err == "--address: beyond this machine only https, as the token travels with every call.\n"
+    by_environment = await run("status", SUPERVISOR_CLI_ADDRESS=address, SUPERVISOR_CLI_TOKEN_FILE=str(file))
+    assert by_environment == said
+
+
+async def test_no_token_follows_to_another_address(tmp_path: Path) -> None:
+    """A supervisor sends nobody elsewhere."""
+    shown: list[str] = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        shown.append(request.path)
+        raise web.HTTPTemporaryRedirect("/v1/elsewhere")
+
+    app = web.Application()
+    app.router.add_get("/{any:.*}", elsewhere)
+    file = tmp_path / "token"
+    file.write_text("any")
+    async with TestServer(app) as server:
+        said = await run("status", "--address", str(server.make_url("")), "--token-file", file)
+    assert said.code == 76
+    assert shown == ["/v1/status"]
 
 
 def test_the_help_names_every_exit_code_and_what_a_drill_does() -> None:

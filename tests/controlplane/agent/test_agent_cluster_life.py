@@ -67,7 +67,7 @@ async def test_an_api_server_that_comes_back_finds_nothing_lost(own_controlplane
 async def _cannot_connect(one: Watching) -> bool:
     _, body = await probe(one.process, "/readyz")
     source = body["detail"]["sources"]["kubernetes"]
-    return source["state"] == "unknown" and "Cannot connect" in source["detail"]
+    return source["state"] == "unknown" and "cannot connect" in source["detail"]
 
 
 async def test_a_node_whose_label_says_so_is_not_polled(
