@@ -22,6 +22,7 @@ from supervisor.identity.bearers import Bearers
 from supervisor.identity.tokens import Tokens
 from supervisor.ingest.ageing import Ageing, nobody_sees
 from supervisor.ingest.agents import AgentPorts, ReclaimService
+from supervisor.ingest.budgets import Budgets
 from supervisor.ingest.drills import DrillEndpoints
 from supervisor.ingest.launchers import LauncherEndpoints
 from supervisor.ingest.pod_reports import PodReports, nowhere
@@ -149,6 +150,7 @@ class Supervisor:
         endpoints: tuple[Endpoints, ...] = (
             LauncherEndpoints(
                 store=store,
+                budgets=Budgets(store, settings.launcher_hosts),
                 launchers=self._launchers,
                 refusals=self._refusals,
                 bearer=bearer,

@@ -212,6 +212,15 @@ class Settings(Policy):
     launcher_live_seconds: Annotated[
         float, Meta(ge=0, description="A launcher owns its job's name for this long after its stream ended.")
     ] = 15.0
+    launcher_hosts: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="A launcher token's jobs may list this many hosts together; a host that two jobs list counts "
+            "twice. Another job is refused, and a longer list of a job that is there is cut off.",
+        ),
+    ] = 20_000
     retention_hours: Annotated[
         float,
         Meta(gt=0, description="Ended notices and jobs, and nodes that are silent, are forgotten after this long."),

@@ -1,7 +1,7 @@
 """What launchers say: their hello, which registers a job, and their reports."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
@@ -19,9 +19,10 @@ from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream
 from supervisor.identity.tokens import Launcher
+from supervisor.ingest.budgets import Budgets
 from supervisor.ingest.http import Bearer, bearer_as, body, done, printable
 from supervisor.ingest.refused import TooManyError
-from supervisor.refusals import Refusals
+from supervisor.refusals import Code, Refusals, Wire
 from supervisor.store.interface import Store
 
 _MOST_BYTES = 1024 * 1024
@@ -34,9 +35,6 @@ HostName = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\s:]+\
 ExitCode = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 Instance = Annotated[str, Meta(min_length=8, max_length=64)]
 Hosts = Annotated[list[HostName], Meta(max_length=10_000)]
-
-_MOST_JOBS = 1000
-"""Known of one launcher token. With more, the one that ended or fell silent first gives way."""
 
 _log = structlog.get_logger()
 
@@ -113,6 +111,7 @@ class LauncherEndpoints:
     """`/v1/launchers/…`. A launcher that was connected within `live_seconds` still owns its job's name."""
 
     store: Store
+    budgets: Budgets
     launchers: Launchers
     refusals: Refusals
     bearer: Bearer
@@ -144,51 +143,71 @@ class LauncherEndpoints:
             _log.info("launcher.disconnected", job=job.name)
 
     async def report(self, request: web.Request) -> web.Response:
-        """Stores what is so."""
+        """Stores what is so; of a list that exceeds the budget only what fits, and the launcher is told once."""
         launcher = await bearer_as(Launcher, request, self.bearer)
         sent = await body(request, SentReport, _MOST_BYTES)
+        name, report = JobName(sent.job), sent.value()
+        known = self._known(name, launcher.name, sent.instance)
+        fitting = report if known is None else self._fitting(known, report)
 
-        def change(known: SupervisedJob | None) -> SupervisedJob:
-            return observe(known, launcher.name, sent.instance, sent.value())
+        def change(stored: SupervisedJob | None) -> SupervisedJob:
+            return observe(stored, launcher.name, sent.instance, fitting)
 
         failpoint(At.REPORT_RECEIVED)
-        await self.store.put_job(JobName(sent.job), change)
+        with self.budgets.claim(launcher.name, name, len(fitting.hosts)):
+            await self.store.put_job(name, change)
         failpoint(At.REPORT_STORED)
+        if known is not None and fitting is not report and known.observed.revision < report.revision:
+            raise TooManyError(self.budgets.refusal(launcher.name, name, len(report.hosts)))
         return done()
 
     async def _register(self, launcher: str, hello: Hello) -> SupervisedJob:
-        name = JobName(hello.job)
-        await self._make_room(launcher, name)
+        name, report = JobName(hello.job), hello.report.value()
+        known = self._known(name, launcher, hello.instance)
+        # A launcher that comes back must hear of its job, whatever else its token has by then.
+        fitting = report if known is None else self._fitting(known, report)
+        if fitting is not report:
+            why = self.budgets.refusal(launcher, name, len(report.hosts))
+            self.refusals.add(Wire.HTTP, Code.TOO_MANY, why)
+        giving_way = [] if known else self.budgets.giving_way(launcher, name, len(report.hosts), self._turn)
+        with self.budgets.claim(launcher, name, len(fitting.hosts)):
+            for job in giving_way:
+                await self.store.forget_job(job.name, job.uid)
+            return await self._registered(launcher, hello, fitting)
+
+    async def _registered(self, launcher: str, hello: Hello, report: LauncherReport) -> SupervisedJob:
         registration = Registration(
-            name=name,
+            name=JobName(hello.job),
             uid=str(uuid.uuid4()),
             launcher=launcher,
             instance=hello.instance,
             spec=hello.spec(),
-            report=hello.report.value(),
+            report=report,
         )
         now = self.clock.now()
 
         def change(known: SupervisedJob | None) -> SupervisedJob:
             return register(known, registration, live=self._live(known), now=now)
 
-        job = await self.store.put_job(name, change)
+        job = await self.store.put_job(registration.name, change)
         if job is None:
             raise AssertionError("registering always returns a job")
         return job
 
-    async def _make_room(self, launcher: str, name: JobName) -> None:
-        jobs = self.store.snapshot().jobs
-        if name in jobs:
-            return
-        own = [job for job in jobs.values() if job.observed.launcher == launcher]
-        if len(own) < _MOST_JOBS:
-            return
-        idle = [job for job in own if job.over or not self._live(job)]
-        if not idle:
-            raise TooManyError(f"{launcher} has {len(own)} jobs that go on")
-        oldest = min(idle, key=lambda job: (not job.over, self.launchers.last_seen(job.name)))
-        await self.store.forget_job(oldest.name, oldest.uid)
+    def _known(self, name: JobName, launcher: str, instance: str) -> SupervisedJob | None:
+        """The job, if that launcher process has registered it already."""
+        job = self.store.snapshot().jobs.get(name)
+        there = job is not None and (job.observed.launcher, job.observed.instance) == (launcher, instance)
+        return job if there else None
+
+    def _fitting(self, known: SupervisedJob, report: LauncherReport) -> LauncherReport:
+        hosts = self.budgets.fitting(known, report.hosts)
+        return report if len(hosts) == len(report.hosts) else replace(report, hosts=hosts)
+
+    def _turn(self, job: SupervisedJob) -> tuple[bool, float] | None:
+        """A job that is over is forgotten before one that fell silent; None for one that goes on."""
+        idle = job.over or not self._live(job)
+        return (not job.over, self.launchers.last_seen(job.name)) if idle else None
 
     def _live(self, known: SupervisedJob | None) -> bool:
         """Whether the job's launcher is connected, or was a moment ago, or is about to be."""

@@ -58,6 +58,7 @@ def test_the_promised_defaults() -> None:
         "heartbeat_seconds": 5.0,
         "connection_seconds": 10.0,
         "launcher_live_seconds": 15.0,
+        "launcher_hosts": 20_000,
         "retention_hours": 24.0,
         "log_format": "console",
         "log_level": "info",
