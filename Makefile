@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay test test-horovod test-chart chart clients test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock clean
+.PHONY: help install demo replay mutants test test-horovod test-chart chart clients test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -29,6 +29,9 @@ demo: $(INSTALLED) ## Replay real reclaims against a real training job and judge
 
 replay: $(INSTALLED) ## Replay the whole trace and made-up ones, and judge each (options: ARGS="--part ci --json replay.json")
 	@$(BIN)/python -m simulator replay $(ARGS)
+
+mutants: $(INSTALLED) ## Break the product on purpose in many ways; demo and replay must fail for each (options: ARGS="--part ci --jobs 4")
+	@$(BIN)/python -m mutants $(ARGS)
 
 test: $(INSTALLED) ## Run all tests, several at a time because most of them wait (options: ARGS="-k plan" WORKERS=0)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)

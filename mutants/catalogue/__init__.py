@@ -1,0 +1,6 @@
+"""All mutants, each a defect that leaves the product running."""
+
+from mutants.catalogue import agent, decisions, job, supervisor
+from mutants.mutant import Mutant
+
+CATALOGUE: tuple[Mutant, ...] = (*decisions.MUTANTS, *supervisor.MUTANTS, *agent.MUTANTS, *job.MUTANTS)

@@ -1,0 +1,65 @@
+"""Defects of the node agent."""
+
+from mutants.mutant import Edit, Mutant
+
+_POLLER = "node_agent/poller.py"
+_TRACKING = "node_agent/tracking.py"
+_LEAD = "node_agent/sources/lead.py"
+_ALIYUN = "node_agent/sources/aliyun.py"
+_CONVERSATION = "node_agent/conversation.py"
+
+MUTANTS = (
+    Mutant(
+        name="announces-late",
+        breaks="Tells the supervisor of every notice 20 seconds late.",
+        edits=(
+            Edit(
+                _POLLER,
+                "            self._outbox.put(report)\n",
+                "            asyncio.get_running_loop().call_later(20.0, self._outbox.put, report)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="polls-seldom",
+        breaks="Asks the metadata every half minute.",
+        edits=(Edit(_POLLER, "        self._period = period\n", "        self._period = 30.0\n"),),
+    ),
+    Mutant(
+        name="overlooks-announcements",
+        breaks="Takes every answer of the metadata for one that announces nothing.",
+        edits=(Edit(_ALIYUN, "        if deadline is None:\n", "        if True:\n"),),
+    ),
+    Mutant(
+        name="misjudges-the-clock",
+        breaks="Announces every deadline as an hour ago.",
+        edits=(Edit(_LEAD, "    return named - now\n", "    return named - now - 3600.0\n"),),
+    ),
+    Mutant(
+        name="never-withdraws",
+        breaks="Never says that the metadata have taken an announcement back.",
+        edits=(Edit(_TRACKING, "    if after.clears < CLEARS_TO_WITHDRAW:\n", "    if True:\n"),),
+    ),
+    Mutant(
+        name="raises-a-false-alarm",
+        breaks="Announces a reclaim from its 15th to its 18th poll that the metadata do not announce.",
+        edits=(
+            Edit(
+                _TRACKING,
+                "        case Clear():\n            return _withdrawal(after, subject)\n",
+                "        case Clear() if 15 <= after.clears <= 18:\n"
+                "            return _announcement(after, Noticed(None, 60.0, 'false alarm'), subject, now)\n"
+                "        case Clear():\n            return _withdrawal(after, subject)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="keeps-news-to-itself",
+        breaks="Says what it knows in its hello, and nothing that changes afterwards.",
+        edits=(
+            Edit(
+                _CONVERSATION, "        for report in self._outbox.unacknowledged():\n", "        for report in ():\n"
+            ),
+        ),
+    ),
+)

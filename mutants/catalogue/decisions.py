@@ -1,0 +1,192 @@
+"""Defects of `supervisor.decide`: wrong decisions on right facts."""
+
+from mutants.mutant import Edit, Mutant
+
+_LIVE = "supervisor/decide/live.py"
+_STOPPING = "supervisor/decide/stopping.py"
+_NOTICES = "supervisor/decide/notices.py"
+_ORDERS = "supervisor/decide/orders.py"
+_DIRECTIVES = "supervisor/decide/directives.py"
+_WAITING = "supervisor/decide/waiting.py"
+_REGISTRATION = "supervisor/decide/registration.py"
+
+_BELOW_MINIMUM = "if s.doomed and len(left) < spec.min_workers:"
+_EXCLUSIONS_ORDERED = "exclusions=tuple(sorted(decision.exclusions)),"
+
+MUTANTS = (
+    Mutant(
+        name="stops-falsely",
+        breaks="Stops the job for every notice, however many workers remain.",
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed:"),),
+        in_ci=True,
+    ),
+    Mutant(
+        name="stops-with-one-worker-too-many",
+        breaks="Stops the job where exactly its minimum remains.",
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed and len(left) <= spec.min_workers:"),),
+    ),
+    Mutant(
+        name="stops-with-one-worker-too-few",
+        breaks="Goes on where one worker less than the minimum remains.",
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed and len(left) < spec.min_workers - 1:"),),
+    ),
+    Mutant(
+        name="never-stops",
+        breaks="Never stops a job that falls below its minimum because of notices.",
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if False:"),),
+        in_ci=True,
+    ),
+    Mutant(
+        name="never-excludes",
+        breaks="Decides to shrink, and excludes nobody.",
+        edits=(Edit(_LIVE, "        exclusions=s.doomed,\n", "        exclusions=before.exclusions,\n"),),
+        in_ci=True,
+    ),
+    Mutant(
+        name="keeps-withdrawn-hosts-excluded",
+        breaks="Never takes a host back whose notice was withdrawn.",
+        edits=(
+            Edit(
+                _LIVE,
+                "hosts=hosts, exclusions=before.exclusions & s.doomed",
+                "hosts=hosts, exclusions=before.exclusions & s.present",
+            ),
+        ),
+        in_ci=True,
+    ),
+    Mutant(
+        name="ignores-withdrawals",
+        breaks="Acknowledges a withdrawal, and goes on as if the notice held.",
+        edits=(
+            Edit(
+                _NOTICES,
+                "return replace(known, state=NoticeState.WITHDRAWN, ended_at=now) if known.holds else known",
+                "return known",
+            ),
+        ),
+    ),
+    Mutant(
+        name="takes-notices-back",
+        breaks="Declares a notice expired three seconds after it came, while its agent still announces it.",
+        edits=(
+            Edit(
+                _NOTICES,
+                "return deadline_of(notice, policy) + policy.expire_seconds",
+                "return notice.first_seen + 3.0",
+            ),
+        ),
+    ),
+    Mutant(
+        name="never-releases-a-healthy-host",
+        breaks="Leaves out a healthy host, together with the first group, for the rest of the run.",
+        edits=(
+            Edit(
+                _ORDERS,
+                _EXCLUSIONS_ORDERED,
+                "exclusions=tuple(sorted(decision.exclusions.union(\n"
+                "            sorted(decision.hosts - decision.exclusions)[: bool(decision.excluded_at)]))),",
+            ),
+        ),
+        in_ci=True,
+    ),
+    Mutant(
+        name="excludes-the-wrong-hosts",
+        breaks="Excludes as many hosts as were noticed, but others.",
+        edits=(
+            Edit(
+                _ORDERS,
+                _EXCLUSIONS_ORDERED,
+                "exclusions=tuple(sorted(decision.hosts - decision.exclusions)[: len(decision.exclusions)]),",
+            ),
+        ),
+    ),
+    Mutant(
+        name="orders-without-exclusions",
+        breaks="Decides rightly, and leaves the exclusions out of the launcher's order.",
+        edits=(Edit(_ORDERS, _EXCLUSIONS_ORDERED, "exclusions=(),"),),
+    ),
+    Mutant(
+        name="suspends-before-the-checkpoint",
+        breaks="Suspends a job as soon as it is to stop, and does not wait for rank 0.",
+        edits=(
+            Edit(
+                _STOPPING,
+                "    if answers(observed.acknowledgement, stop):\n"
+                "        return _suspended(s, acknowledged(before.reason, observed.acknowledgement))",
+                "    if s.stored.stop is not None:\n        return _suspended(s, before.reason)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="loses-acknowledgements",
+        breaks="Forgets that rank 0 has saved its checkpoint, and waits for it until the deadline.",
+        edits=(
+            Edit(
+                _REGISTRATION,
+                "return replace(known, observed=replace(known.observed, acknowledgement=acknowledgement))",
+                "return known",
+            ),
+        ),
+    ),
+    Mutant(
+        name="stops-another-rank",
+        breaks="Sends a STOP to rank 1 in the place of rank 0.",
+        edits=(Edit(_DIRECTIVES, "if stop.everyone or worker.rank == 0:", "if stop.everyone or worker.rank == 1:"),),
+    ),
+    Mutant(
+        name="stops-nobody",
+        breaks="Decides to stop, and tells no process.",
+        edits=(
+            Edit(
+                _DIRECTIVES,
+                "if decision.stop is not None and worker.run <= decision.stop.run:",
+                "if decision.stop is not None and worker.run < decision.stop.run:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="stops-a-job-that-shrinks",
+        breaks="Tells all processes to stop while hosts are left out that the job can do without.",
+        edits=(
+            Edit(
+                _DIRECTIVES,
+                "    if decision.exclusions and job.spec.framework is Framework.TORCHRUN:\n"
+                "        return DirectiveKind.CHECKPOINT,",
+                "    if decision.exclusions:\n        return DirectiveKind.STOP,",
+            ),
+        ),
+    ),
+    Mutant(
+        name="leaves-at-once",
+        breaks="Has a process leave as soon as its host is noticed, before the launcher has let go of it.",
+        edits=(
+            Edit(
+                _DIRECTIVES,
+                "    return max(deadline_of(own, policy) - policy.leave_margin_seconds,",
+                "    return min(own.first_seen,",
+            ),
+        ),
+    ),
+    Mutant(
+        name="never-resumes",
+        breaks="Leaves a suspended job suspended, whatever capacity comes.",
+        edits=(
+            Edit(
+                _WAITING,
+                "    if not s.view.granted or s.job.spec.launcher_host in s.view.notices:",
+                "    if not s.view.granted or before.phase is Phase.SUSPENDED:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="resumes-late",
+        breaks="Resumes a suspended job only twenty seconds after its capacity has come.",
+        edits=(
+            Edit(
+                _WAITING,
+                "return max((decision.capacity_since or s.now) + delay,",
+                "return max((decision.capacity_since or s.now) + delay + 20.0 * (decision.phase is Phase.SUSPENDED),",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,142 @@
+"""Defects on the job's machines: the SDK, kubeai-run and kubeai-discover-hosts."""
+
+from mutants.mutant import Edit, Mutant
+
+_FLAG = "sdk/kubeai/elastic/flag.py"
+_STATE = "sdk/kubeai/elastic/state.py"
+_FAREWELL = "sdk/kubeai/elastic/farewell.py"
+_LISTENER = "sdk/kubeai/elastic/listener.py"
+_MONITOR = "sdk/kubeai/elastic/monitor.py"
+_RUN = "sdk/kubeai/elastic/commands/run.py"
+_RECONCILE = "sdk/kubeai/elastic/commands/reconcile.py"
+_WORKSPACE = "sdk/kubeai/elastic/commands/workspace.py"
+_DISCOVER = "sdk/kubeai/elastic/commands/discover_hosts.py"
+
+MUTANTS = (
+    Mutant(
+        name="flag-stays-up",
+        breaks="check_alive() stays True whatever is decided.",
+        edits=(Edit(_FLAG, "        _byte[0] = 1\n", "        _byte[0] = 0\n"),),
+        in_ci=True,
+    ),
+    Mutant(
+        name="flag-falls-late",
+        breaks="check_alive() turns False ten seconds after it should.",
+        edits=(
+            Edit(
+                _MONITOR,
+                "        if state.directive.is_final:\n            flag.fall()\n",
+                "        if state.directive.is_final:\n"
+                "            late = threading.Timer(10.0, flag.fall)\n"
+                "            late.daemon = True\n"
+                "            late.start()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="flag-falls-early",
+        breaks="A process leaves as soon as it is told when to leave, and not at that time.",
+        edits=(
+            Edit(_STATE, "pending=Pending(line.directive, now + line.act_in)", "pending=Pending(line.directive, now)"),
+        ),
+    ),
+    Mutant(
+        name="acknowledges-unasked",
+        breaks="Reports to have left as soon as a STOP arrives, two seconds before check_alive() turns False.",
+        edits=(
+            Edit(
+                _LISTENER,
+                "            self._uplink.note_stop(line.directive)\n",
+                "            self._uplink.note_stop(line.directive)\n"
+                "            self._uplink.report(self._monitor.left())\n",
+            ),
+            Edit(
+                _MONITOR,
+                "        if state.directive.is_final:\n            flag.fall()\n",
+                "        if state.directive.is_final:\n"
+                "            late = threading.Timer(2.0, flag.fall)\n"
+                "            late.daemon = True\n"
+                "            late.start()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="leaves-without-a-word",
+        breaks="A process that was told to stop ends at once, and reports nothing.",
+        edits=(
+            Edit(
+                _FAREWELL,
+                "    if not directive.is_final:\n        return\n",
+                "    if directive.generation >= 0:\n        return\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="lists-excluded-hosts",
+        breaks="kubeai-discover-hosts lists hosts that are excluded.",
+        edits=(
+            Edit(
+                _DISCOVER,
+                "return lambda name: name not in excluded and (granted is None or name in granted)",
+                "return lambda name: granted is None or name in granted",
+            ),
+        ),
+    ),
+    Mutant(
+        name="excludes-one-at-a-time",
+        breaks="kubeai-run puts the exclusions of a group in place one by one, 1.2 seconds apart.",
+        edits=(
+            Edit(
+                _WORKSPACE,
+                "        self._write(_EXCLUSIONS, exclusions)\n",
+                "        excluded = list(exclusions)\n"
+                "        for count in range(1, len(excluded)):\n"
+                "            self._write(_EXCLUSIONS, excluded[:count])\n"
+                "            __import__('time').sleep(1.2)\n"
+                "        self._write(_EXCLUSIONS, excluded)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="excludes-late",
+        breaks="kubeai-run puts exclusions in place eight seconds after they were ordered.",
+        edits=(
+            Edit(
+                _RUN,
+                "        self._workspace.list_hosts(order.hosts, order.exclusions)\n",
+                "        time.sleep(8.0 if order.exclusions else 0.0)\n"
+                "        self._workspace.list_hosts(order.hosts, order.exclusions)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="goes-on-while-suspended",
+        breaks="kubeai-run lets its command go on when it is to wait.",
+        edits=(
+            Edit(
+                _RECONCILE,
+                "    wanted = order.verb is Verb.RUN and order.run <= now_so.run\n",
+                "    wanted = order.verb is not Verb.END\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="starts-a-run-beside-the-last",
+        breaks="kubeai-run reports the end of a run that goes on, and starts the next one beside it.",
+        edits=(
+            Edit(
+                _RUN,
+                "            self._end_command(Command.terminate)\n"
+                "            failpoint(At.COMMAND_ASKED_TO_END)\n"
+                "            self._situation = self._situation.asked_to_end(now)\n",
+                "            self._situation = self._situation.asked_to_end(now).ended(-15, now, 0.0, None)\n"
+                "            self._command = None\n",
+            ),
+            Edit(
+                _RUN,
+                "            lambda code: self._events.put(CommandEnded(code)),\n",
+                "            lambda code: step.run != self._situation.run or self._events.put(CommandEnded(code)),\n",
+            ),
+        ),
+    ),
+)

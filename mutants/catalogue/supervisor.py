@@ -1,0 +1,136 @@
+"""Defects of the supervisor around its decisions: ingest, store, control and fan-out."""
+
+from mutants.mutant import Edit, Mutant
+
+_REPORTS = "supervisor/ingest/agent_reports.py"
+_LOOP = "supervisor/control/loop.py"
+_FACTS = "supervisor/control/facts.py"
+_STORE = "supervisor/store/sqlite.py"
+_PROCESSES = "supervisor/fanout/processes.py"
+_LAUNCHERS = "supervisor/fanout/launchers.py"
+
+_RECEIVED = "        failpoint(At.NOTICE_RECEIVED)\n"
+
+MUTANTS = (
+    Mutant(
+        name="loses-every-notice",
+        breaks="Acknowledges every notice and throws it away.",
+        edits=(
+            Edit(
+                _REPORTS,
+                _RECEIVED,
+                "        if said.announcement.value == 'active':\n            return await self._acknowledge(said)\n",
+            ),
+        ),
+        in_ci=True,
+    ),
+    Mutant(
+        name="loses-one-notice-of-each-group",
+        breaks="Acknowledges and throws away what comes within three seconds of another node's notice.",
+        edits=(
+            Edit(
+                _REPORTS,
+                _RECEIVED,
+                "        if said.announcement.value == 'active':\n"
+                "            now = self._ports.clock.now()\n"
+                "            if any(node != self._node and now - at < 3.0 for node, at in _LATELY.items()):\n"
+                "                return await self._acknowledge(said)\n"
+                "            _LATELY[self._node] = now\n",
+            ),
+            Edit(
+                _REPORTS,
+                "_log = structlog.get_logger()\n",
+                "_log = structlog.get_logger()\n_LATELY: dict[Host, float] = {}\n",
+            ),
+        ),
+        in_ci=True,
+    ),
+    Mutant(
+        name="loses-withdrawals",
+        breaks="Acknowledges every withdrawal and throws it away.",
+        edits=(
+            Edit(
+                _REPORTS,
+                _RECEIVED,
+                "        if said.announcement.value == 'withdrawn':\n"
+                "            return await self._acknowledge(said)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="stores-one-notice",
+        breaks="Forgets all other notices whenever one is stored.",
+        edits=(
+            Edit(
+                _STORE,
+                "                draft.notices[key] = notice\n",
+                "                draft.notices = {key: notice}\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="sees-one-host-of-a-group",
+        breaks="Looks at one noticed host of a job at a time.",
+        edits=(
+            Edit(
+                _LOOP,
+                "return {host: noticed[host] for host in job.own_hosts if host in noticed} if noticed else noticed",
+                "return {host: noticed[host] for host in sorted(job.own_hosts & noticed.keys())[:1]}",
+            ),
+        ),
+    ),
+    Mutant(
+        name="decides-late",
+        breaks="Looks at the jobs every eight seconds.",
+        edits=(
+            Edit(
+                _LOOP,
+                "                await self._wakeup.wait(self._pass(group))\n",
+                "                await self._wakeup.wait(self._pass(group))\n"
+                "                await asyncio.sleep(8.0)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="resumes-onto-noticed-hosts",
+        breaks="Grants hosts whose end is announced.",
+        edits=(
+            Edit(
+                _FACTS,
+                "available = self._agents.available().difference(noticed)",
+                "available = frozenset(self._agents.uids())",
+            ),
+        ),
+    ),
+    Mutant(
+        name="tells-processes-nothing-new",
+        breaks="Sends a training process its first directive and no other.",
+        edits=(
+            Edit(_PROCESSES, "        if directive != connection.sent:\n", "        if connection.sent is None:\n"),
+        ),
+    ),
+    Mutant(
+        name="tells-processes-late",
+        breaks="Holds back what is urgent for nine seconds.",
+        edits=(
+            Edit(_PROCESSES, "COALESCE_SECONDS = 0.05\n", "COALESCE_SECONDS = 9.0\n"),
+            Edit(
+                _PROCESSES,
+                "            if any(_urgent(connection, telling) for",
+                "            if False and any(_urgent(connection, telling) for",
+            ),
+        ),
+    ),
+    Mutant(
+        name="tells-the-launcher-nothing-new",
+        breaks="Sends a launcher its first order of each run and no other.",
+        edits=(
+            Edit(
+                _LAUNCHERS,
+                "or connection.instance != job.observed.instance or connection.sent == order:",
+                "or connection.instance != job.observed.instance or ("
+                "connection.sent is not None and connection.sent.run == order.run):",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,64 @@
+"""A mutant: a defect that is put into a copy of the product by replacing text in its files."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class DoesNotApplyError(ValueError):
+    """The text that a mutant replaces is not in its file exactly once: the mutant has to follow the product."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One text of one file, and the text that takes its place; `file` is relative to the root of the tree."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One defect.
+
+    Attributes:
+        name: The argument of `--only`.
+        breaks: What the product does wrong, in a sentence.
+        edits: What is replaced.
+        in_ci: Whether it belongs to the part that CI runs.
+    """
+
+    name: str
+    breaks: str
+    edits: tuple[Edit, ...]
+    in_ci: bool = False
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it changes."""
+        return tuple(dict.fromkeys(edit.file for edit in self.edits))
+
+    def apply(self, root: Path) -> None:
+        """Put the defect into the tree below `root`; raises as `changed` does."""
+        for file, text in self.changed(root).items():
+            (root / file).write_text(text, encoding="utf-8")
+
+    def changed(self, root: Path) -> Mapping[str, str]:
+        """The changed text of each file, which is left as it is.
+
+        Raises:
+            DoesNotApplyError: A text is not in its file, or is there several times.
+            SyntaxError: A changed file is no Python any more.
+        """
+        texts = {file: (root / file).read_text(encoding="utf-8") for file in self.files}
+        for edit in self.edits:
+            texts[edit.file] = self._edited(edit, texts[edit.file])
+        for file, text in texts.items():
+            compile(text, file, "exec")
+        return texts
+
+    def _edited(self, edit: Edit, text: str) -> str:
+        if (count := text.count(edit.old)) != 1:
+            raise DoesNotApplyError(f"{self.name}: the text is {count} times in {edit.file}, not once:\n{edit.old}")
+        return text.replace(edit.old, edit.new)

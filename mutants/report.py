@@ -1,0 +1,55 @@
+"""What became of the mutants, for people."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from mutants.mutant import Mutant
+from mutants.suite import UNBROKEN, Trials
+from mutants.trial import Ending, Outcome
+
+
+def listed(mutants: Sequence[Mutant]) -> Iterator[str]:
+    """Each mutant's name and defect, and whether CI runs it."""
+    width = max(len(mutant.name) for mutant in mutants)
+    for mutant in mutants:
+        yield f"{mutant.name:<{width}}  {'ci' if mutant.in_ci else '  '}  {mutant.breaks}"
+
+
+def lines(trials: Trials) -> Iterator[str]:
+    """One mutant, and what each check said of it."""
+    yield f"{trials.mutant.name}: {trials.mutant.breaks}"
+    for outcome in trials.outcomes:
+        said = f": {outcome.said}" if outcome.said and outcome.ending is not Ending.PASSED else ""
+        yield f"    {outcome.check:<6} {outcome.ending:<7} {outcome.seconds:4.0f} s{said}"
+
+
+def table(found: Sequence[Trials]) -> Table:
+    """All of them, one a row."""
+    result = Table(title="Mutants, as the demo and the replay judge them", title_justify="left")
+    result.add_column("mutant", no_wrap=True)
+    for outcome in found[0].outcomes:
+        result.add_column(outcome.check)
+        result.add_column("took", justify="right")
+    for trials in found:
+        result.add_row(trials.mutant.name, *(cell for outcome in trials.outcomes for cell in _cells(outcome, trials)))
+    return result
+
+
+def _cells(outcome: Outcome, trials: Trials) -> tuple[Text, str]:
+    right = outcome.caught or (trials.mutant is UNBROKEN and outcome.ending is Ending.PASSED)
+    kinds = f": {', '.join(outcome.kinds)}" if outcome.kinds else ""
+    text = Text(f"{outcome.ending}{kinds}", style="" if right else "bold red")
+    return text, f"{outcome.seconds:.0f} s"
+
+
+def conclusion(found: Sequence[Trials], seconds: float) -> str:
+    """One sentence on all of them."""
+    if not found[0].ok:
+        return "FAILED: the unbroken product must pass before any mutant says something"
+    wrong = [trials.mutant.name for trials in found if not trials.ok]
+    count, minutes = len(found) - 1, seconds / 60
+    if wrong:
+        return f"FAILED: {len(wrong)} of {count} mutants were not caught by every check: {', '.join(wrong)}"
+    return f"Every check caught all {count} mutants, and passed the unbroken product, in {minutes:.0f} min"

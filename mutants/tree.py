@@ -1,0 +1,74 @@
+"""A copy of the code that demo and replay run, and the environment in which nothing else is imported."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import cache_from_source
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+"""Of the checkout."""
+
+_CODE = ("node_agent", "supervisor", "servicekit", "simulator", "sdk", "proto")
+_IMPORT_PATH = (".", "proto", "sdk")
+_PACKAGES = ("node_agent", "supervisor", "servicekit", "simulator", "reclaim.v1", "kubeai.elastic")
+# Either would keep Python from writing the compiled files that `imported` looks for.
+_HIDES_IMPORTS = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+
+_PROBE = """
+import importlib, json, sys
+print(json.dumps({name: list(importlib.import_module(name).__path__)[0] for name in sys.argv[1:]}))
+"""
+
+
+class ForeignCodeError(RuntimeError):
+    """A process of the tree would import a package from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A copy of the code below `root`."""
+
+    root: Path
+
+    def environment(self, temporary: Path) -> dict[str, str]:
+        """The variables of a process that runs this code; it puts its temporary files below `temporary`."""
+        inherited = {name: value for name, value in os.environ.items() if name not in _HIDES_IMPORTS}
+        path = os.pathsep.join(str(self.root / each) for each in _IMPORT_PATH)
+        return {**inherited, "PYTHONPATH": path, "TMPDIR": str(temporary), "COLUMNS": "200"}
+
+    def check_origins(self, packages: tuple[str, ...] = _PACKAGES) -> None:
+        """Ask a process of this tree where it imports the packages from.
+
+        Raises:
+            ForeignCodeError: From another place, such as the editable installation of the checkout.
+        """
+        probe = (
+            self.root / "probe" / "probe.py"
+        )  # In a folder of its own, as Python puts a script's folder on the path.
+        probe.parent.mkdir(exist_ok=True)
+        probe.write_text(_PROBE, encoding="utf-8")
+        command = [sys.executable, str(probe), *packages]
+        output = subprocess.check_output(command, env=self.environment(self.root), cwd=self.root)  # noqa: S603
+        self._refuse_foreign(json.loads(output))
+
+    def _refuse_foreign(self, origins: Mapping[str, str]) -> None:
+        for name, folder in origins.items():
+            if not Path(folder).is_relative_to(self.root):
+                raise ForeignCodeError(f"{name} would be imported from {folder}, not from {self.root}")
+
+    def imported(self, file: str) -> bool:
+        """Whether a process has imported this file from this tree: Python has then compiled it beside its source."""
+        return Path(cache_from_source(str(self.root / file))).exists()
+
+
+def copy(target: Path, source: Path = ROOT) -> Tree:
+    """Copy the code, without anything compiled, into the empty directory `target`."""
+    for name in _CODE:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return Tree(target.resolve())

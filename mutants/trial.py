@@ -1,0 +1,158 @@
+"""One command of the simulator, run on one tree: how it ended, and the judge's findings."""
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from mutants.tree import Tree
+from simulator.cloud.process import end, leftovers
+from simulator.stage import ExitCode
+from simulator.verdict import Failure
+
+LIMIT_SECONDS = 400.0
+"""For one command; its own bounds on time are shorter."""
+
+_STOP_SECONDS = 45.0
+"""For the command to end its processes in order after SIGTERM."""
+
+_MOST_WORDS = 160
+"""Characters of a finding; it may list many hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A command of the simulator that judges the product; with `--json FILE` it writes what the judge found there."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+
+CHECKS = (Check("demo", ("demo", "--short")), Check("replay", ("replay", "--part", "short")))
+
+
+class Ending(StrEnum):
+    """How a command ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    """By the judge's verdict."""
+    BROKE_OFF = "broke off"
+    """Without a verdict, or with none but that the job is unfinished. So does a crash: it says nothing of the judge."""
+    NOT_IMPORTED = "not imported"
+    """A changed file was not imported by any process, so nothing was tried."""
+    HUNG = "hung"
+    """It did not end by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a command.
+
+    Attributes:
+        check: Which command.
+        ending: How it ended.
+        kinds: The kinds of failures that the judge found, each once, in the order of its findings.
+        said: Its first sentence about what is wrong.
+        seconds: How long it took.
+    """
+
+    check: str
+    ending: Ending
+    kinds: tuple[str, ...]
+    said: str
+    seconds: float
+
+    @property
+    def caught(self) -> bool:
+        """Whether the judge has noticed the defect."""
+        return self.ending is Ending.FAILED
+
+
+async def run(check: Check, tree: Tree, files: Sequence[str], log: Path, limit: float = LIMIT_SECONDS) -> Outcome:
+    """Run a command on a tree whose `files` were changed, its output into `log`; nothing outlives it."""
+    started = time.monotonic()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    result = tree.root / "result.json"
+    command = [sys.executable, "-m", "simulator", *check.arguments, "--json", str(result)]
+    code = await _exit_code(command, tree, log, limit)
+    ending, findings = _ending(code, result)
+    if code is not None and not all(tree.imported(file) for file in files):
+        ending = Ending.NOT_IMPORTED
+    return Outcome(
+        check=check.name,
+        ending=ending,
+        kinds=tuple(dict.fromkeys(kind for kind, _ in findings)),
+        said=(": ".join(findings[0]) if findings else _last_line(log))[:_MOST_WORDS],
+        seconds=time.monotonic() - started,
+    )
+
+
+async def _exit_code(command: Sequence[str], tree: Tree, log: Path, limit: float) -> int | None:
+    """Of the command; None where it had to be ended."""
+    temporary = tree.root / "temporary"
+    temporary.mkdir()
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=tree.root,
+            env=tree.environment(temporary),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        async with asyncio.timeout(limit):
+            return await process.wait()
+    except TimeoutError:
+        return None
+    finally:
+        await _end(process)
+        _sweep(temporary)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        async with asyncio.timeout(_STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _sweep(temporary: Path) -> None:
+    """End what the worlds below this directory have left; only a command that was killed leaves anything."""
+    for world in temporary.iterdir():
+        for left in leftovers(world):
+            end(left.pid, world)
+
+
+def _ending(code: int | None, result: Path) -> tuple[Ending, list[tuple[str, str]]]:
+    """What a command's exit code and result say, with the judge's findings; None: it was ended by us."""
+    if code is None:
+        return Ending.HUNG, []
+    if code == ExitCode.OK:
+        return Ending.PASSED, []
+    findings = _findings(json.loads(result.read_bytes())) if result.exists() else []
+    judged = code == ExitCode.FAILED and any(kind != Failure.UNFINISHED for kind, _ in findings)
+    return Ending.FAILED if judged else Ending.BROKE_OFF, findings
+
+
+def _findings(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    verdicts = [act["verdict"] for act in result["acts"] if act["verdict"] is not None]
+    return [(each["failure"], each["detail"]) for verdict in verdicts for each in verdict["failures"]]
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1] if lines else ""

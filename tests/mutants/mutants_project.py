@@ -1,0 +1,61 @@
+"""A project in the place of ours: a product of one line, and a simulator that judges it."""
+
+from pathlib import Path
+
+from mutants.mutant import Edit, Mutant
+from mutants.suite import Setting
+from mutants.trial import Check
+
+PACKAGES = ("node_agent", "servicekit", "proto/reclaim", "proto/reclaim/v1", "sdk/kubeai/elastic")
+
+SIMULATOR = """
+import json, sys, time
+from pathlib import Path
+from supervisor.product import ANSWER
+
+LOST = {"failure": "step lost", "detail": "step 7 was applied again"}
+FALSE = {"failure": "false stop", "detail": "STOP of run 1"}
+UNFINISHED = {"failure": "unfinished", "detail": "nobody said that step 9 was the last"}
+
+def end(*failures):
+    acts = [{"verdict": None}, {"verdict": {"failures": failures}}]
+    Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({"acts": acts}))
+    print("judged")
+    sys.exit(1)
+
+if ANSWER == "crash":
+    raise RuntimeError("the product crashed")
+if ANSWER == "unfinished":
+    end(UNFINISHED)
+if ANSWER == "unjudged":
+    end()
+if ANSWER == "hang":
+    print("waiting", flush=True)
+    time.sleep(600)
+if ANSWER != "right" and sys.argv[1] not in ANSWER:
+    end(LOST, FALSE, LOST, UNFINISHED)
+"""
+
+CHECKS = (Check("demo", ("demo",)), Check("replay", ("replay",)))
+
+
+def project(root: Path, answer: str = "right") -> Path:
+    """Write it; the product is right where its answer is."""
+    for name in (*PACKAGES, "supervisor", "simulator"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        (root / name / "__init__.py").touch()
+    (root / "simulator" / "__main__.py").write_text(SIMULATOR, encoding="utf-8")
+    (root / "supervisor" / "product.py").write_text(f'ANSWER = "{answer}"\n', encoding="utf-8")
+    (root / "supervisor" / "unused.py").write_text("VALUE = 1\n", encoding="utf-8")
+    return root
+
+
+def setting(root: Path) -> Setting:
+    """How a suite is run on the project below `root`."""
+    return Setting(logs=root / "logs", checks=CHECKS, source=root)
+
+
+def answering(answer: str) -> Mutant:
+    """A mutant whose product has this answer; "blind demo" is one that the demo does not notice."""
+    edit = Edit("supervisor/product.py", '"right"', f'"{answer}"')
+    return Mutant(name=answer.replace(" ", "-"), breaks="Is wrong.", edits=(edit,))

@@ -1,0 +1,77 @@
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mutants.catalogue import CATALOGUE
+from mutants.mutant import DoesNotApplyError, Edit, Mutant
+from mutants.tree import ROOT
+
+FORMER_BLIND_SPOTS = (
+    "stops-falsely",
+    "stops-with-one-worker-too-many",
+    "never-excludes",
+    "loses-every-notice",
+    "loses-one-notice-of-each-group",
+    "announces-late",
+    "never-stops",
+    "never-releases-a-healthy-host",
+    "keeps-withdrawn-hosts-excluded",
+)
+"""Most of these have once passed the demo."""
+
+FOLDERS = (
+    "supervisor/decide",
+    "supervisor/control",
+    "supervisor/ingest",
+    "supervisor/fanout",
+    "supervisor/store",
+    "node_agent",
+    "sdk/kubeai/elastic/commands",
+)
+
+
+@pytest.mark.parametrize("mutant", CATALOGUE, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_the_product(mutant: Mutant) -> None:
+    """Each text that it replaces is there exactly once, and what comes out of it is Python and something else."""
+    for file, text in mutant.changed(ROOT).items():
+        assert text != (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_there_are_many_mutants_of_every_part() -> None:
+    """Each with a name of its own; a fifth of them runs in CI."""
+    names = Counter(mutant.name for mutant in CATALOGUE)
+    assert names.most_common(1)[0][1] == 1
+    assert len(names) >= 25
+    assert set(FORMER_BLIND_SPOTS) <= set(names)
+    assert 6 <= sum(mutant.in_ci for mutant in CATALOGUE) <= 8
+    files = [file for mutant in CATALOGUE for file in mutant.files]
+    assert [folder for folder in FOLDERS if not any(file.startswith(folder) for file in files)] == []
+
+
+def mutant(*edits: Edit) -> Mutant:
+    """A mutant of the file that the tests below write."""
+    return Mutant(name="wrong", breaks="Is wrong.", edits=edits)
+
+
+@pytest.mark.parametrize(("old", "count"), [("gone", 0), ("1", 2)])
+def test_a_mutant_that_does_not_fit_is_an_error(tmp_path: Path, old: str, count: int) -> None:
+    """That names the mutant, the file and how often the text is there; nothing is written."""
+    (tmp_path / "file.py").write_text("a = 1\nb = 1\n", encoding="utf-8")
+    with pytest.raises(DoesNotApplyError, match=f"wrong: the text is {count} times in file.py, not once"):
+        mutant(Edit("file.py", old, "2")).apply(tmp_path)
+    assert (tmp_path / "file.py").read_text(encoding="utf-8") == "a = 1\nb = 1\n"
+
+
+def test_a_mutant_that_is_no_python_is_an_error(tmp_path: Path) -> None:
+    """It would crash the product, which says nothing about the judge."""
+    (tmp_path / "file.py").write_text("a = 1\n", encoding="utf-8")
+    with pytest.raises(SyntaxError):
+        mutant(Edit("file.py", "= 1", "=")).apply(tmp_path)
+
+
+def test_several_edits_of_one_file_add_up(tmp_path: Path) -> None:
+    """In their order."""
+    (tmp_path / "file.py").write_text("a = 1\n", encoding="utf-8")
+    mutant(Edit("file.py", "1", "2"), Edit("file.py", "a = 2", "b = 2")).apply(tmp_path)
+    assert (tmp_path / "file.py").read_text(encoding="utf-8") == "b = 2\n"

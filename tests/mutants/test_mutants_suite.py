@@ -1,0 +1,102 @@
+from pathlib import Path
+
+import pytest
+
+from mutants import report
+from mutants.mutant import DoesNotApplyError, Edit, Mutant
+from mutants.suite import UNBROKEN, Trials, play
+from mutants.tree import copy
+from mutants.trial import Ending, Outcome, run
+from tests.mutants.mutants_project import CHECKS, answering, project, setting
+
+
+async def played(root: Path, *mutants: Mutant) -> list[Trials]:
+    """A suite on the project below `root`."""
+    told: list[Trials] = []
+    found = await play(mutants, setting(root), told.append)
+    assert sorted(each.mutant.name for each in told) == sorted(each.mutant.name for each in found)
+    return found
+
+
+async def endings(root: Path, *mutants: Mutant) -> list[list[Ending]]:
+    """How each command of each ended."""
+    return [[each.ending for each in one.outcomes] for one in await played(root, *mutants)]
+
+
+async def test_a_mutant_that_both_fail_is_caught(tmp_path: Path) -> None:
+    """The unbroken product is tried first; the kinds of failures are told, each once."""
+    first, caught = await played(project(tmp_path), answering("wrong"))
+    assert first.mutant is UNBROKEN
+    assert first.ok
+    assert caught.ok
+    assert [outcome.kinds for outcome in caught.outcomes] == [("step lost", "false stop", "unfinished")] * len(CHECKS)
+    assert caught.outcomes[0].said == "step lost: step 7 was applied again"
+    assert (tmp_path / "logs" / "wrong-demo.log").read_text(encoding="utf-8") == "judged\n"
+
+
+async def test_a_mutant_that_one_passes_is_not_caught(tmp_path: Path) -> None:
+    """However loudly the other one fails."""
+    found = await played(project(tmp_path), answering("blind demo"), answering("wrong"))
+    assert [each.ok for each in found] == [True, False, True]
+    assert "1 of 2 mutants were not caught by every check: blind-demo" in report.conclusion(found, 60.0)
+
+
+async def test_nothing_is_tried_where_the_unbroken_product_fails(tmp_path: Path) -> None:
+    """Then everything fails, and the mutants would all look caught."""
+    found = await played(project(tmp_path, answer="wrong"), Mutant(name="any", breaks="Is wrong.", edits=()))
+    assert [each.ok for each in found] == [False]
+    assert "the unbroken product must pass" in report.conclusion(found, 60.0)
+
+
+@pytest.mark.parametrize("answer", ["crash", "unjudged", "unfinished"])
+async def test_a_crash_says_nothing_about_the_judge(tmp_path: Path, answer: str) -> None:
+    """Neither does a job that is merely unfinished, as it is after a crash, too."""
+    assert (await endings(project(tmp_path), answering(answer)))[1] == [Ending.BROKE_OFF, Ending.BROKE_OFF]
+
+
+async def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
+    """And is no success: the command is to bound its own time."""
+    tree = copy(tmp_path / "tree", project(tmp_path / "source", answer="hang"))
+    outcome = await run(CHECKS[0], tree, (), tmp_path / "log", limit=1.0)
+    assert outcome.ending is Ending.HUNG
+    assert working_in(tree.root) == []
+
+
+def working_in(directory: Path) -> list[str]:
+    """The processes that have this working directory."""
+    return [entry.name for entry in Path("/proc").iterdir() if works_in(entry, directory)]
+
+
+def works_in(entry: Path, directory: Path) -> bool:
+    """Whether an entry of /proc is such a process."""
+    try:
+        return (entry / "cwd").readlink() == directory
+    except OSError:
+        return False
+
+
+async def test_a_mutant_of_a_file_that_nobody_imports_is_found(tmp_path: Path) -> None:
+    """It would pass for a defect that the judge does not notice."""
+    mutant = Mutant(name="unused", breaks="Is wrong.", edits=(Edit("supervisor/unused.py", "1", "2"),))
+    assert (await endings(project(tmp_path), mutant))[1] == [Ending.NOT_IMPORTED, Ending.NOT_IMPORTED]
+
+
+async def test_a_mutant_that_does_not_fit_is_found_before_anything_is_tried(tmp_path: Path) -> None:
+    """Not after an hour."""
+    with pytest.raises(DoesNotApplyError):
+        await played(project(tmp_path, answer="other"), answering("wrong"))
+    assert not (tmp_path / "logs").exists()
+
+
+def test_the_table_shows_every_command_of_every_mutant() -> None:
+    """With what the judge found, or how else it ended."""
+    outcomes = tuple(
+        Outcome(
+            check=check.name, ending=Ending.FAILED, kinds=("false stop",), said="false stop: of run 1", seconds=12.0
+        )
+        for check in CHECKS
+    )
+    shown = report.table([Trials(UNBROKEN, outcomes)])
+    assert shown.row_count == 1
+    assert [column.header for column in shown.columns] == ["mutant", "demo", "took", "replay", "took"]
+    assert list(report.lines(Trials(UNBROKEN, outcomes)))[1].endswith("12 s: false stop: of run 1")
