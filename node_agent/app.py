@@ -27,6 +27,7 @@ from node_agent.spot import ALWAYS, Spot, SpotLabel
 from node_agent.uplink import AgentReplaced, Uplink
 from servicekit import address
 from servicekit.clock import Clock
+from servicekit.commands import SysExit
 from servicekit.kubernetes.access import Access, as_pod, is_pod
 from servicekit.kubernetes.errors import ConfigurationError
 from servicekit.kubernetes.server import ApiServer
@@ -46,8 +47,7 @@ class ExitCode(enum.IntEnum):
     FAILED = 1
     # A newer agent speaks for this node.
     REPLACED = 3
-    # The settings are wrong: EX_CONFIG.
-    MISCONFIGURED = 78
+    MISCONFIGURED = SysExit.CONFIG
 
 
 async def run(settings: Settings) -> ExitCode:

@@ -135,14 +135,15 @@ class Settings:
     ] = ""
 
     def __post_init__(self) -> None:
-        supervisor = address.parse(self.supervisor)
-        if self.ca_file is None and not supervisor.is_loopback:
+        settings.checked("supervisor", self.supervisor, address.parse)
+        if self.ca_file is None and not address.parse(self.supervisor).is_loopback:
             raise ValueError(
                 "SUPERVISOR is not on loopback, so CA_FILE must be set: the token would travel in the open"
             )
-        for served in filter(None, (self.probe_address, self.metrics_address)):
-            address.parse(served)
-        failpoints.parse(self.failpoint, At)
+        for field, served in (("probe_address", self.probe_address), ("metrics_address", self.metrics_address)):
+            if served:
+                settings.checked(field, served, address.parse)
+        settings.checked("failpoint", self.failpoint, lambda text: failpoints.parse(text, At))
         _check_sources(self)
 
 
@@ -153,14 +154,14 @@ def _check_sources(chosen: Settings) -> None:
         raise ValueError("FILE_PATH must be set for the source `file`")
     if set(chosen.sources) == {SourceKind.FILE} and not chosen.node_uid:
         raise ValueError("NODE_UID must be set: no source knows the machine's id")
-    _check_url("METADATA_URL", chosen.metadata_url)
-    _check_url("AWS_METADATA_URL", chosen.aws_metadata_url)
+    settings.checked("metadata_url", chosen.metadata_url, _check_url)
+    settings.checked("aws_metadata_url", chosen.aws_metadata_url, _check_url)
 
 
-def _check_url(variable: str, text: str) -> None:
+def _check_url(text: str) -> None:
     url = urlsplit(text)
     if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
-        raise ValueError(f"{variable} must be http://host or http://host/path")
+        raise ValueError(f"{text!r} is not http://host or http://host/path")
 
 
 def load(environ: Mapping[str, str]) -> Settings:

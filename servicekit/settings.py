@@ -1,15 +1,25 @@
 """Settings: the environment, parsed once into a frozen dataclass."""
 
 import dataclasses
+import enum
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
+
+class BadValueError(ValueError):
+    """The value of one field is bad: for checks in `__post_init__` that concern one field."""
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field}: {why}")
+        self.field = field
+        self.why = why
 
 
 class SettingsError(ValueError):
@@ -30,7 +40,7 @@ def load(cls: type[T], prefix: str, environ: Mapping[str, str]) -> T:
     A field's annotation may carry bounds, unit and reason:
     `Annotated[float, msgspec.Meta(ge=0.1, le=1.0, description="…")]`. A field that is a tuple is written with commas
     between; an empty value stands for None where None is allowed. Checks over several fields belong in
-    `__post_init__`, as a `ValueError`.
+    `__post_init__`, as a `ValueError`; those over one, as a `BadValueError`.
 
     Args:
         cls: The dataclass; a field without a default is required.
@@ -51,8 +61,22 @@ def load(cls: type[T], prefix: str, environ: Mapping[str, str]) -> T:
     values = {fields[name].name: _value(name, text, hints[fields[name].name]) for name, text in given.items()}
     try:
         return cls(**values)
+    except BadValueError as error:
+        raise SettingsError(prefix + error.field.upper(), error.why) from error
     except ValueError as error:
         raise SettingsError(prefix + "*", str(error)) from error
+
+
+def checked(field: str, text: str, parse: Callable[[str], object]) -> None:
+    """Checks the text of one field by a function that raises a `ValueError`.
+
+    Raises:
+        BadValueError: It does.
+    """
+    try:
+        parse(text)
+    except ValueError as error:
+        raise BadValueError(field, str(error)) from error
 
 
 def describe(cls: type[Any], prefix: str) -> str:
@@ -94,11 +118,44 @@ def _value(variable: str, text: str, hint: Any) -> Any:
     try:
         value = msgspec.convert(raw, hint, strict=False, dec_hook=_path)
     except msgspec.ValidationError as error:
-        raise SettingsError(variable, str(error)) from error
+        raise SettingsError(variable, _why(raw, hint) or str(error)) from error
     # NaN is a float that passes every bound.
     if isinstance(value, float) and not math.isfinite(value):
         raise SettingsError(variable, "must be a finite number")
     return value
+
+
+def _why(raw: Any, hint: Any) -> str:
+    """What is wrong with a value, in words for people; empty where the library's own are no worse."""
+    kind, bounds = _bare(hint), _bounds(hint)
+    if isinstance(raw, list):
+        part = typing.get_args(kind)[0]
+        return next((_why(each, part) for each in raw if not _converts(each, part)), "")
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return f"{raw!r} is none of {', '.join(str(each.value) for each in kind)}"
+    if kind is bool:
+        return f"{raw!r} is neither true nor false"
+    if kind not in (int, float):
+        return ""
+    if not _converts(raw, kind):
+        return f"{raw!r} is not a {'whole number' if kind is int else 'number'}"
+    return f"{raw} is not {' and '.join(bounds)}"
+
+
+def _bounds(hint: Any) -> list[str]:
+    """Those of a number, such as `at least 1`."""
+    words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    notes = [note for note in typing.get_args(hint)[1:] if isinstance(note, msgspec.Meta)]
+    found = [(text, getattr(note, name)) for note in notes for name, text in words.items()]
+    return [f"{text} {bound:g}" for text, bound in found if bound is not None]
+
+
+def _converts(raw: Any, hint: Any) -> bool:
+    try:
+        msgspec.convert(raw, hint, strict=False, dec_hook=_path)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _bare(hint: Any) -> Any:

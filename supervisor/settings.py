@@ -13,6 +13,7 @@ from msgspec import Meta
 from servicekit import failpoints
 from servicekit.address import Address, parse
 from servicekit.logs import LogFormat, LogLevel
+from servicekit.settings import checked
 from supervisor.decide.policy import Policy
 from supervisor.domain.drill import EVENT_REASON
 from supervisor.failpoints import At
@@ -232,13 +233,11 @@ class Settings(Policy):
     ] = ""
 
     def __post_init__(self) -> None:
-        failpoints.parse(self.failpoint, At)
+        self._check_fields()
         self._check_events()
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both or neither")
         self._check_keys()
-        for address in filter(None, (self.probe_address, self.metrics_address)):
-            parse(address)
         self._check_webhook()
         for served in (self.grpc, self.http, *([self.webhook] if self.webhook else [])):
             if self.tls_cert_file is None and not self.tls_names and not served.is_loopback:
@@ -247,6 +246,17 @@ class Settings(Policy):
                     "network in the clear. Set TLS_CERT_FILE and TLS_KEY_FILE, or on a cluster KEYS_SECRET and "
                     "TLS_NAMES"
                 )
+
+    def _check_fields(self) -> None:
+        checked("failpoint", self.failpoint, lambda text: failpoints.parse(text, At))
+        addresses = {"grpc_address": self.grpc_address, "http_address": self.http_address}
+        optional = {
+            "webhook_address": self.webhook_address,
+            "probe_address": self.probe_address,
+            "metrics_address": self.metrics_address,
+        }
+        for field, text in {**addresses, **{field: text for field, text in optional.items() if text}}.items():
+            checked(field, text, parse)
 
     def _check_events(self) -> None:
         if len(self.event_leads) < len(self.reclaim_events):

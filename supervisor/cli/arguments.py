@@ -1,11 +1,9 @@
 """What can be typed after `job-supervisor`, and what `--help` says of it."""
 
 import argparse
-import sys
 from pathlib import Path
-from typing import NoReturn
 
-from supervisor.cli.errors import ExitCode
+from servicekit.commands import CommandParser
 from supervisor.domain.drill import LONGEST_SECONDS, SHORTEST_SECONDS
 
 DATA_DIR = Path("./job-supervisor-data")
@@ -40,24 +38,16 @@ out is deleted right before the end. Only the machine stays. It ends by itself a
 is a drill. Said again about the same node or pod, it moves the deadline."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Wrong usage has its exit code."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
-
-
 def parser() -> argparse.ArgumentParser:
     """For the whole command; wrong usage ends with 64."""
     form = argparse.RawDescriptionHelpFormatter
-    whole = _Parser(
+    whole = CommandParser(
         prog="job-supervisor",
         description="What is happening to supervised jobs, and why; and fire drills.",
         epilog=_EPILOG,
         formatter_class=form,
     )
-    common = _Parser(add_help=False)
+    common = CommandParser(add_help=False)
     where = common.add_argument_group("where to ask (see job-supervisor --help)")
     where.add_argument("--address", metavar="URL", help="http://HOST:PORT or https://HOST:PORT of a supervisor")
     where.add_argument("--token-file", type=Path, metavar="FILE", help="holds a viewer's or an operator's token")
@@ -84,7 +74,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _interval(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
     if not _SHORTEST_INTERVAL <= seconds <= LONGEST_SECONDS:
         raise argparse.ArgumentTypeError(f"between {_SHORTEST_INTERVAL:g} and {LONGEST_SECONDS:g} seconds")
     return seconds

@@ -1,5 +1,7 @@
 """What can be set, and what is refused."""
 
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -82,6 +84,36 @@ def test_what_is_refused(extra: dict[str, str], why: str) -> None:
     """A setting that cannot work stops the agent at its start, saying which."""
     with pytest.raises(SettingsError, match=why):
         load(LEAST | extra)
+
+
+def test_what_is_wrong_is_said_by_name_and_with_the_choices() -> None:
+    """Somebody has to correct it."""
+    for variable, text, why in (
+        ("SOURCES", "gcp", "'gcp' is none of aliyun, aws, file"),
+        ("POLL_SECONDS", "soon", "'soon' is not a number"),
+        ("PROBE_ADDRESS", "x", "'x' is not host:port"),
+        ("SUPERVISOR", "x", "'x' is not host:port"),
+    ):
+        with pytest.raises(SettingsError) as raised:
+            load({**LEAST, f"NODE_AGENT_{variable}": text})
+        assert str(raised.value) == f"NODE_AGENT_{variable}: {why}"
+
+
+@pytest.mark.parametrize("arguments", [["--bogus"], ["serve"], ["-x", "y"]])
+def test_wrong_usage_says_what_is_wrong(arguments: list[str]) -> None:
+    """With the exit code of wrong usage; wrong settings have another one."""
+    command = (sys.executable, "-m", "node_agent", *arguments)
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (64, "")
+    assert f"elastic-node-agent: unrecognized arguments: {' '.join(arguments)}" in said.stderr
+
+
+def test_the_help_names_every_exit_code() -> None:
+    """And every setting."""
+    command = (sys.executable, "-m", "node_agent", "--help")
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[0] for line in said.split("exit codes:\n")[1].splitlines()[:5]] == ["0", "1", "3", "64", "78"]
+    assert "  NODE_AGENT_POLL_SECONDS (1.0)\n" in said
 
 
 def test_another_machine_needs_a_ca() -> None:

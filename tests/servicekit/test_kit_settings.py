@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from servicekit.address import Address, parse
-from servicekit.settings import SettingsError, load
+from servicekit.settings import SettingsError, checked, load
 
 
 class Mode(enum.StrEnum):
@@ -35,6 +35,12 @@ class Example:
     def __post_init__(self) -> None:
         if self.limit == 13:
             raise ValueError("13 with that name is too much")
+        checked("name", self.name, _not_bad)
+
+
+def _not_bad(name: str) -> None:
+    if name == "bad":
+        raise ValueError(f"{name!r} is not a good name")
 
 
 def test_values_are_converted() -> None:
@@ -81,6 +87,26 @@ def test_a_bad_value_or_unknown_variable_is_named(variable: str, value: str) -> 
     with pytest.raises(SettingsError, match=variable) as raised:
         load(Example, "EXAMPLE", {"EXAMPLE_NAME": "n", variable: value})
     assert raised.value.variable == variable
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("EXAMPLE_MODE", "medium", "'medium' is none of fast, slow"),
+        ("EXAMPLE_PARTS", "fast,medium", "'medium' is none of fast, slow"),
+        ("EXAMPLE_SECONDS", "soon", "'soon' is not a number"),
+        ("EXAMPLE_SECONDS", "2", "2 is not at least 0.1 and at most 1"),
+        ("EXAMPLE_LIMIT", "1.5", "'1.5' is not a whole number"),
+        ("EXAMPLE_LIMIT", "0", "0 is not at least 1"),
+        ("EXAMPLE_VERBOSE", "perhaps", "'perhaps' is neither true nor false"),
+        ("EXAMPLE_NAME", "bad", "'bad' is not a good name"),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_said_in_words(variable: str, value: str, why: str) -> None:
+    """With the choices that there are, or the bounds."""
+    with pytest.raises(SettingsError) as raised:
+        load(Example, "EXAMPLE", {"EXAMPLE_NAME": "n", variable: value})
+    assert str(raised.value) == f"{variable}: {why}"
 
 
 def test_a_missing_variable_is_named() -> None:
