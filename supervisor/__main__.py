@@ -6,14 +6,17 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
 
 from servicekit import failpoints
 from servicekit.clock import Clock
+from servicekit.commands import CommandParser, SysExit
+from servicekit.files import write_private
 from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure
 from servicekit.settings import SettingsError, describe, load
 from servicekit.tls import CertificateUnusable
+from supervisor.data_dir import made
 from supervisor.failpoints import At
 from supervisor.identity.tokens import SecretError, Tokens
 from supervisor.leadership.interface import LeadershipError, LeadershipLost
@@ -21,25 +24,29 @@ from supervisor.pki.errors import KeysError
 from supervisor.settings import PREFIX, Settings
 from supervisor.store.interface import StoreError
 
-_USAGE = 64
 _COLLECT_EVERY = 50_000
 _FAILED = 1
-_DEPOSED = 75
-"""EX_TEMPFAIL: start it again, as one that stands by."""
 _MOST_DAYS = 36500
+_EXIT_CODES = """\
+exit codes:
+  0   done, or stopped by a signal
+  1   cannot be served, or failed
+  64  wrong usage
+  75  no longer the leader: start it again, as one that stands by
+  78  wrong settings
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code: 64 wrong usage or settings, 1 cannot be served, 75 no longer the leader."""
+    """The command; returns its exit code, see `--help`."""
     given = _parser().parse_args(arguments)
     try:
         settings = load(Settings, PREFIX, os.environ)
-    except SettingsError as error:
-        return _complain(str(error), _USAGE)
-    try:
         return _serve(settings) if given.command == "serve" else _token(settings, given)
+    except SettingsError as error:
+        return _complain(str(error), SysExit.CONFIG)
     except (StoreError, SecretError, KeysError, CertificateUnusable, LeadershipError, OSError) as error:
-        return _complain(str(error), _FAILED)
+        return _complain(_said(error), _FAILED)
     except RootTaskEnded as ended:
         return _ended(ended)
 
@@ -49,29 +56,28 @@ def _ended(ended: RootTaskEnded) -> int:
     while isinstance(cause, RootTaskEnded):  # A leader's tasks run within the one task of leading.
         cause = cause.__cause__
     if isinstance(cause, LeadershipLost):
-        return _complain(str(cause), _DEPOSED)
+        return _complain(str(cause), SysExit.TEMPFAIL)
     if not isinstance(cause, OSError):
         raise ended  # A bug of ours: its traceback is what helps.
-    return _complain(str(cause), _FAILED)
+    return _complain(_said(cause), _FAILED)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Wrong usage has the exit code of wrong settings."""
+def _said(error: Exception) -> str:
+    """Of the operating system's errors, the file and what is wrong with it."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(_USAGE, f"{self.prog}: {message}\n")
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="elastic-job-supervisor",
-        epilog=f"Settings, from the environment:\n\n{describe(Settings, PREFIX)}",
+        epilog=f"{_EXIT_CODES}\nSettings, from the environment:\n\n{describe(Settings, PREFIX)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="serve agents, launchers and training processes")
-    kinds = commands.add_parser("token", help="print a token").add_subparsers(dest="kind", required=True)
+    kinds = commands.add_parser("token", help="make a token").add_subparsers(dest="kind", required=True)
     agent = kinds.add_parser("agent", help="for one node's agent")
     agent.add_argument("--node", required=True)
     launcher = kinds.add_parser("launcher", help="for one launcher")
@@ -81,13 +87,19 @@ def _parser() -> argparse.ArgumentParser:
     operator.add_argument("--name", required=True)
     for kind in (agent, launcher, viewer, operator):
         kind.add_argument("--days", type=_days, help="until it expires; without, it never does")
+        kind.add_argument(
+            "--out", type=Path, metavar="FILE", help="write it there, for its owner alone; without, print it"
+        )
     return parser
 
 
 def _days(text: str) -> float:
-    days = float(text)
+    try:
+        days = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days") from None
     if not 0 < days <= _MOST_DAYS:
-        raise ValueError(f"between 0 and {_MOST_DAYS} days")
+        raise argparse.ArgumentTypeError(f"must be more than 0 and at most {_MOST_DAYS} days")
     return days
 
 
@@ -116,7 +128,10 @@ def _token(settings: Settings, given: argparse.Namespace) -> int:
             token = tokens.operator(given.name, until)
         case _:
             token = tokens.viewer(until)
-    sys.stdout.write(token + "\n")
+    if given.out is None:
+        sys.stdout.write(token + "\n")
+    else:
+        write_private(given.out, token + "\n")
     return 0
 
 
@@ -127,8 +142,7 @@ def _tokens(settings: Settings) -> Tokens:
 
         configure(settings.log_format, settings.log_level)  # Nothing but the token on standard output.
         return asyncio.run(own_keys.tokens(settings))
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Tokens.load(settings.data_dir)
+    return Tokens.load(made(settings.data_dir))
 
 
 def _complain(message: str, code: int) -> int:

@@ -8,6 +8,8 @@ class At(StrEnum):
 
     SECRET_WRITTEN = "secret.written"  # noqa: S105 - a point in the code
     SECRET_LINKED = "secret.linked"  # noqa: S105 - as above
+    STORE_PREPARED = "store.prepared"
+    STORE_LINKED = "store.linked"
     HTTP_BOUND = "http.bound"
     ENDPOINTS_WRITTEN = "endpoints.written"
     ENDPOINTS_REPLACED = "endpoints.replaced"

@@ -1,9 +1,8 @@
 """The two servers: gRPC for agents, HTTP for launchers and training processes, both with TLS or both without."""
 
 import asyncio
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +16,7 @@ from servicekit import grpc_events
 from servicekit.address import Address
 from servicekit.connections import Drop, GuardedSite, timed
 from servicekit.failpoints import failpoint
+from servicekit.files import beside
 from servicekit.tls import ServerCertificate
 from supervisor.failpoints import At
 from supervisor.ingest.agents import ReclaimService
@@ -61,18 +61,19 @@ class Servers:
         Raises:
             OSError: An address cannot be had.
         """
-        runner, http = await self._start_http()
-        failpoint(At.HTTP_BOUND)
-        server, agents = await self._start_grpc()
-        scheme = "http" if self.certificate is None else "https"
-        write_endpoints(self.settings.data_dir, {"grpc": str(agents), "http": f"{scheme}://{http}"})
-        _log.info("supervisor.serving", grpc=str(agents), http=str(http), tls=self.certificate is not None)
-        try:
+        # Stopped against the flow, also where one of them cannot be started: gRPC prints a traceback of a server that
+        # is not stopped.
+        async with AsyncExitStack() as stack:
+            runner, http = await self._start_http()
+            stack.push_async_callback(runner.cleanup)
+            failpoint(At.HTTP_BOUND)
+            server, agents = await self._start_grpc()
+            stack.push_async_callback(server.stop, _STOP_SECONDS)
+            stack.callback(self.goodbye)
+            scheme = "http" if self.certificate is None else "https"
+            write_endpoints(self.settings.data_dir, {"grpc": str(agents), "http": f"{scheme}://{http}"})
+            _log.info("supervisor.serving", grpc=str(agents), http=str(http), tls=self.certificate is not None)
             await asyncio.Event().wait()
-        finally:
-            self.goodbye()
-            await server.stop(_STOP_SECONDS)
-            await runner.cleanup()
 
     async def _start_http(self) -> tuple[web.AppRunner, Address]:
         app = web.Application(middlewares=[timed, refusing(self.refusals)])
@@ -118,11 +119,10 @@ class Servers:
 
 def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
     """Says where this supervisor serves, for those who let it choose its ports."""
-    handle, name = tempfile.mkstemp(dir=directory, prefix=".endpoints-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(msgspec.json.encode(endpoints))
-    failpoint(At.ENDPOINTS_WRITTEN)
-    Path(name).replace(directory / ENDPOINTS_FILE)
+    with beside(directory / ENDPOINTS_FILE) as file:
+        file.write_bytes(msgspec.json.encode(endpoints))
+        failpoint(At.ENDPOINTS_WRITTEN)
+        file.replace(directory / ENDPOINTS_FILE)
     failpoint(At.ENDPOINTS_REPLACED)
 
 

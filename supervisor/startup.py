@@ -15,6 +15,7 @@ from servicekit.lifecycle import give_up_on_signals, stop_on_signals
 from servicekit.probes import Probes
 from servicekit.tls import Files, ServerCertificate
 from supervisor.app import Supervisor, Task, anyway
+from supervisor.data_dir import made
 from supervisor.health import Standing, SupervisorHealth
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import Unopposed
@@ -40,7 +41,7 @@ async def serve(settings: Settings) -> int:
     descriptors.raise_limit()
     clock = Clock()
     certificate = load_certificate(settings, clock)
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made(settings.data_dir)
     with give_up_on_signals():  # While it waits for an API server, that is; later it says goodbye.
         async with _probes(settings.probe_address) as health:
             if settings.store is StoreKind.SQLITE:

@@ -4,9 +4,8 @@ Each names one agent and its node, one launcher, one job and run, one operator, 
 done with it.
 """
 
-import os
 import secrets
-import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +13,7 @@ from typing import Any, Self
 import jwt
 
 from servicekit.failpoints import failpoint
+from servicekit.files import beside
 from supervisor.domain.ids import Host, JobName
 from supervisor.failpoints import At
 
@@ -175,14 +175,8 @@ def _principal(claims: dict[str, Any]) -> Principal:
 
 def _create(path: Path) -> None:
     """Links a finished file into place, so that two processes at a first start agree on one secret."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".secret-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_hex(_SECRET_BYTES).encode())
+    with beside(path) as file, suppress(FileExistsError):  # Where another process was first its secret counts.
+        file.write_bytes(secrets.token_hex(_SECRET_BYTES).encode())
         failpoint(At.SECRET_WRITTEN)
-        os.link(name, path)
+        path.hardlink_to(file)
         failpoint(At.SECRET_LINKED)
-    except FileExistsError:
-        pass  # Another process was first: its secret counts.
-    finally:
-        Path(name).unlink()

@@ -33,8 +33,17 @@ class UnreadableError(Exception):
     """The file holds something that this version cannot read."""
 
 
+def create(connection: sqlite3.Connection) -> None:
+    """Makes the tables in a new file."""
+    connection.execute("BEGIN EXCLUSIVE")
+    for table in _TABLES:
+        connection.execute(table)
+    connection.execute(f"PRAGMA user_version = {_VERSION}")
+    connection.execute("COMMIT")
+
+
 def prepare(connection: sqlite3.Connection) -> None:
-    """Makes the tables in a new file and checks an old one's version.
+    """Takes hold of a file and checks it and its version.
 
     Raises:
         UnreadableError: A newer version wrote the file, or it is damaged.
@@ -50,11 +59,9 @@ def prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("BEGIN EXCLUSIVE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == 0:
-        for table in _TABLES:
-            connection.execute(table)
-        connection.execute(f"PRAGMA user_version = {_VERSION}")
     connection.execute("COMMIT")
+    if version == 0:
+        raise UnreadableError("it is damaged: no store has been made in it")
     if version > _VERSION:
         raise UnreadableError(f"it was written by a newer version (schema {version}, this one knows {_VERSION})")
 

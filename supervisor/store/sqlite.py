@@ -5,14 +5,19 @@ about as many milliseconds as a few commits and not 2,500. Reads come from memor
 """
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, TypeVar, TypeVarTuple, cast
 
+import structlog
+
 from servicekit.failpoints import failpoint
+from servicekit.files import beside
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -28,6 +33,8 @@ from supervisor.store.interface import (
 )
 
 _MOST_PER_COMMIT = 1000
+
+_log = structlog.get_logger()
 
 R = TypeVar("R")
 P = TypeVarTuple("P")
@@ -222,10 +229,54 @@ def _refuse(pending: _Pending, reason: str, cause: Exception | None = None) -> N
 
 def _open(path: Path) -> tuple[sqlite3.Connection, Snapshot]:
     try:
+        if not path.exists():
+            _create(path)
+        _check_not_empty(path)
+        _make_private(path)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
         return connection, _read(connection)
     except (sqlite3.Error, rows.UnreadableError) as error:
-        raise StoreError(f"cannot open the store {path.name}: {error}") from error
+        raise StoreError(f"cannot open the store {path}: {_why(error, path)}") from error
+
+
+def _create(path: Path) -> None:
+    """Makes a store in another file and links it into place: a first start that is interrupted leaves no empty one."""
+    with beside(path) as file:
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            rows.create(connection)
+        failpoint(At.STORE_PREPARED)
+        with suppress(FileExistsError):  # Where another process was first, its store counts.
+            path.hardlink_to(file)
+        failpoint(At.STORE_LINKED)
+
+
+def _check_not_empty(path: Path) -> None:
+    """SQLite would take an empty file for a new store, and discard the log beside it."""
+    if path.stat().st_size == 0:
+        raise rows.UnreadableError("it is damaged: it is empty. Remove it to begin with nothing known")
+
+
+def _make_private(path: Path) -> None:
+    """What SQLite makes beside the file has its mode; older versions made files that everybody may read."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        file = path.with_name(path.name + suffix)
+        try:
+            if file.stat().st_mode & 0o077:
+                file.chmod(0o600)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            _log.warning("store.readable_by_others", file=str(file), why=error.strerror)
+
+
+def _why(error: Exception, path: Path) -> str:
+    """What is wrong, in words for people where SQLite's own do not say what to do."""
+    code = error.sqlite_errorcode & 0xFF if isinstance(error, sqlite3.Error) else None
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return "already served by another supervisor (another process has it open)"
+    if code is not None and os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+        return "its file system is read-only"
+    return str(error)
 
 
 def _read(connection: sqlite3.Connection) -> Snapshot:

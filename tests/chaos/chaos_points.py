@@ -64,6 +64,8 @@ def _each(at: Enum, scene: Scene, *passes: int) -> tuple[Armed, ...]:
 SUPERVISOR = (
     *_each(Supervisor.SECRET_WRITTEN, Scene.STARTING, 1),
     Armed(Supervisor.SECRET_LINKED, Scene.STARTING, brief=True),
+    Armed(Supervisor.STORE_PREPARED, Scene.STARTING, brief=True),
+    *_each(Supervisor.STORE_LINKED, Scene.STARTING, 1),
     *_each(Supervisor.HTTP_BOUND, Scene.STARTING, 1),
     Armed(Supervisor.ENDPOINTS_WRITTEN, Scene.STARTING, brief=True),
     *_each(Supervisor.ENDPOINTS_REPLACED, Scene.STARTING, 1),

@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -36,10 +36,15 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(directory)], check=True, timeout=10)  # noqa: S607 - as above
 
 
+def full(one: Life) -> AbstractContextManager[None]:
+    """No room is left for it."""
+    return filled(one.directory)
+
+
 @contextmanager
-def full(one: Life) -> Iterator[None]:
-    """No room is left."""
-    filler = one.directory / "filler"
+def filled(directory: Path) -> Iterator[None]:
+    """No room is left there."""
+    filler = directory / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
@@ -70,6 +75,23 @@ async def test_a_full_disk_holds_everything_up_and_loses_nothing(disk: Path) -> 
         await launcher.reports(restarts=1)
         await doomed.acknowledged(1)
         assert one.process.poll() is None
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_disk_that_is_full_at_the_start_is_said_in_a_sentence(disk: Path, known: bool) -> None:  # noqa: FBT001
+    """Whatever cannot be written first: one sentence, and a start that works once there is room."""
+    if known:
+        async with life(disk) as one, one.peers() as peers:
+            await peers.agent("n1")
+        (disk / ENDPOINTS_FILE).unlink()
+    with filled(disk):
+        async with life(disk) as refused:
+            assert refused.process.poll() == 1
+            assert "Traceback" not in refused.said()
+            (said,) = [line for line in refused.said().splitlines() if line.startswith("elastic-job-supervisor: ")]
+            assert "No space left on device" in said or "disk is full" in said
+    async with life(disk) as mended, mended.peers() as peers:
+        await peers.agent("n1")
 
 
 async def test_a_decision_that_is_not_durable_is_not_carried_out(disk: Path) -> None:
@@ -118,13 +140,15 @@ async def test_a_file_that_somebody_else_holds_is_not_fought_over(tmp_path: Path
     """Another process has the file: this one ends with a sentence, and starts once it is free."""
     directory = tmp_path / "data"
     directory.mkdir(mode=0o700)
+    async with life(directory):
+        pass
     holder = sqlite3.connect(directory / STORE_FILE, isolation_level=None)
     try:
         holder.execute("BEGIN EXCLUSIVE")
         begun = time.monotonic()
         async with life(directory) as refused:
             assert refused.process.poll() == 1
-            assert "database is locked" in refused.said()
+            assert "already served by another supervisor" in refused.said()
         assert time.monotonic() - begun < 30
     finally:
         holder.close()
@@ -142,7 +166,7 @@ async def test_a_read_only_file_system_is_said_in_a_sentence(disk: Path) -> None
     try:
         async with life(disk) as refused:
             assert refused.process.poll() == 1
-            assert "cannot open the store" in refused.said()
+            assert f"cannot open the store {disk / STORE_FILE}: its file system is read-only" in refused.said()
             assert "Traceback" not in refused.said()
     finally:
         _mount("-o", "remount,size=1m,rw", str(disk))

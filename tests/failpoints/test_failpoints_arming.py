@@ -70,7 +70,7 @@ def test_a_signal_begins_the_count() -> None:
 @pytest.mark.parametrize(
     ("module", "variables", "code"),
     [
-        ("supervisor", {"JOB_SUPERVISOR_FAILPOINT": "nowhere"}, 64),
+        ("supervisor", {"JOB_SUPERVISOR_FAILPOINT": "nowhere"}, 78),
         (
             "node_agent",
             {

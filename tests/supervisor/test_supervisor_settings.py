@@ -161,23 +161,81 @@ def test_a_loopback_address_is_accepted(address: str) -> None:
         {"WEBHOOK_ADDRESS": "0.0.0.0:0", "PUBLIC_ADDRESS": "https://supervisor:8471", "STORE": "kubernetes"},
     ],
 )
-def test_bad_settings_end_with_64(
+def test_bad_settings_end_with_78(
     variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Unknown or out of bounds: the message names the variable, and nothing is made."""
     monkeypatch.setenv(PREFIX + "DATA_DIR", str(tmp_path / "data"))
     for name, value in variables.items():
         monkeypatch.setenv(PREFIX + name, value)
-    assert main(["serve"]) == 64
+    assert main(["serve"]) == 78
     assert PREFIX in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_variable_ends_the_real_command_with_64(tmp_path: Path) -> None:
+def test_an_unknown_variable_ends_the_real_command_with_78(tmp_path: Path) -> None:
     """A sentence, no traceback."""
     outcome = command(tmp_path, "serve", WINDOWS_SECONDS="1")
-    assert outcome.returncode == 64
+    assert outcome.returncode == 78
     assert outcome.stderr == f"elastic-job-supervisor: {PREFIX}WINDOWS_SECONDS: no such setting\n"
+
+
+@pytest.mark.parametrize(
+    "field", ["GRPC_ADDRESS", "HTTP_ADDRESS", "PROBE_ADDRESS", "METRICS_ADDRESS", "WEBHOOK_ADDRESS"]
+)
+def test_the_setting_that_is_no_address_is_named(field: str) -> None:
+    """And not all of them."""
+    with pytest.raises(SettingsError) as raised:
+        load(Settings, PREFIX, {PREFIX + field: "x"})
+    assert str(raised.value) == f"{PREFIX}{field}: 'x' is not host:port"
+
+
+@pytest.mark.parametrize("arguments", [["serve"], ["token", "viewer"]])
+@pytest.mark.parametrize("directory", ["/dev/null", "/dev/null/x"])
+def test_a_data_directory_that_is_none_is_said(tmp_path: Path, arguments: list[str], directory: str) -> None:
+    """By name, as a wrong setting."""
+    outcome = command(tmp_path, *arguments, DATA_DIR=directory)
+    assert outcome.returncode == 78
+    assert outcome.stderr == f"elastic-job-supervisor: {PREFIX}DATA_DIR: {directory} is not a directory\n"
+
+
+@pytest.mark.parametrize(
+    ("days", "why"),
+    [("0", "must be more than 0 and at most 36500 days"), ("soon", "'soon' is not a number of days")],
+)
+def test_days_that_are_none_are_said(days: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In words, without names of the code."""
+    with pytest.raises(SystemExit) as ended:
+        main(["token", "viewer", "--days", days])
+    assert ended.value.code == 64
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"argument --days: {why}")
+
+
+def test_a_token_is_written_for_its_owner_alone(tmp_path: Path) -> None:
+    """Whatever the umask, and in the place of an older one."""
+    file = tmp_path / "gpu-1.token"
+    file.write_text("old")
+    before = os.umask(0)
+    try:
+        outcome = command(
+            tmp_path, "token", "agent", "--node", "gpu-1", "--out", str(file), DATA_DIR=str(tmp_path / "d")
+        )
+    finally:
+        os.umask(before)
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
+    assert file.stat().st_mode & 0o777 == 0o600
+    token = file.read_text("utf-8").strip()
+    assert Tokens.load(tmp_path / "d").bearer(f"Bearer {token}") == Agent(Host("gpu-1"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "gpu-1.token"]
+
+
+@pytest.mark.parametrize(("out", "why"), [("/dev/null", "is not a file"), ("none/x", "No such file or directory")])
+def test_a_token_that_cannot_be_written_is_said(tmp_path: Path, out: str, why: str) -> None:
+    """A sentence, and no device is replaced."""
+    outcome = command(tmp_path, "token", "viewer", "--out", out, DATA_DIR=str(tmp_path / "d"))
+    assert outcome.returncode == 1
+    assert why in outcome.stderr
+    assert "Traceback" not in outcome.stderr
 
 
 @pytest.mark.parametrize("arguments", [[], ["serve", "--fast"], ["token"], ["token", "agent"], ["token", "god"]])

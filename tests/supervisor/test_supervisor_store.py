@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import shutil
 import sqlite3
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -59,7 +61,7 @@ async def test_changes_that_wait_together_share_a_commit(tmp_path: Path) -> None
 async def test_a_second_opener_is_refused(tmp_path: Path) -> None:
     """One file has one owner."""
     async with sqlite(tmp_path / "store"):
-        with pytest.raises(StoreError, match="locked"):
+        with pytest.raises(StoreError, match="already served by another supervisor"):
             await SqliteStore.open(tmp_path / "store")
     async with sqlite(tmp_path / "store"):
         pass
@@ -86,6 +88,45 @@ async def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None
     with pytest.raises(StoreError, match="cannot open the store"):
         await SqliteStore.open(path)
     assert path.read_bytes() == content
+
+
+async def test_an_emptied_file_is_refused_and_a_missing_one_is_made(tmp_path: Path) -> None:
+    """An empty file has lost what was in it; not a byte of what lies beside it is touched."""
+    path = tmp_path / "store"
+    async with sqlite(path) as store:
+        await store.put_notice(notice(1).id, to(notice(1)))
+        log = path.with_name("store-wal").read_bytes()
+    path.write_bytes(b"")
+    path.with_name("store-wal").write_bytes(log)
+    with pytest.raises(StoreError, match="it is empty"):
+        await SqliteStore.open(path)
+    assert path.with_name("store-wal").read_bytes() == log
+    path.unlink()
+    path.with_name("store-wal").unlink()
+    async with sqlite(path) as store:
+        assert store.snapshot().notices == {}
+    assert list(_modes(tmp_path)) == ["store"]
+
+
+async def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    """Whatever the umask and the mode of its directory; files of older versions are tightened."""
+    before = os.umask(0)
+    try:
+        async with sqlite(tmp_path / "store") as store:
+            await store.put_notice(notice(1).id, to(notice(1)))
+            assert _modes(tmp_path) == {"store": 0o600, "store-wal": 0o600}
+            for name in _modes(tmp_path):
+                shutil.copy(tmp_path / name, tmp_path / f"old-{name}")
+                (tmp_path / f"old-{name}").chmod(0o644)
+        async with sqlite(tmp_path / "old-store") as store:
+            assert len(store.snapshot().notices) == 1
+            assert {mode for name, mode in _modes(tmp_path).items() if name.startswith("old-")} == {0o600}
+    finally:
+        os.umask(before)
+
+
+def _modes(directory: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mode & 0o777 for file in directory.iterdir()}
 
 
 async def test_a_row_that_does_not_decode_is_refused(tmp_path: Path) -> None:
