@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--part", type=Part, choices=list(Part), default=Part.ALL, help="which mutants (default: all)")
     option("--only", nargs="+", metavar="NAME", choices=[each.name for each in CATALOGUE], help="these mutants alone")
     option("--list", action="store_true", help="print the mutants and try none")
-    option("--jobs", type=_count, default=2, metavar="N", help="mutants at a time (default: 2)")
+    option("--jobs", type=_count, default=2, metavar="N", help="commands at a time (default: 2)")
     option("--logs", type=Path, metavar="DIR", help="where the output of each command goes (default: a new folder)")
     return parser
 

@@ -1,14 +1,15 @@
-"""Plays the unbroken product and then each mutant to all checks, several at a time."""
+"""Runs all checks on the unbroken product and then on each mutant, several at a time."""
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from mutants import trial
 from mutants.mutant import Mutant
-from mutants.tree import ROOT, copy
+from mutants.tree import ROOT, Tree, copy
 from mutants.trial import CHECKS, LIMIT_SECONDS, Check, Ending, Outcome
 
 UNBROKEN = Mutant(name="unbroken", breaks="The product as it is.", edits=())
@@ -36,7 +37,7 @@ class Setting:
     Attributes:
         logs: Where each command's output goes.
         checks: What is run on each mutant.
-        jobs: Mutants at a time.
+        jobs: Commands at a time.
         source: The tree that is copied.
         limit: Seconds after which a command is ended.
     """
@@ -58,30 +59,36 @@ async def play(mutants: Sequence[Mutant], setting: Setting, tell: Callable[[Tria
     """
     for mutant in mutants:
         mutant.changed(setting.source)
-    first = await _tried(UNBROKEN, setting)
-    tell(first)
+    with _tree(UNBROKEN, setting) as tree:
+        tree.check_origins()
+    turns = asyncio.Semaphore(setting.jobs)
+    first = await _tried(UNBROKEN, setting, turns, tell)
     if not first.ok:
         return [first]
-    turns = asyncio.Semaphore(setting.jobs)
-
-    async def in_turn(mutant: Mutant) -> Trials:
-        async with turns:
-            trials = await _tried(mutant, setting)
-        tell(trials)
-        return trials
-
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(in_turn(mutant), name=mutant.name) for mutant in mutants]
+        tasks = [group.create_task(_tried(mutant, setting, turns, tell), name=mutant.name) for mutant in mutants]
     return [first, *(task.result() for task in tasks)]
 
 
-async def _tried(mutant: Mutant, setting: Setting) -> Trials:
-    outcomes = []
-    for check in setting.checks:
-        with tempfile.TemporaryDirectory(prefix=f"mutant-{mutant.name}-") as directory:
-            tree = copy(Path(directory), setting.source)
-            mutant.apply(tree.root)
-            tree.check_origins()
-            log = setting.logs / f"{mutant.name}-{check.name}.log"
-            outcomes.append(await trial.run(check, tree, mutant.files, log, setting.limit))
-    return Trials(mutant, tuple(outcomes))
+async def _tried(mutant: Mutant, setting: Setting, turns: asyncio.Semaphore, tell: Callable[[Trials], None]) -> Trials:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_in_turn(mutant, check, setting, turns)) for check in setting.checks]
+    trials = Trials(mutant, tuple(task.result() for task in tasks))
+    tell(trials)
+    return trials
+
+
+async def _in_turn(mutant: Mutant, check: Check, setting: Setting, turns: asyncio.Semaphore) -> Outcome:
+    log = setting.logs / f"{mutant.name}-{check.name}.log"
+    async with turns:
+        with _tree(mutant, setting) as tree:
+            return await trial.run(check, tree, mutant.files, log, setting.limit)
+
+
+@contextmanager
+def _tree(mutant: Mutant, setting: Setting) -> Iterator[Tree]:
+    """A tree of its own for each command, so that one's compiled files do not count for another."""
+    with tempfile.TemporaryDirectory(prefix=f"mutant-{mutant.name}-") as directory:
+        tree = copy(Path(directory), setting.source)
+        mutant.apply(tree.root)
+        yield tree

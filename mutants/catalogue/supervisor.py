@@ -93,8 +93,18 @@ MUTANTS = (
     ),
     Mutant(
         name="resumes-onto-noticed-hosts",
-        breaks="Grants hosts whose end is announced.",
+        breaks="Resumes a suspended job at once, on the hosts whose end is announced.",
         edits=(
+            Edit(
+                "supervisor/decide/waiting.py",
+                "    delay = 0.0 if at_once else s.policy.resume_delay_seconds\n",
+                "    delay = 0.0\n",
+            ),
+            Edit(
+                "supervisor/decide/live.py",
+                "    if s.doomed and len(left) < spec.min_workers:\n",
+                "    if s.doomed and len(left) < spec.min_workers and before.phase is not Phase.RESUMING:\n",
+            ),
             Edit(
                 _FACTS,
                 "available = self._agents.available().difference(noticed)",

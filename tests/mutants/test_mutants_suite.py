@@ -1,3 +1,4 @@
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,19 @@ async def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
     tree = copy(tmp_path / "tree", project(tmp_path / "source", answer="hang"))
     outcome = await run(CHECKS[0], tree, (), tmp_path / "log", limit=1.0)
     assert outcome.ending is Ending.HUNG
+    assert working_in(tree.root) == []
+
+
+async def test_a_command_ends_with_the_suite(tmp_path: Path) -> None:
+    """That somebody interrupts."""
+    tree, log = copy(tmp_path / "tree", project(tmp_path / "source", answer="hang")), tmp_path / "log"
+    running = asyncio.create_task(run(CHECKS[0], tree, (), log))
+    while not (log.exists() and "waiting" in log.read_text(encoding="utf-8")):  # noqa: ASYNC110 - it sets no event
+        await asyncio.sleep(0.01)
+    assert working_in(tree.root)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
     assert working_in(tree.root) == []
 
 
