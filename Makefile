@@ -82,6 +82,9 @@ test-node: $(INSTALLED) ## Run everything on a real node: kubelet, containerd, o
 test-browser: $(INSTALLED) ## Open the status page in Debian's Chromium; skipped where that cannot be had
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/browser $(ARGS)
 
+test-clocks: $(INSTALLED) ## Run the services on machines whose clock is stepped, with Debian's libfaketime; skipped where that cannot be had
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/clocks $(ARGS)
+
 screenshots: $(INSTALLED) ## Take the pictures of docs/status-page.md again, from a real replay
 	@$(BIN)/python -m tests.browser.browser_pictures
 

@@ -5,6 +5,7 @@ import contextlib
 import enum
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,8 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
             # What a file says was put there on purpose.
             asked: Spot = ALWAYS if kind is SourceKind.FILE else spot
             polled = nobody_counts if metrics is None else metrics.polled
-            parts.add(Poller(source, node, outbox, clock, settings.poll_seconds, spot=asked, polled=polled))
+            poll = partial(Poller, spot=asked, max_lead=settings.max_lead_seconds, polled=polled)
+            parts.add(poll(source, node, outbox, clock, settings.poll_seconds))
         health = AgentHealth(parts.pulses, uplink, node, outbox, clock)
         await stack.enter_async_context(_probes(settings.probe_address, health))
         await run_tasks(parts.loops, stop)

@@ -1,6 +1,7 @@
 """The loop that asks one source, once a second, and passes on what its answers amount to."""
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from node_agent.identity import ThisNode
 from node_agent.notices import NoticeReport, SourceName, SourceState
 from node_agent.outbox import Outbox, OutboxFull
 from node_agent.pulse import Pulse
-from node_agent.sources import Answer, Clear, Source, SourceUnavailable
+from node_agent.sources import Answer, Clear, Noticed, Source, SourceUnavailable
 from node_agent.spot import ALWAYS, Spot
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
@@ -42,6 +43,7 @@ class Poller:
         clock: Monotonic instants.
         period: Seconds between the starts of two polls.
         spot: Whether there is anything to ask.
+        max_lead: Seconds; an announcement further ahead is unknown, until it is nearer.
         polled: Told of each poll.
     """
 
@@ -54,6 +56,7 @@ class Poller:
         period: float,
         *,
         spot: Spot = ALWAYS,
+        max_lead: float = math.inf,
         polled: Polled = nobody_counts,
     ) -> None:
         self._source = source
@@ -62,6 +65,7 @@ class Poller:
         self._clock = clock
         self._period = period
         self._spot = spot
+        self._max_lead = max_lead
         self._polled = polled
         self._identified = False
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
@@ -119,7 +123,11 @@ class Poller:
             self._identified = True
         if self._node.subject is None:
             raise SourceUnavailable("the node's uid is not known yet")
-        return await self._source.poll()
+        answer = await self._source.poll()
+        if isinstance(answer, Noticed) and answer.seconds_left is not None and answer.seconds_left > self._max_lead:
+            at = f"{answer.deadline:%Y-%m-%dT%H:%M:%SZ}" if answer.deadline else "an instant"
+            raise SourceUnavailable(f"announces a reclaim at {at}, more than {self._max_lead:g} s ahead")
+        return answer
 
     def _warn(self, answer: Answer | tracking.Unknown) -> None:
         """Log a warning when it comes, once: an unknown between does not make it new."""

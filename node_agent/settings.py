@@ -107,6 +107,15 @@ class Settings:
         float,
         Meta(ge=0.02, le=1.0, description="Seconds between polls: what is promised about latency rests on 1 at most."),
     ] = 1.0
+    max_lead_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=366 * 86400.0,
+            description="An announcement further ahead than this counts as unknown, and is acted upon once it is "
+            "nearer: clouds announce minutes ahead, and a job should not stop now for the year 9999.",
+        ),
+    ] = 3600.0
     outbox_limit: Annotated[
         int, Meta(ge=1, le=100_000, description="Most notices kept; a node has two, and a few hundred with its pods.")
     ] = 1024

@@ -19,6 +19,10 @@ class Clock:
         """Unix seconds."""
         return self._offset + time.monotonic()
 
+    def wall(self) -> float:
+        """Unix seconds of the system's clock, steps included: for instants that somebody else named by it just now."""
+        return time.time()
+
     def monotonic(self) -> float:
         """Seconds since an arbitrary point; only differences mean anything."""
         return time.monotonic()

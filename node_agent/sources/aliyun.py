@@ -86,7 +86,7 @@ class AliyunSource:
         deadline = read(reply.body)
         if deadline is None:
             return Clear()
-        left = seconds_left(deadline, reply.date, self._clock.now())
+        left = seconds_left(deadline, reply.date, self._clock.wall())
         return Noticed(deadline, left, "the spot instance will be released")
 
     async def _get(self, path: str) -> Reply:

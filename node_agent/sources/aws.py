@@ -120,7 +120,7 @@ class AwsSource:
             raise SourceUnavailable("malformed announcement") from error
         if deadline is None:
             raise SourceUnavailable("malformed announcement")
-        return Noticed(deadline, seconds_left(deadline, reply.date, self._clock.now()), _MESSAGES[planned.action])
+        return Noticed(deadline, seconds_left(deadline, reply.date, self._clock.wall()), _MESSAGES[planned.action])
 
     async def _look_for_a_warning(self, asked_at: float) -> None:
         now = self._clock.monotonic()

@@ -40,7 +40,7 @@ class FileSource:
         deadline = read(_content(self._path))
         if deadline is None:
             return Clear()
-        return Noticed(deadline, deadline.timestamp() - self._clock.now(), "announced in a file")
+        return Noticed(deadline, deadline.timestamp() - self._clock.wall(), "announced in a file")
 
     async def close(self) -> None:
         """Nothing is held open."""

@@ -3,8 +3,9 @@
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-# Reclaims are announced minutes ahead: a Date that is further before one than this many seconds is wrong.
-_SANE_LEAD = 86400
+# Reclaims are announced minutes ahead: a Date that is further before one than this many seconds is wrong, or the
+# announcement is, which the node's own clock then shows.
+_SANE_LEAD = 3600
 # And no announced machine is left running for so long: a Date that says it was is wrong, not the announcement.
 _SANE_OVERRUN = 600
 

@@ -26,7 +26,7 @@ REBALANCE_URL = f"{BASE}/latest/meta-data/events/recommendations/rebalance"
 class StoppedClock(Clock):
     """Five minutes before the release, for ever."""
 
-    def now(self) -> float:
+    def wall(self) -> float:
         """Unix seconds."""
         return NOW
 

@@ -1,5 +1,6 @@
 """What an agent measures, seen as Prometheus sees it."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from node_agent.metrics import AgentMetrics
 from node_agent.notices import Announcement, NoticeReport, SourceName, Subject, SubjectKind
 from node_agent.outbox import Outbox
 from servicekit.clock import Clock
+from simulator.cloud.dialects import termination_time
 from tests.node_agent.agent_process import Process, agent
 from tests.node_agent.fake_metadata import TERMINATION, Reply, metadata
 from tests.node_agent.fake_supervisor import fake_supervisor, until
@@ -46,7 +48,7 @@ async def test_polls_reports_and_the_stream_are_measured(tmp_path: Path) -> None
         }
         async with agent(environ) as running:
             await until(lambda: running.event("supervisor.welcomed"))
-            cloud.replies[TERMINATION] = Reply(200, b"2099-01-01T00:00:00Z")
+            cloud.replies[TERMINATION] = Reply(200, termination_time(time.time() + 300.0).encode())
             await until(lambda: supervisor.streams[0].notices)
             value = await scrape(running)
             assert value("build_info", version="0.1.0") == 1

@@ -5,6 +5,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 import pytest
 from structlog.testing import capture_logs
@@ -96,6 +97,24 @@ async def test_failures_are_unknown_and_logged_once() -> None:
     assert [line["event"] for line in lines] == ["node.noticed", "dependency.failing", "dependency.recovered"]
     assert lines[0]["notice"] == outbox.everything()[0].id
     assert [report.announcement for report in outbox.everything()] == [Announcement.ACTIVE]
+
+
+async def test_an_announcement_for_the_far_future_is_unknown_until_it_is_nearer() -> None:
+    """Nobody announces a reclaim so early: neither a notice nor none, said once in the log and in the state."""
+    far = Noticed(datetime(9999, 12, 31, tzinfo=UTC), 2.5e11, "m")
+    outbox = Outbox(10)
+    script = Script(far, far, Noticed(datetime(9999, 12, 31, tzinfo=UTC), 3600.0, "m"))
+    with capture_logs() as lines:
+        subject = Poller(script, ThisNode("n1", "uid-1"), outbox, Clock(), 1.0, max_lead=3600.0)
+        await subject.turn()
+        await subject.turn()
+        assert outbox.everything() == []
+        assert [(status.state, status.detail) for status in outbox.statuses()] == [
+            (SourceState.UNKNOWN, "announces a reclaim at 9999-12-31T00:00:00Z, more than 3600 s ahead")
+        ]
+        await subject.turn()
+    assert [status.state for status in outbox.statuses()] == [SourceState.NOTICED]
+    assert [line["event"] for line in lines] == ["dependency.failing", "dependency.recovered", "node.noticed"]
 
 
 async def test_a_poll_that_hangs_is_given_up() -> None:

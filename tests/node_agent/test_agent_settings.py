@@ -37,6 +37,7 @@ def test_the_promised_defaults() -> None:
         account_dir=Path("/var/run/secrets/kubernetes.io/serviceaccount"),
         api_timeout_seconds=5.0,
         poll_seconds=1.0,
+        max_lead_seconds=3600.0,
         outbox_limit=1024,
         heartbeat_seconds=5.0,
         probe_address="",

@@ -44,14 +44,14 @@ MALFORMED = [
 class SetClock(Clock):
     """A clock whose wall time and monotonic time the test sets."""
 
-    def __init__(self, wall: float, steady: float = 1000.0) -> None:
-        super().__init__()
-        self.wall = wall
+    def __init__(self, system: float, steady: float = 1000.0) -> None:
+        self.system = system
         self.steady = steady
+        super().__init__()
 
-    def now(self) -> float:
+    def wall(self) -> float:
         """Unix seconds."""
-        return self.wall
+        return self.system
 
     def monotonic(self) -> float:
         """Seconds."""
@@ -179,6 +179,8 @@ async def test_no_proxy_and_no_forwarding_header(
         (NOW + 7, 0.0, 293.0),
         # By the Date it should have been gone for an hour, and yet it runs: the Date is wrong.
         (NOW + 7, NOW + 3900, 293.0),
+        # By the Date it is hours away, which nobody announces so early: the Date is wrong.
+        (NOW + 7, NOW - 7200, 293.0),
         # The deadline has passed.
         (NOW + 310, NOW + 310, -10.0),
     ],
