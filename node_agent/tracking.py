@@ -105,11 +105,23 @@ def _announcement(after: Tracked, answer: Noticed, subject: Subject, now: float)
         subject=subject,
         revision=_next_revision(after),
         announcement=Announcement.ACTIVE,
-        gone_at=None if answer.seconds_left is None else now + answer.seconds_left,
+        gone_at=_gone_at(after.reported, answer, now),
         deadline=answer.deadline,
         message=answer.message,
     )
     return report if after.reported is None or _is_news(after.reported, report) else None
+
+
+def _gone_at(reported: NoticeReport | None, answer: Noticed, now: float) -> float | None:
+    """Without an instant that the source names, a usual lead counts from its first answer: repeated, it is no news."""
+    if answer.seconds_left is None:
+        return None
+    gone_at = now + answer.seconds_left
+    if answer.deadline is not None or reported is None or reported.announcement is not Announcement.ACTIVE:
+        return gone_at
+    if reported.deadline is not None or reported.gone_at is None:
+        return gone_at
+    return min(reported.gone_at, gone_at)
 
 
 def _next_revision(state: Tracked) -> int:

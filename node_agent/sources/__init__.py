@@ -27,8 +27,9 @@ class Noticed:
     """The source says that the node will be reclaimed.
 
     Attributes:
-        deadline: The instant that the source named.
-        seconds_left: Seconds from this answer until then.
+        deadline: The instant that the source named; None where it names none.
+        seconds_left: Seconds from this answer until then. A source that names no instant gives its usual lead, which
+            counts from the first of these answers; None: it has none, and the supervisor's default stands in.
         message: For people; free of anything that changes from poll to poll.
     """
 

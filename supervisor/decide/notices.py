@@ -160,9 +160,13 @@ def _withdrawn(known: ReclaimNotice | None, report: Report, now: float) -> Recla
 
 
 def _updated(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotice:
+    deadline = _deadline(report, now)
+    if deadline is not None and known.deadline is not None and not known.announced and not report.announced:
+        # Neither names an instant: a usual lead counts from its first sight, also for an agent that was started again.
+        deadline = min(known.deadline, deadline)
     return replace(
         known,
-        deadline=_deadline(report, now),
+        deadline=deadline,
         announced=report.announced,
         message=report.message,
         session=report.session,

@@ -74,7 +74,10 @@ class Policy:
         ),
     ] = 30.0
     default_lead_seconds: Annotated[
-        float, Meta(gt=0, description="Stands in where a source names no time: five minutes on ECS.")
+        float,
+        Meta(
+            gt=0, description="Stands in where a source neither names a time nor has a usual lead: five minutes on ECS."
+        ),
     ] = 300.0
     gone_grace_seconds: Annotated[
         float, Meta(ge=0, description="After the deadline, a silent agent for this long means that the node is gone.")

@@ -56,6 +56,16 @@ def test_repeated_and_late_reports_change_nothing(session: int, revision: int) -
         assert accept(known, late, T0 + 9, POLICY) is known
 
 
+def test_a_usual_lead_counts_from_its_first_sight_over_sessions() -> None:
+    """A source that names no instant says the same lead to each new agent; one that names an instant is believed."""
+    known = _after(report(left=30), report(session=2, left=30))
+    assert (known.deadline, known.session) == (T0 + 30, 2)
+    sooner = _after(report(left=30), report(session=2, left=10))
+    assert sooner.deadline == T0 + 11
+    named = _after(report(left=30), replace(report(session=2, left=100), announced="2026-01-05T18:02:00Z"))
+    assert named.deadline == T0 + 101
+
+
 def test_a_new_session_outranks_every_revision() -> None:
     """A restarted agent counts its revisions from one again."""
     known = _after(report(session=1, revision=50, left=100), report(session=2, revision=1, left=50))

@@ -101,6 +101,46 @@ def test_a_notice_keeps_its_instant_between_polls() -> None:
     assert second is None
 
 
+USUAL = Noticed(None, 30.0, "m")
+"""A source that names no instant, but has a usual lead."""
+
+
+def polled(*answers: Answer) -> list[NoticeReport]:
+    """The reports of answers that come a second apart."""
+    state, reports = start(SourceName("s")), []
+    for now, answer in enumerate(answers):
+        state, report = step(state, answer, NODE, float(now))
+        if report:
+            reports.append(report)
+    return reports
+
+
+def test_a_usual_lead_is_reported_once() -> None:
+    """It is said again with every poll, and counts from the first: the deadline is fixed, and comes."""
+    (report,) = polled(*[USUAL] * 60)
+    assert report.gone_at == 30.0
+
+
+def test_a_usual_lead_counts_anew_after_a_withdrawal() -> None:
+    """What is announced again is another episode."""
+    reports = polled(USUAL, USUAL, *[CLEAR] * 3, USUAL, USUAL)
+    assert [(report.revision, report.announcement) for report in reports] == [(1, ACTIVE), (2, WITHDRAWN), (3, ACTIVE)]
+    assert reports[-1].gone_at == 35.0
+
+
+def test_without_an_instant_a_deadline_only_comes_nearer() -> None:
+    """Seconds that count down are no news, fewer of them are, and a usual lead where there was none."""
+    (counted,) = polled(*[Noticed(None, 30.0 - second, "m") for second in range(40)])
+    assert counted.gone_at == 30.0
+    assert [report.gone_at for report in polled(USUAL, Noticed(None, 10.0, "m"), USUAL)] == [30.0, 11.0]
+    assert [report.gone_at for report in polled(Noticed(None, None, "m"), USUAL, USUAL)] == [None, 31.0]
+
+
+def test_an_instant_outranks_a_usual_lead() -> None:
+    """A source that names one at last is believed, also where it is later."""
+    assert [report.gone_at for report in polled(USUAL, noticed(100.0))] == [30.0, 101.0]
+
+
 def test_the_status_follows_the_last_answer() -> None:
     """Unknown keeps the instant of the last good poll and says why it is unknown."""
     fresh = after([])[0].status

@@ -256,7 +256,10 @@ class NoticeReport(_message.Message):
     """Grows with every change the agent makes to this notice within its session."""
     announcement: Global___Announcement.ValueType
     seconds_left: _builtins.float
-    """Seconds until the subject is gone, as counted by the agent when it sends this; absent where the source names no time."""
+    """Seconds until the subject is gone, as counted by the agent when it sends this. They decide, also of a report that is
+    repeated. Without `deadline` they are the source's usual lead, counted from its first such answer; absent where it has
+    none.
+    """
     message: _builtins.str
     """The source's own words, at most 512 characters: for people."""
     @_builtins.property
