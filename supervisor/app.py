@@ -120,7 +120,14 @@ class Supervisor:
             may_act=leadership.may_act,
         )
         bearer = Bearers(tokens, cluster.pod_tokens if cluster else None).bearer
-        self._ageing = Ageing(store, self._agents, cluster.is_there if cluster else nobody_sees, settings, clock)
+        self._ageing = Ageing(
+            store,
+            self._agents,
+            cluster.is_there if cluster else nobody_sees,
+            settings,
+            clock,
+            unconfirmed=self._unconfirmed,
+        )
         self._pod_reports = PodReports(cluster.node_of if cluster else nowhere, lambda: store.snapshot().notices)
         self._reclaim = ReclaimService(
             AgentPorts(

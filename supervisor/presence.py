@@ -69,6 +69,7 @@ class Agents:
         self._clear: set[Host] = set()
         self._denying: set[Host] = set()
         self._silent: dict[Host, float] = {}
+        self._heard: dict[Host, float] = {}
         self._changed = changed
         self._now = now
         self._started = now()
@@ -80,8 +81,15 @@ class Agents:
         if known is not None and known.session > view.session:
             return known.session
         self._streams[view.node] = stream
+        self._heard.pop(view.node, None)
         self._put(view)
         return None
+
+    def heard(self, node: Host, stream: object) -> None:
+        """All that its hello says is taken in, unless another stream speaks for the node by now."""
+        if self.speaks(node, stream):
+            self._heard[node] = self._now()
+            self._changed(node)
 
     def source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
         """One source's new state, unless another stream speaks for the node by now."""
@@ -99,6 +107,7 @@ class Agents:
         """The stream has ended: from here on the node is unknown, unless another stream speaks for it by now."""
         if self.speaks(node, stream):
             del self._streams[node]
+            self._heard.pop(node, None)
             self._silent[node] = self._now()
             known = self._agents[node]
             self._put(
@@ -128,6 +137,10 @@ class Agents:
     def silent_since(self, node: Host) -> float | None:
         """Since when the node's agent has no stream, never before this process began to serve; None while it has."""
         return None if self.connected(node) else self._silent.get(node, self._started)
+
+    def heard_since(self, node: Host) -> float | None:
+        """Since when all is taken in that the agent's last hello said; None while it is not."""
+        return self._heard.get(node)
 
     def all(self) -> Mapping[Host, AgentView]:
         """Every agent that has spoken to this process and is not forgotten."""

@@ -35,6 +35,9 @@ class Unconfirmed:
         """All that are announced."""
         return [notice for _, notice in self._notices.values()]
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._notices
+
     def put(self, stream: object, key: NoticeId, notice: ReclaimNotice | None) -> None:
         """What a stream's last word on a subject would make of its notice; only an announcement is anything to show."""
         if notice is not None and notice.state is NoticeState.ACTIVE:

@@ -16,14 +16,17 @@ from supervisor.domain.notice import (
     SubjectKind,
 )
 
+_DRIFT_SECONDS = 2.0
+"""A deadline that differs by no more is the same: the time that a report travels varies."""
+
 
 def accept(known: ReclaimNotice | None, report: Report, now: float, policy: Policy) -> ReclaimNotice | None:
     """What is known after `report`: the notice to store, or `known` itself where the report changes nothing.
 
-    Late, repeated and reordered reports lose by session and revision.
+    Late and reordered reports lose by session and revision. Of a repeated one the time that is left counts.
     """
     if known is not None and (report.session, report.revision) <= (known.session, known.revision):
-        return known
+        return _recounted(known, report, now)
     if report.announcement is Announcement.WITHDRAWN or _is_over(report):
         return _withdrawn(known, report, now)
     return _episode(report, 1, now, policy) if known is None else _announced(known, report, now, policy)
@@ -138,6 +141,30 @@ def most_urgent(notices: Iterable[ReclaimNotice | None], policy: Policy) -> Recl
     """The one whose subject is gone first; None where there is none."""
     held = (notice for notice in notices if notice is not None)
     return min(held, key=lambda notice: (deadline_of(notice, policy), notice.id), default=None)
+
+
+def _recounted(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotice:
+    """The notice after its last report was said again, as in the hello to a supervisor that has been started again.
+
+    Such a supervisor may count by another clock than the one that stored the deadline, and may even have ended the
+    notice by it. The seconds that are left were counted by the agent when it spoke, so they are right.
+    """
+    repeated = (report.session, report.revision) == (known.session, known.revision)
+    if not repeated or report.announcement is not Announcement.ACTIVE or report.seconds_left is None:
+        return known
+    deadline = now + report.seconds_left
+    if known.state is NoticeState.ACTIVE:
+        moved = known.deadline is None or abs(deadline - known.deadline) > _DRIFT_SECONDS
+        return replace(known, deadline=deadline) if moved else known
+    if _ended_early(known, report):
+        return replace(known, state=NoticeState.ACTIVE, deadline=deadline, ended_at=None)
+    return known
+
+
+def _ended_early(known: ReclaimNotice, report: Report) -> bool:
+    """Whether time has ended the notice of a node whose agent speaks, and says that there is time left."""
+    by_time = known.state in (NoticeState.EXPIRED, NoticeState.GONE)
+    return by_time and known.subject.kind is SubjectKind.NODE and (report.seconds_left or 0.0) > 0
 
 
 def _announced(known: ReclaimNotice, report: Report, now: float, policy: Policy) -> ReclaimNotice:

@@ -1,6 +1,7 @@
 """What time alone does to notices: gone, or expired."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Container
 
 import structlog
 
@@ -10,7 +11,7 @@ from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
 from supervisor.decide.notices import Seen, settle, settles_at
 from supervisor.decide.policy import Policy
-from supervisor.domain.ids import Host
+from supervisor.domain.ids import Host, NoticeId
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
 from supervisor.failpoints import At
 from supervisor.presence import Agents
@@ -34,21 +35,25 @@ class Ageing:
         is_there: Whether a notice's subject is there; None where nobody but an agent could say.
         policy: When what ends.
         clock: The supervisor's.
+        unconfirmed: What an agent announces again, and cannot be stored yet, does not end.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is said above
         self,
         store: Store,
         agents: Agents,
         is_there: Callable[[ReclaimNotice], bool | None],
         policy: Policy,
         clock: Clock,
+        *,
+        unconfirmed: Container[NoticeId] = frozenset(),
     ) -> None:
         self._store = store
         self._agents = agents
         self._is_there = is_there
         self._policy = policy
         self._clock = clock
+        self._unconfirmed = unconfirmed
         self._wakeup = Wakeup()
         self._fault = Fault("store", clock)
 
@@ -69,6 +74,8 @@ class Ageing:
         later = []
         for notice in active:
             at = self._due(notice)
+            if at == math.inf:
+                continue  # Whoever keeps it from ending says so when that is over.
             if at > now:
                 later.append(at)
             elif not await self._settle(notice):
@@ -95,12 +102,18 @@ class Ageing:
         return True
 
     def _due(self, notice: ReclaimNotice) -> float:
-        """When time ends an active notice. An agent that lost its stream a moment ago is not silent yet."""
+        """When time ends an active notice.
+
+        An agent that lost its stream a moment ago is not silent yet, and one that has just connected may still announce
+        the subject anew: stored instants are for what nobody announces any more.
+        """
+        if notice.id in self._unconfirmed:
+            return math.inf
         seen, since = self._seen(notice)
         return max(settles_at(notice, seen, self._policy), since + self._policy.gone_grace_seconds)
 
     def _seen(self, notice: ReclaimNotice) -> tuple[Seen, float]:
-        """With the instant since when nobody has spoken for the subject, where that is known."""
+        """With the instant since when that is so, where it is known."""
         if notice.simulated:
             return Seen.THERE, 0.0  # Its end does not depend on it.
         there = self._is_there(notice)
@@ -109,5 +122,9 @@ class Ageing:
         if notice.subject.kind is SubjectKind.POD:
             # An agent that speaks proves that its node is there; of a pod it proves nothing.
             return Seen.SILENT, 0.0
-        silent = self._agents.silent_since(Host(notice.subject.name))
-        return (Seen.THERE, 0.0) if silent is None else (Seen.SILENT, silent)
+        node = Host(notice.subject.name)
+        silent = self._agents.silent_since(node)
+        if silent is not None:
+            return Seen.SILENT, silent
+        heard = self._agents.heard_since(node)
+        return Seen.THERE, math.inf if heard is None else heard

@@ -282,6 +282,7 @@ class _Stream:
         await self._write(wire.SupervisorMessage(welcome=wire.Welcome(heartbeat_seconds=self._ports.heartbeat_seconds)))
         for each in reports:
             await self._reports.put(each)
+        self._ports.agents.heard(self._node, self)
         while (message := await self._next()) is not None and self._speaks():
             match message.WhichOneof("message"):
                 case "notice":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from reclaim.v1 import reclaim_pb2 as pb
 
 from simulator.cloud.dialects import METADATA_URLS, Cloud, termination_time
 from simulator.cloud.metadata import MetadataServer
@@ -32,10 +33,10 @@ class Scene:
     clock: StepClock
 
     def heard(self) -> dict[str, float]:
-        """The seconds left by each source's first word."""
+        """The seconds left by each source's first announcement."""
         (stream,) = self.supervisor.streams
-        reports = [*stream.hello.notices, *stream.notices]
-        return {report.source: report.seconds_left for report in reversed(reports)}
+        active = [each for each in stream.notices if each.announcement == pb.ANNOUNCEMENT_ACTIVE]
+        return {report.source: report.seconds_left for report in reversed(active)}
 
 
 @pytest_asyncio.fixture

@@ -47,13 +47,49 @@ def test_a_drifting_deadline_updates_the_notice() -> None:
     assert (known.episode, known.first_seen, known.deadline, known.revision) == (1, T0, T0 + 91, 2)
 
 
-@pytest.mark.parametrize(("session", "revision"), [(2, 3), (2, 2), (1, 9)])
-def test_repeated_and_late_reports_change_nothing(session: int, revision: int) -> None:
-    """Session first, then revision: an equal or lower one is no news."""
+@pytest.mark.parametrize(("session", "revision"), [(2, 2), (1, 9)])
+def test_late_reports_change_nothing(session: int, revision: int) -> None:
+    """Session first, then revision: a lower one is no news."""
     known = _after(report(session=2, revision=3))
     for announcement in Announcement:
         late = report(session=session, revision=revision, announcement=announcement, left=5)
         assert accept(known, late, T0 + 9, POLICY) is known
+
+
+AHEAD, BACK = T0 + 600, T0 - 7200
+
+
+@pytest.mark.parametrize("now", [AHEAD, BACK])
+def test_the_seconds_left_of_a_repeated_report_count(now: float) -> None:
+    """What an agent says again, by whatever clock the deadline was stored: it is the same notice."""
+    known = _after(report(left=100))
+    assert accept(known, report(left=88), now, POLICY) == replace(known, deadline=now + 88)
+
+
+def test_a_repeated_report_that_is_right_is_no_news() -> None:
+    """Nothing is written when thousands of agents say hello again."""
+    known = _after(report(left=100))
+    for left in (38.5, 40.0, 41.5, None):
+        assert accept(known, report(left=left), T0 + 60, POLICY) is known
+    assert accept(known, report(announcement=WITHDRAWN, left=5), T0 + 60, POLICY) is known
+
+
+@pytest.mark.parametrize("state", [NoticeState.EXPIRED, NoticeState.GONE])
+def test_what_a_wrong_clock_has_ended_goes_on(state: NoticeState) -> None:
+    """Its agent speaks, and says that there is time left: the same episode; without time left an end is an end."""
+    known = replace(_after(report(left=100)), state=state, ended_at=AHEAD)
+    goes_on = replace(known, state=NoticeState.ACTIVE, deadline=AHEAD + 88, ended_at=None)
+    assert accept(known, report(left=88), AHEAD, POLICY) == goes_on
+    assert accept(known, report(left=-1), AHEAD, POLICY) is known
+
+
+def test_a_pod_that_is_gone_stays_gone() -> None:
+    """Its uid never comes back, whatever is repeated of it; neither does what was withdrawn."""
+    gone = replace(_after(report(left=100)), state=NoticeState.GONE, ended_at=AHEAD)
+    pod = replace(gone, subject=Subject(SubjectKind.POD, "training/job-worker-0", "uid-1"))
+    assert accept(pod, report(left=88), AHEAD, POLICY) is pod
+    withdrawn = replace(gone, state=NoticeState.WITHDRAWN)
+    assert accept(withdrawn, report(left=88), AHEAD, POLICY) is withdrawn
 
 
 def test_a_usual_lead_counts_from_its_first_sight_over_sessions() -> None:

@@ -39,13 +39,29 @@ async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) ->
         assert served.notices() == before
 
 
+async def test_a_hello_after_a_restart_counts_by_the_agents_clock(tmp_path: Path) -> None:
+    """The stored deadline, of the same report, is another clock's: here one that was ten minutes behind."""
+    async with serving(tmp_path) as served:
+        agent = await served.peers.agent("n1", notices=[noticed("n1", left=60.0)])
+        await agent.acknowledged(1)
+        (known,) = served.store.snapshot().notices.values()
+        moved = replace(known, deadline=(known.deadline or 0.0) - 600.0)
+        await served.store.put_notice(known.id, lambda _known: moved)
+    async with serving(tmp_path) as served:
+        agent = await served.peers.agent("n1", notices=[noticed("n1", left=50.0)])
+        await agent.acknowledged(1)
+        (known,) = served.store.snapshot().notices.values()
+        assert (known.state, known.episode) == (NoticeState.ACTIVE, 1)
+        assert known.deadline == pytest.approx(time.time() + 50.0, abs=20.0)
+
+
 async def test_late_and_repeated_reports_change_nothing_and_are_acknowledged(served: Served) -> None:
     """Otherwise the agent would repeat them for ever."""
     agent = await served.peers.agent("n1")
     await agent.say(notice=noticed("n1", 5))
     await agent.acknowledged(5)
     before = served.store.snapshot()
-    await agent.say(notice=noticed("n1", 5, left=1.0))
+    await agent.say(notice=noticed("n1", 5))
     await agent.acknowledged(5)
     await agent.say(notice=noticed("n1", 4, withdrawn=True))
     await agent.acknowledged(4)
