@@ -7,12 +7,21 @@ from pathlib import Path
 
 from simulator.cloud.schedule import Kill, Notice, Pace, Schedule, plan
 from simulator.cloud.shorten import shortened, topped_up
-from simulator.cloud.synthetic import HARD_MINIMUM, HARD_NODES, Rates, fixed_rate, hard
+from simulator.cloud.synthetic import (
+    HARD_MINIMUM,
+    HARD_NODES,
+    SHORT_MINIMUM,
+    SHORT_NODES,
+    Rates,
+    fixed_rate,
+    hard,
+    short,
+)
 from simulator.cloud.trace import DEFAULT_TRACE, Cut, Node, cut, load
 from simulator.job import Fault
-from simulator.promise import Costs, refuse_unfair
+from simulator.promise import Costs, refuse_unjudgeable
 from simulator.services import JobPlan
-from simulator.stage import Scene, enough_steps, faulty
+from simulator.stage import Act, Scene, enough_steps, faulty
 
 # With a notice of 7.5 s on the clock a group is collected before the margin of 5 s, where its window is cut short:
 # announced times are whole seconds, a poll is 1 s away and the members of a group come within 0.2 s.
@@ -23,8 +32,8 @@ GAP_LEADS = 0.8
 STEP_SECONDS = 0.2
 # The recording has 24 nodes at most, is below ten for a while four times, and ends with five.
 TRACE_MIN, TRACE_MAX = 10, 24
-# The short piece has ten nodes, loses two and one, and gets two: a shrink, a STOP, a resume and growth.
-SHORT_FROM, SHORT_TO, SHORT_MIN, SHORT_MAX = 18840.0, 20160.0, 8, 12
+# This piece has ten nodes, loses two and one, and gets two: a shrink, a STOP, a resume and growth.
+CI_FROM, CI_TO, CI_MIN, CI_MAX = 18840.0, 20160.0, 8, 12
 # Sixteen nodes, in groups of up to four: with a minimum of 13 a large group, or two small ones, mean STOP.
 RATES, RATES_MIN, RATES_MAX = Rates(), 13, 16
 # As short as it can be: a node of three goes, with less notice than a group would need.
@@ -44,6 +53,8 @@ class Part(StrEnum):
     """Everything that can come at a bad moment, once with each seed."""
     CI = "ci"
     """A short piece of the recording with each lead: a shrink, a suspension and a resume."""
+    SHORT = "short"
+    """Made up: a shrink, a withdrawal, an arrival, a suspension, and a resume beside a host with a notice."""
     TINY = "tiny"
     """One removal, to see that everything works."""
 
@@ -62,24 +73,16 @@ class Wanted:
     fault: Fault | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
-    """One scene and its name."""
-
-    name: str
-    scene: Scene
-
-
 def acts(wanted: Wanted, costs: Costs) -> list[Act]:
     """The acts that were asked for, in order.
 
     Raises:
         TraceError: The trace cannot be read.
-        ScheduleError: A notice would come too late for the promise.
+        ScheduleError: A notice would come too late for the promise, or the job could not come to its end.
     """
     chosen = list(_acts(wanted, costs))
     for act in chosen:
-        refuse_unfair(act.scene.schedule, costs)
+        refuse_unjudgeable(act.scene.schedule, act.scene.job.min_workers, costs)
     return chosen
 
 
@@ -96,7 +99,9 @@ def _acts(wanted: Wanted, costs: Costs) -> Iterator[Act]:
         case Part.HARD:
             yield from _hard(wanted)
         case Part.CI:
-            yield from _short(wanted, costs)
+            yield from _piece(wanted, costs)
+        case Part.SHORT:
+            yield _act("short", short(), SHORT_MINIMUM, SHORT_NODES, wanted)
         case Part.TINY:
             yield _tiny(wanted)
 
@@ -109,11 +114,11 @@ def _recorded(wanted: Wanted, costs: Costs) -> Iterator[Act]:
         yield _act(f"whole trace, lead {lead:g} s", schedule, TRACE_MIN, TRACE_MAX, wanted)
 
 
-def _short(wanted: Wanted, costs: Costs) -> Iterator[Act]:
-    piece = cut(load(wanted.trace), SHORT_FROM, SHORT_TO)
+def _piece(wanted: Wanted, costs: Costs) -> Iterator[Act]:
+    piece = cut(load(wanted.trace), CI_FROM, CI_TO)
     for lead in wanted.leads:
-        schedule = _paced(piece, SHORT_MIN, wanted, _pace(lead, wanted, costs))
-        yield _act(f"piece of the trace, lead {lead:g} s", schedule, SHORT_MIN, SHORT_MAX, wanted)
+        schedule = _paced(piece, CI_MIN, wanted, _pace(lead, wanted, costs))
+        yield _act(f"piece of the trace, lead {lead:g} s", schedule, CI_MIN, CI_MAX, wanted)
 
 
 def _fixed_rate(wanted: Wanted, costs: Costs) -> Iterator[Act]:

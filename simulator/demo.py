@@ -1,26 +1,29 @@
 """`python -m simulator demo`: real reclaims against a real job, and a verdict from the truth.
 
 A cut of a recorded trace is replayed against supervisor, agents, launcher and training processes, all of them real. The
-exit code is 0 when no step was lost, no stop was false and the parameters equal those of an uninterrupted run.
+exit code is 0 when the judge found nothing wrong: no step was lost, everything that the truth demanded was done in
+time, nothing was done without a reason, and the parameters equal those of an uninterrupted run.
 """
 
 import argparse
 import math
-import time
-from dataclasses import dataclass
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from simulator.cloud.metadata import Mode
-from simulator.cloud.process import ProcessEnded, TooLate
 from simulator.cloud.schedule import Pace, ScheduleError, plan
+from simulator.cloud.synthetic import BRIEF_MINIMUM, BRIEF_PACE, BRIEF_STEP_SECONDS, brief
 from simulator.cloud.trace import DEFAULT_TRACE, TraceError, cut, load
-from simulator.harness import ProcessesLeft
 from simulator.job import Fault
+from simulator.outcome import write_json
+from simulator.promise import Costs, refuse_unjudgeable, timed_checkpoint
 from simulator.report import report
+from simulator.run_act import run_act
 from simulator.services import JobPlan
-from simulator.stage import ExitCode, Scene, enough_steps, faulty, play, run, say, workplace
+from simulator.stage import Act, ExitCode, Scene, enough_steps, faulty, run, say
 
 # The default cut has 24 nodes, loses five, four and one, and gets three back: with a minimum of 15 the last loss means
 # a suspension, and the first arrival a resume.
@@ -28,14 +31,6 @@ DEFAULT_FROM_SECONDS = 1380.0
 DEFAULT_TO_SECONDS = 1860.0
 DEFAULT_MIN_WORKERS = 15
 DEFAULT_MAX_WORKERS = 24
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What was asked for."""
-
-    scene: Scene
-    keep: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--step-seconds", type=_seconds, default=0.1, metavar="S", help="what a step takes at least")
     option("--mode", type=Mode, choices=list(Mode), default=Mode.PLAIN, help="whether metadata want a token")
     option("--fault", type=Fault, choices=list(Fault), help="damage the training on purpose: the demo must then fail")
+    option("--short", action="store_true", help="half a minute of made-up reclaims instead of a cut of the trace")
+    option("--json", type=Path, metavar="FILE", help="write all figures there")
     option("--keep", action="store_true", help="keep the work directory even after a success")
     option("--tls", action="store_true", help="with TLS between all parts")
 
@@ -72,20 +69,27 @@ def main(given: argparse.Namespace) -> int:
     """Run the demo and return its exit code."""
     console = Console()
     try:
-        options = _options(given)
+        act = _act(given)
     except (TraceError, ScheduleError) as error:
         Console(stderr=True).print(f"python -m simulator demo: {error}", markup=False, highlight=False, soft_wrap=True)
         return ExitCode.USAGE
-    return run(lambda: _demo(options, console))
+    return run(lambda: _demo(act, given.json, console, keep=given.keep))
 
 
-def _options(given: argparse.Namespace) -> Options:
-    pace = Pace(given.speed, given.lead, given.seed, withdrawal=not given.no_withdrawal)
-    schedule = plan(cut(load(given.trace), given.start, given.end), pace)
+def _act(given: argparse.Namespace) -> Act:
+    if given.short:
+        given.min, given.max, given.step_seconds = BRIEF_MINIMUM, len(brief().present), BRIEF_STEP_SECONDS
+        schedule = plan(brief(), replace(BRIEF_PACE, seed=given.seed))
+    else:
+        pace = Pace(given.speed, given.lead, given.seed, withdrawal=not given.no_withdrawal)
+        schedule = plan(cut(load(given.trace), given.start, given.end), pace)
     if not 1 <= given.min <= given.max:
         raise ScheduleError(f"1 <= --min <= --max does not hold for {given.min} and {given.max}")
     if len(schedule.present) < given.min:
         raise ScheduleError(f"{len(schedule.present)} nodes at the start are below the minimum of {given.min}")
+    with tempfile.TemporaryDirectory(prefix="elastic-demo-") as directory:
+        costs = Costs(given.step_seconds, timed_checkpoint(Path(directory)))
+    refuse_unjudgeable(schedule, given.min, costs)
     job = JobPlan(
         min_workers=given.min,
         max_workers=given.max,
@@ -94,18 +98,13 @@ def _options(given: argparse.Namespace) -> Options:
         seed=given.seed,
         job_arguments=faulty(given.fault),
     )
-    return Options(Scene(schedule, job, given.mode, given.tls), given.keep)
+    return Act("demo", Scene(schedule, job, given.mode, given.tls))
 
 
-async def _demo(options: Options, console: Console) -> ExitCode:
-    started = time.monotonic()
-    with workplace("elastic-demo-", console) as place:
-        try:
-            verdict = (await play(options.scene, place.root, console, invite=True)).verdict
-        except (ProcessEnded, TooLate, ProcessesLeft) as error:
-            say(console, f"FAILED: {error}")
-            return ExitCode.FAILED
-        console.print(report(verdict))
-        place.keep = options.keep or not verdict.ok
-    say(console, f"The demo took {time.monotonic() - started:.0f} s.")
-    return ExitCode.OK if verdict.ok else ExitCode.FAILED
+async def _demo(act: Act, json: Path | None, console: Console, *, keep: bool) -> ExitCode:
+    outcome = await run_act(act, console, "elastic-demo-", keep=keep, invite=True)
+    console.print(report(outcome))
+    if json is not None:
+        write_json(json, [outcome])
+    say(console, f"The demo took {outcome.seconds:.0f} s.")
+    return ExitCode.OK if outcome.ok else ExitCode.FAILED

@@ -32,6 +32,7 @@ class Kind(StrEnum):
     RING_FORMED = "ring.formed"  # run, epoch, hosts in rank order
     RING_BROKEN = "ring.broken"  # run, epoch, host
     HOST_BLACKLISTED = "host.blacklisted"  # run, host
+    RUN_ENDED = "run.ended"  # run, code: the launcher ends and none of its workers is left
     # The workers.
     STEP_APPLIED = "step.applied"  # run, epoch, step, rank, host, digest
     CHECKPOINT_SAVED = "checkpoint.saved"  # run, step, rank, host

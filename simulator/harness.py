@@ -41,7 +41,7 @@ from simulator.judge import judge
 from simulator.model import reference
 from simulator.services import JobPlan, JobProcess, SupervisorProcess, agent_command, start_job
 from simulator.status import Status, StatusUnavailable
-from simulator.verdict import Expectations, Verdict
+from simulator.verdict import Bounds, Expectations, Verdict
 
 T = TypeVar("T")
 
@@ -169,11 +169,20 @@ class World:
         """The truth and all that the job's processes wrote, in order."""
         return sorted([*read(self.places.truth), *job.events()], key=lambda event: event.t)
 
-    def verdict(self, job: JobProcess) -> Verdict:
-        """The judge's word on a job, from its events and the truth; the job should be over."""
+    def verdict(self, job: JobProcess, bounds: Bounds | None = None) -> Verdict:
+        """The judge's word on a job, from its events and the truth; the job should be over.
+
+        `bounds` are for a job that has the world to itself, and where nothing but the cloud disturbs the product.
+        """
         plan = job.plan
-        digest = reference(plan.steps, plan.seed)
-        return judge(self.events(job), Expectations(plan.steps, digest, plan.min_workers))
+        expectations = Expectations(
+            steps=plan.steps,
+            digest=reference(plan.steps, plan.seed),
+            min_workers=plan.min_workers,
+            max_workers=plan.max_workers,
+            bounds=bounds,
+        )
+        return judge(self.events(job), expectations)
 
     def spawn(self, name: str, command: Sequence[str]) -> Child:
         """Start one more process of this world; whoever starts it ends it."""

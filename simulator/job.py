@@ -29,6 +29,10 @@ from simulator.model import Task, digest, reference, shards_of
 
 __all__ = ["Fault", "Options", "Script", "main", "parse_arguments", "reference"]
 
+# Horovod advises against a commit in every step, as it copies the whole state. A host that dies in the ring costs the
+# steps since the last one.
+COMMIT_EVERY = 10
+
 
 class Fault(StrEnum):
     """Deliberate damage, to show that the judge notices."""
@@ -49,6 +53,7 @@ class Options:
     step_seconds: float
     checkpoint: Path
     checkpoint_every: int
+    commit_every: int
     task: Task
     fault: Fault | None
     fault_step: int
@@ -82,7 +87,10 @@ class Script:
             self._step(state)
             if self.options.checkpoint_every and state.step % self.options.checkpoint_every == 0:
                 self._save(state)
-            state.commit()
+            if state.step % self.options.commit_every == 0:
+                state.commit()
+            else:
+                state.check_host_updates()
 
     def _step(self, state: elastic.State) -> None:
         begun = time.monotonic()
@@ -158,6 +166,7 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
     option("--step-seconds", type=float, default=0.1, help="what a step takes at least (default 0.1)")
     parser.add_argument("--checkpoint", type=Path, required=True, help="file that is loaded at the start and saved to")
     option("--checkpoint-every", type=int, default=0, help="also save every N steps (default 0: never)")
+    option("--commit-every", type=int, default=COMMIT_EVERY, help="steps that a broken ring costs at most (default 10)")
     parser.add_argument("--say-steps", action="store_true", help="tell the supervisor the step of each checkpoint")
     option("--shards", type=int, default=48, help="shards of a global batch (default 48)")
     option("--seed", type=int, default=1, help="of the data and the first parameters (default 1)")
@@ -169,6 +178,7 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
         step_seconds=parsed.step_seconds,
         checkpoint=parsed.checkpoint,
         checkpoint_every=parsed.checkpoint_every,
+        commit_every=parsed.commit_every,
         task=Task(parsed.seed, parsed.shards),
         fault=parsed.fault,
         fault_step=parsed.steps // 2 if parsed.fault_step is None else parsed.fault_step,

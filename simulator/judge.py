@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from simulator.demands import demands
 from simulator.events import Event, Kind
 from simulator.truth import Truth
 from simulator.verdict import (
@@ -27,6 +28,7 @@ def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
     """Judge one job. Raises DamagedLogError where an event lacks a field."""
     log = _by_kind(events)
     course = _follow(events, expectations)
+    unmet = (*course.unmet, *_split(expectations, course.groups))
     steps = _Steps.of(log[Kind.STEP_APPLIED])
     after_stop = _steps_after_stop(log)
     ends = log[Kind.JOB_FINISHED]
@@ -38,6 +40,7 @@ def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
         *(Finding(Failure.FALSE_STOP, detail) for detail in course.false_stops),
         *(Finding(Failure.STEP_AFTER_STOP, f"run {run} applied step {step}") for run, step in after_stop),
         *(Finding(Failure.RANKS_DIFFER, f"step {step} has several digests") for step in steps.differing),
+        *unmet,
         *_ending(expectations, finished=finished, wrong_ends=wrong_ends),
     )
     figures = Figures(
@@ -51,6 +54,7 @@ def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
         steps_skipped=len(steps.skipped),
         steps_after_stop=len(after_stop),
         false_stops=len(course.false_stops),
+        unmet=len(unmet),
         suspensions=len(course.stopped_runs),
         resumes=_resumes(log, course.stopped_runs),
         hosts_blacklisted=len(log[Kind.HOST_BLACKLISTED]),
@@ -89,18 +93,22 @@ class _Course:
     flagged_runs: set[int] = field(default_factory=set)
     """Runs whose rank 0 has seen the STOP."""
     false_stops: list[str] = field(default_factory=list)
+    unmet: list[Finding] = field(default_factory=list)
+    """Demands of the truth that were not met."""
     notice_to_flag: list[float] = field(default_factory=list)
     excluded: frozenset[str] = frozenset()
 
 
 def _follow(events: Iterable[Event], expectations: Expectations) -> _Course:
     truth = Truth(expectations.min_workers, expectations.withdrawal_seconds)
-    course = _Course()
+    course, owed = _Course(), demands(expectations)
     for event in events:
         if event.kind is Kind.FLAG_SEEN:
             _take_flag(course, truth, event)
-        is_news = event.kind is Kind.NOTICE_SHOWN and truth.group_of(event.text("node")) is None
+        is_news = event.kind is Kind.NOTICE_SHOWN and truth.notice_of(event.text("node")) is None
         truth.see(event)
+        for demand in owed:
+            course.unmet.extend(demand.see(event, truth))
         if is_news:
             _take_notice(course, truth, event)
         elif event.kind is Kind.NOTICE_WITHDRAWN:
@@ -131,7 +139,7 @@ def _overtake(course: _Course, truth: Truth, run: int) -> None:
     """A STOP freezes the host list: a group that was still being collected has become part of its reason."""
     for draft in course.groups:
         waits = draft.meaning is GroupMeaning.SHRINK and draft.run == run and not draft.changes
-        if waits and any(truth.group_of(host) is not None for host in draft.hosts):
+        if waits and any(truth.notice_of(host) is not None for host in draft.hosts):
             draft.meaning = GroupMeaning.STOP
 
 
@@ -144,7 +152,7 @@ def _take_notice(course: _Course, truth: Truth, event: Event) -> None:
         course.groups.append(draft)
     draft.hosts[node] = None
     # A spare host, or one that was left out before, takes nothing from the job.
-    if draft.meaning is GroupMeaning.IDLE and truth.is_training() and truth.is_in_ring(node):
+    if draft.meaning is GroupMeaning.IDLE and truth.is_training() and node in truth.ring:
         draft.meaning = GroupMeaning.IDLE if node in course.excluded else GroupMeaning.SHRINK
     if draft.meaning is GroupMeaning.SHRINK and truth.certain is not None:
         draft.meaning = GroupMeaning.STOP
@@ -161,11 +169,20 @@ def _take_exclusions(course: _Course, truth: Truth, event: Event) -> None:
     hosts = frozenset(event.texts("hosts"))
     added, course.excluded = hosts - course.excluded, hosts
     # Hosts are left out for other reasons as well: only one with a live notice belongs to a group.
-    groups = {host: group for host in added if (group := truth.group_of(host)) is not None}
+    groups = {host: notice.group for host in added if (notice := truth.notice_of(host)) is not None}
     for name in set(groups.values()):
         course.latest[name].changes += 1
     for host, name in groups.items():
         course.latest[name].excluded_at.setdefault(host, event.t)
+
+
+def _split(expectations: Expectations, groups: Iterable[_GroupDraft]) -> Iterator[Finding]:
+    """Find the groups that more than one change of the exclusions answered, where that is demanded."""
+    for draft in groups if expectations.bounds is not None else ():
+        if draft.meaning is GroupMeaning.SHRINK and draft.changes != 1:
+            failure = Failure.GROUP_SPLIT if draft.changes else Failure.NOT_EXCLUDED
+            hosts = ", ".join(draft.hosts)
+            yield Finding(failure, f"{draft.name} ({hosts}) changed the exclusions {draft.changes} times, not once")
 
 
 def _notice_to_host_list(groups: Iterable[_GroupDraft]) -> Iterator[float]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.promise import Costs
-from simulator.verdict import GroupMeaning, Verdict
+from simulator.verdict import Verdict
 
 LOOK_SECONDS = 0.05
 # Later than this, a poll, a window or a deadline of the simulation itself has been missed by the machine.
@@ -49,7 +49,7 @@ async def _watch(found: Strain) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One act: `verdict` is None where it did not come to its end.
+    """One act: `verdict` is None where it did not begin, or left processes behind.
 
     Attributes:
         name: Which act.
@@ -79,13 +79,15 @@ class Outcome:
         """The machine was so late that what is wrong may be its fault."""
         return self.late > BUSY_SECONDS
 
+    @property
+    def blames_machine(self) -> bool:
+        """Something is wrong, and may be the machine's fault."""
+        return not self.ok and self.overloaded
+
 
 def shortcomings(verdict: Verdict, costs: Costs, shortest_lead: float) -> Iterator[str]:
-    """What is wrong with an act that came to its end: the judge's findings, split groups, a broken premise."""
+    """Say what is wrong with an act: the judge's findings, and a lead that was too short for the promise."""
     yield from (f"{finding.failure}: {finding.detail}" for finding in verdict.failures)
-    for group in verdict.figures.groups:
-        if group.meaning is GroupMeaning.SHRINK and group.changes != 1:
-            yield f"{group.name} ({', '.join(group.hosts)}): {group.changes} changes of the exclusions, not one"
     if shortest_lead < costs.least_lead:
         yield f"the lead of {shortest_lead:.1f} s was below step + checkpoint + 2 s = {costs.least_lead:.1f} s"
 
@@ -93,7 +95,7 @@ def shortcomings(verdict: Verdict, costs: Costs, shortest_lead: float) -> Iterat
 def table(outcomes: Sequence[Outcome]) -> Table:
     """All acts, one a row."""
     result = Table(title="Replay, judged by the cloud's own truth", title_justify="left")
-    for column in ("act", "notices", "groups", "shrinks", "stops", "resumes", "steps", "lost", "false stops"):
+    for column in ("act", "notices", "groups", "shrinks", "stops", "resumes", "steps", "lost", "false stops", "unmet"):
         result.add_column(column, justify="left" if column == "act" else "right")
     for column in ("changes a group", "parameters", "late", "took", "verdict"):
         result.add_column(column, justify="right")
@@ -104,7 +106,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
 
 def _cells(verdict: Verdict | None) -> tuple[str, ...]:
     if verdict is None:
-        return ("-",) * 10
+        return ("-",) * 11
     figures = verdict.figures
     changes = figures.changes_per_group
     return (
@@ -116,6 +118,7 @@ def _cells(verdict: Verdict | None) -> tuple[str, ...]:
         str(figures.steps_applied),
         str(figures.steps_lost),
         str(figures.false_stops),
+        str(figures.unmet),
         "/".join(sorted({str(change) for change in changes})) or "-",
         "equal" if figures.parameters_equal else "DIFFER",
     )
@@ -130,7 +133,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
     """What is wrong with an act, in words."""
     for shortcoming in outcome.shortcomings:
         yield f"{outcome.name}: {shortcoming}"
-    if outcome.shortcomings and outcome.overloaded:
+    if outcome.blames_machine:
         yield f"{outcome.name}: the machine was overloaded, up to {outcome.late:.1f} s late: repeat it on an idle one"
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from simulator import checkpoint
-from simulator.cloud.schedule import Schedule, ScheduleError
+from simulator.cloud.schedule import Schedule, ScheduleError, free_at_end
 from simulator.cloud.synthetic import leads
 from simulator.events import Event, Kind
 from simulator.model import Task
@@ -34,12 +34,17 @@ class Costs:
         return self.step + self.checkpoint + SPARE_SECONDS
 
 
-def refuse_unfair(schedule: Schedule, costs: Costs) -> None:
-    """Make sure that every notice of a schedule comes early enough.
+def refuse_unjudgeable(schedule: Schedule, min_workers: int, costs: Costs) -> None:
+    """Make sure that a schedule leaves the product room for its promise and the job the hosts to come to its end.
 
     Raises:
-        ScheduleError: One does not.
+        ScheduleError: A notice comes too late, or too few nodes are left at the end.
     """
+    if (left := free_at_end(schedule)) < min_workers:
+        raise ScheduleError(
+            f"only {left} nodes without a notice are left at the end, below the minimum of {min_workers}: the job could"
+            " not finish; choose a later or an earlier end, or a smaller minimum"
+        )
     shortest = min(leads(schedule), default=None)
     if shortest is not None and shortest < costs.least_lead:
         raise ScheduleError(

@@ -6,22 +6,19 @@ changed the exclusions once, and the parameters equal those of an uninterrupted 
 
 import argparse
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from simulator.acts import STEP_SECONDS, Act, Part, Wanted, acts
-from simulator.cloud.process import ProcessEnded, TooLate
-from simulator.cloud.schedule import Schedule, ScheduleError
-from simulator.cloud.synthetic import leads
+from simulator.acts import STEP_SECONDS, Part, Wanted, acts
+from simulator.cloud.schedule import ScheduleError
 from simulator.cloud.trace import DEFAULT_TRACE, TraceError
-from simulator.harness import ProcessesLeft
 from simulator.job import Fault
-from simulator.outcome import Outcome, lines, shortcomings, strain, table, write_json
-from simulator.promise import Costs, observed_costs, timed_checkpoint
-from simulator.stage import ExitCode, play, run, say, workplace
+from simulator.outcome import Outcome, lines, table, write_json
+from simulator.promise import Costs, timed_checkpoint
+from simulator.run_act import run_act
+from simulator.stage import Act, ExitCode, run, say
 
 LOG_COLUMNS = 160
 
@@ -86,31 +83,10 @@ async def _replay(chosen: Sequence[Act], json: Path | None, console: Console, *,
     outcomes: list[Outcome] = []
     for number, act in enumerate(chosen, start=1):
         say(console, f"Act {number} of {len(chosen)}: {act.name}, {act.scene.schedule.seconds:.0f} s on the clock")
-        outcomes.append(await _outcome(act, console, keep=keep))
+        outcomes.append(await run_act(act, console, "elastic-replay-", keep=keep))
         if json is not None:
             write_json(json, outcomes)
     console.print(table(outcomes))
     for line in (line for outcome in outcomes for line in lines(outcome)):
         say(console, line)
     return ExitCode.OK if all(outcome.ok for outcome in outcomes) else ExitCode.FAILED
-
-
-async def _outcome(act: Act, console: Console, *, keep: bool) -> Outcome:
-    """Play one act and say what became of it, whatever did."""
-    started, shortest = time.monotonic(), _shortest_lead(act.scene.schedule)
-    with workplace("elastic-replay-", console) as place:
-        async with strain() as late:
-            try:
-                played = await play(act.scene, place.root, console)
-            except (ProcessEnded, TooLate, ProcessesLeft) as error:
-                took = time.monotonic() - started
-                return Outcome(act.name, None, (str(error),), Costs(0.0, 0.0), shortest, late.longest, took)
-        costs = observed_costs(played.events)
-        wrong = tuple(shortcomings(played.verdict, costs, shortest))
-        took = time.monotonic() - started
-        place.keep = keep or bool(wrong)
-    return Outcome(act.name, played.verdict, wrong, costs, shortest, late.longest, took)
-
-
-def _shortest_lead(schedule: Schedule) -> float:
-    return min(leads(schedule), default=float("inf"))

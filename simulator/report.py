@@ -7,26 +7,27 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.verdict import Figures, Group, GroupMeaning, Latency, Verdict
+from simulator.outcome import Outcome
+from simulator.verdict import Figures, Group, GroupMeaning, Latency
 
 # A broken run can fail in hundreds of places; the first few say what is wrong.
 MOST_FINDINGS = 12
 
 
-def report(verdict: Verdict) -> RenderableType:
-    """The table of figures, and below it the findings where there are any."""
-    return Lines(table(verdict), *_findings(verdict))
+def report(outcome: Outcome) -> RenderableType:
+    """The table of figures, and below it what is wrong."""
+    return Lines(table(outcome), *_shortcomings(outcome))
 
 
-def table(verdict: Verdict) -> Table:
+def table(outcome: Outcome) -> Table:
     """The figures, one a row."""
     result = Table(title="Verdict, from the cloud's own truth", title_justify="left", show_header=False)
     result.add_column()
     result.add_column(justify="right")
-    for name, value in rows(verdict.figures):
+    for name, value in rows(outcome.verdict.figures) if outcome.verdict is not None else ():
         result.add_row(name, value)
     result.add_section()
-    word = Text("passed", style="bold green") if verdict.ok else Text("FAILED", style="bold red")
+    word = Text("passed", style="bold green") if outcome.ok else Text("FAILED", style="bold red")
     result.add_row("verdict", word)
     return result
 
@@ -42,6 +43,7 @@ def rows(figures: Figures) -> Iterator[tuple[str, str]]:
     yield "changes of exclusions per group", _changes(groups)
     yield "suspensions / resumes", f"{figures.suspensions} / {figures.resumes}"
     yield "false stops", str(figures.false_stops)
+    yield "demands of the truth not met", str(figures.unmet)
     yield "steps applied", str(figures.steps_applied)
     yield "steps lost", str(figures.steps_lost)
     yield "steps skipped", str(figures.steps_skipped)
@@ -61,8 +63,12 @@ def _changes(groups: tuple[Group, ...]) -> str:
     return (", ".join(shrinks) or "-") + (f" (and {stops} meant STOP)" if stops else "")
 
 
-def _findings(verdict: Verdict) -> Iterator[Text]:
-    for finding in verdict.failures[:MOST_FINDINGS]:
-        yield Text(f"{finding.failure}: {finding.detail}", style="red")
-    if (more := len(verdict.failures) - MOST_FINDINGS) > 0:
+def _shortcomings(outcome: Outcome) -> Iterator[Text]:
+    for shortcoming in outcome.shortcomings[:MOST_FINDINGS]:
+        yield Text(shortcoming, style="red")
+    if (more := len(outcome.shortcomings) - MOST_FINDINGS) > 0:
         yield Text(f"and {more} more", style="red")
+    if outcome.blames_machine:
+        yield Text(
+            f"The machine was overloaded, up to {outcome.late:.1f} s late: repeat it on an idle one.", style="red"
+        )

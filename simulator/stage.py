@@ -14,19 +14,19 @@ from pathlib import Path
 from rich.console import Console
 
 from simulator.cloud.metadata import Mode
-from simulator.cloud.process import ProcessEnded
+from simulator.cloud.process import ProcessEnded, TooLate
 from simulator.cloud.schedule import Schedule, training_seconds
 from simulator.events import Event
 from simulator.harness import World, world
 from simulator.job import Fault
 from simulator.services import JobPlan, JobProcess
-from simulator.verdict import Verdict
+from simulator.verdict import Bounds, Verdict
 from simulator.view import Viewer
 
 # More steps than the schedule leaves time for: a job that is done before the end shows nothing of the rest.
 OUTLIVE_SECONDS = 1.0
 # What the job may take after the scenario for the steps it still has to do, on a slow machine.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0
 
 
 class ExitCode(IntEnum):
@@ -49,11 +49,26 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
+class Act:
+    """One scene and its name."""
+
+    name: str
+    scene: Scene
+
+
+@dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a scene: the judge's word, and all events it was found from."""
+    """What came of a scene: the judge's word, and all events it was found from.
+
+    Attributes:
+        verdict: The judge's, also where the job did not come to its end.
+        events: Of the cloud and of the job.
+        broken: Why the job did not come to its end; None where it did.
+    """
 
     verdict: Verdict
     events: tuple[Event, ...]
+    broken: str | None = None
 
 
 def enough_steps(schedule: Schedule, minimum: int, step_seconds: float) -> int:
@@ -70,21 +85,24 @@ async def play(scene: Scene, root: Path, console: Console, *, invite: bool = Fal
     """Play a scene in an empty directory and judge it; `invite` people to look at the status page meanwhile.
 
     Raises:
-        ProcessEnded: A process ended that should not have, or the job was done before the schedule.
-        TooLate: The job or something else did not come to its end in time.
+        ProcessEnded: A service or an agent ended that should not have.
+        TooLate: The services or the agents did not come up in time.
         ProcessesLeft: Something outlived its stop.
     """
-    present = scene.schedule.present
+    present, broken = scene.schedule.present, None
     say(console, f"Starting a supervisor and {len(present)} nodes with their agents")
     async with world(root, present, scene.mode, tls=scene.tls) as one, _shown(one, console):
         if invite:
             page, token = one.supervisor.endpoints.http, one.supervisor.tokens().viewer()
             say(console, f"Status page: {page}/ with the token {token}")
         job = one.start_job(scene.job)
-        await one.until_training(job, _first_workers(scene))
-        await _replayed(one, job, scene)
+        try:
+            await one.until_training(job, _first_workers(scene))
+            await _replayed(one, job, scene)
+        except (ProcessEnded, TooLate) as error:
+            broken = str(error)
     # Judged when all is over: a process that outlives its stop has failed the scene before this.
-    return Played(one.verdict(job), tuple(one.events(job)))
+    return Played(one.verdict(job, Bounds()), tuple(one.events(job)), broken)
 
 
 def _first_workers(scene: Scene) -> int:

@@ -1,9 +1,20 @@
-"""The ground truth at one moment of the event log: what is so of the nodes and of one job's ring."""
+"""The ground truth at one moment of the event log: the state of the nodes and of one job's ring."""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from simulator.events import Event, Kind
 
-TOLD = frozenset({Kind.NODE_ADDED, Kind.NOTICE_SHOWN, Kind.NOTICE_WITHDRAWN, Kind.NODE_GONE})
-"""Events that change what is so of the nodes."""
+NODE_EVENTS = frozenset({Kind.NODE_ADDED, Kind.NOTICE_SHOWN, Kind.NOTICE_WITHDRAWN, Kind.NODE_GONE})
+"""Events that change the state of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveNotice:
+    """A notice that a node's metadata show at present; instants in Unix seconds."""
+
+    group: str
+    shown_at: float
 
 
 class Truth:
@@ -12,49 +23,62 @@ class Truth:
     def __init__(self, min_workers: int, withdrawal_seconds: float) -> None:
         self._min_workers = min_workers
         self._withdrawal_seconds = withdrawal_seconds
-        self._group_of: dict[str, str] = {}
+        self._notices: dict[str, LiveNotice] = {}
         self._withdrawn: dict[str, float] = {}
         self._gone: set[str] = set()
-        self._ring: tuple[str, ...] = ()
         self._broken: set[str] = set()
-        self._stopped: set[int] = set()
+        self._over: set[int] = set()
+        self.present: set[str] = set()
+        """Nodes that are there."""
         self.run = 0
         """The run whose ring was formed last; 0 before the first."""
+        self.ring: tuple[str, ...] = ()
+        """Hosts of the ring that was formed last, in rank order."""
+        self.excluded: AbstractSet[str] = frozenset()
+        """The exclusions that the discovery script reads."""
+        self.blacklisted: set[str] = set()
+        """Hosts that the launcher of this run does not use again."""
+        self.stopped: set[int] = set()
+        """Runs of which a process has seen a STOP."""
+        self.finished = False
+        """A worker has applied the last step."""
         self.certain: Event | None = None
-        """What made it certain that fewer workers than the minimum remain in that ring; None while enough do."""
+        """What made it certain that fewer workers than the minimum remain in the ring; None while enough do."""
 
     def see(self, event: Event) -> None:
         """Take in the next event."""
-        if event.kind in TOLD:
+        if event.kind in NODE_EVENTS:
             self._see_node(event)
-        elif event.kind is Kind.RING_FORMED:
-            self._see_ring(event)
-        elif event.kind in (Kind.RING_BROKEN, Kind.HOST_BLACKLISTED):
-            self._broken.add(event.text("host"))
-        elif event.kind is Kind.JOB_FINISHED or _is_stop(event):
-            self._stopped.add(event.integer("run"))
         else:
-            return
+            self._see_job(event)
         if self._remaining(event.t, forgiving=False) >= self._min_workers:
             self.certain = None
-        elif self._ring:
+        elif self.ring:
             self.certain = self.certain or event
 
-    def group_of(self, host: str) -> str | None:
-        """The group of the live notice on a host; None without one."""
-        return self._group_of.get(host)
+    def notice_of(self, host: str) -> LiveNotice | None:
+        """The live notice on a host; None without one."""
+        return self._notices.get(host)
 
-    def is_in_ring(self, host: str) -> bool:
-        """Whether a host belongs to the ring that was formed last."""
-        return host in self._ring
+    def is_live(self) -> bool:
+        """Whether the run whose ring was formed last still runs, be it that it is being stopped."""
+        return bool(self.ring) and self.run not in self._over
 
     def is_training(self) -> bool:
-        """A ring was formed in a run that has neither seen a STOP nor finished."""
-        return bool(self._ring) and self.run not in self._stopped
+        """Whether that run goes on: it has neither ended nor seen a STOP."""
+        return self.is_live() and self.run not in self.stopped
+
+    def free(self) -> AbstractSet[str]:
+        """The nodes that are there and have no live notice."""
+        return self.present - self._notices.keys()
 
     def justifies_leave(self, host: str, t: float) -> bool:
         """Whether this host has a notice at this moment, or had one a moment ago."""
         return self._is_noticed(host, t, forgiving=True)
+
+    def justifies_exclusion(self, host: str, t: float) -> bool:
+        """Whether this host has a notice at this moment or had one a moment ago, is gone or has failed the launcher."""
+        return self._is_doomed(host, t, forgiving=True)
 
     def justifies_stop(self, run: int, t: float) -> bool:
         """Whether too few hosts remain of this run's last ring at this moment, or did a moment ago."""
@@ -64,33 +88,51 @@ class Truth:
         node = event.text("node")
         self._gone.discard(node)
         self._withdrawn.pop(node, None)
+        self.present.add(node)
         if event.kind is Kind.NOTICE_SHOWN:
             # Shown again while it lives, it is the same notice with another deadline.
-            self._group_of.setdefault(node, event.text("group"))
-        elif self._group_of.pop(node, None) is not None and event.kind is Kind.NOTICE_WITHDRAWN:
+            self._notices.setdefault(node, LiveNotice(event.text("group"), event.t))
+        elif self._notices.pop(node, None) is not None and event.kind is Kind.NOTICE_WITHDRAWN:
             self._withdrawn[node] = event.t
         if event.kind is Kind.NODE_GONE:
             self._gone.add(node)
+            self.present.discard(node)
+
+    def _see_job(self, event: Event) -> None:
+        match event.kind:
+            case Kind.RING_FORMED:
+                self._see_ring(event)
+            case Kind.RING_BROKEN:
+                self._broken.add(event.text("host"))
+            case Kind.HOST_BLACKLISTED:
+                self._broken.add(event.text("host"))
+                self.blacklisted.add(event.text("host"))
+            case Kind.EXCLUSIONS_CHANGED:
+                self.excluded = frozenset(event.texts("hosts"))
+            case Kind.RUN_ENDED | Kind.JOB_FINISHED:
+                self._over.add(event.integer("run"))
+                self.finished = self.finished or event.kind is Kind.JOB_FINISHED
+            case Kind.FLAG_SEEN if event.text("directive") == "STOP":
+                self.stopped.add(event.integer("run"))
+            case _:
+                pass
 
     def _see_ring(self, event: Event) -> None:
         if event.integer("run") != self.run:
             self.certain = None
+            self.blacklisted.clear()
         self.run = event.integer("run")
-        self._ring = event.texts("hosts")
+        self.ring = event.texts("hosts")
         self._broken.clear()
 
     def _remaining(self, t: float, *, forgiving: bool) -> int:
-        return sum(not self._is_doomed(host, t, forgiving=forgiving) for host in self._ring)
+        return sum(not self._is_doomed(host, t, forgiving=forgiving) for host in self.ring)
 
     def _is_doomed(self, host: str, t: float, *, forgiving: bool) -> bool:
         return host in self._gone or host in self._broken or self._is_noticed(host, t, forgiving=forgiving)
 
     def _is_noticed(self, host: str, t: float, *, forgiving: bool) -> bool:
-        if host in self._group_of:
+        if host in self._notices:
             return True
         withdrawn = self._withdrawn.get(host)
         return forgiving and withdrawn is not None and t - withdrawn <= self._withdrawal_seconds
-
-
-def _is_stop(event: Event) -> bool:
-    return event.kind is Kind.FLAG_SEEN and event.text("directive") == "STOP"

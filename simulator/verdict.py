@@ -8,6 +8,23 @@ from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """How soon the product acts where nothing but the cloud's reclaims disturbs it, in seconds.
+
+    Attributes:
+        act: From a notice on a host of the ring to its exclusion or to the STOP. A poll takes 1 s, the window that
+            collects a group 1.25 s; the rest is for a busy machine, and half of the shortest lead of a group is left.
+        join: Until a host without a notice is in the ring of a job that has room for it. Withdrawal takes 4 s, the
+            pause before a growth 2 s, discovery 1 s, the start of a worker 2 to 4 s.
+        resume: Until a job that does not run has a ring, once there are enough hosts without a notice.
+    """
+
+    act: float = 5.0
+    join: float = 15.0
+    resume: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
 class Expectations:
     """What should have come out."""
 
@@ -17,8 +34,12 @@ class Expectations:
     """Of the uninterrupted run: ``simulator.job.reference``."""
     min_workers: int
     """Fewer hosts than this justify a STOP."""
+    max_workers: int | None = None
+    """A ring of so many hosts has no room for more; None = no limit."""
     withdrawal_seconds: float = 4.0
     """How long a withdrawn notice still justifies: withdrawal takes three clear polls of 1 s, and the news a moment."""
+    bounds: Bounds | None = None
+    """None where the scene also disturbs the product, or other jobs compete for the hosts: no time is demanded."""
 
 
 class Failure(StrEnum):
@@ -27,6 +48,16 @@ class Failure(StrEnum):
     STEP_LOST = "step lost"
     STEP_SKIPPED = "step skipped"
     FALSE_STOP = "false stop"
+    FALSE_EXCLUSION = "false exclusion"
+    NOT_EXCLUDED = "not excluded"
+    NOT_STOPPED = "not stopped"
+    NOT_SAVED = "not saved"
+    NOT_SUSPENDED = "not suspended"
+    NOT_TAKEN_BACK = "not taken back"
+    NOT_RESUMED = "not resumed"
+    NOTICED_HOST_USED = "noticed host used"
+    TWO_RUNS = "two runs at a time"
+    GROUP_SPLIT = "group split"
     STEP_AFTER_STOP = "step after the stop's checkpoint"
     RANKS_DIFFER = "ranks differ"
     UNFINISHED = "unfinished"
@@ -107,6 +138,8 @@ class Figures:
     steps_skipped: int
     steps_after_stop: int
     false_stops: int
+    unmet: int
+    """Demands of the truth that were not met, such as a noticed host that was not excluded."""
     suspensions: int
     """Runs that were told to STOP."""
     resumes: int

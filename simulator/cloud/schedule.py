@@ -13,6 +13,8 @@ from simulator.cloud.trace import Cut, Node
 
 # An agent polls each second and a shrink waits 1.25 s for the rest of the group: below 5 s nobody could be in time.
 LEAST_LEAD_SECONDS = 5.0
+# The window that collects a group ends with the margin of 5 s: in a shorter lead a group cannot be one change.
+GROUP_LEAD_SECONDS = 7.0
 # Notices of one group are shown this close together: real ones reach the nodes' metadata at about the same time.
 SCATTER_SECONDS = 0.2
 # The made-up notice keeps clear of a group's window (1 s poll + 1.25 s), is there long enough to be seen and acted upon
@@ -84,7 +86,7 @@ class Pace:
         lead: How long before its removal a node is noticed, in seconds of the trace.
         seed: Decides the scatter, and which node the made-up notice names.
         withdrawal: Whether one notice is made up and taken back.
-        least: The shortest lead that is fair, in seconds on the clock.
+        least: The shortest lead that is fair to a node that is noticed on its arrival, in seconds on the clock.
     """
 
     speed: float = 12.0
@@ -97,6 +99,11 @@ class Pace:
     def lead_on_clock(self) -> float:
         """The lead time in seconds on the clock."""
         return self.lead / self.speed
+
+    @property
+    def least_for_group(self) -> float:
+        """The shortest lead that is fair to the members of a group, in seconds on the clock."""
+        return max(self.least, GROUP_LEAD_SECONDS)
 
 
 def plan(cut: Cut, pace: Pace) -> Schedule:
@@ -134,10 +141,11 @@ def plan(cut: Cut, pace: Pace) -> Schedule:
 def _refuse_short_lead(pace: Pace) -> None:
     if pace.speed <= 0 or pace.lead <= 0:
         raise ScheduleError("speed and lead are above 0")
-    if pace.lead_on_clock < pace.least:
+    if pace.lead_on_clock < pace.least_for_group:
         raise ScheduleError(
             f"a lead of {pace.lead:g} s at speed {pace.speed:g} is {pace.lead_on_clock:.1f} s on the clock, below the"
-            f" {pace.least:.2g} s that detection, a step and a checkpoint need: lower the speed or raise the lead"
+            f" {pace.least_for_group:.2g} s that detecting a group, collecting it and a checkpoint need: lower the"
+            " speed or raise the lead"
         )
 
 
@@ -150,7 +158,7 @@ def _shift(cut: Cut, pace: Pace) -> float:
 
 def _scatter(pace: Pace, chance: random.Random) -> float:
     # The least lead holds for the last of a scattered group as well.
-    return min(SCATTER_SECONDS, pace.lead_on_clock - pace.least) * chance.random()
+    return min(SCATTER_SECONDS, pace.lead_on_clock - pace.least_for_group) * chance.random()
 
 
 def _notice(node: Node, shown: float, gone_at: float, group: str, least: float) -> Notice:
@@ -190,6 +198,17 @@ def _free(cut: Cut, steps: Sequence[Step], at: float) -> int:
     came = sum(isinstance(step, Add) for step in past)
     noticed = sum(isinstance(step, Notice) for step in past)
     return len(cut.present) + came - noticed
+
+
+def free_at_end(schedule: Schedule) -> int:
+    """How many nodes are there at the end that nobody has noticed."""
+    free = set(schedule.present)
+    for step in schedule.steps:
+        if isinstance(step, Add | Withdraw):
+            free.add(step.node)
+        else:
+            free.discard(step.node)
+    return len(free)
 
 
 def training_seconds(schedule: Schedule, minimum: int) -> float:

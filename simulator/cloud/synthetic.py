@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from simulator.cloud.schedule import Add, Kill, Notice, Schedule, Step, Withdraw
+from simulator.cloud.schedule import HOLD_SECONDS, Add, Kill, Notice, Pace, Schedule, Step, Withdraw
 from simulator.cloud.trace import Cut, Moment, Node
 
 HOUR = 3600.0
@@ -145,6 +145,57 @@ def _stopped_and_resumed(fate: _Fate) -> None:
 def _all_at_once(fate: _Fate) -> None:
     fate.group(43.0, "everything", len(fate.left))
     fate.arrivals(53.0, HARD_MINIMUM + 1)
+
+
+BRIEF_MINIMUM = 4
+BRIEF_PACE = Pace(speed=1.0, lead=7.5)
+BRIEF_STEP_SECONDS = 0.2
+
+
+def brief() -> Cut:
+    """Seven nodes for a job that needs four, in seconds on the clock: the least that shows everything.
+
+    A group that shrinks the job, time for a notice that is taken back and for its host to return, a group that stops
+    the job, and capacity for its resume.
+    """
+    node = [Node(f"node{number}") for number in range(1, 10)]
+    moments = (
+        Moment(8.0, (), tuple(node[1:3])),
+        Moment(23.5, (node[7],), ()),
+        Moment(24.5, (node[8],), ()),
+        Moment(29.0, (), tuple(node[5:7])),
+    )
+    return Cut(tuple(node[:7]), moments, 30.0)
+
+
+SHORT_NODES = 8
+SHORT_MINIMUM = 5
+SHORT_LEAD_SECONDS = 7.5
+
+
+def short() -> Schedule:
+    """Eight nodes for a job that needs five, on the clock: one of each thing that the product answers.
+
+    A group that shrinks the job, a notice that is taken back, an arrival, a group that stops the job, and capacity for
+    its resume beside a node that has a notice from its first second. Between the withdrawal and the stop there is time
+    for a host to come back.
+    """
+    node = [Node(f"node{number}") for number in range(1, 13)]
+    lead, shrink, back, stopping = SHORT_LEAD_SECONDS, 1.0, 4.0, 23.0
+    steps: tuple[Step, ...] = (
+        *(Notice(shrink, gone, lead, "shrink") for gone in node[1:3]),
+        Notice(back, node[3], lead, "withdrawn", synthetic=True),
+        Withdraw(back + HOLD_SECONDS, node[3]),
+        *(Kill(shrink + lead, gone) for gone in node[1:3]),
+        Add(9.0, node[8]),
+        *(Notice(stopping, gone, lead, "stop") for gone in node[4:7]),
+        Add(24.0, node[9]),
+        Notice(24.5, node[9], lead, "beside-the-resume"),
+        *(Add(25.0, new) for new in node[10:12]),
+        *(Kill(stopping + lead, gone) for gone in node[4:7]),
+        Kill(24.5 + lead, node[9]),
+    )
+    return Schedule(tuple(node[:SHORT_NODES]), steps, 33.0)
 
 
 def leads(schedule: Schedule) -> Iterator[float]:

@@ -1,7 +1,8 @@
 """The library of a worker under ``simulator.elastic.launcher``: what a training script calls.
 
 Shaped after Horovod elastic, down to module-level functions: ``init()`` once, ``allreduce()`` in every step,
-``State.commit()`` behind it, all of it inside ``run(state, train)``. Without a launcher it is a ring of one.
+``State.commit()`` or ``State.check_host_updates()`` behind it, all of it inside ``run(state, train)``. Without a
+launcher it is a ring of one.
 """
 
 import os
@@ -128,8 +129,12 @@ class State:
         self._committed = (params.copy(), step)
 
     def commit(self) -> None:
-        """Remember the present values; raises HostsUpdatedError at all ranks alike when the hosts have changed."""
+        """Remember the present values, to which a broken ring goes back; then as ``check_host_updates``."""
         self._save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raise HostsUpdatedError, at all ranks alike, when the hosts have changed. Nothing is lost by it."""
         if _worker().update_agreed:
             raise HostsUpdatedError
 
@@ -193,7 +198,8 @@ def allreduce(values: NDArray[np.int64]) -> NDArray[np.int64]:
 def run(state: State, train: Callable[[State], _T]) -> _T:
     """Call ``train`` with a state that all ranks share, again after every change of the ring, until it returns.
 
-    A change of hosts comes at a commit and loses nothing; a broken ring goes back to the last commit.
+    A change of hosts comes between two steps and loses nothing. A broken ring goes back to the last commit, and all
+    steps since then are done again.
     """
     while True:
         try:

@@ -303,11 +303,14 @@ class Launcher:
 async def _main(settings: Settings) -> int:
     state = os.environ.get("SIM_STATE")
     nodes = Path(state) / "nodes" if state else None
+    run = int(os.environ.get("KUBEAI_RUN", "1"))
     with EventLog.from_environment("launcher") as events:
-        launcher = Launcher(settings, int(os.environ.get("KUBEAI_RUN", "1")), events, nodes)
+        launcher = Launcher(settings, run, events, nodes)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, launcher.interrupt, number)
-        return await launcher.supervise()
+        code = await launcher.supervise()
+        events.write(Kind.RUN_ENDED, run=run, code=code)
+        return code
 
 
 def _log(line: str) -> None:

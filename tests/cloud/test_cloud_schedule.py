@@ -3,8 +3,8 @@ from itertools import pairwise
 import pytest
 
 from simulator.cloud.schedule import (
+    GROUP_LEAD_SECONDS,
     HOLD_SECONDS,
-    LEAST_LEAD_SECONDS,
     QUIET_SECONDS,
     SCATTER_SECONDS,
     SETTLE_SECONDS,
@@ -58,9 +58,9 @@ def test_every_removal_is_noticed_at_most_the_lead_and_at_least_five_seconds_bef
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_least_lead_holds_for_the_last_of_a_group(seed: int) -> None:
-    """With exactly 5 s on the clock the scatter takes nothing away from it."""
-    schedule = plan(g4dn(), Pace(speed=24, lead=120, seed=seed, withdrawal=False))
-    assert min(notice.lead for notice in notices(schedule)) >= LEAST_LEAD_SECONDS
+    """With exactly the lead that a group needs, the scatter takes nothing away from it."""
+    schedule = plan(g4dn(), Pace(speed=16, lead=16 * GROUP_LEAD_SECONDS, seed=seed, withdrawal=False))
+    assert min(notice.lead for notice in notices(schedule)) >= GROUP_LEAD_SECONDS
 
 
 def test_the_nodes_of_one_instant_are_one_group() -> None:
@@ -135,10 +135,10 @@ def test_the_withdrawal_falls_where_most_nodes_are_left() -> None:
 
 def test_a_replay_too_dense_for_a_withdrawal_says_so() -> None:
     """Rather than mixing it with a group, the withdrawal is refused; without one the replay is possible."""
-    pace = Pace(speed=24, lead=120)
+    pace = Pace(speed=17, lead=120)
     with pytest.raises(ScheduleError, match="do without"):
         plan(g4dn(1380, 1700), pace)
-    assert plan(g4dn(1380, 1700), Pace(speed=24, lead=120, withdrawal=False)).steps
+    assert plan(g4dn(1380, 1700), Pace(speed=17, lead=120, withdrawal=False)).steps
 
 
 def test_a_cut_without_removals_can_still_have_a_withdrawal() -> None:

@@ -3,9 +3,11 @@ import io
 from rich.console import Console, RenderableType
 
 from simulator.events import Event, Kind
+from simulator.outcome import Outcome
+from simulator.promise import Costs
 from simulator.report import MOST_FINDINGS, report
 from simulator.status import JobStatus, Status
-from simulator.verdict import Failure, Figures, Finding, Group, GroupMeaning, Latency, Verdict
+from simulator.verdict import Figures, Group, GroupMeaning, Latency, Verdict
 from simulator.view import NodeView, Scene, news, nodes_of, screen, sentences, settled
 
 
@@ -58,12 +60,18 @@ def figures(*, equal: bool = True) -> Figures:
         steps_skipped=0,
         steps_after_stop=0,
         false_stops=0,
+        unmet=0,
         suspensions=1,
         resumes=1,
         hosts_blacklisted=0,
         finished=True,
         parameters_equal=equal,
     )
+
+
+def outcome(verdict: Verdict | None, *wrong: str, late: float = 0.0) -> Outcome:
+    """A demo that was played."""
+    return Outcome("demo", verdict, wrong, Costs(0.1, 0.01), 10.0, late, 60.0)
 
 
 def test_nodes_are_what_the_truth_says() -> None:
@@ -153,7 +161,7 @@ def test_the_screen_says_when_the_supervisor_does_not_answer() -> None:
 
 def test_the_table_has_the_figures() -> None:
     """Latencies, changes per group and the verdict; what did not happen is a dash."""
-    text = written(report(Verdict(figures(), ())))
+    text = written(report(outcome(Verdict(figures(), ()))))
     for words in ("3 in groups of 2, 1", "0.50 s / 0.75 s (n=3)", "1 (and 1 meant STOP)", "1 / 1", "yes", "passed"):
         assert words in text
     assert "FAILED" not in text
@@ -161,8 +169,16 @@ def test_the_table_has_the_figures() -> None:
 
 def test_a_failed_verdict_says_why_but_not_endlessly() -> None:
     """The first findings are listed, the others counted."""
-    findings = tuple(Finding(Failure.STEP_LOST, f"step {step}") for step in range(MOST_FINDINGS + 3))
-    text = written(report(Verdict(figures(equal=False), findings)))
+    wrong = tuple(f"step lost: step {step}" for step in range(MOST_FINDINGS + 3))
+    text = written(report(outcome(Verdict(figures(equal=False), ()), *wrong)))
     for words in ("FAILED", "NO", "step lost: step 0", "and 3 more"):
         assert words in text
     assert "passed" not in text
+
+
+def test_a_demo_that_broke_off_has_no_figures() -> None:
+    """The reason stands below the verdict, and a machine that was late is named."""
+    text = written(report(outcome(None, "the supervisor ended", late=3.0)))
+    for words in ("FAILED", "the supervisor ended", "overloaded, up to 3.0 s late"):
+        assert words in text
+    assert "notices" not in text

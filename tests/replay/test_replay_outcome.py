@@ -11,23 +11,15 @@ from simulator.verdict import Figures, Group, GroupMeaning, Verdict
 COSTS = Costs(step=0.2, checkpoint=0.1)
 
 
-def figures(*changes: int) -> Figures:
-    """The figures of nothing, but for groups of one host with so many changes."""
+def figures() -> Figures:
+    """The figures of nothing but a group of one host."""
     empty = judge([], Expectations(1, "", 1)).figures
-    groups = (Group(f"group-{n}", GroupMeaning.SHRINK, (f"node{n}",), n, ()) for n in changes)
-    return replace(empty, groups=tuple(groups))
+    return replace(empty, groups=(Group("group-1", GroupMeaning.SHRINK, ("node1",), 1, (1.5,)),))
 
 
 def outcome(*wrong: str, late: float = 0.0) -> Outcome:
     """An act that came to its end."""
-    return Outcome("an act", Verdict(figures(1), ()), wrong, COSTS, 7.5, late, 12.0)
-
-
-def test_a_group_has_one_change() -> None:
-    """A group that was split, or was never taken off the list, is a shortcoming; one change is none."""
-    assert list(shortcomings(Verdict(figures(1, 1), ()), COSTS, 7.5)) == []
-    wrong = list(shortcomings(Verdict(figures(0, 1, 2), ()), COSTS, 7.5))
-    assert [line.split(" (")[0] for line in wrong] == ["group-0", "group-2"]
+    return Outcome("an act", Verdict(figures(), ()), wrong, COSTS, 7.5, late, 12.0)
 
 
 def test_the_judges_findings_are_shortcomings() -> None:
@@ -38,7 +30,7 @@ def test_the_judges_findings_are_shortcomings() -> None:
 
 def test_a_lead_that_was_too_short_after_all_is_a_shortcoming() -> None:
     """Judged by what steps and checkpoints did take, not by what they were meant to."""
-    verdict = Verdict(figures(1), ())
+    verdict = Verdict(figures(), ())
     (line,) = shortcomings(verdict, Costs(step=4.0, checkpoint=2.0), 7.5)
     assert "7.5 s was below" in line
 

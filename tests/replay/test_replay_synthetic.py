@@ -18,7 +18,7 @@ from simulator.cloud.synthetic import (
     hard,
 )
 from simulator.cloud.trace import Node
-from simulator.promise import Costs, refuse_unfair
+from simulator.promise import Costs, refuse_unjudgeable
 
 COSTS = Costs(step=0.2, checkpoint=0.01)
 
@@ -97,9 +97,21 @@ def test_the_hard_schedule_is_possible_and_hard(seed: int) -> None:
 
 def test_a_schedule_that_is_too_fast_for_the_promise_is_refused() -> None:
     """A lead of less than a step, a checkpoint and 2 s is nothing to judge by."""
-    refuse_unfair(hard(1), Costs(step=5.0, checkpoint=0.9))
+    refuse_unjudgeable(hard(1), HARD_MINIMUM, Costs(step=5.0, checkpoint=0.9))
     with pytest.raises(ScheduleError, match=r"8\.00 s on the clock is less than a step of 5\.00 s"):
-        refuse_unfair(hard(1), Costs(step=5.0, checkpoint=1.1))
+        refuse_unjudgeable(hard(1), HARD_MINIMUM, Costs(step=5.0, checkpoint=1.1))
+
+
+def test_a_schedule_that_ends_below_the_minimum_is_refused() -> None:
+    """The job could not come to its end: that is said at once, and not after the job was waited for."""
+    with pytest.raises(ScheduleError, match=r"only 6 nodes .* below the minimum of 7"):
+        refuse_unjudgeable(hard(1), HARD_MINIMUM + 2, COSTS)
+
+
+@pytest.mark.parametrize("part", list(Part))
+def test_every_part_can_be_judged(part: Part) -> None:
+    """No act is refused as it is."""
+    assert acts(Wanted(part), COSTS)
 
 
 @pytest.mark.parametrize("part", [Part.TRACE, Part.RATES, Part.CI])

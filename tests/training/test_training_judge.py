@@ -6,49 +6,9 @@ import pytest
 
 from simulator.events import DamagedLogError, Event, Kind
 from simulator.judge import Expectations, Failure, GroupMeaning, Latency, Verdict, judge
+from tests.training.judge_events import at, end, excluded, flag, notice, ring, saved, step
 
 EXPECTED = Expectations(steps=4, digest="d4", min_workers=2)
-
-
-def at(t: float, kind: Kind, **fields: object) -> Event:
-    """An event."""
-    return Event(t, kind, fields)
-
-
-def ring(t: float, hosts: str, run: int = 1, epoch: int = 1) -> Event:
-    """A ring of these hosts, a letter each."""
-    return at(t, Kind.RING_FORMED, run=run, epoch=epoch, hosts=list(hosts))
-
-
-def step(t: float, number: int, run: int = 1, epoch: int = 1, digest: str | None = None) -> list[Event]:
-    """A step that two ranks apply."""
-    fields = {"run": run, "epoch": epoch, "step": number, "digest": digest or f"d{number}"}
-    return [at(t + rank / 1000, Kind.STEP_APPLIED, rank=rank, host="ab"[rank], **fields) for rank in (0, 1)]
-
-
-def notice(t: float, node: str, group: str = "g") -> Event:
-    """A notice is shown."""
-    return at(t, Kind.NOTICE_SHOWN, node=node, group=group, lead=60.0, gone_at=t + 60, synthetic=False)
-
-
-def flag(t: float, directive: str = "STOP", run: int = 1, rank: int = 0, host: str = "a") -> Event:
-    """A process finds that it is to end."""
-    return at(t, Kind.FLAG_SEEN, run=run, host=host, rank=rank, directive=directive, step=2)
-
-
-def saved(t: float, number: int, run: int = 1) -> Event:
-    """Rank 0 has saved a checkpoint."""
-    return at(t, Kind.CHECKPOINT_SAVED, run=run, step=number, rank=0, host="a")
-
-
-def end(t: float, run: int = 1, number: int = 4, digest: str = "d4") -> Event:
-    """The job's last word."""
-    return at(t, Kind.JOB_FINISHED, run=run, step=number, digest=digest)
-
-
-def excluded(t: float, hosts: str) -> Event:
-    """The exclusions are now these hosts."""
-    return at(t, Kind.EXCLUSIONS_CHANGED, hosts=list(hosts))
 
 
 def judged(*events: Event | Sequence[Event]) -> Verdict:

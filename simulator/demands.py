@@ -1,0 +1,217 @@
+"""What the truth demands of the product at every moment, and what it missed.
+
+Each demand looks at every event, after the truth has taken it in, and yields a finding where the product failed it.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from simulator.events import Event, Kind
+from simulator.truth import Truth
+from simulator.verdict import Bounds, Expectations, Failure, Finding
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class Demand(Protocol):
+    """Something that the product owes its users."""
+
+    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+        """Look at the next event; `truth` has seen it already."""
+        ...
+
+
+def demands(expectations: Expectations) -> tuple[Demand, ...]:
+    """All demands on a job with these expectations; those that are about time only where time is demanded."""
+    bounds = expectations.bounds
+    always = (LeftBeforeItsHostWent(suspended=bounds is not None), SavedAtStop(), ExcludedForAReason(), OneRunAtATime())
+    return always if bounds is None else (*always, NoNoticedHostUsed(bounds.act), *_timely(expectations, bounds))
+
+
+# Demands on single events.
+
+
+class LeftBeforeItsHostWent:
+    """No announced host goes while the ring needs it: it was excluded before, or the job was stopped and suspended.
+
+    Args:
+        suspended: Whether the run of a job that was stopped has to have ended by then.
+    """
+
+    def __init__(self, *, suspended: bool) -> None:
+        self._suspended = suspended
+
+    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+        """Look at the hosts that go."""
+        if event.kind is not Kind.NODE_GONE or not event.fields.get("announced") or not truth.is_live():
+            return
+        host = event.text("node")
+        if host not in truth.ring:
+            return
+        if truth.is_training():
+            yield Finding(Failure.NOT_EXCLUDED, f"{host} went while the ring of run {truth.run} was using it")
+        elif self._suspended:
+            yield Finding(Failure.NOT_SUSPENDED, f"{host} went while run {truth.run}, which was stopped, still ran")
+
+
+class SavedAtStop:
+    """A run that was told to STOP has saved a checkpoint by its end."""
+
+    def __init__(self) -> None:
+        self._flagged: set[int] = set()
+
+    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+        """Follow the runs that are stopped; one that was never told on rank 0 had nobody who could save."""
+        del truth
+        match event.kind:
+            case Kind.FLAG_SEEN if event.text("directive") == "STOP":
+                self._flagged.add(event.integer("run"))
+            case Kind.CHECKPOINT_SAVED:
+                self._flagged.discard(event.integer("run"))
+            case Kind.RUN_ENDED if event.integer("run") in self._flagged:
+                self._flagged.discard(event.integer("run"))
+                yield Finding(Failure.NOT_SAVED, f"run {event.integer('run')} was stopped without a checkpoint")
+            case _:
+                pass
+
+
+class ExcludedForAReason:
+    """A host of the ring is excluded only where it has a notice, is gone or has failed."""
+
+    def __init__(self) -> None:
+        self._known: frozenset[str] = frozenset()
+
+    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+        """Look at the hosts that each change adds; hosts outside of the ring may be withheld for other reasons."""
+        if event.kind is not Kind.EXCLUSIONS_CHANGED:
+            return
+        hosts = frozenset(event.texts("hosts"))
+        added, self._known = hosts - self._known, hosts
+        if truth.is_training():
+            for host in sorted(added & set(truth.ring)):
+                if not truth.justifies_exclusion(host, event.t):
+                    yield Finding(Failure.FALSE_EXCLUSION, f"{host} was excluded in run {truth.run} without a notice")
+
+
+class OneRunAtATime:
+    """Nobody trains in an earlier run once a later one has formed its ring."""
+
+    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+        """Look at the steps."""
+        if event.kind is Kind.STEP_APPLIED and event.integer("run") < truth.run:
+            step, run = event.integer("step"), event.integer("run")
+            yield Finding(Failure.TWO_RUNS, f"step {step} was applied in run {run} beside run {truth.run}")
+
+
+class NoNoticedHostUsed:
+    """No ring is formed with a host whose notice is older than the product needs to act on it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+        """Look at the rings."""
+        if event.kind is Kind.RING_FORMED:
+            for host in truth.ring:
+                notice = truth.notice_of(host)
+                if notice is not None and (age := event.t - notice.shown_at) > self._seconds:
+                    detail = f"run {truth.run} formed a ring with {host}, which had its notice for {age:.1f} s"
+                    yield Finding(Failure.NOTICED_HOST_USED, detail)
+
+
+# Demands on time.
+
+
+class Soon(Generic[_Key]):
+    """What is wrong at a moment does not stay so for longer than a bound.
+
+    Args:
+        seconds: The bound.
+        failure: What it is when it does.
+        wrong: Everything that is wrong at present; each is found once for as long as it stays wrong.
+        detail: One of these in words.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        failure: Failure,
+        wrong: Callable[[Truth], Iterable[_Key]],
+        detail: Callable[[_Key], str],
+    ) -> None:
+        self._seconds = seconds
+        self._failure = failure
+        self._wrong = wrong
+        self._detail = detail
+        self._since: dict[_Key, float] = {}
+        self._found: set[_Key] = set()
+
+    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+        """Find what was wrong for too long up to this event, then look at what is wrong after it."""
+        for key, since in self._since.items():
+            if key not in self._found and event.t - since > self._seconds:
+                self._found.add(key)
+                yield Finding(self._failure, f"{self._detail(key)} for {event.t - since:.1f} s")
+        wrong = set(self._wrong(truth))
+        self._since = {key: self._since.get(key, event.t) for key in wrong}
+        self._found &= wrong
+
+
+@dataclass(frozen=True, slots=True)
+class HostOfRun:
+    """One host in one run."""
+
+    run: int
+    host: str
+
+
+def _timely(expectations: Expectations, bounds: Bounds) -> Iterator[Demand]:
+    yield Soon(
+        bounds.act,
+        Failure.NOT_EXCLUDED,
+        _noticed_and_used,
+        lambda one: f"run {one.run} went on using {one.host}, which had a notice,",
+    )
+    yield Soon(
+        bounds.act,
+        Failure.NOT_STOPPED,
+        lambda truth: _below_minimum(truth, expectations.min_workers),
+        lambda run: f"run {run} was not stopped with fewer than {expectations.min_workers} hosts left",
+    )
+    yield Soon(
+        bounds.join,
+        Failure.NOT_TAKEN_BACK,
+        lambda truth: _left_out(truth, expectations.max_workers),
+        lambda one: f"run {one.run} left out {one.host}, which had no notice,",
+    )
+    yield Soon(
+        bounds.resume,
+        Failure.NOT_RESUMED,
+        lambda truth: _not_running(truth, expectations.min_workers),
+        lambda run: f"nothing ran after run {run} with at least {expectations.min_workers} hosts free",
+    )
+
+
+def _noticed_and_used(truth: Truth) -> Iterator[HostOfRun]:
+    if truth.is_training():
+        for host in truth.ring:
+            if truth.notice_of(host) is not None and host not in truth.excluded:
+                yield HostOfRun(truth.run, host)
+
+
+def _below_minimum(truth: Truth, least: int) -> Iterator[int]:
+    # By all nodes and not by the ring alone: a host that is just joining may take the place of one that goes.
+    if truth.is_training() and len(truth.free()) < least:
+        yield truth.run
+
+
+def _left_out(truth: Truth, most: int | None) -> Iterator[HostOfRun]:
+    if truth.is_training() and (most is None or len(truth.ring) < most):
+        for host in truth.free() - set(truth.ring) - truth.blacklisted:
+            yield HostOfRun(truth.run, host)
+
+
+def _not_running(truth: Truth, least: int) -> Iterator[int]:
+    if truth.run and not truth.is_live() and not truth.finished and len(truth.free()) >= least:
+        yield truth.run
