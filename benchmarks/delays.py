@@ -53,7 +53,8 @@ def noticed_delays(sent: Iterable[Sent], seen: Iterable[Seen], peers: Sequence[P
     Raises:
         MissingLineError: One was not told.
     """
-    shown = _first(each for each in seen if each.notice.startswith(f"metadata/uid-{peers[each.stream].host}#"))
+    own = [f"metadata/{peer.host}/" for peer in peers]
+    shown = _first(each for each in seen if each.notice.startswith(own[each.stream]))
     at = {each.node: each.at for each in sent}
     told = [(stream, at[peer.host]) for stream, peer in enumerate(peers) if peer.host in at]
     return list(_delays(told, shown, "a notice of its own node"))

@@ -1,6 +1,6 @@
 """Which agents are connected and what their sources say: known from the streams alone, said again in every hello."""
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -66,6 +66,7 @@ class Agents:
         self._streams: dict[Host, object] = {}
         # Kept with every change: 5,000 agents are too many to go through for each decision.
         self._uids: dict[Host, str] = {}
+        self._nodes: dict[str, set[Host]] = {}
         self._clear: set[Host] = set()
         self._denying: set[Host] = set()
         self._silent: dict[Host, float] = {}
@@ -154,6 +155,18 @@ class Agents:
         """The machines whose agents are connected."""
         return self._uids
 
+    def sharing(self) -> Mapping[Host, Sequence[Host]]:
+        """The connected agents that say the uid of another node's machine, each with those other nodes.
+
+        A machine is one node, so that is a copied setting, two metadata services with one instance id, or malice.
+        """
+        shared = [nodes for nodes in self._nodes.values() if len(nodes) > 1]
+        return {node: sorted(nodes - {node}) for nodes in shared for node in nodes}
+
+    def others(self, node: Host) -> Sequence[Host]:
+        """The other nodes whose connected agents say the uid of this one's machine."""
+        return sorted(self._nodes.get(self._uids.get(node, ""), set()) - {node})
+
     def denying(self) -> Container[Host]:
         """The nodes whose own metadata say that they have no notice, live."""
         return self._denying
@@ -164,10 +177,7 @@ class Agents:
 
     def _put(self, view: AgentView) -> None:
         self._agents[view.node] = view
-        if view.connected:
-            self._uids[view.node] = view.uid
-        else:
-            self._uids.pop(view.node, None)
+        self._put_uid(view.node, view.uid if view.connected else None)
         if view.clear:
             self._clear.add(view.node)
         else:
@@ -178,3 +188,13 @@ class Agents:
             self._denying.discard(view.node)
         self.version += 1
         self._changed(view.node)
+
+    def _put_uid(self, node: Host, uid: str | None) -> None:
+        before = self._uids.pop(node, None)
+        if before is not None and before != uid:
+            self._nodes[before].discard(node)
+            if not self._nodes[before]:
+                del self._nodes[before]
+        if uid is not None:
+            self._uids[node] = uid
+            self._nodes.setdefault(uid, set()).add(node)

@@ -55,3 +55,7 @@ def _agents(view: View) -> Iterator[str]:
     unknown = f"; unknown: {', '.join(silent[:_MOST_NAMES])}{more}" if silent else ""
     connected = len(view.agents) - len(silent)
     yield f"{connected} {'agent is' if connected == 1 else 'agents are'} connected{unknown}."
+    sharing = sorted(agent.node for agent in view.agents if agent.same_uid)
+    if sharing:
+        more = f" and {len(sharing) - _MOST_NAMES} more" if len(sharing) > _MOST_NAMES else ""
+        yield f"These nodes share a machine uid with another node: {', '.join(sharing[:_MOST_NAMES])}{more}."

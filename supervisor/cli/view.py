@@ -95,10 +95,11 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """One node's agent."""
+    """One node's agent; `same_uid` are other nodes whose agents say the uid of this one's machine."""
 
     node: str
     connected: bool
+    same_uid: list[str] = []
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

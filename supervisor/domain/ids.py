@@ -11,7 +11,7 @@ JobName = NewType("JobName", str)
 Source = NewType("Source", str)
 
 NoticeId = NewType("NoticeId", str)
-"""`source/subject uid`: repeated polls, restarts and repeated Events meet in the same notice."""
+"""`source/subject name/subject uid`: repeated polls, restarts and repeated Events meet in the same notice."""
 
 
 STANDALONE = "standalone"

@@ -72,6 +72,11 @@ class Report:
         """The notice that this report belongs to."""
         return notice_id(self.source, self.subject)
 
+    @property
+    def acknowledged_as(self) -> str:
+        """The id by which the agent knows it; one agent's reports are all of its own node."""
+        return f"{self.source}/{self.subject.uid}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimNotice:
@@ -111,4 +116,12 @@ class ReclaimNotice:
 
 def notice_id(source: Source, subject: Subject) -> NoticeId:
     """The id under which all reports of `source` about `subject` meet."""
-    return NoticeId(f"{source}/{subject.uid}")
+    # The uid alone is only what an agent says: two nodes may say the same one, by a copied setting or on purpose. The
+    # name of a node is the one that its token is for.
+    names = subject.name.split("/") if subject.kind is SubjectKind.POD else [subject.name]
+    return NoticeId("/".join(_escaped(part) for part in (source, *names, subject.uid)))
+
+
+def _escaped(part: str) -> str:
+    """The part without slashes: different parts never make the same id."""
+    return part.replace("%", "%25").replace("/", "%2F")

@@ -73,7 +73,7 @@ class Reports:
         """Weighs a report, and acknowledges it once what came of it is durable; keeps it while that cannot be.
 
         Raises:
-            MalformedError: It is about somebody else's subject.
+            MalformedError: It is about a pod of another node.
             TooManyError: More than anything honest.
         """
         failpoint(At.NOTICE_RECEIVED)
@@ -121,11 +121,7 @@ class Reports:
         self._wakeup.set()
 
     def _weighed(self, known: ReclaimNotice | None, received: _Received) -> ReclaimNotice | None:
-        said = received.said
-        if known is not None and known.subject != said.subject:
-            # The token names the node only: without this an agent could speak of anything whose uid it knows.
-            raise MalformedError(f"{said.subject.uid} is {known.subject.name}'s")
-        return accept(known, said, received.at, self._ports.policy)
+        return accept(known, received.said, received.at, self._ports.policy)
 
     async def _store(self, received: _Received) -> None:
         said = received.said

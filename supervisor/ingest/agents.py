@@ -37,6 +37,9 @@ _MOST_SOURCES = 16
 _MOST_NOTICES = 256
 """Kept of one node, ended ones of the last 24 h included: a machine replaced every 6 minutes stays below."""
 
+_MOST_NAMED = 10
+"""Nodes in one line of the log."""
+
 _STATUS = {
     Code.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
     Code.OVERSIZED: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -171,12 +174,18 @@ class _Stream:
             return
         failpoint(At.AGENT_CONNECTED)
         _log.info("agent.connected", node=self._node, session=view.session)
+        self._warn_of_shared_uid(view.uid)
         try:
             await self._replace_machine(view.uid)
             await self._converse(view, reports)
         finally:
             self._ports.agents.disconnect(self._node, self)
             _log.info("agent.disconnected", node=self._node, session=view.session)
+
+    def _warn_of_shared_uid(self, uid: str) -> None:
+        others = self._ports.agents.others(self._node)
+        if others:
+            _log.warning("agent.uid_shared", node=self._node, uid=uid, others=others[:_MOST_NAMED], count=len(others))
 
     async def _hello(self) -> tuple[AgentView, list[Report]]:
         first = None
@@ -332,5 +341,5 @@ class _Stream:
         return SlowReaderError(f"the agent of {self._node} does not read")
 
     async def _acknowledge(self, said: Report) -> None:
-        entry = wire.Acknowledgement.Entry(notice_id=said.id, revision=said.revision)
+        entry = wire.Acknowledgement.Entry(notice_id=said.acknowledged_as, revision=said.revision)
         await self._write(wire.SupervisorMessage(acknowledgement=wire.Acknowledgement(entries=[entry])))

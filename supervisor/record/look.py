@@ -48,6 +48,7 @@ class Lookout:
             groups=self.groups.all(),
             agents=agents,
             silent={node: since for node, since in silent.items() if since is not None},
+            sharing=self.sight.agents.sharing(),
             refused=dict(self.refusals.counts()),
         )
 

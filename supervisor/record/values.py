@@ -124,11 +124,15 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOnNode:
-    """One node's agent; `silent_seconds` is None while it is connected."""
+    """One node's agent; `silent_seconds` is None while it is connected.
+
+    `same_uid` are the other nodes whose agents say that their machine has the uid of this one's.
+    """
 
     node: Host
     connected: bool
     silent_seconds: float | None
+    same_uid: list[Host]
     sources: list[SourceView]
     pod_sources: list[SourceView]
 

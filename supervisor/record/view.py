@@ -1,7 +1,7 @@
 """Everything there is to see at one moment, worked out from plain values: no I/O, no clock."""
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
@@ -66,6 +66,7 @@ class Seen:
     agents: Mapping[Host, AgentView]
     silent: Mapping[Host, float]
     refused: Mapping[tuple[Wire, Code], int]
+    sharing: Mapping[Host, Sequence[Host]] = field(default_factory=dict)
 
 
 def view(seen: Seen) -> View:
@@ -223,6 +224,7 @@ def _agent(agent: AgentView, seen: Seen) -> AgentOnNode:
         node=agent.node,
         connected=agent.connected,
         silent_seconds=_ago(seen.silent.get(agent.node), seen.now),
+        same_uid=list(seen.sharing.get(agent.node, ())),
         sources=[SourceView(source, state) for source, state in agent.sources.items()],
         pod_sources=[SourceView(source, state) for source, state in agent.pod_sources.items()],
     )

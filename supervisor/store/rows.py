@@ -13,7 +13,7 @@ from supervisor.domain.job import Decision, Observed, Spec, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.store.interface import MOST_EPISODES
 
-_VERSION = 1
+_VERSION = 2
 _TABLES = (
     """CREATE TABLE notices (
         id TEXT NOT NULL, episode INTEGER NOT NULL, ended_at REAL, body BLOB NOT NULL,
@@ -59,6 +59,9 @@ def prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("BEGIN EXCLUSIVE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 1:
+        _rename(connection)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
     connection.execute("COMMIT")
     if version == 0:
         raise UnreadableError("it is damaged: no store has been made in it")
@@ -72,13 +75,20 @@ def read(connection: sqlite3.Connection) -> tuple[dict[NoticeId, ReclaimNotice],
     Raises:
         UnreadableError: A row does not decode.
     """
+    notices = [_notice(body) for (body,) in connection.execute("SELECT body FROM notices ORDER BY id, episode")]
     try:
-        bodies = connection.execute("SELECT body FROM notices ORDER BY id, episode")
-        notices = [msgspec.json.decode(body, type=ReclaimNotice) for (body,) in bodies]
         jobs = [_job(*row) for row in connection.execute("SELECT name, uid, spec, observed, decision FROM jobs")]
     except msgspec.MsgspecError as error:
         raise UnreadableError(f"a row does not decode: {error}") from error
     return {notice.id: notice for notice in notices}, {job.name: job for job in jobs}
+
+
+def _rename(connection: sqlite3.Connection) -> None:
+    """Until version 2 the id of a notice held the subject's uid without its name."""
+    rows = connection.execute("SELECT episode, ended_at, body FROM notices").fetchall()
+    connection.execute("DELETE FROM notices")
+    for episode, ended_at, body in rows:
+        connection.execute("INSERT INTO notices VALUES (?, ?, ?, ?)", (_notice(body).id, episode, ended_at, body))
 
 
 def notice(value: ReclaimNotice) -> list[Write]:
@@ -108,6 +118,13 @@ def forget(before: float, jobs: Iterable[JobName]) -> list[Write]:
     """Deletes the episodes that ended before that instant, and the named jobs."""
     writes: list[Write] = [("DELETE FROM notices WHERE ended_at < ?", (before,))]
     return writes + [forget_job(name) for name in jobs]
+
+
+def _notice(body: bytes) -> ReclaimNotice:
+    try:
+        return msgspec.json.decode(body, type=ReclaimNotice)
+    except msgspec.MsgspecError as error:
+        raise UnreadableError(f"a row does not decode: {error}") from error
 
 
 def _job(name: str, uid: str, spec: bytes, observed: bytes, decision: bytes) -> SupervisedJob:

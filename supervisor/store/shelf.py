@@ -119,7 +119,8 @@ class Shelf(Generic[K, T, S, U]):
             stored = self._newest.get(key)
             outcomes = list(_apply(batch, None if stored is None else stored.value))
             # By resource: a batch may end one episode and begin the next.
-            last = {self._shape.key(value): value for _, value in outcomes if not isinstance(value, Exception | None)}
+            values = [value for _, value in outcomes if not isinstance(value, Exception | None)]
+            last = {self._resource(stored, value): value for value in values}
             try:
                 for resource, value in last.items():
                     await self._write(resource, value)
@@ -130,6 +131,12 @@ class Shelf(Generic[K, T, S, U]):
             else:
                 return outcomes
         raise StoreUnavailableError(f"somebody else keeps changing it: {came_between}")
+
+    def _resource(self, stored: Stored[T, S, U] | None, value: T) -> ObjectKey:
+        """The resource that holds a value already, whatever an earlier version named it; else a new one."""
+        known = None if stored is None else stored.value
+        same = stored is not None and known is not None and self._shape.rank(known) == self._shape.rank(value)
+        return stored.metadata.key if stored is not None and same else self._shape.key(value)
 
     async def _write(self, resource: ObjectKey, value: T) -> None:
         """Two requests for a new resource, one for a changed value, none where it stands there already."""

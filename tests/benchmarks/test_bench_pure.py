@@ -81,7 +81,7 @@ def test_the_path_to_rank_zero_begins_with_the_notice_that_meant_stop() -> None:
 
 def test_a_notice_counts_on_its_own_node() -> None:
     """What the others are shown of it does not."""
-    seen = [Seen(1.2, 0, "RUN", 1, "metadata/uid-n1#1"), Seen(1.5, 1, "RUN", 1, "metadata/uid-n1#1")]
+    seen = [Seen(1.2, 0, "RUN", 1, "metadata/n1/uid-n1#1"), Seen(1.5, 1, "RUN", 1, "metadata/n1/uid-n1#1")]
     assert noticed_delays([Sent("n1", 1.0, 1.0)], seen, PEERS) == [0.5]
 
 

@@ -40,7 +40,7 @@ async def test_status_for_programs(served: Served, tmp_path: Path) -> None:
     assert said.out.count("\n") == 1
     (job,) = said.json["jobs"]
     assert (job["job"], job["phase"], job["workers"]) == ("resnet", "Running", ["n1"])
-    assert said.json["agents"] == [{"node": "n1", "connected": True}]
+    assert said.json["agents"] == [{"node": "n1", "connected": True, "same_uid": []}]
 
 
 async def test_status_goes_on_watching_until_it_is_interrupted(tmp_path: Path, served: Served) -> None:
@@ -114,10 +114,10 @@ async def test_explain_for_programs(served: Served, tmp_path: Path) -> None:
     await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
     await agents["n2"].notices("n2", left=300.0)
     said = await run("explain", "resnet", "--data-dir", tmp_path, "--output", "json")
-    assert [notice["id"] for notice in said.json["notices"]] == ["metadata/uid-n2"]
+    assert [notice["id"] for notice in said.json["notices"]] == ["metadata/n2/uid-n2"]
     hosts = {host["host"]: host for host in said.json["job"]["host_states"]}
     assert hosts["n1"]["agent"] is True
-    assert hosts["n2"]["notice"] == "metadata/uid-n2"
+    assert hosts["n2"]["notice"] == "metadata/n2/uid-n2"
 
 
 async def test_it_finds_the_supervisor_by_itself(served: Served, tmp_path: Path) -> None:

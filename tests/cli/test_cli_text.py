@@ -9,7 +9,7 @@ from supervisor.cli.explain import explain
 from supervisor.cli.overview import overview
 from supervisor.cli.place import Subject
 from supervisor.cli.text import duration, listed, printable, table
-from supervisor.cli.view import Host, Job, Notice, View
+from supervisor.cli.view import Agent, Host, Job, Notice, View
 from supervisor.domain.ids import JobName
 from supervisor.domain.notice import NoticeState, SubjectKind
 
@@ -143,6 +143,14 @@ def test_a_notice_without_a_time_and_one_on_what_has_gone_are_said() -> None:
     said = _said(_job(host_states=hosts), notices=notices)
     assert "w1 on n1 at a time that nobody names, says aliyun." in said
     assert "w2 on n2 is gone, as aws said." in said
+
+
+def test_nodes_that_share_a_machine_uid_are_named() -> None:
+    """The first ten of them, and the number of the others."""
+    agents = [Agent(node=f"n{number:02}", connected=True, same_uid=["n99"]) for number in range(12)]
+    said = overview(_view(agents=[*agents, Agent(node="n50", connected=True)]))
+    assert said[-1].startswith("These nodes share a machine uid with another node: n00, n01, ")
+    assert said[-1].endswith("n09 and 2 more.")
 
 
 def test_the_most_urgent_notice_comes_first_and_ended_ones_are_not_listed() -> None:

@@ -37,7 +37,7 @@ def _settled(known: ReclaimNotice, at: float, seen: Seen) -> NoticeState:
 def test_a_first_report_is_the_first_episode() -> None:
     """The deadline is the receipt plus the seconds that were left: no other clock decides."""
     known = _after(report(left=120))
-    assert (known.id, known.episode, known.state) == ("metadata/uid-1", 1, NoticeState.ACTIVE)
+    assert (known.id, known.episode, known.state) == ("metadata/n1/uid-1", 1, NoticeState.ACTIVE)
     assert (known.first_seen, known.deadline, known.session, known.revision) == (T0, T0 + 120, 1, 1)
 
 

@@ -50,7 +50,7 @@ def _known(*words: Word) -> ReclaimNotice:
 def test_the_deadline_counts_by_our_clock() -> None:
     """However far ahead the cluster's is."""
     known = _known(_word(left=180))
-    assert (known.id, known.episode, known.state) == ("event/uid", 1, NoticeState.ACTIVE)
+    assert (known.id, known.episode, known.state) == ("event/ns/pod/uid", 1, NoticeState.ACTIVE)
     assert (known.first_seen, known.deadline, known.announced) == (T0, T0 + 180, "180 after")
 
 

@@ -78,7 +78,7 @@ async def test_a_source_that_never_settles_fills_no_disk(served: Served) -> None
     for revision in range(1, 241):
         await agent.notices("n1", revision=revision, withdrawn=revision % 2 == 0)
     assert served.notices()["n1"].episode == 120
-    query = "SELECT count(*), min(episode) FROM notices WHERE id = 'metadata/uid-n1'"
+    query = "SELECT count(*), min(episode) FROM notices WHERE id = 'metadata/n1/uid-n1'"
     rows = served.store._connection.execute(query).fetchall()
     assert rows == [(100, 21)]
 

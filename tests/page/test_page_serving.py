@@ -33,6 +33,13 @@ async def test_it_shows_what_is_under_way_and_why(served: Served) -> None:
         assert text in seen
 
 
+async def test_nodes_that_share_a_machine_uid_are_named(served: Served) -> None:
+    """As one of them is set up wrongly."""
+    for node in ("n1", "n2"):
+        await served.peers.agent(node, node_uid="one-uid")
+    assert "n1, n2 share a machine uid" in (await viewing(served)).seen
+
+
 async def test_names_are_never_markup(served: Served) -> None:
     """Neither in the page nor in its stream."""
     await reclaimed(served)

@@ -61,7 +61,7 @@ def test_a_job_counts_down_to_the_first_of_its_hosts() -> None:
     gone = notice(4, left=101.0, state=NoticeState.GONE)
     shown = seen(job_seen(running_job(), notice(1, left=160.0), notice(2, left=130.0), gone, notice(9, left=105.0)))
     assert only_job(shown).seconds_left == 30.0
-    assert by_host(shown)["n2"].notice == "metadata/uid-2"
+    assert by_host(shown)["n2"].notice == "metadata/n2/uid-2"
     assert by_host(shown)["n4"].seconds_left is None
     assert by_host(shown)["n3"].notice is None
 

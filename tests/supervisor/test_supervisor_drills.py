@@ -30,7 +30,7 @@ async def test_a_drill_is_a_notice_that_says_that_it_is_one(served: Served) -> N
     await served.peers.agent("n1")
     assert await _says(served, BEGIN, node="n1", lead_seconds=60) == Refusal(200, None)
     (drill,) = _drills(served)
-    assert (drill.id, drill.state) == ("simulated/uid-n1", NoticeState.ACTIVE)
+    assert (drill.id, drill.state) == ("simulated/n1/uid-n1", NoticeState.ACTIVE)
     assert drill.message == "A drill, held by ann: the machine stays."
     (shown,) = (await served.status())["notices"]
     assert shown["source"] == "simulated"

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from reclaim.v1 import reclaim_pb2 as wire
 from structlog.testing import capture_logs
 
 from servicekit.address import Address
@@ -79,6 +80,17 @@ async def scene(tmp_path: Path) -> AsyncIterator[tuple[Served, Scrape]]:
         yield scene
 
 
+async def test_agents_that_share_a_uid_are_counted_while_they_are_connected(scene: tuple[Served, Scrape]) -> None:
+    """Both of them, and not those that share nothing."""
+    served, ask = scene
+    await served.peers.agents(["n3", "n4"])
+    agents = [await served.peers.agent(node, node_uid="one-uid") for node in ("n1", "n2")]
+    assert (await ask()).value("agents_sharing_uid") == 2
+    await agents[0].say(goodbye=wire.Goodbye())
+    await served.agent_is("n1", connected=False)
+    assert (await ask()).value("agents_sharing_uid") == 0
+
+
 async def test_the_walk_of_one_notice_is_measured(scene: tuple[Served, Scrape]) -> None:
     """From the agent's word to the suspension: every count and every duration is there, and leads to its notice."""
     served, ask = scene
@@ -123,7 +135,7 @@ async def test_the_walk_of_one_notice_is_measured(scene: tuple[Served, Scrape]) 
         "store_seconds": {"operation": "decide"},
     }.items():
         assert after.value(f"{name}_count", **labels), name
-    assert after.exemplars("notice_to_directive_seconds") == [{"notice_id": "metadata/uid-n2", "job": "job"}]
+    assert after.exemplars("notice_to_directive_seconds") == [{"notice_id": "metadata/n2/uid-n2", "job": "job"}]
     assert after.value("notice_to_directive_seconds_sum", directive="STOP") < 30
     assert (after.value("jobs", phase="Suspended"), after.value("workers")) == (1, 0)
     assert after.value("unacknowledged_stop_seconds_left") is None

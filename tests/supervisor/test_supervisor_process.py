@@ -137,7 +137,7 @@ async def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
     async with started(tmp_path) as running:
         after = await running.status()
         assert [durable(job) for job in after["jobs"]] == [durable(job) for job in before["jobs"]]
-        assert [each["id"] for each in after["notices"]] == ["metadata/uid-n3"]
+        assert [each["id"] for each in after["notices"]] == ["metadata/n3/uid-n3"]
         assert after["notices"][0]["episode"] == 1
         report = {name: value for name, value in launcher.report.items() if name not in ("job", "instance")}
         again = await running.peers.launcher("job", ["n1", "n2", "n3"], min_workers=1, report=report)

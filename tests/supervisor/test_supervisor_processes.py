@@ -160,7 +160,7 @@ async def test_a_notice_is_shown_before_anything_is_decided(tmp_path: Path) -> N
                 lines[rank] = await training.ranks[rank].lines.next()
         assert [line["directive"] for line in lines] == ["RUN", "LEAVE", "LEAVE"]
         assert 35 < lines[2]["act_in"] < 40 - 0.5
-        assert lines[0]["notice"]["id"] == "metadata/uid-n3#1"
+        assert lines[0]["notice"]["id"] == "metadata/n3/uid-n3#1"
         assert lines[0]["notice"]["source"] == "metadata"
         assert 35 < lines[0]["seconds_left"] <= 40
         assert training.phase is Phase.RUNNING

@@ -6,13 +6,15 @@ import os
 import shutil
 import sqlite3
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from supervisor.domain.notice import NoticeState
 from supervisor.store.interface import StoreError, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
-from tests.decide.decide_builders import notice, observing, running_job
+from tests.decide.decide_builders import T0, notice, observing, running_job
 from tests.supervisor.store_behaviour import Opener, StoreBehaviour, opened, put_job, to
 
 
@@ -78,6 +80,40 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
         await SqliteStore.open(path)
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (99,)
+
+
+async def test_notices_of_the_version_before_are_kept_under_their_present_ids(tmp_path: Path) -> None:
+    """Whose rows hold an id without the subject's name; a change then replaces its row and makes no second one."""
+    path, ended = tmp_path / "store", replace(notice(1), state=NoticeState.WITHDRAWN, ended_at=T0)
+    second = replace(notice(1), episode=2, revision=2)
+    async with sqlite(path) as store:
+        for each in (ended, second, notice(2)):
+            await store.put_notice(each.id, to(each))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE notices SET id = 'metadata/' || substr(id, length('metadata/n1/') + 1)")
+        connection.execute("PRAGMA user_version = 1")
+    for revision in (3, 4):
+        async with sqlite(path) as store:
+            known = store.snapshot().notices
+            assert set(known) == {second.id, notice(2).id}
+            assert known[second.id].episode == 2
+            await store.put_notice(second.id, to(replace(second, revision=revision)))
+            assert rows_of(path) == 3
+
+
+async def test_a_row_of_the_version_before_that_does_not_decode_is_refused(tmp_path: Path) -> None:
+    """And nothing is renamed."""
+    path = tmp_path / "store"
+    async with sqlite(path) as store:
+        await store.put_notice(notice(1).id, to(notice(1)))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE notices SET body = ?", (b"{}",))
+        connection.execute("PRAGMA user_version = 1")
+    with pytest.raises(StoreError, match="does not decode"):
+        await SqliteStore.open(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT id FROM notices").fetchall() == [(notice(1).id,)]
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4096])

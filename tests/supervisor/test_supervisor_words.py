@@ -159,7 +159,7 @@ async def test_instants_are_read_by_the_clock_of_the_api_server(tmp_path: Path) 
     async with _scene(tmp_path) as one:
         begun = Clock().now()
         assert await one.listed(pods=[_pod("p")])
-        deadline = one.store.snapshot().notices[NoticeId("pod-condition/p")].deadline
+        deadline = one.store.snapshot().notices[NoticeId("pod-condition/ns/p/p")].deadline
         assert deadline is not None
         assert begun + 168 < deadline < Clock().now() + 172
 
@@ -169,7 +169,7 @@ async def test_only_news_are_written_and_few_at_a_time(tmp_path: Path) -> None:
     names = [f"p{number}" for number in range(100)]
     async with _scene(tmp_path) as one:
         assert await one.listed(pods=[_pod(name) for name in names])
-        assert one.states() == {f"pod-condition/{name}": NoticeState.ACTIVE for name in names}
+        assert one.states() == {f"pod-condition/ns/{name}/{name}": NoticeState.ACTIVE for name in names}
         assert (one.store.writes, one.store.most) == (100, 16)
         at_first = one.cluster.lists["pods"]
         again = [{**pod, "metadata": {**pod["metadata"], "resourceVersion": "9"}} for pod in at_first]
@@ -185,7 +185,7 @@ async def test_what_cannot_be_stored_is_tried_again(tmp_path: Path) -> None:
         assert not await one.words.once(one.store)
         one.store.away = False
         assert await one.listed(pods=[_pod("stays")])
-        assert one.states() == {"pod-condition/stays": NoticeState.ACTIVE}
+        assert one.states() == {"pod-condition/ns/stays/stays": NoticeState.ACTIVE}
 
 
 async def test_an_event_by_the_nodes_name_is_about_the_node_of_that_time(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ async def test_an_event_by_the_nodes_name_is_about_the_node_of_that_time(tmp_pat
     async with _scene(tmp_path) as one:
         events = [_event("e1", "old", made=-20), _event("e2", "fresh", made=-20)]
         assert await one.listed(nodes=[_node("old", made=-500), _node("fresh", made=-5)], events=events)
-        assert one.states() == {"event/old-uid": NoticeState.ACTIVE}
+        assert one.states() == {"event/old/old-uid": NoticeState.ACTIVE}
 
 
 async def test_nobody_announces_the_end_of_other_peoples_pods_and_nodes(tmp_path: Path) -> None:
@@ -205,10 +205,10 @@ async def test_nobody_announces_the_end_of_other_peoples_pods_and_nodes(tmp_path
         about_pods = [{**_event(f"{name}p", "", made=-20, namespace=space), **about_pod} for name, space in names[:2]]
         nodes = [_node(f"n-{name}", made=-500) for name, _ in names]
         assert await one.listed(nodes=nodes, pods=[_pod("p", status="Unknown")], events=about_nodes + about_pods)
-        assert one.states() == {"event/n-e2-uid": NoticeState.ACTIVE}
+        assert one.states() == {"event/n-e2/n-e2-uid": NoticeState.ACTIVE}
         own = {**_event("own", "", made=-20, namespace="ns"), **about_pod}
         assert await one.listed(nodes=nodes, pods=[_pod("p", status="Unknown")], events=[own])
-        assert one.states()[NoticeId("event/p")] is NoticeState.ACTIVE
+        assert one.states()[NoticeId("event/ns/p/p")] is NoticeState.ACTIVE
 
 
 def _drill(name: str, lead: str, made: float, version: int = 7, **fields: Any) -> dict[str, Any]:
@@ -226,7 +226,7 @@ async def test_an_event_asks_for_a_drill_and_another_one_ends_it(tmp_path: Path)
         first = _drill("d1", "60", made=-10)
         assert await one.listed(nodes=nodes, events=[first])
         (drill,) = one.store.snapshot().notices.values()
-        assert (drill.id, drill.message, drill.state) == ("simulated/n-uid", "held by ann", NoticeState.ACTIVE)
+        assert (drill.id, drill.message, drill.state) == ("simulated/n/n-uid", "held by ann", NoticeState.ACTIVE)
         assert drill.deadline is not None
         assert begun + 48 < drill.deadline < Clock().now() + 52
         moved = _drill("d2", "600", made=-5, version=8)
@@ -235,7 +235,7 @@ async def test_an_event_asks_for_a_drill_and_another_one_ends_it(tmp_path: Path)
         assert drill.deadline is not None
         assert drill.deadline > begun + 500
         assert await one.listed(nodes=nodes, events=[first, moved, _drill("d3", "0", made=-5, version=9)])
-        assert one.states() == {"simulated/n-uid": NoticeState.WITHDRAWN}
+        assert one.states() == {"simulated/n/n-uid": NoticeState.WITHDRAWN}
         writes = one.store.writes
         over = _drill("d3", "0", made=-5, version=9)
         assert await one.listed(nodes=nodes, events=[moved, over, first])
@@ -277,7 +277,7 @@ async def test_who_may_write_events_elsewhere_drills_no_node_and_no_pod(tmp_path
         assert one.states() == {}
         foreign["metadata"]["namespace"] = "ns"
         assert await one.listed(nodes=nodes, pods=pods, events=[strange, foreign])
-        assert one.states() == {"simulated/p": NoticeState.ACTIVE}
+        assert one.states() == {"simulated/ns/p/p": NoticeState.ACTIVE}
 
 
 async def test_a_withdrawal_is_taken_in(tmp_path: Path) -> None:
@@ -285,6 +285,6 @@ async def test_a_withdrawal_is_taken_in(tmp_path: Path) -> None:
     async with _scene(tmp_path) as one:
         await one.listed(pods=[_pod("p", 7)])
         await one.listed(pods=[_pod("p", 8, "Unknown")])
-        assert one.states() == {"pod-condition/p": NoticeState.ACTIVE}
+        assert one.states() == {"pod-condition/ns/p/p": NoticeState.ACTIVE}
         await one.listed(pods=[_pod("p", 9, "False")])
-        assert one.states() == {"pod-condition/p": NoticeState.WITHDRAWN}
+        assert one.states() == {"pod-condition/ns/p/p": NoticeState.WITHDRAWN}

@@ -240,7 +240,9 @@ Global___Subject: _TypeAlias = Subject  # noqa: Y015
 
 @_typing.final
 class NoticeReport(_message.Message):
-    """One source's present word on one subject. The notice's id is source + "/" + subject uid."""
+    """One source's present word on one subject. Within the stream, which is one node's, it is known by
+    source + "/" + subject uid.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -396,6 +398,7 @@ class Acknowledgement(_message.Message):
         NOTICE_ID_FIELD_NUMBER: _builtins.int
         REVISION_FIELD_NUMBER: _builtins.int
         notice_id: _builtins.str
+        """source + "/" + subject uid, as the report has them."""
         revision: _builtins.int
         def __init__(
             self,

@@ -54,6 +54,8 @@ class Present(Collector):
         states = {("connected",): 0, ("unknown",): 0}
         states |= Counter(("connected" if agent.connected else "unknown",) for agent in agents)
         yield _gauge("agents", "Nodes by whether their agent has a stream.", ("state",), states.items())
+        sharing = len(self._sight.agents.sharing())
+        yield _one("agents_sharing_uid", "Connected agents whose machine's uid another one says, too.", sharing)
         counts = Counter(self._of_sources(agents))
         known = {source for source, _ in counts}
         complete = {(source, state): counts[source, state] for source in known for state in SourceState}

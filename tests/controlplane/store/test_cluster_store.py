@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.ids import Host, cluster_job
+from supervisor.domain.ids import Host, NoticeId, cluster_job
 from supervisor.domain.job import Result
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.interface import MOST_EPISODES, Snapshot, StoreUnavailableError
 from supervisor.store.kubernetes import KubernetesStore
+from supervisor.store.names import notice_key
 from tests.controlplane.controlplane_api import Refused
 from tests.controlplane.store.store_cluster import JOBS, NOTICES, Place, job_path
 from tests.decide.decide_builders import T0, notice, observing, running_job, spec, waiting_job
@@ -225,6 +226,29 @@ async def test_half_a_notice_that_nobody_finished_is_forgotten(here: Place) -> N
         assert await store.prune(time.time() - 3600) == 0
         assert await store.prune(time.time() + 3600) == 1
     assert await here.notices() == []
+
+
+async def test_a_notice_of_the_version_before_stays_in_its_resource(here: Place) -> None:
+    """Which was named without the subject's name; only the next episode has a resource of the present name."""
+    async with here.opened() as store:
+        await store.put_notice(notice(1).id, to(notice(1)))
+    (lies,) = await here.notices()
+    await here.api.delete(f"{NOTICES}/{lies['metadata']['name']}")
+    earlier = notice_key(NoticeId("metadata/uid-1"), 1).name
+    await here.half_a_notice(earlier, lies["spec"])
+    await here.api.patch(f"{NOTICES}/{earlier}/status", {"status": lies["status"]})
+    ended = replace(notice(1), state=NoticeState.WITHDRAWN, ended_at=T0 + 1, revision=2)
+    again = replace(notice(1), episode=2, revision=3)
+    async with here.opened() as store:
+        assert store.snapshot().notices == {notice(1).id: notice(1)}
+        await store.put_notice(ended.id, to(ended))
+        assert [one["metadata"]["name"] for one in await here.notices()] == [earlier]
+        await store.put_notice(again.id, to(again))
+    async with here.opened() as store:
+        assert store.snapshot().notices == {again.id: again}
+        names = {one["spec"]["episode"]: one["metadata"]["name"] for one in await here.notices()}
+        assert names == {1: earlier, 2: notice_key(again.id, 2).name}
+        assert [one["status"]["state"] for one in await here.notices() if one["spec"]["episode"] == 1] == ["withdrawn"]
 
 
 async def test_a_new_job_of_an_old_name_takes_its_resource(here: Place) -> None:
