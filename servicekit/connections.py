@@ -14,6 +14,7 @@ from typing import cast
 from aiohttp import web
 
 from servicekit.address import Address
+from servicekit.server_name import hide_versions
 
 _CLOSE_SECONDS = 2.0  # For the peer's part in the end of a TLS connection; 30 where nothing is said.
 _UNANSWERED_MILLISECONDS = 15_000  # As the wire's silence. The system's own patience is some 16 minutes.
@@ -162,6 +163,7 @@ class GuardedSite(web.BaseSite):
         Raises:
             OSError: The address cannot be had.
         """
+        hide_versions()
         await super().start()
         secured = self._ssl_context is not None
         self._server = await asyncio.get_running_loop().create_server(

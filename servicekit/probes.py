@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import web
 
 from servicekit.address import Address
+from servicekit.server_name import hide_versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Probes:
         Raises:
             OSError: The address cannot be had.
         """
+        hide_versions()
         await self._runner.setup()
         await web.TCPSite(self._runner, self._address.host, self._address.port).start()
         host, port = self._runner.addresses[0][:2]

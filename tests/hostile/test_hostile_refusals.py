@@ -68,6 +68,23 @@ async def test_bytes_that_are_not_http_are_counted(served: Served, said: bytes) 
     await counted(served, before, http_bad_request=1)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET /livez HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b"GET /nowhere HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b"GARBAGE\r\n\r\n",
+    ],
+)
+async def test_no_answer_names_versions(served: Served, said: bytes) -> None:
+    """Whether it is served, refused, or not HTTP at all."""
+    async with connection(served) as (reader, writer):
+        writer.write(said)
+        answer = await reader.read()
+    assert b"\r\nServer: job-supervisor\r\n" in answer
+    assert not [name for name in (b"aiohttp", b"Python") if name in answer]
+
+
 async def test_a_request_beside_a_stream_is_counted(served: Served) -> None:
     """Its connection is dropped, with the stream on it."""
     before = await refused(served)

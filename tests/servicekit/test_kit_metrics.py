@@ -58,6 +58,16 @@ async def test_it_answers_as_it_is_asked(registry: CollectorRegistry) -> None:
         assert (await get(address, "/"))[0] == 404
 
 
+async def test_it_does_not_name_versions(registry: CollectorRegistry) -> None:
+    """Neither its own nor those of what it is made of."""
+    async with (
+        MetricsServer(registry, ANYWHERE, Clock()).serving() as address,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{address}/metrics") as answer,
+    ):
+        assert answer.headers["Server"] == "job-supervisor"
+
+
 class Broken(Collector):
     """Has nothing to tell, until it is mended."""
 

@@ -86,6 +86,7 @@ async def test_probes_answer_what_the_callables_say() -> None:
     assert address.port > 0
     async with aiohttp.ClientSession(f"http://{address}") as http:
         async with http.get("/livez") as answer:
+            assert answer.headers["Server"] == "job-supervisor"
             assert (answer.status, await answer.json()) == (200, {"ok": True, "detail": {}})
         async with http.get("/readyz") as answer:
             assert (answer.status, await answer.json()) == (503, {"ok": False, "detail": {"why": "starting"}})

@@ -35,6 +35,12 @@ async def test_a_pod_is_answered_with_its_patch(asked: Asking) -> None:
     assert not asked.refusals.counts()
 
 
+async def test_no_answer_names_versions(asked: Asking) -> None:
+    """Neither its own nor those of what it is made of."""
+    async with asked.session.get(asked.url) as answer:
+        assert answer.headers["Server"] == "job-supervisor"
+
+
 async def test_what_is_not_ours_is_allowed_without_a_word(asked: Asking) -> None:
     """An answer without a patch."""
     answer = await asked.ask(review(pod(annotations={})))
