@@ -17,6 +17,7 @@ from servicekit.logs import configure
 from servicekit.settings import SettingsError, describe, load
 from servicekit.tls import CertificateUnusable
 from supervisor.data_dir import made
+from supervisor.domain.ids import NAME_RULE, is_name
 from supervisor.failpoints import At
 from supervisor.identity.tokens import SecretError, Tokens
 from supervisor.leadership.interface import LeadershipError, LeadershipLost
@@ -79,18 +80,24 @@ def _parser() -> CommandParser:
     commands.add_parser("serve", help="serve agents, launchers and training processes")
     kinds = commands.add_parser("token", help="make a token").add_subparsers(dest="kind", required=True)
     agent = kinds.add_parser("agent", help="for one node's agent")
-    agent.add_argument("--node", required=True)
+    agent.add_argument("--node", required=True, type=_name)
     launcher = kinds.add_parser("launcher", help="for one launcher")
-    launcher.add_argument("--name", required=True)
+    launcher.add_argument("--name", required=True, type=_name)
     viewer = kinds.add_parser("viewer", help="for somebody who only looks")
     operator = kinds.add_parser("operator", help="for somebody who looks and holds drills")
-    operator.add_argument("--name", required=True)
+    operator.add_argument("--name", required=True, type=_name)
     for kind in (agent, launcher, viewer, operator):
         kind.add_argument("--days", type=_days, help="until it expires; without, it never does")
         kind.add_argument(
             "--out", type=Path, metavar="FILE", help="write it there, for its owner alone; without, print it"
         )
     return parser
+
+
+def _name(text: str) -> str:
+    if not is_name(text):
+        raise argparse.ArgumentTypeError(f"a name must have {NAME_RULE}")
+    return text
 
 
 def _days(text: str) -> float:

@@ -14,7 +14,7 @@ import jwt
 
 from servicekit.failpoints import failpoint
 from servicekit.files import beside
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobName, is_name
 from supervisor.failpoints import At
 
 SECRET_FILE = "token-secret"  # noqa: S105 - the file's name, not a secret
@@ -136,9 +136,9 @@ class Tokens:
         token = token_in(authorization)
         try:
             claims = jwt.decode(token, self._secret, algorithms=[ALGORITHM], audience=_AUDIENCE)
-            return _principal(claims)
-        except (jwt.InvalidTokenError, LookupError, ValueError) as error:  # ValueError: bytes that are no text.
+        except (jwt.InvalidTokenError, ValueError, OverflowError) as error:  # Bytes that are no text; an endless `exp`.
             raise BadTokenError("the token is not one of ours, or has expired") from error
+        return _principal(claims)
 
     def _sign(self, claims: dict[str, Any], until: float | None = None) -> str:
         expiry = {} if until is None else {"exp": int(until)}
@@ -158,19 +158,22 @@ def token_in(authorization: str | None) -> str:
 
 
 def _principal(claims: dict[str, Any]) -> Principal:
-    match claims["kind"]:
-        case "agent":
-            return Agent(Host(claims["node"]))
-        case "launcher":
-            return Launcher(claims["name"])
-        case "process":
-            return Process(JobName(claims["job"]), claims["uid"], int(claims["run"]))
-        case "viewer":
-            return Viewer(until=claims.get("exp"))
-        case "operator":
-            return Operator(name=claims["name"], until=claims.get("exp"))
-        case kind:
-            raise BadTokenError(f"unknown kind of token: {kind}")
+    match claims:
+        case {"kind": "agent", "node": str(node)} if is_name(node):
+            return Agent(Host(node))
+        case {"kind": "launcher", "name": str(name)} if is_name(name):
+            return Launcher(name)
+        case {"kind": "process", "job": str(job), "uid": str(uid), "run": int(run)}:
+            return Process(JobName(job), uid, run)
+        case {"kind": "viewer"}:
+            return Viewer(until=_until(claims))
+        case {"kind": "operator", "name": str(name)} if is_name(name):
+            return Operator(name=name, until=_until(claims))
+    raise BadTokenError("the token names nobody")
+
+
+def _until(claims: dict[str, Any]) -> float | None:
+    return float(claims["exp"]) if "exp" in claims else None
 
 
 def _create(path: Path) -> None:

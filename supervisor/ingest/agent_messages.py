@@ -6,14 +6,13 @@ from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 from reclaim.v1 import reclaim_pb2 as wire
 
-from supervisor.domain.ids import Host, Source
+from supervisor.domain.ids import NAME_RULE, Host, Source, is_name
 from supervisor.domain.notice import NOT_OF_AGENTS, Announcement, Report, Subject, SubjectKind
 from supervisor.ingest.refused import MalformedError, OversizedError
+from supervisor.ingest.text import one_line
 from supervisor.presence import AgentView, SourceState
 
-_MOST_NAME = 253
 _MOST_NAMESPACE = 63
-_MOST_TEXT = 512
 _MOST_SECONDS_LEFT = 366 * 86400.0
 _MOST_SOURCES = 16
 _MOST_NOTICES = 1024
@@ -97,7 +96,7 @@ def report(message: wire.NoticeReport, speaker: AgentView) -> Report:
         announcement=_ANNOUNCEMENTS[message.announcement],
         seconds_left=_seconds_left(message),
         announced=_instant(message.deadline) if message.HasField("deadline") else "",
-        message=message.message[:_MOST_TEXT],
+        message=one_line(message.message),
     )
 
 
@@ -122,8 +121,8 @@ def _source(name: str) -> Source:
 
 
 def _name(field: str, text: str) -> str:
-    if not 0 < len(text) <= _MOST_NAME or not text.isprintable():
-        raise MalformedError(f"{field} must have 1 to {_MOST_NAME} printable characters")
+    if not is_name(text):
+        raise MalformedError(f"{field} must have {NAME_RULE}")
     return text
 
 

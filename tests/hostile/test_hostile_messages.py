@@ -1,14 +1,16 @@
 """Messages with a good token behind them that are late, repeated, wrong or monstrous: refused, counted, forgotten."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pytest
 from reclaim.v1 import reclaim_pb2 as wire
+from structlog.testing import capture_logs
 
 from supervisor.domain.notice import NoticeState
 from tests.hostile.hostile_world import JOB, NODES, Bystander, agent_refused, counted, refused, said
-from tests.supervisor.serving import AgentPeer, Refusal, Served, hello, launcher_hello, noticed
+from tests.supervisor.serving import AgentPeer, ProcessPeer, Refusal, Served, hello, launcher_hello, noticed
 
 STREAM = "/v1/launchers/stream"
 REPORT = "/v1/launchers/report"
@@ -198,18 +200,57 @@ async def test_unknown_fields_are_ignored(served: Served, bystander: Bystander) 
     await counted(served, before)
 
 
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Rank 0 of a job that is stopped, and the line that told it so."""
+
+    process: ProcessPeer
+    line: dict[str, Any]
+
+
+async def stopped(served: Served) -> Stopped:
+    """Another job, whose only node is noticed."""
+    agent = await served.peers.agent("n1")
+    _, order = await served.peers.running("other", ["n1"])
+    process = await served.peers.process(order["token"], "n1", 0)
+    await agent.notices("n1")
+    return Stopped(process, await process.lines.matching(directive="STOP"))
+
+
 async def test_an_answer_to_what_was_never_said_acknowledges_nothing(served: Served, bystander: Bystander) -> None:
     """Before a STOP, and for a generation that no directive has had."""
     for generation in (bystander.generation, 10**9):
         assert await bystander.process.reports("left", {"run": 1, "generation": generation}) == Refusal(200, None)
         assert served.job(JOB).observed.acknowledgement is None
-    await served.peers.agent("n1")
-    _, order = await served.peers.running("other", ["n1"])
-    process = await served.peers.process(order["token"], "n1", 0)
-    agent = await served.peers.agent("n1", session=11)
-    await agent.notices("n1")
-    stop = await process.lines.matching(directive="STOP")
-    await process.reports("left", {"run": 1, "generation": 10**9})
+    stop = await stopped(served)
+    await stop.process.reports("left", {"run": 1, "generation": 10**9})
     assert served.job("other").observed.acknowledgement is None
-    await process.reports("left", stop)
+    await stop.process.reports("left", stop.line)
     assert served.job("other").observed.acknowledgement is not None
+
+
+async def test_answers_that_change_nothing_fill_no_log(served: Served, bystander: Bystander) -> None:
+    """Nor read as if they had counted: to no STOP, of a generation that was never said, or said again."""
+    with capture_logs() as lines:
+        for generation in (bystander.generation, 10**6, *range(50)):
+            said = {"run": 1, "generation": generation}
+            assert await bystander.process.reports("left", said) == Refusal(200, None)
+        stop = await stopped(served)
+        for _ in range(20):
+            for kind in ("saved", "left"):
+                await stop.process.reports(kind, stop.line)
+                await stop.process.reports(kind, {**stop.line, "generation": 10**6})
+    answers = [(line["job"], line["kind"]) for line in lines if line["event"] == "directive.acknowledged"]
+    assert answers == [("other", "saved")]
+
+
+async def test_what_an_agent_says_to_people_is_one_line(served: Served) -> None:
+    """Its message is kept, with a space for whatever commands a terminal or begins a new line."""
+    agent = await served.peers.agent("n1")
+    said = noticed("n1")
+    said.message = "x\r\nFAKE row\x1b[2J\u202e\t" + "y" * 600
+    await agent.say(notice=said)
+    await agent.acknowledged(1)
+    message = served.notices()["n1"].message
+    assert message.startswith("x  FAKE row [2J  y")
+    assert len(message) == 512

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import jwt
 import pytest
 
@@ -29,6 +30,10 @@ from tests.supervisor.serving import Refusal, Served, launcher_hello
 SECRET = b"s" * 64
 TOKENS = Tokens(SECRET)
 CLAIMS = {"kind": "agent", "node": "n1", "aud": "elastic-job-supervisor"}
+NO_TEXTS: list[object] = [[], {}, None, 7.5]
+NO_NAMES: list[object] = [*NO_TEXTS, 7, ["me"], "", "n\n1", "n" * 254, "\x1b"]
+NAMED = ["launcher", "operator"]
+PROCESS = {"kind": "process", "job": "j", "uid": "u", "run": 1, "aud": "elastic-job-supervisor"}
 
 
 def signed(claims: dict[str, Any], *, secret: bytes = SECRET, algorithm: str = "HS256") -> str:
@@ -80,7 +85,12 @@ def test_a_token_names_its_bearer(token: str, principal: object) -> None:
         f"Bearer {signed({**CLAIMS, 'kind': 'god'})}",
         f"Bearer {signed({'aud': CLAIMS['aud'], 'kind': 'agent'})}",
         f"Bearer {signed({'aud': CLAIMS['aud']})}",
-        f"Bearer {signed({'aud': CLAIMS['aud'], 'kind': 'process', 'job': 'j', 'uid': 'u', 'run': 'x'})}",
+        f"Bearer {signed({**CLAIMS, 'exp': float('inf')})}",
+        *(f"Bearer {signed({**CLAIMS, 'kind': kind})}" for kind in NO_NAMES),
+        *(f"Bearer {signed({**CLAIMS, 'node': node})}" for node in NO_NAMES),
+        *(f"Bearer {signed({**CLAIMS, 'kind': kind, 'name': name})}" for kind in NAMED for name in NO_NAMES),
+        *(f"Bearer {signed({**PROCESS, name: value})}" for name in PROCESS if name != "aud" for value in NO_TEXTS),
+        f"Bearer {signed({**PROCESS, 'run': 'x'})}",
     ],
 )
 def test_a_bad_token_is_refused(header: str | None) -> None:
@@ -113,6 +123,35 @@ def test_days_that_are_none_are_refused(days: str) -> None:
     assert ended.value.code != 0
 
 
+@pytest.mark.parametrize("name", ["", "n\n1", "n" * 254, "\x1b[2J", "\udcff", "\u202e"])
+@pytest.mark.parametrize("option", [["agent", "--node"], ["launcher", "--name"], ["operator", "--name"]])
+def test_a_name_that_no_wire_takes_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    option: list[str],
+    name: str,
+) -> None:
+    """With a sentence, and before any secret is made for it."""
+    monkeypatch.setenv("JOB_SUPERVISOR_DATA_DIR", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main(["token", *option, name])
+    assert ended.value.code == 64
+    assert "a name must have 1 to 253 printable characters" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+async def test_what_only_the_secret_can_sign_and_makes_no_sense_is_refused(served: Served) -> None:
+    """On the wire, too: none of it is a fault of the supervisor."""
+    tokens = served.peers.tokens
+    process = tokens._sign({"kind": "process", "job": "j", "uid": "u", "run": []})
+    launcher = tokens._sign({"kind": "launcher", "name": ["me"]})
+    assert await served.peers.post("/v1/processes/report", process, {}) == Refusal(401, "bad_token")
+    assert await served.peers.post("/v1/launchers/stream", launcher, {}) == Refusal(401, "bad_token")
+    agent = served.peers.stranger(tokens._sign({"kind": "agent", "node": ["n1"]}))
+    assert await agent.ended() is grpc.StatusCode.UNAUTHENTICATED
+
+
 def _claims(token: str) -> dict[str, Any]:
     claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
     return claims
@@ -120,6 +159,7 @@ def _claims(token: str) -> dict[str, Any]:
 
 def test_the_good_token_that_the_bad_ones_are_made_from_is_accepted() -> None:
     """So each of them is refused for what is wrong with it."""
+    assert TOKENS.bearer(f"Bearer {signed(PROCESS)}") == Process(JobName("j"), "u", 1)
     assert TOKENS.bearer(f"Bearer {signed(CLAIMS)}") == Agent(Host("n1"))
     assert TOKENS.bearer(f"Bearer {signed({**CLAIMS, 'exp': int(time.time()) + 60})}") == Agent(Host("n1"))
 

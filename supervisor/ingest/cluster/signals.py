@@ -22,6 +22,7 @@ from supervisor.domain.notice import (
     Subject,
     SubjectKind,
 )
+from supervisor.ingest.text import one_line
 
 _DISRUPTED = "DisruptionTarget"
 _POD_EXPIRED = "ContainerInstanceExpired"
@@ -37,8 +38,6 @@ _BY_KUBELET = "TerminationByKubelet"
 _USUAL_GRACE = 30.0
 _SLACK = 5.0
 """Seconds by which the clocks of two machines may differ before the order of two events counts."""
-
-_MOST_TEXT = 512
 
 
 def pod_subject(pod: Pod) -> Subject:
@@ -199,9 +198,7 @@ def _instant(at: float | None) -> str:
 
 
 def _sentence(*parts: str) -> str:
-    """What is no character to print becomes a space: whoever may write an Event shall not write our log."""
-    text = ": ".join(part for part in parts if part)[:_MOST_TEXT]
-    return "".join(each if each.isprintable() else " " for each in text)
+    return one_line(": ".join(part for part in parts if part))
 
 
 def _seconds(instant: datetime | None) -> float | None:
