@@ -8,7 +8,16 @@ from typing import Any
 
 import uvloop
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+def _ending_signals() -> tuple[signal.Signals, ...]:
+    """SIGTERM, and SIGINT unless it was ignored when the process started.
+
+    A shell ignores SIGINT for the background jobs of a script: Ctrl-C in the terminal, which reaches them too, is not
+    meant for them.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return (signal.SIGTERM,)
+    return signal.SIGTERM, signal.SIGINT
 
 
 class RootTaskEnded(RuntimeError):  # noqa: N818 - it names what happened, as our other exceptions do
@@ -59,14 +68,17 @@ def _raise_if_failed(task: asyncio.Task[Any], *, ended_early: bool) -> None:
 
 @contextmanager
 def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` on SIGTERM and SIGINT for as long as the context lasts. Needs a running loop in the main thread."""
-    loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
+    """Set `stop` on SIGTERM and SIGINT for as long as the context lasts; an ignored SIGINT stays ignored.
+
+    Needs a running loop in the main thread.
+    """
+    loop, numbers = asyncio.get_running_loop(), _ending_signals()
+    for number in numbers:
         loop.add_signal_handler(number, stop.set)
     try:
         yield
     finally:
-        for number in _SIGNALS:
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 
@@ -75,17 +87,17 @@ def give_up_on_signals() -> Iterator[None]:
     """Cancel the present task on SIGTERM and SIGINT, and end the context quietly then: for what may wait for long.
 
     Without a handler the first process of a container would not hear of them at all. `stop_on_signals` within it takes
-    over. Needs a running loop in the main thread.
+    over. An ignored SIGINT stays ignored. Needs a running loop in the main thread.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    given_up = asyncio.Event()
+    given_up, numbers = asyncio.Event(), _ending_signals()
 
     def give_up() -> None:
         given_up.set()
         if task is not None:
             task.cancel()
 
-    for number in _SIGNALS:
+    for number in numbers:
         loop.add_signal_handler(number, give_up)
     try:
         yield
@@ -94,7 +106,7 @@ def give_up_on_signals() -> Iterator[None]:
             raise
         task.uncancel()
     finally:
-        for number in _SIGNALS:
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 

@@ -93,9 +93,14 @@ class Launchpad:
     launched: list[Launched]
 
     def start(
-        self, *command: str, options: tuple[str, ...] = (), environ: Mapping[str, str] | None = None, job: str = "job"
+        self,
+        *command: str,
+        options: tuple[str, ...] = (),
+        environ: Mapping[str, str] | None = None,
+        job: str = "job",
+        before: tuple[str, ...] = (),
     ) -> Launched:
-        """Start it for two hosts, with short times."""
+        """Start it for two hosts, with short times, by a command ``before`` it where that matters."""
         directory, hosts, token = self.place / f"id-{len(self.launched)}", self.place / "hosts", self.place / "token"
         if not hosts.exists():
             hosts.write_text("a:1\nb:1\n", encoding="utf-8")
@@ -108,7 +113,7 @@ class Launchpad:
         ]
         with said.open("wb") as output:
             process = subprocess.Popen(
-                [*STRICT, RUN, *arguments, *options, "--", *command],
+                [*before, *STRICT, RUN, *arguments, *options, "--", *command],
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **(environ or {})},

@@ -215,6 +215,15 @@ def test_a_signal_ends_the_command_in_order_and_is_reported(
     launched.wait_for_report(running=False, exit_code=9, result="terminated")
 
 
+def test_an_ignored_sigint_ends_nothing(launchpad: Launchpad) -> None:
+    """A shell ignores it for a script's background jobs, which Ctrl-C in the terminal reaches as well."""
+    launched = launchpad.start(*FOR_EVER, before=("sh", "-c", "trap '' INT; exec \"$@\"", "sh"))
+    launched.wait_for_output("up")
+    launched.process.send_signal(signal.SIGINT)
+    launched.process.send_signal(signal.SIGTERM)
+    assert launched.end() == 143
+
+
 def test_a_second_signal_kills_at_once(launchpad: Launchpad) -> None:
     """Long before the grace is over."""
     launched = launchpad.start(

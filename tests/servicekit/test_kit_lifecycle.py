@@ -4,13 +4,15 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 import uvloop
 
 from servicekit.backoff import Backoff
 from servicekit.clock import Clock
-from servicekit.lifecycle import RootTaskEnded, run, run_tasks, stop_on_signals
+from servicekit.lifecycle import RootTaskEnded, give_up_on_signals, run, run_tasks, stop_on_signals
 
 
 class Probe:
@@ -102,6 +104,24 @@ async def test_signals_set_stop(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         async with asyncio.timeout(30):
             await stop.wait()
+
+
+@pytest.fixture
+def sigint_ignored() -> Iterator[None]:
+    """As a shell starts the background jobs of a script."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint_ignored")
+@pytest.mark.parametrize("handling", [lambda: stop_on_signals(asyncio.Event()), give_up_on_signals])
+async def test_an_ignored_sigint_stays_ignored(handling: Callable[[], AbstractContextManager[None]]) -> None:
+    """Ctrl-C in the terminal is not meant for a script's background job; SIGTERM is."""
+    with handling():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_run_uses_uvloop_and_returns_the_exit_code() -> None:

@@ -99,7 +99,10 @@ class Runner:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        numbers = (signal.SIGTERM, signal.SIGINT)
+        numbers = [signal.SIGTERM]
+        # A shell ignores it for a script's background jobs: Ctrl-C, which reaches them too, is not meant for them.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            numbers.append(signal.SIGINT)
         previous = [signal.signal(number, lambda got, _: self._events.put(Signalled(got))) for number in numbers]
         try:
             yield

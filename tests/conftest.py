@@ -1,0 +1,13 @@
+"""What is the same for all tests, however they were started."""
+
+import signal
+
+
+def pytest_configure() -> None:
+    """Take SIGINT as under a terminal: a shell script's background job (`nohup … &`) is started with it ignored.
+
+    A child inherits an ignored signal, so that a test which sends SIGINT to one would wait for ever. This runs in each
+    worker of pytest-xdist as well.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
