@@ -60,8 +60,9 @@ def held(job: SupervisedJob) -> frozenset[Host]:
 
 
 def waits(job: SupervisedJob) -> bool:
-    """Whether the job could start now: it waits and nothing of it is running."""
-    return job.decision.phase in _WAITS and not job.observed.running and not job.over
+    """Whether the job could start now: it waits, nothing of it is running, and nobody is ending it."""
+    observed = job.observed
+    return job.decision.phase in _WAITS and not (observed.running or observed.ending or job.over)
 
 
 def _turn(job: SupervisedJob) -> tuple[bool, float, str]:
@@ -70,7 +71,7 @@ def _turn(job: SupervisedJob) -> tuple[bool, float, str]:
 
 def _room(job: SupervisedJob) -> int:
     """How many hosts a running job may still take; excluded ones are on their way out and leave room."""
-    if job.decision.phase is not Phase.RUNNING or job.over:
+    if job.decision.phase is not Phase.RUNNING or job.observed.ending or job.over:
         return 0
     return max(0, job.spec.max_workers - len(job.decision.hosts - job.decision.exclusions))
 

@@ -7,6 +7,7 @@ from supervisor.decide.notices import deadline_of
 from supervisor.decide.reasons import (
     below_minimum,
     collecting,
+    ending,
     joined,
     launcher_noticed,
     lost_hosts,
@@ -28,14 +29,12 @@ _MOST_BACKOFF_DOUBLINGS = 5
 def live(s: Situation) -> Decision:
     """The next step of a job that has hosts: it goes on, or must stop."""
     before, spec = s.previous, s.job.spec
-    launcher = spec.launcher_host
     if spec.operated and before.phase is not Phase.RESUMING and not s.job.observed.running:
         return _left_to_operator(s, before)
-    if launcher is not None and launcher in s.view.notices:
-        return stop(s, launcher_noticed(launcher, s.view.notices[launcher]))
+    why = _reason_to_stop(s)
+    if why is not None:
+        return stop(s, why)
     left = s.present - s.doomed
-    if s.doomed and len(left) < spec.min_workers:
-        return stop(s, below_minimum(s.doomed, s.view.notices, len(left), spec))
     before = _cleared(s, before)
     if len(left) < spec.min_workers:
         return _lost(s, before, len(left))
@@ -44,6 +43,19 @@ def live(s: Situation) -> Decision:
     if before.phase is Phase.RESUMING:
         return _resuming(s, before)
     return _sized(s, _restarted(s, before))
+
+
+def _reason_to_stop(s: Situation) -> str | None:
+    """Why the run must not go on; None where it may."""
+    spec, notices = s.job.spec, s.view.notices
+    if s.job.observed.ending:
+        return ending()
+    if spec.launcher_host is not None and spec.launcher_host in notices:
+        return launcher_noticed(spec.launcher_host, notices[spec.launcher_host])
+    left = len(s.present - s.doomed)
+    if s.doomed and left < spec.min_workers:
+        return below_minimum(s.doomed, notices, left, spec)
+    return None
 
 
 def _cleared(s: Situation, before: Decision) -> Decision:

@@ -34,6 +34,9 @@ def _nothing(_job: SupervisedJob) -> Iterator[Prospect]:
 
 def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
     decision, spec = job.decision, job.spec
+    if job.observed.ending:
+        yield _ending()
+        return
     if run_is_possible(decision, decision, job.observed):
         yield Prospect(f"run {max(job.observed.run, decision.run)} has to end first; its launcher was told")
     elif spec.operated and decision.phase is Phase.WAITING:
@@ -87,7 +90,14 @@ def _stopping(job: SupervisedJob) -> Iterator[Prospect]:
         yield Prospect("rank 0 has answered, and the job is suspended now")
     else:
         yield Prospect(f"{told} and to save a checkpoint; the job is suspended as soon as rank 0 has")
-    yield Prospect("it resumes from its checkpoint, as another run, when there is capacity")
+    if job.observed.ending:
+        yield _ending()
+    else:
+        yield Prospect("it resumes from its checkpoint, as another run, when there is capacity")
+
+
+def _ending() -> Prospect:
+    return Prospect("its launcher ends the job, which is not started again")
 
 
 def _resuming(job: SupervisedJob) -> Iterator[Prospect]:

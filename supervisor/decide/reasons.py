@@ -95,6 +95,11 @@ def launcher_noticed(host: Host, notice: ReclaimNotice) -> str:
     return f"{drill}The launcher's host {host} will be reclaimed, says {notice.source}: stopping."
 
 
+def ending() -> str:
+    """Somebody ends the job."""
+    return "Its launcher was asked to end the job: stopping."
+
+
 def lost_hosts(live: int, spec: Spec) -> str:
     """Hosts went without a notice."""
     return f"{live} hosts are left without any notice and {spec.min_workers} are needed."

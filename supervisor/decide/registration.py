@@ -47,6 +47,7 @@ class LauncherReport:
     exit_code: int | None = None
     restarts: int = 0
     applied: int = 0
+    ending: bool = False
     result: Result | None = None
 
 
@@ -172,5 +173,6 @@ def _observed(before: Observed, report: LauncherReport) -> Observed:
         exit_code=report.exit_code,
         restarts=report.restarts,
         applied=report.applied,
+        ending=report.ending,
         result=report.result,
     )

@@ -32,7 +32,9 @@ def wait(s: Situation) -> Decision:
     before = replace(before, waiting_since=since, hosts=frozenset(), exclusions=frozenset(), stop=None)
     if spec.max_wait_seconds and s.now >= since + spec.max_wait_seconds:
         return replace(before, phase=Phase.TIMED_OUT, reason=timed_out(spec), capacity_since=None)
-    return replace(before, capacity_since=None) if starts_itself else _granted(s, before)
+    # All that is left to come of a job that is being ended is its launcher's word that it is over.
+    is_started_here = not (starts_itself or s.job.observed.ending)
+    return _granted(s, before) if is_started_here else replace(before, capacity_since=None)
 
 
 def _granted(s: Situation, before: Decision) -> Decision:

@@ -86,6 +86,7 @@ class Observed:
     """What is so, as the launcher and rank 0 last said. Written by ingest only.
 
     `hosts` is the operator's list before any exclusion; `applied` the generation of the last order that is in place.
+    `ending`: somebody has asked the launcher to end the job, and it starts nothing any more.
     """
 
     launcher: str
@@ -98,6 +99,7 @@ class Observed:
     exit_code: int | None = None
     restarts: int = 0
     applied: int = 0
+    ending: bool = False
     result: Result | None = None
     acknowledgement: Acknowledgement | None = None
 

@@ -49,6 +49,7 @@ class ReportBody(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: ExitCode | None = None
     restarts: Count = 0
     applied: Count = 0
+    ending: bool = False
     result: Result | None = None
 
     def __post_init__(self) -> None:
@@ -65,6 +66,7 @@ class ReportBody(msgspec.Struct, frozen=True, kw_only=True):
             exit_code=self.exit_code,
             restarts=self.restarts,
             applied=self.applied,
+            ending=self.ending,
             result=self.result,
         )
 

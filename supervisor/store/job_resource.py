@@ -102,6 +102,7 @@ class ObservedBody(Body, frozen=True, kw_only=True):
     exit_code: int | None = None
     restarts: int
     applied: int
+    ending: bool = False
     result: Result | None = None
     acknowledgement: AcknowledgementBody | None = None
 
@@ -278,6 +279,7 @@ def _observed_body(observed: Observed) -> ObservedBody:
         exit_code=observed.exit_code,
         restarts=observed.restarts,
         applied=observed.applied,
+        ending=observed.ending,
         result=observed.result,
         acknowledgement=None
         if answer is None
@@ -304,6 +306,7 @@ def _observed(status: JobStatus) -> Observed:
         exit_code=body.exit_code,
         restarts=body.restarts,
         applied=body.applied,
+        ending=body.ending,
         result=body.result,
         acknowledgement=None
         if answer is None

@@ -26,6 +26,8 @@ class Scene(Enum):
     """One of four hosts is noticed, two are needed: one change of the host list."""
     GROWING = auto()
     """A job that was resumed with two of four hosts gets the others back while it runs."""
+    ENDING = auto()
+    """Somebody ends the job, which saves first."""
     PLAIN = auto()
     """Nothing is reclaimed."""
     STUBBORN = auto()
@@ -99,6 +101,14 @@ SUPERVISOR = (
     *_each(Supervisor.ORDER_PUBLISHED, Scene.SHRINKING, 2),
     *_each(Supervisor.STORE_COMMITTED, Scene.SHRINKING, 3),
     *_each(Supervisor.REPORT_STORED, Scene.SHRINKING, 1),
+    # The request to end the job; later its last reports.
+    *_each(Supervisor.REPORT_RECEIVED, Scene.ENDING, 1, 3),
+    *_each(Supervisor.REPORT_STORED, Scene.ENDING, 1, 3),
+    Armed(Supervisor.DECISION_STORED, Scene.ENDING, brief=True),
+    *_each(Supervisor.DECISION_STORED, Scene.ENDING, 2),
+    *_each(Supervisor.DIRECTIVES_PUSHED, Scene.ENDING, 1, 2),
+    *_each(Supervisor.ORDER_PUBLISHED, Scene.ENDING, 1, 2),
+    Armed(Supervisor.ACKNOWLEDGEMENT_STORED, Scene.ENDING, brief=True),
 )
 
 _CLUSTER_STOP = (

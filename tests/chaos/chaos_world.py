@@ -38,6 +38,7 @@ _QUICK_LAUNCHER = ("--discovery-seconds", "0.3")
 PLANS = {
     Scene.STOPPING: JobPlan(3, 4, steps=200, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
     Scene.SHRINKING: JobPlan(2, 4, steps=200, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
+    Scene.ENDING: JobPlan(2, 4, steps=4000, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
     Scene.PLAIN: JobPlan(4, 4, steps=40, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
 }
 

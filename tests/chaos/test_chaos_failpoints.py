@@ -1,4 +1,6 @@
-"""kill -9 at every failpoint amid a reclaim: nothing lost, no false stop, one suspension, the same parameters."""
+"""kill -9 at every failpoint, amid a reclaim or while a job is ended: nothing lost, no false stop, one suspension."""
+
+import signal
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.chaos.chaos_world import (
     take_away,
 )
 from tests.chaos.conftest import OpenWorld
+from tests.line.scenes import goes_on_at_the_step_after
 
 _WHOLE = (Scene.STOPPING, Scene.SHRINKING, Scene.PLAIN)
 
@@ -46,6 +49,20 @@ async def test_the_supervisor_dies_and_comes_back(open_world: OpenWorld, armed: 
     await take_away(world, armed.scene, job)
     await nothing_was_lost(world, armed.scene, job)
     await revived
+
+
+@pytest.mark.parametrize("armed", _params(SUPERVISOR, Scene.ENDING))
+async def test_the_supervisor_dies_while_a_job_is_being_ended(open_world: OpenWorld, armed: Armed) -> None:
+    """Its launcher says again that it is to end; the job saves once, is over, and goes on where it was ended."""
+    world = await open_world(armed_by_signal(armed))
+    job = world.start_job(plan_of(armed))
+    await world.until_training(job, workers=4)
+    revived = await arm_supervisor(world, armed)
+    job.child.send(signal.SIGTERM)
+    assert await job.wait(90) == 143, job.child.tail()
+    await revived
+    await world.until(lambda status: [one.phase for one in status.jobs] == ["Finished"], "the job to be over", PATIENCE)
+    await goes_on_at_the_step_after(world, job)
 
 
 @pytest.mark.parametrize("armed", _params(AGENT, *_WHOLE))

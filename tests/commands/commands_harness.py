@@ -110,6 +110,8 @@ class Launchpad:
             *("--job", job, "--max-workers", "2", "--supervisor", self.supervisor.address),
             *("--token-file", str(token), "--hosts-file", str(hosts), "--port", "0"),
             *("--directory", str(directory), "--back-off", "0.05", "--offline-grace", "1", "--stop-grace", "2"),
+            # Nobody who would save is asked by a supervisor that only says what its test tells it to.
+            *("--save-grace", "0"),
         ]
         with said.open("wb") as output:
             process = subprocess.Popen(

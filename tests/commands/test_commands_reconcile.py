@@ -254,11 +254,67 @@ def test_leaving_ends_the_command_first(code: ExitCode, result: Result | None) -
     assert then(new().leave(code)) == Finish(code, result)
 
 
-def test_asked_a_second_time_it_kills_at_once() -> None:
-    """The exit code is that of the first reason."""
-    twice = running().leave(ExitCode.TERMINATED).asked_to_end(NOW).leave(ExitCode.INTERRUPTED)
-    assert then(twice) == Kill()
-    assert then(twice.killed().ended(-9, NOW, 1.0, None)) == Finish(ExitCode.TERMINATED, Result.TERMINATED)
+def asked_to_end(situation: Situation) -> Situation:
+    """Somebody has sent a SIGTERM, at NOW."""
+    return situation.end_job(ExitCode.TERMINATED, NOW)
+
+
+def test_a_running_command_goes_on_until_it_is_stopped_or_its_grace_is_over() -> None:
+    """The order to wait means that it is saved; without, it is ended and people are told."""
+    asked = asked_to_end(running())
+    assert asked.ending
+    assert then(asked) == Rest(NOW + 60)
+    assert then(given(STOP_1, asked), NOW + 59) == Rest(NOW + 60)
+    assert then(given(WAIT, asked)) == Terminate()
+    remark = "no checkpoint is known to be saved after 60 s: ending run 1 without"
+    assert then(given(STOP_1, asked), NOW + 60) == Terminate(remark)
+    assert then(asked.lost(), NOW + 60) == Terminate("the supervisor is away after 60 s: ending run 1 without")
+
+
+def test_what_is_not_in_place_yet_is_tried_again_while_it_saves() -> None:
+    """The order that follows the checkpoint is as important as any other."""
+    assert then(asked_to_end(running().ordered(STOP_1).blocked(NOW + 1))) == Rest(NOW + 1)
+
+
+def test_each_further_request_is_more_urgent() -> None:
+    """First without a checkpoint, then without a grace; the exit code is that of the first reason."""
+    twice = asked_to_end(running()).end_job(ExitCode.INTERRUPTED, NOW + 1)
+    assert then(twice) == Terminate()
+    assert then(twice.asked_to_end(NOW)) == Rest(NOW + 10)
+    thrice = twice.asked_to_end(NOW).end_job(ExitCode.INTERRUPTED, NOW + 2)
+    assert then(thrice) == Kill()
+    assert then(thrice.killed().ended(-9, NOW, 1.0, None)) == Finish(ExitCode.TERMINATED, Result.TERMINATED)
+
+
+def test_a_request_after_the_grace_kills() -> None:
+    """The command was asked to end already."""
+    late = asked_to_end(running()).asked_to_end(NOW + 60).end_job(ExitCode.TERMINATED, NOW + 61)
+    assert then(late, NOW + 61) == Kill()
+
+
+@pytest.mark.parametrize("idle", [new(), given(WAIT), failed(), failed().lost(), given(WAIT, failed())])
+def test_without_a_running_command_there_is_nothing_to_save(idle: Situation) -> None:
+    """Also between a failure and its restart."""
+    assert then(asked_to_end(idle)) == Finish(ExitCode.TERMINATED, Result.TERMINATED)
+
+
+def test_a_command_that_ends_meanwhile_is_not_started_again() -> None:
+    """Code 0 is success; any other is that of a stop or of a failure, which nobody tries again."""
+    asked = asked_to_end(running())
+    assert then(asked.ended(0, NOW, 1.0, None)) == Finish(ExitCode.SUCCEEDED, Result.SUCCEEDED)
+    assert then(asked.ended(3, NOW, 1.0, None)) == Finish(ExitCode.TERMINATED, Result.TERMINATED)
+    assert then(given(STOP_1, asked).ended(255, NOW, 1.0, None)) == Finish(ExitCode.TERMINATED, Result.TERMINATED)
+
+
+def test_a_request_during_a_suspension_changes_nothing_for_the_command() -> None:
+    """It is being ended already, and no checkpoint follows."""
+    suspended = given(WAIT, running()).asked_to_end(NOW)
+    assert then(asked_to_end(suspended)) == Rest(NOW + 10)
+
+
+def test_a_name_that_is_taken_while_it_saves_ends_it_at_once() -> None:
+    """Two of one job would write the same checkpoint."""
+    assert then(asked_to_end(running()).leave(ExitCode.NAME_IS_LIVE)) == Terminate()
 
 
 def _situations() -> list[Situation]:

@@ -27,6 +27,8 @@ from tests.commands.commands_harness import (
     wait_until,
 )
 
+SAVING = ("--save-grace", "60")
+
 
 def test_success_is_reported_and_is_exit_code_0(launchpad: Launchpad) -> None:
     """The last thing the supervisor hears is the result."""
@@ -57,6 +59,7 @@ def test_the_hello_says_what_the_job_asks_for(launchpad: Launchpad, supervisor: 
             "exit_code": None,
             "restarts": 0,
             "applied": 0,
+            "ending": False,
             "result": None,
         },
     }
@@ -213,6 +216,108 @@ def test_a_signal_ends_the_command_in_order_and_is_reported(
     assert time.monotonic() - asked < 20
     assert "in order" in launched.output()
     launched.wait_for_report(running=False, exit_code=9, result="terminated")
+
+
+def test_a_signal_lets_the_command_run_until_the_supervisor_has_had_it_saved(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """The request is reported, the order to wait ends the command, and nothing is started again."""
+    launched = launchpad.start(*FOR_EVER, options=SAVING)
+    until_registered(launched)
+    launched.process.terminate()
+    launched.wait_for_report(running=True, ending=True)
+    order_stop(supervisor)
+    launched.wait_for_report(running=True, ending=True, applied=1)
+    suspend(supervisor)
+    assert launched.end() == 143
+    launched.wait_for_report(run=1, running=False, exit_code=-15, ending=True, result="terminated")
+    assert "SIGTERM: waiting up to 60 s for run 1 to save a checkpoint" in launched.output()
+
+
+def test_ctrl_c_in_a_terminal_does_not_reach_the_command(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """The terminal sends SIGINT to its whole foreground group, before anything is saved."""
+    command = ("sh", "-c", "trap 'echo interrupted' INT; echo up; while :; do sleep 0.02; done")
+    launched = launchpad.start(*command, options=SAVING, before=("setsid",))
+    launched.wait_for_output("up")
+    os.killpg(launched.process.pid, signal.SIGINT)
+    launched.wait_for_report(running=True, ending=True)
+    suspend(supervisor)
+    assert launched.end() == 130
+    assert "interrupted" not in launched.output()
+
+
+def test_a_command_that_is_done_while_it_could_save_has_succeeded(launchpad: Launchpad) -> None:
+    """Its work is done: what was asked for meanwhile makes no difference."""
+    launched = launchpad.start(*in_run("while [ ! -e $KUBEAI_DIR/go ]; do sleep 0.02; done"), options=SAVING)
+    launched.wait_for_output("up 1")
+    launched.process.terminate()
+    launched.wait_for_report(ending=True)
+    (launched.directory / "go").touch()
+    assert launched.end() == 0
+    launched.wait_for_report(exit_code=0, result="succeeded")
+
+
+def test_a_command_that_fails_while_it_could_save_is_not_started_again(launchpad: Launchpad) -> None:
+    """The job was to end anyway."""
+    launched = launchpad.start(*in_run("while [ ! -e $KUBEAI_DIR/go ]; do sleep 0.02; done; exit 3"), options=SAVING)
+    launched.wait_for_output("up 1")
+    launched.process.terminate()
+    launched.wait_for_report(ending=True)
+    (launched.directory / "go").touch()
+    assert launched.end() == 143
+    launched.wait_for_report(exit_code=3, restarts=0, result="terminated")
+    assert "up 2" not in launched.output()
+
+
+def test_without_a_word_of_a_checkpoint_the_command_is_ended_after_the_grace(launchpad: Launchpad) -> None:
+    """It says so, as steps may be lost."""
+    launched = launchpad.start(*FOR_EVER, options=("--save-grace", "0.3"))
+    until_registered(launched)
+    launched.process.terminate()
+    assert launched.end() == 143
+    assert "no checkpoint is known to be saved after 0.3 s: ending run 1 without" in launched.output()
+
+
+def test_further_signals_end_the_command_without_a_checkpoint_and_then_kill_it(launchpad: Launchpad) -> None:
+    """Long before either grace is over."""
+    stubborn = ("sh", "-c", "trap 'echo asked' TERM; echo up; while :; do sleep 0.02; done")
+    launched = launchpad.start(*stubborn, options=(*SAVING, "--stop-grace", "60"))
+    launched.wait_for_output("up")
+    launched.process.terminate()
+    launched.wait_for_output("waiting up to 60 s")
+    assert "asked" not in launched.output()
+    launched.process.terminate()
+    launched.wait_for_output("asked")
+    launched.process.terminate()
+    assert launched.end() == 143
+    launched.wait_for_report(exit_code=-9, result="terminated")
+
+
+def test_a_job_that_waits_for_hosts_ends_at_once(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """There is nothing to save."""
+    supervisor.order(order="wait", run=0, phase="Waiting")
+    launched = launchpad.start("true", options=SAVING)
+    launched.wait_for_report(applied=1)
+    launched.process.terminate()
+    assert launched.end() == 143
+    assert "waiting up to" not in launched.output()
+    launched.wait_for_report(run=0, ending=True, result="terminated")
+
+
+def test_a_signal_during_a_suspension_neither_shortens_nor_prolongs_the_commands_end(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """It has been asked to end already, after its checkpoint."""
+    slow = "trap 'echo asked; until [ -e $KUBEAI_DIR/go ]; do sleep 0.02; done; exit 9' TERM; "
+    launched = launchpad.start(*in_run(slow + "while :; do sleep 0.02; done"), options=(*SAVING, "--stop-grace", "60"))
+    launched.wait_for_output("up 1")
+    suspend(supervisor)
+    launched.wait_for_output("asked")
+    launched.process.terminate()
+    launched.wait_for_report(ending=True)
+    (launched.directory / "go").touch()
+    assert launched.end() == 143
+    launched.wait_for_report(run=1, exit_code=9, result="terminated")
 
 
 def test_an_ignored_sigint_ends_nothing(launchpad: Launchpad) -> None:

@@ -154,6 +154,36 @@ def test_a_signal_while_the_supervisor_is_away_does_not_wait_for_it_long(
     assert time.monotonic() - asked < 20
 
 
+def test_a_signal_while_the_supervisor_is_away_gives_it_the_grace_to_come_back(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """Only it can have the job saved; that is said, and what the signal asked for is in the next hello."""
+    launched = launchpad.start(*FOR_EVER, options=("--save-grace", "60"))
+    launched.wait_for_output("up")
+    supervisor.stop()
+    launched.wait_for_output("the supervisor is away")
+    launched.process.terminate()
+    launched.wait_for_output("which asks for it, is away")
+    supervisor.order(order="wait", run=1, phase="Suspended")
+    supervisor.start()
+    assert launched.end() == 143
+    assert supervisor.hellos[-1].body["report"]["ending"]
+    launched.wait_for_report(run=1, running=False, result="terminated")
+
+
+def test_a_supervisor_that_stays_away_is_waited_for_no_longer_than_the_grace(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """Then the command is ended without a checkpoint, which is said."""
+    launched = launchpad.start(*FOR_EVER, options=("--save-grace", "0.3"))
+    launched.wait_for_output("up")
+    supervisor.stop()
+    launched.wait_for_output("the supervisor is away")
+    launched.process.terminate()
+    assert launched.end() == 143
+    assert "the supervisor is away after 0.3 s: ending run 1 without" in launched.output()
+
+
 def test_a_malformed_order_changes_nothing(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
     """It is remarked, and the next good one counts."""
     launched = launchpad.start(*FOR_EVER)

@@ -118,7 +118,7 @@ def _excluded_are_the_doomed(world: World, after: SupervisedJob, view: View) -> 
     assert pending
     ends = [view.notices[host].first_seen + POLICY.window_seconds for host in pending]
     ends += [deadline_of(view.notices[host], POLICY) - POLICY.margin_seconds for host in pending]
-    assert world.now < decision.window_until == min(ends)
+    assert world.now < decision.window_until == round(min(ends), 6)  # As stores keep it.
 
 
 def _list_is_frozen(before: Decision, after: Decision) -> None:
@@ -132,6 +132,7 @@ def _starts_are_sound(world: World, job: SupervisedJob, view: View, after: Decis
         assert not after.hosts & view.notices.keys()
         assert after.run > max(job.decision.run, job.observed.run)
         assert not job.observed.running
+        assert not job.observed.ending
         _starts_are_not_rash(world, job, after)
 
 
@@ -148,7 +149,7 @@ def _stops_are_justified(world: World, job: SupervisedJob, view: View, after: De
     history, below = world.histories[job.name], _live(job, view) < job.spec.min_workers
     lost = history.below_since is not None and world.now >= history.below_since + POLICY.lost_grace_seconds
     late = history.resuming_since is not None and world.now >= history.resuming_since + POLICY.resume_timeout_seconds
-    stopped = _launcher_doomed(job, view) or (below and (bool(_doomed(job, view)) or lost))
+    stopped = job.observed.ending or _launcher_doomed(job, view) or (below and (bool(_doomed(job, view)) or lost))
     given_up = job.decision.phase is Phase.RESUMING and after.phase is not Phase.STOPPING and late
     assert stopped or given_up
     if after.stop is not None:

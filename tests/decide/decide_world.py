@@ -55,6 +55,7 @@ class Launcher:
     running: bool = False
     exit_code: int | None = None
     ending: bool = False
+    asked_to_end_job: bool = False
     applied: int = 0
     revision: int = 0
     result: Result | None = None
@@ -76,6 +77,7 @@ class Launcher:
             running=self.running,
             exit_code=self.exit_code,
             applied=self.applied,
+            ending=self.asked_to_end_job,
             result=self.result,
         )
 
@@ -107,8 +109,8 @@ class Launcher:
             self.result = Result.TIMED_OUT
 
     def start(self, run: int) -> None:
-        """Starts a run that is later than the last one."""
-        if run > self.run and self.result is None:
+        """Starts a run that is later than the last one, unless the job is being ended."""
+        if run > self.run and self.result is None and not self.asked_to_end_job:
             self.run, self.running, self.exit_code, self.told = run, True, None, None
 
     def end(self, exit_code: int) -> None:
@@ -246,6 +248,14 @@ class World:
         launcher = self.launchers[name]
         launcher.revision += 1
         self.jobs[name] = observe(self.jobs[name], name, name, launcher.report)
+        if launcher.asked_to_end_job and not launcher.running and launcher.result is None:
+            launcher.result = Result.TERMINATED  # Which the next report says.
+
+    def end_job(self, name: JobName) -> None:
+        """Somebody asks the launcher to end the job: it waits for its run to be stopped."""
+        if self.launchers[name].result is None:
+            self.launchers[name].asked_to_end_job = True
+            self.report(name)
 
     def list_hosts(self, name: JobName, listed: frozenset[Host]) -> None:
         """The operator's list changes, where the job is not over; the launcher has its present order by then."""

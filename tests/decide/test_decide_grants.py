@@ -41,6 +41,13 @@ def test_capacity_for_two_resumes_both() -> None:
     assert grants(_pair(4, 4), first(8)) == {A: first(4), B: hosts(5, 6, 7, 8)}
 
 
+def test_a_job_that_is_being_ended_leaves_its_turn_to_others() -> None:
+    """It starts no more, and does not grow either."""
+    later, earlier = _pair()
+    assert grants([later, observing(earlier, ending=True)], first(7)) == {B: first(6)}
+    assert grants([observing(running_job(spec(3, 6), 4), ending=True)], hosts(5, 6)) == {}
+
+
 def test_capacity_for_neither_is_given_to_neither() -> None:
     """Fewer hosts than a minimum are no use."""
     assert grants(_pair(), first(3)) == {}

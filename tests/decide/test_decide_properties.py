@@ -87,6 +87,7 @@ def _launcher_events(name: st.SearchStrategy[JobName], host: st.SearchStrategy[H
         st.builds(
             partial, st.sampled_from([World.fail, World.relaunch, World.restart_unseen, World.restart_seen]), name=name
         ),
+        st.builds(partial, st.just(World.end_job), name=name),
         st.builds(partial, st.just(World.connect_rank_zero), name=name, connected=st.booleans()),
         st.builds(partial, st.just(World.list_hosts), name=name, listed=st.just(frozenset(HOSTS))),
         st.builds(partial, st.just(World.list_hosts), name=name, listed=st.sets(host, min_size=1).map(frozenset)),

@@ -52,6 +52,13 @@ def test_a_group_that_is_collected_is_left_out_when_it_says() -> None:
     assert "come back when they will not be reclaimed" in _said(in_place)
 
 
+def test_a_job_that_is_being_ended_is_not_started_again() -> None:
+    """Whether it stops or has stopped."""
+    stopping = decide(observing(running_job(), ending=True), seeing()).job
+    assert _said(stopping).endswith("as soon as rank 0 has / its launcher ends the job, which is not started again")
+    assert _said(observing(suspended_job(), ending=True)) == "its launcher ends the job, which is not started again"
+
+
 def test_a_stop_waits_for_rank_zero() -> None:
     """Until it has answered this very stop."""
     stopping = decide(running_job(spec(6)), seeing(noticed(notice(1)))).job

@@ -77,6 +77,30 @@ def test_a_doomed_launcher_means_stop() -> None:
     assert decision.reason == "The launcher's host n9 will be reclaimed, says metadata: stopping."
 
 
+def test_a_job_whose_launcher_was_asked_to_end_it_is_stopped_first() -> None:
+    """Rank 0 saves as before a reclaim; then the job waits for its launcher's word and does not start again."""
+    job = decide(observing(running_job(spec(3, 4), 4), ending=True), seeing()).job
+    assert job.decision.phase is Phase.STOPPING
+    assert job.decision.reason == "Its launcher was asked to end the job: stopping."
+    assert not _stop(job).everyone
+    suspended = decide(answered(job), seeing(), 1).job
+    assert suspended.decision.phase is Phase.SUSPENDED
+    assert order_for(suspended).kind is OrderKind.WAIT
+    ended = decide(obeyed(suspended), seeing(granted=first(4)), 2).job
+    assert (ended.decision.phase, ended.decision.hosts) == (Phase.SUSPENDED, frozenset())
+    over = decide(observing(ended, result=Result.TERMINATED), seeing(granted=first(4)), 3).job
+    assert over.decision.phase is Phase.FINISHED
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.RESUMING])
+def test_a_run_that_has_not_started_when_the_job_is_ended_is_given_up(phase: Phase) -> None:
+    """Its hosts are let go as soon as the launcher has confirmed that it waits."""
+    job = observing(running_job(spec(3, 4), 4), run=0, running=False, applied=4, ending=True)
+    job = decide(replace(job, decision=replace(job.decision, phase=phase)), seeing()).job
+    assert (job.decision.phase, job.decision.hosts) == (Phase.SUSPENDED, first(4))
+    assert decide(obeyed(job), seeing(granted=first(4)), 1).job.decision.hosts == frozenset()
+
+
 def test_the_list_is_frozen_while_stopping() -> None:
     """Neither a withdrawal, nor the operator, nor capacity changes the host list while rank 0 saves."""
     job = running_job(spec(3, 5), 5)

@@ -1,5 +1,6 @@
 """kubeai-run and kubeai-discover-hosts under the real elastic driver of Horovod 0.28.1; collectives are ours."""
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,12 @@ from simulator.cloud.process import end
 from simulator.cloud.schedule import Add, Kill, Notice, Withdraw
 from simulator.cloud.trace import Node
 from simulator.events import Kind
+from simulator.harness import World
 from simulator.judge import Failure
+from simulator.services import JobProcess
 from tests.horovod.horovod_plan import HorovodPlan
 from tests.horovod.horovod_scenes import blacklisted, instant, live, remove, rings, until_left
-from tests.line.scenes import OpenWorld, group, node, told_to_stop
+from tests.line.scenes import OpenWorld, goes_on_at_the_step_after, group, node, told_to_stop
 
 Record = Callable[[str, float], None]
 
@@ -76,6 +79,22 @@ async def test_below_the_minimum_the_job_is_suspended_and_resumed(
     assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
     assert told_to_stop(world.events(job), run=1) == {0}
     assert verdict.figures.hosts_blacklisted == 0
+
+
+async def test_a_job_that_is_ended_saves_first(open_world: OpenWorld, horovod: Path) -> None:
+    """Rank 0 saves although the driver passes no signal on; no worker is left, and the same name goes on from there."""
+    world = await open_world(3)
+    job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=4000))
+    await world.until_training(job, workers=3)
+    await _end(world, job)
+    assert told_to_stop(job.events(), run=1) == {0}
+    await _end(world, await goes_on_at_the_step_after(world, job))
+
+
+async def _end(world: World, job: JobProcess) -> None:
+    job.child.send(signal.SIGTERM)
+    assert await job.wait(90) == 143, job.child.tail()
+    await until_left(world, job, *(node(number) for number in (1, 2, 3)))
 
 
 @pytest.mark.parametrize("loss", ["host", "workers"])

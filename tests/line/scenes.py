@@ -1,6 +1,6 @@
 """Pieces of scenarios that several tests use."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from simulator.cloud.schedule import Notice
 from simulator.cloud.trace import Node
 from simulator.events import Event, Kind
 from simulator.harness import World, world
+from simulator.services import JobProcess
 
 OpenWorld = Callable[[int], Coroutine[Any, Any, World]]
 """Opens a world with so many nodes, node1 and on."""
@@ -43,3 +44,18 @@ def told_to_stop(events: Iterable[Event], run: int) -> set[int]:
     """The ranks whose script saw its flag fall for a STOP."""
     flags = [event for event in events if event.kind is Kind.FLAG_SEEN and event.integer("run") == run]
     return {event.integer("rank") for event in flags if event.text("directive") == "STOP"}
+
+
+async def goes_on_at_the_step_after(world: World, ended: JobProcess) -> JobProcess:
+    """A kubeai-run of the same name repeats no step of the one that was ended, and leaves none out; returns it."""
+    before = ended.events()
+    (saved,) = [event.integer("step") for event in before if event.kind is Kind.CHECKPOINT_SAVED]
+    assert max(_steps(before)) == saved > 0
+    again = world.start_job(ended.plan)
+    events = await world.until_event(again, lambda events: bool(_steps(events[len(before) :])), "a step of the new run")
+    assert min(_steps(events[len(before) :])) == saved + 1
+    return again
+
+
+def _steps(events: Sequence[Event]) -> list[int]:
+    return [event.integer("step") for event in events if event.kind is Kind.STEP_APPLIED]

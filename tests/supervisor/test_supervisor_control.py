@@ -214,6 +214,30 @@ async def test_a_restart_without_streams_stops_nobody_and_starts_nobody(tmp_path
         assert {name: served.job(name) for name in before} == before
 
 
+async def test_a_job_that_is_being_ended_is_saved_first_and_then_over(tmp_path: Path) -> None:
+    """A restart of the supervisor in between changes nothing: what was asked for is stored."""
+    async with serving(tmp_path) as served:
+        await served.peers.agent("n1")
+        launcher, order = await served.peers.running("job", ["n1"])
+        await launcher.reports(ending=True)
+        stopping = await launcher.lines.matching(stopping=True)
+        assert (stopping["phase"], stopping["run"]) == ("Stopping", 1)
+    async with serving(tmp_path) as served:
+        process = await served.peers.process(order["token"], "n1", 0)
+        stop = await process.lines.matching(directive="STOP", release=False)
+        launcher = await served.peers.launcher("job", ["n1"], report=launcher.report)
+        assert await process.reports("saved", stop) == Refusal(200, None)
+        suspended = await launcher.lines.matching(order="wait")
+        assert suspended["reason"].endswith(
+            "was asked to end the job: stopping. Rank 0 has saved a checkpoint of step 7."
+        )
+        await launcher.reports(running=False, exit_code=-15, applied=suspended["generation"])
+        await served.peers.agent("n1")
+        assert {each["order"] for each in await launcher.lines.before_heartbeat()} <= {"wait"}
+        await launcher.reports(result="terminated")
+        assert (await launcher.lines.matching(order="end"))["phase"] == "Finished"
+
+
 async def test_after_a_restart_the_line_goes_on(tmp_path: Path) -> None:
     """Everybody says hello again, and a notice stops the job as it would have before."""
     async with serving(tmp_path) as served:

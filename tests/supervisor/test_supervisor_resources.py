@@ -76,6 +76,7 @@ OBSERVED = st.builds(
     run=COUNTS,
     running=st.booleans(),
     exit_code=st.none() | st.integers(-64, 255),
+    ending=st.booleans(),
     result=st.none() | st.sampled_from(Result),
     acknowledgement=st.none()
     | st.builds(

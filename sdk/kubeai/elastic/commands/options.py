@@ -82,6 +82,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         limits=Limits(
             restarts=given.back_off_limit,
             register=given.register_timeout,
+            save=given.save_grace,
             stop=given.stop_grace,
             offline=given.offline_grace,
         ),
@@ -237,6 +238,13 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--register-timeout", default=60.0, type=_seconds, metavar="SECONDS", help="to reach the supervisor once [60]"
+    )
+    group.add_argument(
+        "--save-grace",
+        default=60.0,
+        type=_seconds,
+        metavar="SECONDS",
+        help="for a checkpoint once SIGTERM or SIGINT asks for the job's end, before --stop-grace; 0 = none [60]",
     )
     group.add_argument(
         "--stop-grace", default=10.0, type=_seconds, metavar="SECONDS", help="from SIGTERM to SIGKILL [10]"

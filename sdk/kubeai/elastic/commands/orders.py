@@ -114,6 +114,7 @@ class Report:
     exit_code: int | None = None
     restarts: int = 0
     applied: int = 0
+    ending: bool = False
     result: Result | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -126,6 +127,7 @@ class Report:
             "exit_code": self.exit_code,
             "restarts": self.restarts,
             "applied": self.applied,
+            "ending": self.ending,
             "result": self.result.value if self.result else None,
         }
 

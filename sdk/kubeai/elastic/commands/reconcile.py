@@ -24,6 +24,7 @@ class Limits:
     Attributes:
         restarts: failures that are followed by a restart.
         register: for reaching the supervisor at the start.
+        save: from a request to end the job until its command's group is asked to end, for a checkpoint.
         stop: from asking a command's group to end until it is killed.
         offline: for the supervisor to come back and say that an end was a STOP.
         settle: for an order that is on its way when a command ends; processes may hear of a STOP slightly earlier.
@@ -31,6 +32,7 @@ class Limits:
 
     restarts: int = 6
     register: float = 60.0
+    save: float = 60.0
     stop: float = 10.0
     offline: float = 30.0
     settle: float = 0.5
@@ -64,7 +66,9 @@ class Start(Step):
 
 @dataclass(frozen=True)
 class Terminate(Step):
-    """Ask the command's group to end."""
+    """Ask the command's group to end; ``remark`` is what people should know about it, if anything."""
+
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,6 @@ class Finish(Step):
     result: Result | None
 
 
-_RESULTS_OF_LEAVING = {ExitCode.TERMINATED: Result.TERMINATED, ExitCode.INTERRUPTED: Result.TERMINATED}
-
-
 def reconcile(now_so: Situation, limits: Limits, now: float) -> Step:
     """Decide the next step."""
     order = now_so.order
@@ -93,14 +94,21 @@ def reconcile(now_so: Situation, limits: Limits, now: float) -> Step:
     if order is None:
         return _register(now_so, limits, now)
     if now_so.running:
-        return _while_running(now_so, order, limits, now)
+        return _while_running(now_so, limits, now)
     return _after_the_end(now_so, order, limits, now)
 
 
 def _leave(now_so: Situation, code: ExitCode, limits: Limits, now: float) -> Step:
-    if now_so.running:
+    if not now_so.running:
+        return _success(now_so) or Finish(code, Result.TERMINATED if now_so.ending else None)
+    if now_so.save_asked_at is None or now_so.end_asked_at is not None or not _is_wanted(now_so):
         return _bring_to_an_end(now_so, limits, now)
-    return Finish(code, _RESULTS_OF_LEAVING.get(code))
+    # The order changes once rank 0 has saved: the supervisor tells it to, as before a reclaim.
+    deadline = now_so.save_asked_at + limits.save
+    if now < deadline:
+        return Rest(deadline if now_so.in_place else min(deadline, now_so.blocked_until))
+    why = "no checkpoint is known to be saved" if now_so.fresh else "the supervisor is away"
+    return Terminate(f"{why} after {limits.save:g} s: ending run {now_so.run} without")
 
 
 def _register(now_so: Situation, limits: Limits, now: float) -> Step:
@@ -108,11 +116,16 @@ def _register(now_so: Situation, limits: Limits, now: float) -> Step:
     return Rest(deadline) if now < deadline else Finish(ExitCode.UNREACHED, None)
 
 
-def _while_running(now_so: Situation, order: Order, limits: Limits, now: float) -> Step:
-    wanted = order.verb is Verb.RUN and order.run <= now_so.run
-    if wanted and now_so.end_asked_at is None:
+def _while_running(now_so: Situation, limits: Limits, now: float) -> Step:
+    if _is_wanted(now_so) and now_so.end_asked_at is None:
         return Rest(None if now_so.in_place else now_so.blocked_until)
     return _bring_to_an_end(now_so, limits, now)
+
+
+def _is_wanted(now_so: Situation) -> bool:
+    """Whether the order lets the running command go on."""
+    order = now_so.order
+    return order is not None and order.verb is Verb.RUN and order.run <= now_so.run
 
 
 def _bring_to_an_end(now_so: Situation, limits: Limits, now: float) -> Step:
@@ -125,9 +138,9 @@ def _bring_to_an_end(now_so: Situation, limits: Limits, now: float) -> Step:
 
 
 def _after_the_end(now_so: Situation, order: Order, limits: Limits, now: float) -> Step:
-    end = now_so.end
-    if end is not None and end.exit_code == 0 and not end.asked:
-        return Finish(ExitCode.SUCCEEDED, Result.SUCCEEDED)
+    end, success = now_so.end, _success(now_so)
+    if success is not None:
+        return success
     if order.verb is Verb.END:
         return _ended_by(order)
     if order.verb is Verb.WAIT:
@@ -138,6 +151,13 @@ def _after_the_end(now_so: Situation, order: Order, limits: Limits, now: float) 
         # A run that is to stop before it was started is not worth its start: what follows it comes as the next order.
         return Rest() if order.stopping else _start(now_so, Start(order.run), now)
     return _after_a_stop(now_so, order, now_so.stopped_by or 0, now)
+
+
+def _success(now_so: Situation) -> Finish | None:
+    """The end of a command that has done its work; None where it has not."""
+    end = now_so.end
+    succeeded = end is not None and end.exit_code == 0 and not end.asked
+    return Finish(ExitCode.SUCCEEDED, Result.SUCCEEDED) if succeeded else None
 
 
 def _ended_by(order: Order) -> Finish:

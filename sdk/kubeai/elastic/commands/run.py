@@ -139,6 +139,7 @@ class Runner:
             exit_code=now_so.end.exit_code if now_so.end else None,
             restarts=now_so.restarts,
             applied=now_so.applied,
+            ending=now_so.ending,
             result=result,
         )
 
@@ -180,7 +181,7 @@ class Runner:
             _say(event.reason)
             self._situation = now_so.leave(event.code)
         elif isinstance(event, Signalled):
-            self._situation = now_so.leave(ExitCode(128 + event.number))
+            self._absorb_signal(event.number)
 
     def _absorb_end(self, exit_code: int) -> None:
         failpoint(At.COMMAND_ENDED)
@@ -189,6 +190,16 @@ class Runner:
         self._command = None
         self._situation = self._situation.ended(exit_code, time.monotonic(), delay, word)
         _say(f"run {self._situation.run} ended with {exit_code}" + (", stopped" if self._situation.stopped_by else ""))
+
+    def _absorb_signal(self, number: int) -> None:
+        before, save, code = self._situation, self._options.limits.save, ExitCode(128 + number)
+        self._situation = before.end_job(code, time.monotonic()) if save else before.leave(code)
+        if self._situation.save_asked_at is not None and before.save_asked_at is None:
+            away = "" if before.fresh else "; the supervisor, which asks for it, is away"
+            _say(
+                f"{signal.Signals(number).name}: waiting up to {save:g} s for run {before.run} to save a checkpoint; "
+                f"a second signal ends it now{away}"
+            )
 
     def _say_order(self, order: Order) -> None:
         before = self._situation.order
@@ -207,6 +218,8 @@ class Runner:
     def _take(self, step: Step) -> None:
         now = time.monotonic()
         if isinstance(step, Terminate):
+            if step.remark:
+                _say(step.remark)
             failpoint(At.COMMAND_ENDING)
             self._end_command(Command.terminate)
             failpoint(At.COMMAND_ASKED_TO_END)
@@ -274,14 +287,21 @@ class Runner:
         if step.result is not None and self._situation.order is not None:
             failpoint(At.FINISHING)
             self._outbox.offer(self._report(step.result))
-            is_awaited = step.result is Result.TERMINATED
-            self._await_confirmation(time.monotonic() + (_TERMINATED_SECONDS if is_awaited else _RESULT_SECONDS))
+            self._await_confirmation(self._confirmation_deadline(step.result))
             failpoint(At.FINISHED)
         return step.code
+
+    def _confirmation_deadline(self, result: Result) -> float:
+        """Whoever let the run save first let it take that long: a supervisor that restarts meanwhile is waited for."""
+        asked, limits = self._situation.save_asked_at, self._options.limits
+        deadline = time.monotonic() + (_TERMINATED_SECONDS if result is Result.TERMINATED else _RESULT_SECONDS)
+        return deadline if asked is None else max(deadline, asked + limits.save)
 
     def _await_confirmation(self, deadline: float) -> None:
         """Wait until the supervisor has confirmed the result, or for as long as that is worth it."""
         while time.monotonic() < deadline:
             event = self._next(deadline)
+            if isinstance(event, Lost):
+                self._say_trouble(event.reason)
             if isinstance(event, Signalled) or (isinstance(event, Confirmed) and event.report.result is not None):
                 return

@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from .exit_codes import ExitCode
 from .orders import Verb
 
 if TYPE_CHECKING:
-    from .exit_codes import ExitCode
     from .orders import Order
+
+_SIGNALLED = (ExitCode.TERMINATED, ExitCode.INTERRUPTED)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Situation:
         stopped_by: generation of the decision that ended the last run, or will: its end is no failure.
         restarts: failures that led to a restart.
         leaving: nothing is to be started again, and this is to be the exit code.
-        impatient: somebody asked a second time.
+        save_asked_at: when somebody asked for the end of the job while its command ran, which may save first.
+        impatient: somebody asked again, after the command's group was asked to end.
     """
 
     began_at: float
@@ -78,7 +81,13 @@ class Situation:
     stopped_by: int | None = None
     restarts: int = 0
     leaving: ExitCode | None = None
+    save_asked_at: float | None = None
     impatient: bool = False
+
+    @property
+    def ending(self) -> bool:
+        """Whether somebody has asked for the end of the job."""
+        return self.leaving in _SIGNALLED
 
     def ordered(self, order: Order) -> Situation:
         """Take an order in: it replaces the one before."""
@@ -139,8 +148,16 @@ class Situation:
         """Note that files could not be written or the command not be started."""
         return replace(self, blocked_until=until)
 
+    def end_job(self, code: ExitCode, now: float) -> Situation:
+        """Note that somebody asks for the end of the job: a running command may save first, the first time."""
+        if self.leaving is None and self.running and self.end_asked_at is None:
+            return replace(self, leaving=code, save_asked_at=now)
+        return self.leave(code)
+
     def leave(self, code: ExitCode) -> Situation:
-        """Note that this is to end; asked a second time, at once."""
-        if self.leaving is not None:
-            return replace(self, impatient=True)
-        return replace(self, leaving=code)
+        """Note that this is to end, without a checkpoint; asked again once the command is being ended, at once."""
+        if self.leaving is None:
+            return replace(self, leaving=code)
+        if self.save_asked_at is not None and self.end_asked_at is None:
+            return replace(self, save_asked_at=None)
+        return replace(self, impatient=True)
