@@ -75,7 +75,35 @@ def test_only_hosts_that_were_granted_are_listed_where_there_is_such_a_list(iden
     assert listed(identity, "--hosts-file", str(hosts)) == ["c"]
     assert listed(identity, "--hosts-script", "false", complains=True) == ["c"]
     write(identity / "hosts", "")
-    assert listed(identity, "--hosts-file", str(hosts)) == []
+    assert listed(identity, "--hosts-file", str(hosts), complains=True) == []
+
+
+def test_an_empty_list_says_who_is_left_out_and_why(identity: Path, hosts: Path, listener: int) -> None:
+    """Horovod would wait for hosts in silence; a list that has some says nothing."""
+    write(hosts, "127.0.0.1:1\n127.0.0.2:1\nc\n")
+    write(identity / "hosts", "127.0.0.1\n127.0.0.2\n")
+    write(identity / "exclusions", "127.0.0.1\n")
+    arguments = ("--hosts-file", str(hosts), "--port", str(listener))
+    reasons = [
+        "127.0.0.1 (excluded, as it will be reclaimed)",
+        f"127.0.0.2 (does not answer on port {listener})",
+        "c (not granted to this job)",
+    ]
+    said = discover(identity, *arguments)
+    assert (said.stdout, said.stderr) == ("", f"kubeai-discover-hosts: no host can be used: {', '.join(reasons)}\n")
+    write(identity / "exclusions", "")
+    assert listed(identity, *arguments) == ["127.0.0.1:1"]
+
+
+def test_many_hosts_that_are_left_out_are_counted(identity: Path, hosts: Path) -> None:
+    """It is one line, also for a thousand of them."""
+    write(hosts, "".join(f"h{number}\n" for number in range(8)))
+    write(identity / "hosts", "")
+    said = discover(identity, "--hosts-file", str(hosts))
+    assert said.stderr.endswith("h4 (not granted to this job) and 3 more\n")
+    assert "h5" not in said.stderr
+    write(hosts, "")
+    assert discover(identity, "--hosts-file", str(hosts)).stderr.endswith("the list of hosts is empty\n")
 
 
 def test_a_script_takes_the_place_of_the_file(identity: Path, hosts: Path, tmp_path: Path) -> None:
@@ -186,9 +214,9 @@ def test_a_new_host_is_not_asked_while_it_is_excluded(identity: Path, hosts: Pat
     write(hosts, "127.0.0.2:1\n")
     write(identity / "exclusions", "127.0.0.2\n")
     with socket.create_server(("127.0.0.2", listener)):
-        assert listed(identity, *arguments) == []
+        assert listed(identity, *arguments, complains=True) == []
     write(identity / "exclusions", "")
-    assert listed(identity, *arguments) == []
+    assert listed(identity, *arguments, complains=True) == []
 
 
 def test_a_name_service_that_hangs_does_not_hold_it(
@@ -244,7 +272,7 @@ def test_all_new_hosts_are_asked_at_once(identity: Path, hosts: Path) -> None:
         port = full.getsockname()[1]
         write(hosts, "".join(f"127.0.0.{number}:1\nno-such-{number}.invalid:1\n" for number in range(1, 41)))
         started = time.monotonic()
-        assert listed(identity, "--hosts-file", str(hosts), "--port", str(port)) == []
+        assert listed(identity, "--hosts-file", str(hosts), "--port", str(port), complains=True) == []
         assert time.monotonic() - started < 10
 
 
@@ -285,7 +313,7 @@ def test_a_file_that_was_just_emptied_is_not_believed_but_one_that_stays_empty_i
     hosts.write_text("", encoding="utf-8")
     assert listed(identity, "--hosts-file", str(hosts), complains=True) == ["a:1", "b:2", "c"]
     write(hosts, "")
-    assert listed(identity, "--hosts-file", str(hosts)) == []
+    assert listed(identity, "--hosts-file", str(hosts), complains=True) == []
 
 
 def test_help_is_no_failure(identity: Path) -> None:

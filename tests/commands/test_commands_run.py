@@ -423,10 +423,27 @@ def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...], tmp_p
         **os.environ,
         "KUBEAI_SUPERVISOR": "http://127.0.0.1:1",
         "KUBEAI_LAUNCHER_TOKEN_FILE": str(token),
+        "KUBEAI_HOSTS_FILE": str(token),
     }
     done = subprocess.run([*STRICT, RUN, *arguments], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 64
     assert done.stderr.startswith("kubeai-run: ")
+
+
+def test_a_hosts_file_that_is_not_there_at_the_start_is_a_usage_error(launchpad: Launchpad, tmp_path: Path) -> None:
+    """There is no last good list yet to go on with."""
+    launched = launchpad.start("true", options=("--hosts-file", str(tmp_path / "nope")))
+    assert launched.end() == 64
+    assert launched.output() == f"kubeai-run: --hosts-file {tmp_path}/nope: No such file or directory\n"
+
+
+def test_a_hosts_script_that_fails_at_the_start_is_tried_again(launchpad: Launchpad, tmp_path: Path) -> None:
+    """Meanwhile there is no good list to go on with."""
+    script = f"sh -c 'cat {tmp_path}/listed'"
+    launched = launchpad.start(*FOR_EVER, options=("--hosts-script", script))
+    launched.wait_for_output("exit code 1: no hosts are known yet")
+    (tmp_path / "listed").write_text("a\n", encoding="utf-8")
+    launched.wait_for_report(hosts=["a"])
 
 
 def test_help_documents_every_exit_code() -> None:

@@ -1,9 +1,11 @@
 """kubeai-run and a supervisor that is away, refuses, or does not make sense."""
 
+import ssl
 import subprocess
 import time
 
 import pytest
+import trustme
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.commands.commands_harness import (
@@ -128,6 +130,22 @@ def test_a_supervisor_that_is_never_reached_is_given_up(launchpad: Launchpad, su
     launched = launchpad.start("true", options=("--register-timeout", "0.3"))
     assert launched.end() == 69
     assert "refused" in launched.output()
+
+
+def test_a_certificate_that_is_not_trusted_is_no_absence_and_the_option_is_named(
+    launchpad: Launchpad, supervisor: FakeSupervisor
+) -> None:
+    """Whoever reads it knows what to do."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    assert supervisor._server is not None
+    server = supervisor._server._server
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    address = supervisor.address.replace("http:", "https:")
+    launched = launchpad.start("true", options=("--supervisor", address, "--register-timeout", "1"))
+    assert launched.end() == 69
+    assert "cannot be reached yet: its certificate is not trusted: --ca-file names the CA" in launched.output()
+    assert "is away" not in launched.output()
 
 
 def test_a_registration_that_is_refused_for_good_is_not_repeated(

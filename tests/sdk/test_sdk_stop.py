@@ -37,6 +37,15 @@ def test_a_stopped_script_saves_says_so_is_held_and_exits_255(
     assert script.output() == "training\nsaved\n" + HOLDING.format(20)
 
 
+def test_a_reason_that_is_a_sentence_ends_with_one_full_stop(supervisor: FakeSupervisor, start: Start) -> None:
+    """The supervisor says whole sentences."""
+    script = start(TRAINING, KUBEAI_EXIT_HOLD="0")
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(directive="STOP", reason="Too few hosts would be left: stopping.")
+    assert script.end() == 255
+    assert "the job stops: Too few hosts would be left: stopping. This process waits" in script.output()
+
+
 def test_the_hold_is_bounded(supervisor: FakeSupervisor, start: Start) -> None:
     """Nobody releases it; it goes all the same."""
     script = start(TRAINING, KUBEAI_EXIT_HOLD="0.5")

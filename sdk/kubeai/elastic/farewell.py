@@ -46,7 +46,8 @@ def say(monitor: Monitor, uplink: Uplink, voice: Voice, hold: float) -> None:
             return  # SIGTERM, and no supervisor has ever spoken: nobody to tell
         _report_left(monitor, uplink, voice, time.monotonic() + min(hold, _LEAVE_SECONDS))
         return
-    voice.once("hold", f"the job stops: {directive.reason}. This process waits until it may go, at most {hold:g} s")
+    reason = directive.reason.rstrip(".")  # The supervisor says whole sentences.
+    voice.once("hold", f"the job stops: {reason}. This process waits until it may go, at most {hold:g} s")
     deadline = time.monotonic() + hold
     _report_left(monitor, uplink, voice, deadline)
     monitor.wait_for(lambda: monitor.is_released, max(0.0, deadline - time.monotonic()))

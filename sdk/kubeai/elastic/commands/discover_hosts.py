@@ -28,6 +28,7 @@ _GRANTED = "hosts"
 _LAST = "hosts.last"
 # All new hosts together: Horovod asks again after 1 s.
 _PORT_SECONDS = 0.5
+_MOST_NAMES = 5
 _STDOUT, _STDERR = 1, 2
 
 
@@ -58,22 +59,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _answer(argv: Sequence[str], problems: list[str]) -> list[str]:
     directory = os.environ.get("KUBEAI_DIR") or _DEFAULT_DIRECTORY
-    usable = _usable(directory, problems)
+    obstacle = _obstacles(directory, problems)
     last = _last_good(directory)
     try:
-        admitted = _present(argv, last, usable)
+        options = _options(argv)
+        listed = hosts.source(options.hosts_file, options.hosts_script, os.environ).read()
+        admitted = _admitted(listed, last, obstacle, options.port)
     except (Exception, KeyboardInterrupt) as problem:  # noqa: BLE001 - whatever it is, an exit code would kill the job.
         problems.append(f"{problem or type(problem).__name__}: going on with the last good list")
-        return _chosen(last, usable)
+        return _chosen(last, obstacle)
     if admitted != last:
         _keep(directory, admitted, problems)
-    return _chosen(admitted, usable)
-
-
-def _present(argv: Sequence[str], last: dict[str, str], usable: Callable[[str], bool]) -> dict[str, str]:
-    options = _options(argv)
-    listed = hosts.source(options.hosts_file, options.hosts_script, os.environ).read()
-    return _admitted(listed, last, usable, options.port)
+    chosen = _chosen(admitted, obstacle)
+    if not chosen:
+        problems.append(_why_none(listed, obstacle, options.port))
+    return chosen
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
@@ -107,13 +107,19 @@ def _last_good(directory: str) -> dict[str, str]:
         return {}
 
 
-def _usable(directory: str, problems: list[str]) -> Callable[[str], bool]:
-    """Say which hosts may be used: those that kubeai-run was granted, where it keeps such a list, and not excluded."""
+def _obstacles(directory: str, problems: list[str]) -> Callable[[str], str]:
+    """Say why a host may not be used, "" where it may: excluded, or not granted where kubeai-run keeps such a list."""
     # Exclusions before and after: a host may join, or leave, both lists in the moment between two readings.
     excluded = _names(directory, _EXCLUSIONS, problems) or set()
     granted = _names(directory, _GRANTED, problems)
     excluded |= _names(directory, _EXCLUSIONS, []) or set()
-    return lambda name: name not in excluded and (granted is None or name in granted)
+
+    def obstacle(name: str) -> str:
+        if name in excluded:
+            return "excluded, as it will be reclaimed"
+        return "" if granted is None or name in granted else "not granted to this job"
+
+    return obstacle
 
 
 def _names(directory: str, file: str, problems: list[str]) -> set[str] | None:
@@ -126,13 +132,15 @@ def _names(directory: str, file: str, problems: list[str]) -> set[str] | None:
         return None
 
 
-def _admitted(listed: dict[str, str], last: dict[str, str], usable: Callable[[str], bool], port: int) -> dict[str, str]:
+def _admitted(
+    listed: dict[str, str], last: dict[str, str], obstacle: Callable[[str], str], port: int
+) -> dict[str, str]:
     """Keep what was admitted before and add what answers.
 
     Excluded hosts stay admitted, so that a withdrawn exclusion needs no new answer; a new one is not asked while it may
     not be used. A host that left the operator's list is forgotten: when it comes back it is asked again.
     """
-    new = [name for name in listed if name not in last and usable(name)]
+    new = [name for name in listed if name not in last and not obstacle(name)]
     answering = set(new) if port == 0 else _answering(new, port)
     return {name: line for name, line in listed.items() if name in last or name in answering}
 
@@ -174,8 +182,17 @@ def _keep(directory: str, admitted: dict[str, str], problems: list[str]) -> None
         problems.append(f"the last good list cannot be kept: {error.strerror}")
 
 
-def _chosen(admitted: dict[str, str], usable: Callable[[str], bool]) -> list[str]:
-    return [line for name, line in admitted.items() if usable(name)]
+def _chosen(admitted: dict[str, str], obstacle: Callable[[str], str]) -> list[str]:
+    return [line for name, line in admitted.items() if not obstacle(name)]
+
+
+def _why_none(listed: dict[str, str], obstacle: Callable[[str], str], port: int) -> str:
+    """Say why no host at all may be used: Horovod would wait for one in silence."""
+    if not listed:
+        return "the list of hosts is empty"
+    reasons = [f"{name} ({obstacle(name) or f'does not answer on port {port}'})" for name in listed]
+    more = f" and {len(reasons) - _MOST_NAMES} more" if len(reasons) > _MOST_NAMES else ""
+    return f"no host can be used: {', '.join(reasons[:_MOST_NAMES])}{more}"
 
 
 def _text(lines: Iterable[str]) -> str:

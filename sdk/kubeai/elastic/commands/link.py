@@ -5,6 +5,7 @@ They decide nothing. What they learn goes onto the main thread's queue; what the
 
 from __future__ import annotations
 
+import ssl
 import threading
 import uuid
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ class Link:
             except wire.Refused as refusal:
                 self._put(self._meaning_of(refusal))
             except wire.Unreachable as fault:
-                self._put(Lost(str(fault)))
+                self._put(Lost(_explained(fault)))
             finally:
                 self._outbox.set_open(False)
             self._stopped.wait(backoff.next())
@@ -172,7 +173,7 @@ class Link:
         except wire.Refused as refusal:
             return self._react(report, refusal)
         except wire.Unreachable as fault:
-            return str(fault)
+            return _explained(fault)
         failpoint(At.REPORT_ANSWERED)
         self._outbox.confirm(report)
         self._put(Confirmed(report))
@@ -189,3 +190,10 @@ class Link:
         if refusal.code == _UNKNOWN_JOB:
             self._hang_up()
         return str(refusal)
+
+
+def _explained(fault: wire.Unreachable) -> str:
+    if isinstance(fault.__cause__, ssl.SSLCertVerificationError):
+        remedy = "--ca-file names the CA that signed it, and --supervisor has to use the certificate's name"
+        return f"its certificate is not trusted: {remedy} ({fault})"
+    return str(fault)

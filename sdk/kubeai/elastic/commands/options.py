@@ -77,7 +77,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     return Options(
         job=_job(given),
         supervisor=_supervisor(given),
-        source=hosts.source(given.hosts_file, given.hosts_script, environ),
+        source=_source(given, environ),
         port=given.port,
         limits=Limits(
             restarts=given.back_off_limit,
@@ -142,6 +142,17 @@ def _supervisor(given: argparse.Namespace) -> Supervisor:
     if ca_file is not None:
         _text(ca_file)
     return Supervisor(given.supervisor, token_file, ca_file)
+
+
+def _source(given: argparse.Namespace, environ: Mapping[str, str]) -> hosts.Source:
+    """Choose the operator's list. A file has to be there at the start: later, the last good list stands in for it."""
+    source = hosts.source(given.hosts_file, given.hosts_script, environ)
+    if source.script is None:
+        try:
+            hosts.read_text(source.file)
+        except OSError as error:
+            raise UsageError(f"--hosts-file {source.file}: {error.strerror}") from error
+    return source
 
 
 def _check_address(address: str) -> None:

@@ -212,7 +212,8 @@ class Runner:
     def _say_trouble(self, reason: str) -> None:
         # Each reason once an absence: the same one comes with every attempt.
         if reason not in self._troubles:
-            _say(f"the supervisor is away, going on: {reason}")
+            how = "cannot be reached yet" if self._situation.order is None else "is away, going on"
+            _say(f"the supervisor {how}: {reason}")
         self._troubles.add(reason)
 
     def _take(self, step: Step) -> None:

@@ -44,7 +44,8 @@ class HostsWatch:
             names = tuple(self._source.read())
         except hosts.Unreadable as fault:
             if not self._fails:
-                self._put(Remarked(f"{fault}: going on with the last good list"))
+                instead = "no hosts are known yet" if self._last is None else "going on with the last good list"
+                self._put(Remarked(f"{fault}: {instead}"))
             self._fails = True
             return
         if self._fails:
