@@ -3,12 +3,12 @@
 A node has up to 250 pods, whose manifests are some megabytes; those that are not opted in are kept as names.
 """
 
-import enum
 from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 
+from servicekit.disruption import DISRUPTED, EXPIRED, PodCondition, PodState, ended_at_of, grace_of
 from servicekit.kubernetes.collection import Kind
 from servicekit.kubernetes.objects import Metadata
 
@@ -16,59 +16,25 @@ PODS = Kind(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
 
 # What the wire carries for people, in characters.
 _MOST_TEXT = 512
-_DISRUPTION = "DisruptionTarget"
 _OPTED_IN = "true"
-# What the API server fills in where a pod does not say.
-_USUAL_GRACE = 30.0
 
 
-class Phase(enum.Enum):
-    """Where a pod stands, as far as that matters."""
-
-    PRESENT = enum.auto()
-    SUCCEEDED = enum.auto()
-    FAILED = enum.auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Disruption:
-    """The condition DisruptionTarget: somebody other than the pod's owner wants it gone, or (`holds` False) wanted to.
-
-    Attributes:
-        holds: Whether that is so.
-        reason: One word, by whom.
-        message: For people.
-        since: When that became so or ceased to be.
-    """
-
-    holds: bool
-    reason: str
-    message: str
-    since: datetime | None
+_NOT_READ = PodState()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """One pod of this node; of one that is not opted in, the first two fields only.
+    """One pod of this node.
 
     Attributes:
-        opted_in: Whether an annotation gives the pod into our care.
-        grace: Seconds that it has from the request for its end: as it was asked to end, else as its spec says.
-        deleted_at: When its grace ends or ended; None while nobody asked for its deletion.
-        ended_at: When its last container ended; None while one may be running.
-        reason: Why it failed, in one word.
-        message: The same for people.
+        metadata: Which pod it is.
+        opted_in: Whether an annotation gives it into our care.
+        state: What tells a reclaim; read of those alone that are opted in.
     """
 
     metadata: Metadata
     opted_in: bool
-    phase: Phase = Phase.PRESENT
-    grace: float = _USUAL_GRACE
-    deleted_at: datetime | None = None
-    ended_at: datetime | None = None
-    reason: str = ""
-    message: str = ""
-    disruption: Disruption | None = None
+    state: PodState = _NOT_READ
 
 
 class _Part(msgspec.Struct, frozen=True, rename="camel"):
@@ -125,7 +91,6 @@ class _Pod(msgspec.Struct, frozen=True):
 
 
 _DECODER = msgspec.json.Decoder(_Pod)
-_PHASES = {"Succeeded": Phase.SUCCEEDED, "Failed": Phase.FAILED}
 
 
 def read_pod(data: bytes | msgspec.Raw) -> Pod:
@@ -135,20 +100,8 @@ def read_pod(data: bytes | msgspec.Raw) -> Pod:
         msgspec.MsgspecError: It does not decode.
     """
     read = _DECODER.decode(data)
-    metadata, status = _bare(read.metadata), read.status
-    if not _opted_in(read.metadata):
-        return Pod(metadata=metadata, opted_in=False)
-    return Pod(
-        metadata=metadata,
-        opted_in=True,
-        phase=_PHASES.get(status.phase, Phase.PRESENT),
-        grace=_grace(read),
-        deleted_at=read.metadata.deletion_timestamp,
-        ended_at=_ended_at(status.container_statuses or ()),
-        reason=status.reason,
-        message=status.message[:_MOST_TEXT],
-        disruption=next((_disruption(each) for each in status.conditions or () if _is_disruption(each)), None),
-    )
+    opted_in = _opted_in(read.metadata)
+    return Pod(metadata=_bare(read.metadata), opted_in=opted_in, state=_state(read) if opted_in else _NOT_READ)
 
 
 def _bare(read: _Metadata) -> Metadata:
@@ -160,23 +113,20 @@ def _opted_in(metadata: _Metadata) -> bool:
     return _OPTED_IN in (annotations.managed, annotations.spot)
 
 
-def _grace(read: _Pod) -> float:
-    for grace in (read.metadata.deletion_grace_period_seconds, read.spec.termination_grace_period_seconds):
-        if grace is not None:
-            return grace
-    return _USUAL_GRACE
+def _state(read: _Pod) -> PodState:
+    status = read.status
+    ended = [each.state.terminated for each in status.container_statuses or ()]
+    return PodState(
+        succeeded=status.phase == "Succeeded",
+        failed=status.phase == "Failed",
+        reason=status.reason,
+        message=status.message[:_MOST_TEXT],
+        conditions=tuple(_condition(each) for each in status.conditions or () if each.type in (DISRUPTED, EXPIRED)),
+        grace=grace_of(read.metadata.deletion_grace_period_seconds, read.spec.termination_grace_period_seconds),
+        deleted_at=read.metadata.deletion_timestamp,
+        ended_at=ended_at_of([None if each is None else each.finished_at for each in ended]),
+    )
 
 
-def _ended_at(containers: tuple[_Container, ...]) -> datetime | None:
-    ends = [each.state.terminated.finished_at if each.state.terminated else None for each in containers]
-    known = [end for end in ends if end is not None]
-    return max(known) if known and len(known) == len(ends) else None
-
-
-def _is_disruption(read: _Condition) -> bool:
-    # One that is neither true nor false says nothing.
-    return read.type == _DISRUPTION and read.status in ("True", "False")
-
-
-def _disruption(read: _Condition) -> Disruption:
-    return Disruption(read.status == "True", read.reason, read.message[:_MOST_TEXT], read.last_transition_time)
+def _condition(read: _Condition) -> PodCondition:
+    return PodCondition(read.type, read.status, read.reason, read.message[:_MOST_TEXT], read.last_transition_time)

@@ -68,7 +68,8 @@ class Pod:
 
     `owner` is its controller. `labels` are those that the view was told to keep, `annotations` our own. `deleted_at`
     is when its grace ends (deletionTimestamp), None while nobody has asked for its deletion, and `grace` the seconds
-    that it was given for that. `requests` is what it takes of its node. `shown` are our annotations that one of its
+    that it was given for that, or would be. `ended_at` is when its last container ended, None while one may be running.
+    `requests` is what it takes of its node. `shown` are our annotations that one of its
     volumes shows as a file.
     """
 
@@ -84,7 +85,8 @@ class Pod:
     ip: str = ""
     ready: bool = False
     deleted_at: datetime | None = None
-    grace: float | None = None
+    grace: float = 30.0
+    ended_at: datetime | None = None
     requests: Resources = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     shown: frozenset[str] = frozenset()

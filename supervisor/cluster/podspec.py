@@ -103,6 +103,7 @@ class PodSpec(Body, frozen=True):
     affinity: _Affinity | None = None
     volumes: tuple[_Volume, ...] | None = ()
     service_account_name: str = ""
+    termination_grace_period_seconds: float | None = None
 
     def demand(self) -> Demand:
         """What the scheduler is asked for; an affinity to other pods but their absence is not reckoned with.

@@ -4,6 +4,7 @@ from datetime import datetime
 
 import msgspec
 
+from servicekit.disruption import ended_at_of, grace_of
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.objects import ANNOTATIONS, HANDED_OUT, Condition, Node, Owner, Pod, PodPhase
 from supervisor.cluster.podspec import Body, PodSpec, amounts_of
@@ -37,6 +38,7 @@ class _ObjectMetadata(Body, frozen=True):
 
 class _Terminated(Body, frozen=True):
     exit_code: int = 0
+    finished_at: datetime | None = None
 
 
 class _State(Body, frozen=True):
@@ -108,7 +110,8 @@ def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
         ip=status.pod_ip,
         ready=any(each.type == "Ready" and each.status == "True" for each in conditions),
         deleted_at=metadata.deletion_timestamp,
-        grace=metadata.deletion_grace_period_seconds,
+        grace=grace_of(metadata.deletion_grace_period_seconds, read.spec.termination_grace_period_seconds),
+        ended_at=_ended_at(status),
         requests=read.spec.requests(),
         conditions=tuple(each for each in conditions if each.type not in _USUAL),
         shown=read.spec.shown(),
@@ -139,6 +142,11 @@ def read_node(data: bytes | msgspec.Raw) -> Node:
 
 def _kept(annotation: str) -> bool:
     return annotation.startswith(ANNOTATIONS) and annotation not in HANDED_OUT
+
+
+def _ended_at(status: _PodStatus) -> datetime | None:
+    ended = [each.state.terminated for each in status.container_statuses or ()]
+    return ended_at_of([None if each is None else each.finished_at for each in ended])
 
 
 def _exit_code(status: _PodStatus) -> int | None:

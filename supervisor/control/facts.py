@@ -127,10 +127,12 @@ class Facts:
     def gone(self, job: SupervisedJob) -> frozenset[Host]:
         """Hosts that a run is stored to have and whose pods are gone, and with them their notices: none is withdrawn.
 
-        Where the launcher is gone as well the run has ended, which is for what is stored to tell.
+        Where the launcher is gone as well, or all pods of a job without one, the run has ended, which is for what is
+        stored to tell.
         """
         places = self._surroundings.placements(job.name)
-        if places is None or not job.observed.running or job.spec.launcher_host not in places:
+        launcher = job.spec.launcher_host
+        if not places or not job.observed.running or (launcher is not None and launcher not in places):
             return frozenset()
         return job.observed.hosts.difference(places)
 

@@ -8,7 +8,8 @@ import pytest
 
 from node_agent.notices import Announcement, NoticeReport, SubjectKind
 from node_agent.pod import Pod, read_pod
-from node_agent.reclaim import Reclaim, Spared, report, verdict
+from node_agent.reclaim import report, verdict
+from servicekit.disruption import Reclaim, Spared
 from tests.node_agent.pod_manifests import MANAGED, NOON, SPOT, UID, disruption, pod
 
 EVICTED = disruption("EvictionByEvictionAPI", message="Eviction API: evicting")
@@ -53,7 +54,9 @@ LATER = disruption("DeletionByTaintManager", since=20)
 def test_a_reclaim_names_who_takes_the_pod_and_when(state: Pod, message: str, ends: int | None) -> None:
     """In the words of whoever does; the deadline is the end of its grace, or of its last process."""
     expected = None if ends is None else datetime.fromtimestamp(NOON + ends, UTC)
-    assert verdict(state) == Reclaim(message, expected)
+    said = verdict(state)
+    assert isinstance(said, Reclaim)
+    assert (said.message, said.ends) == (message, expected)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +108,7 @@ def test_what_a_pod_lacks_is_nothing() -> None:
         {"status": {**failed, "containerStatuses": [{"state": {"terminated": {"finishedAt": None}}}]}},
     ):
         state = read_pod(json.dumps({"metadata": metadata, **content}).encode())
-        assert verdict(state) == Reclaim("Failed: Evicted", None)
-        assert state.grace == 30.0
+        assert verdict(state) == Reclaim("Failed: Evicted", None, 30.0)
     bare = {name: value for name, value in metadata.items() if name != "annotations"}
     assert not read_pod(json.dumps({"metadata": {**bare, "annotations": None}}).encode()).opted_in
 

@@ -124,3 +124,24 @@ async def test_a_job_that_is_gone_is_forgotten(scene: Scene) -> None:
     after = scene.facts.noticed(JOB)
     assert after == before
     assert after is not before
+
+
+@pytest.mark.parametrize(
+    ("launcher", "pods", "gone"),
+    [
+        (None, ["n1", "n2"], {"n3"}),
+        ("boss", ["boss", "n1", "n2"], {"n3"}),
+        ("boss", ["n1", "n2"], set()),
+        (None, [], set()),
+        ("boss", [], set()),
+    ],
+)
+async def test_pods_that_are_lost_are_gone_with_or_without_a_launcher(
+    scene: Scene, launcher: str | None, pods: list[str], gone: set[str]
+) -> None:
+    """But where the launcher is lost as well, or all that there was, the run has ended."""
+    job = replace(running_job(workers=3), name=JOB)
+    job = replace(job, spec=replace(job.spec, launcher_host=None if launcher is None else Host(launcher)))
+    scene.around.place(JOB, **dict.fromkeys(pods, "node"))
+    assert scene.facts.gone(job) == gone
+    assert not scene.facts.gone(replace(job, observed=replace(job.observed, running=False)))

@@ -1,13 +1,13 @@
 """What the state of a pod or a node, or an Event about it, says of a reclaim. Pure.
 
-A deletion alone is no reclaim: users, scale-ins and the garbage collector after a deleted job ask for just that.
-Whoever takes capacity away says so before.
+Which end of a pod is a reclaim is `servicekit.disruption`'s, as for the agents.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from servicekit.disruption import PodCondition, PodState, Reclaim, verdict
 from supervisor.cluster.events import ClusterEvent
 from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
 from supervisor.decide.restated import Word
@@ -24,20 +24,7 @@ from supervisor.domain.notice import (
 )
 from supervisor.ingest.text import one_line
 
-_DISRUPTED = "DisruptionTarget"
-_POD_EXPIRED = "ContainerInstanceExpired"
 _NODE_EXPIRED = "InstanceExpired"
-_POD_EXPIRED_LEAD = 180.0
-"""Seconds: what the Event that goes with the condition promises."""
-
-_FAILED_BY_RECLAIM = frozenset(
-    # By the kubelet: pressure, room for a critical pod, a node that shuts down; by a virtual node: outbid.
-    {"Evicted", "Preempting", "Terminated", "Shutdown", "NodeShutdown", "BidFailed"}
-)
-_BY_KUBELET = "TerminationByKubelet"
-_USUAL_GRACE = 30.0
-_SLACK = 5.0
-"""Seconds by which the clocks of two machines may differ before the order of two events counts."""
 
 
 def pod_subject(pod: Pod) -> Subject:
@@ -61,14 +48,11 @@ class _End:
 
 def pod_word(pod: Pod) -> Word | None:
     """What an opted-in pod's conditions say; None: nothing, neither that it will be gone nor that it will not."""
-    if not pod.opted_in or pod.phase is PodPhase.SUCCEEDED:
+    said = verdict(_state(pod)) if pod.opted_in else None
+    if said is None:
         return None
-    ends = list(_pod_ends(pod))
-    if ends:
-        first = min(ends, key=lambda end: float("inf") if end.ends is None else end.ends)
-        return _word(POD_CONDITION, pod_subject(pod), pod.metadata.version, first)
-    states = {each.status for each in pod.conditions if each.type in (_DISRUPTED, _POD_EXPIRED)}
-    return _word(POD_CONDITION, pod_subject(pod), pod.metadata.version, None) if states == {"False"} else None
+    end = _End(one_line(said.message), _seconds(said.ends), said.lead) if isinstance(said, Reclaim) else None
+    return _word(POD_CONDITION, pod_subject(pod), pod.metadata.version, end)
 
 
 def node_word(node: Node, lead: float) -> Word | None:
@@ -135,38 +119,24 @@ def _event_word(event: ClusterEvent, lead: float, subject: Subject) -> Word:
     )
 
 
-def _pod_ends(pod: Pod) -> Iterator[_End]:
-    expired, disrupted = _condition(pod.conditions, _POD_EXPIRED), _condition(pod.conditions, _DISRUPTED)
-    if expired is not None and expired.status == "True":
-        yield _after(expired, _POD_EXPIRED_LEAD)
-    if disrupted is not None and disrupted.status == "True":
-        if not _ending_already(pod, disrupted):
-            yield _End(_said(disrupted), _ends(pod, disrupted), pod.grace)
-    elif pod.phase is PodPhase.FAILED and pod.reason in _FAILED_BY_RECLAIM:
-        yield _End(_sentence("Failed", pod.reason, pod.message), None, None)
+def _state(pod: Pod) -> PodState:
+    return PodState(
+        succeeded=pod.phase is PodPhase.SUCCEEDED,
+        failed=pod.phase is PodPhase.FAILED,
+        reason=pod.reason,
+        message=pod.message,
+        conditions=[
+            PodCondition(each.type, each.status, each.reason, each.message, each.last_transition_time)
+            for each in pod.conditions
+        ],
+        grace=pod.grace,
+        deleted_at=pod.deleted_at,
+        ended_at=pod.ended_at,
+    )
 
 
 def _after(condition: Condition, lead: float) -> _End:
     return _End(_said(condition), _plus(_seconds(condition.last_transition_time), lead), lead)
-
-
-def _ends(pod: Pod, disrupted: Condition) -> float | None:
-    since = _seconds(disrupted.last_transition_time)
-    if pod.phase is PodPhase.FAILED:
-        return since
-    if pod.deleted_at is not None:
-        return pod.deleted_at.timestamp()
-    # The kubelet deletes nothing: it ends the processes at once. For all others the deletion follows within
-    # milliseconds, and brings the deadline; or it does not happen.
-    return _plus(since, _USUAL_GRACE) if disrupted.reason == _BY_KUBELET else None
-
-
-def _ending_already(pod: Pod, disrupted: Condition) -> bool:
-    """Whether the pod had been asked to end before anybody disrupted it."""
-    since = _seconds(disrupted.last_transition_time)
-    if pod.deleted_at is None or since is None:
-        return False
-    return pod.deleted_at.timestamp() - (pod.grace or 0.0) + _SLACK < since
 
 
 def _word(source: Source, subject: Subject, version: int, end: _End | None) -> Word:
