@@ -10,7 +10,7 @@ _DIRECTIVES = "supervisor/decide/directives.py"
 _WAITING = "supervisor/decide/waiting.py"
 _REGISTRATION = "supervisor/decide/registration.py"
 
-_BELOW_MINIMUM = "if s.doomed and len(left) < spec.min_workers:"
+_BELOW_MINIMUM = "if s.doomed and left < spec.min_workers:"
 _EXCLUSIONS_ORDERED = "exclusions=tuple(sorted(decision.exclusions)),"
 
 MUTANTS = (
@@ -23,12 +23,12 @@ MUTANTS = (
     Mutant(
         name="stops-with-one-worker-too-many",
         breaks="Stops the job where exactly its minimum remains.",
-        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed and len(left) <= spec.min_workers:"),),
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed and left <= spec.min_workers:"),),
     ),
     Mutant(
         name="stops-with-one-worker-too-few",
         breaks="Goes on where one worker less than the minimum remains.",
-        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed and len(left) < spec.min_workers - 1:"),),
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed and left < spec.min_workers - 1:"),),
     ),
     Mutant(
         name="never-stops",

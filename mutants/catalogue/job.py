@@ -77,8 +77,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _DISCOVER,
-                "return lambda name: name not in excluded and (granted is None or name in granted)",
-                "return lambda name: granted is None or name in granted",
+                '        if name in excluded:\n            return "excluded, as it will be reclaimed"\n',
+                "",
             ),
         ),
     ),
@@ -115,8 +115,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _RECONCILE,
-                "    wanted = order.verb is Verb.RUN and order.run <= now_so.run\n",
-                "    wanted = order.verb is not Verb.END\n",
+                "    return order is not None and order.verb is Verb.RUN and order.run <= now_so.run\n",
+                "    return order is not None and order.verb is not Verb.END\n",
             ),
         ),
     ),

@@ -102,8 +102,8 @@ MUTANTS = (
             ),
             Edit(
                 "supervisor/decide/live.py",
-                "    if s.doomed and len(left) < spec.min_workers:\n",
-                "    if s.doomed and len(left) < spec.min_workers and before.phase is not Phase.RESUMING:\n",
+                "    if s.doomed and left < spec.min_workers:\n",
+                "    if s.doomed and left < spec.min_workers and s.previous.phase is not Phase.RESUMING:\n",
             ),
             Edit(
                 _FACTS,
