@@ -30,7 +30,7 @@ from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.jobs.kinds import Kinds
 from supervisor.jobs.standalone import StandaloneJobs
 from supervisor.leadership.interface import Leadership, Unopposed
-from supervisor.presence import Agents
+from supervisor.presence import SILENCE_SECONDS, Agents
 from supervisor.record.groups import Groups
 from supervisor.record.journal import Journal, Listener
 from supervisor.record.look import Lookout
@@ -220,7 +220,8 @@ class Supervisor:
         except StoreUnavailableError as error:
             _log.warning("store.not_pruned", why=str(error))
         jobs = self._store.snapshot().jobs
-        self._agents.forget(before)
+        # No later than the notice that explains the silence of a node that was reclaimed.
+        self._agents.forget(before + SILENCE_SECONDS)
         self._pod_reports.forget_others(self._agents.all())
         self._launchers.forget_others(jobs)
         self._processes.forget_others(jobs)

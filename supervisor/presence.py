@@ -1,10 +1,11 @@
 """Which agents are connected and what their sources say: known from the streams alone, said again in every hello."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from supervisor.domain.ids import Host, Source
+from supervisor.domain.notice import API_SOURCES, NoticeState, ReclaimNotice, SubjectKind
 
 
 class SourceState(StrEnum):
@@ -18,6 +19,9 @@ class SourceState(StrEnum):
     NOTICED = "noticed"
     NOT_SPOT = "not_spot"
 
+
+SILENCE_SECONDS = 60.0
+"""An agent's silence is noticed after three heartbeats, which may be later than the end of its node is known."""
 
 _NONE_ANNOUNCED = frozenset({SourceState.CLEAR, SourceState.NOT_SPOT})
 
@@ -45,6 +49,30 @@ class AgentView:
     def denies(self) -> bool:
         """Clear, and at least one source was asked for that."""
         return self.clear and SourceState.CLEAR in self.sources.values()
+
+
+def reclaimed(
+    notices: Iterable[ReclaimNotice], agents: Mapping[Host, AgentView], silent_since: Callable[[Host], float | None]
+) -> frozenset[Host]:
+    """The nodes whose agents are silent because their machines are gone, as a notice on each has ended.
+
+    Of other silent agents nothing is known. A machine that spoke under the name of one that is gone, and fell silent
+    later, is one of those.
+    """
+    ended = [notice for notice in notices if notice.state is NoticeState.GONE]
+    return frozenset(Host(notice.subject.name) for notice in ended if _explains(notice, agents, silent_since))
+
+
+def _explains(
+    notice: ReclaimNotice, agents: Mapping[Host, AgentView], silent_since: Callable[[Host], float | None]
+) -> bool:
+    node = Host(notice.subject.name)
+    agent, since = agents.get(node), silent_since(node)
+    if agent is None or since is None or notice.ended_at is None or notice.subject.kind is not SubjectKind.NODE:
+        return False
+    # The API server's notices are about the node's object, whose uid is no machine's.
+    same_machine = notice.source in API_SOURCES or notice.subject.uid == agent.uid
+    return same_machine and since <= notice.ended_at + SILENCE_SECONDS
 
 
 class Agents:

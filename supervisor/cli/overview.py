@@ -1,6 +1,6 @@
 """`status`: all jobs, what will be gone, and the agents, as a table."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from supervisor.cli.text import duration, table
 from supervisor.cli.view import Job, Notice, View
@@ -50,12 +50,18 @@ def _notice(notice: Notice, view: View) -> tuple[str, ...]:
 def _agents(view: View) -> Iterator[str]:
     if view.agents is None:
         return
-    silent = sorted(agent.node for agent in view.agents if not agent.connected)
-    more = f" and {len(silent) - _MOST_NAMES} more" if len(silent) > _MOST_NAMES else ""
-    unknown = f"; unknown: {', '.join(silent[:_MOST_NAMES])}{more}" if silent else ""
-    connected = len(view.agents) - len(silent)
-    yield f"{connected} {'agent is' if connected == 1 else 'agents are'} connected{unknown}."
+    connected = sum(agent.connected for agent in view.agents)
+    unknown = sorted(agent.node for agent in view.agents if not agent.connected and not agent.reclaimed)
+    reclaimed = sorted(agent.node for agent in view.agents if agent.reclaimed)
+    silent = "".join(
+        f"; {what}: {_names(names)}" for what, names in (("unknown", unknown), ("reclaimed", reclaimed)) if names
+    )
+    yield f"{connected} {'agent is' if connected == 1 else 'agents are'} connected{silent}."
     sharing = sorted(agent.node for agent in view.agents if agent.same_uid)
     if sharing:
-        more = f" and {len(sharing) - _MOST_NAMES} more" if len(sharing) > _MOST_NAMES else ""
-        yield f"These nodes share a machine uid with another node: {', '.join(sharing[:_MOST_NAMES])}{more}."
+        yield f"These nodes share a machine uid with another node: {_names(sharing)}."
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"

@@ -95,10 +95,14 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """One node's agent; `same_uid` are other nodes whose agents say the uid of this one's machine."""
+    """One node's agent; `reclaimed`: it is silent, as its node is gone.
+
+    `same_uid` are other nodes whose agents say the uid of this one's machine.
+    """
 
     node: str
     connected: bool
+    reclaimed: bool = False
     same_uid: list[str] = []
 
 

@@ -124,13 +124,14 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOnNode:
-    """One node's agent; `silent_seconds` is None while it is connected.
+    """One node's agent; `silent_seconds` is None while it is connected. `reclaimed`: silent, as its node is gone.
 
     `same_uid` are the other nodes whose agents say that their machine has the uid of this one's.
     """
 
     node: Host
     connected: bool
+    reclaimed: bool
     silent_seconds: float | None
     same_uid: list[Host]
     sources: list[SourceView]
@@ -142,7 +143,8 @@ class GroupView:
     """One decision that newly excluded hosts or stopped a job, and what became of it.
 
     `decided_after_seconds`: from the first of its notices; None where none made it. `margin_seconds`: what was left
-    until the first of its hosts would be gone when rank 0 had answered; below 0 is too late. `suspended_seconds` counts
+    until the first of its hosts would be gone when rank 0 had answered; below 0 is too late, and `late` is true then,
+    as it is where the job was suspended after that instant without an answer. `suspended_seconds` counts
     while `suspended`, and stays afterwards. `step` is what rank 0 had saved; `steps_lost` what
     the next run has to do again at least, None where nobody says it.
     """
@@ -159,19 +161,24 @@ class GroupView:
     step: int | None
     steps_lost: int | None
     margin_seconds: float | None
+    late: bool
     suspended: bool
     suspended_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverageView:
-    """Who would not be reached by a reclaim: of all workers of running jobs, and of the agents."""
+    """Who would not be reached by a reclaim: of all workers of running jobs, and of the agents.
+
+    `agents_reclaimed` are silent because their nodes are gone; why those of `agents_unknown` are is not known.
+    """
 
     workers: int
     without_agent: int
     without_stream: int
     agents_connected: int
     agents_unknown: int
+    agents_reclaimed: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.domain.placement import Placement
-from supervisor.presence import AgentView
+from supervisor.presence import AgentView, reclaimed
 from supervisor.record.groups import Group
 from supervisor.record.values import (
     AcknowledgementView,
@@ -73,6 +73,7 @@ def view(seen: Seen) -> View:
     """What is shown of it."""
     jobs = [_job(each, seen) for each in seen.jobs]
     subjects = _subjects(seen.jobs)
+    gone = reclaimed(seen.notices, seen.agents, seen.silent.get)
     return View(
         now=seen.now,
         leader=seen.leader,
@@ -80,8 +81,8 @@ def view(seen: Seen) -> View:
         notices=[_notice(notice, subjects, seen) for notice in seen.notices],
         unconfirmed=[_notice(notice, subjects, seen) for notice in seen.unconfirmed],
         groups=[_group(group, seen.now) for group in seen.groups],
-        coverage=_coverage(jobs, seen.agents.values()),
-        agents=[_agent(agent, seen) for agent in seen.agents.values()],
+        coverage=_coverage(jobs, seen.agents.values(), gone),
+        agents=[_agent(agent, seen, gone) for agent in seen.agents.values()],
         refused=[RefusedView(wire, code, count) for (wire, code), count in sorted(seen.refused.items())],
     )
 
@@ -202,12 +203,18 @@ def _group(group: Group, now: float) -> GroupView:
         step=None if answer is None else answer.step,
         steps_lost=group.steps_lost,
         margin_seconds=None if answer is None or group.deadline is None else group.deadline - answer.at,
+        late=_is_late(group),
         suspended=group.suspended_at is not None and not group.closed,
         suspended_seconds=None if group.suspended_at is None else max(0.0, until - group.suspended_at),
     )
 
 
-def _coverage(jobs: Iterable[JobView], agents: Collection[AgentView]) -> CoverageView:
+def _is_late(group: Group) -> bool:
+    answered = group.suspended_at if group.acknowledgement is None else group.acknowledgement.at
+    return answered is not None and group.deadline is not None and answered >= group.deadline
+
+
+def _coverage(jobs: Iterable[JobView], agents: Collection[AgentView], gone: Collection[Host]) -> CoverageView:
     workers = [host for job in jobs for host in job.host_states if host.worker]
     connected = sum(agent.connected for agent in agents)
     return CoverageView(
@@ -215,14 +222,16 @@ def _coverage(jobs: Iterable[JobView], agents: Collection[AgentView]) -> Coverag
         without_agent=sum(not host.agent for host in workers),
         without_stream=sum(not host.stream for host in workers),
         agents_connected=connected,
-        agents_unknown=len(agents) - connected,
+        agents_unknown=len(agents) - connected - len(gone),
+        agents_reclaimed=len(gone),
     )
 
 
-def _agent(agent: AgentView, seen: Seen) -> AgentOnNode:
+def _agent(agent: AgentView, seen: Seen, gone: Collection[Host]) -> AgentOnNode:
     return AgentOnNode(
         node=agent.node,
         connected=agent.connected,
+        reclaimed=agent.node in gone,
         silent_seconds=_ago(seen.silent.get(agent.node), seen.now),
         same_uid=list(seen.sharing.get(agent.node, ())),
         sources=[SourceView(source, state) for source, state in agent.sources.items()],

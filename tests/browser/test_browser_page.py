@@ -79,6 +79,24 @@ async def test_a_phone_shows_all_of_it_without_scrolling_sideways(
     assert "Why" in await page.evaluate(label)
 
 
+@pytest.mark.parametrize("phone", [PHONE, SMALL_PHONE], ids=["phone", "small phone"])
+async def test_a_phone_shows_captions_in_lines(browser: Browser, served: Served, phone: dict[str, Any]) -> None:
+    """While workers are not covered and something was refused: a caption is as wide as its table."""
+    await served.peers.agents(["n1", "n2"])
+    await served.peers.running("small", ["n1", "n2"])
+    await served.peers.post("/v1/launchers/stream", "forged", {})
+    page = await signed_in(browser, served, **phone)
+    for text in ("Workers that a reclaim would not reach in time", "Refused since it began"):
+        caption = page.get_by_text(text)
+        await expect(caption).to_be_visible()
+        width, height, line = await caption.evaluate(
+            "caption => [caption.offsetWidth / caption.parentElement.offsetWidth, caption.offsetHeight,"
+            " parseFloat(getComputedStyle(caption).lineHeight)]"
+        )
+        assert width > 0.9
+        assert height < 3 * line
+
+
 async def test_it_is_light_or_dark_as_the_system_is(browser: Browser, served: Served) -> None:
     """Without asking."""
     grounds = []

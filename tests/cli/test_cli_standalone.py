@@ -40,7 +40,7 @@ async def test_status_for_programs(served: Served, tmp_path: Path) -> None:
     assert said.out.count("\n") == 1
     (job,) = said.json["jobs"]
     assert (job["job"], job["phase"], job["workers"]) == ("resnet", "Running", ["n1"])
-    assert said.json["agents"] == [{"node": "n1", "connected": True, "same_uid": []}]
+    assert said.json["agents"] == [{"node": "n1", "connected": True, "reclaimed": False, "same_uid": []}]
 
 
 async def test_status_goes_on_watching_until_it_is_interrupted(tmp_path: Path, served: Served) -> None:

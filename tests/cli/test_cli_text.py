@@ -94,6 +94,17 @@ def test_what_is_not_stored_yet_is_listed_and_says_so() -> None:
     assert all("(not stored yet)" in row for row in rows)
 
 
+def test_agents_of_nodes_that_were_reclaimed_are_not_unknown() -> None:
+    """They are named apart; all others that are silent are unknown."""
+    agents = [
+        Agent(node="n1", connected=True),
+        Agent(node="n2", connected=False),
+        Agent(node="n3", connected=False, reclaimed=True),
+    ]
+    assert overview(_view(agents=agents))[-1] == "1 agent is connected; unknown: n2; reclaimed: n3."
+    assert overview(_view(agents=agents[:1]))[-1] == "1 agent is connected."
+
+
 def test_a_job_is_found_by_what_people_call_it() -> None:
     """The whole name wins; a name alone may be several jobs."""
     jobs = [_job("ns/trainingjob.j"), _job("other/trainingjob.j"), _job("j"), _job("k")]

@@ -9,8 +9,8 @@ from supervisor.domain.notice import SIMULATED
 from supervisor.record.groups import Outcome
 from supervisor.record.page.contents import MOST_ROWS, contents
 from supervisor.record.page.rendering import Renderer
-from supervisor.record.page.words import checkpoint, countdown, names, span
-from supervisor.record.values import GroupView, LeaderView, View
+from supervisor.record.page.words import checkpoint, countdown, names, span, why
+from supervisor.record.values import GroupView, LeaderView, ProspectView, View
 from supervisor.record.view import JobSeen, Seen, view
 from tests.decide.decide_builders import POLICY, T0, first, hosts, notice, noticed, running_job
 
@@ -87,6 +87,7 @@ GROUP = GroupView(
     step=41,
     steps_lost=None,
     margin_seconds=12.5,
+    late=False,
     suspended=False,
     suspended_seconds=None,
 )
@@ -131,11 +132,64 @@ def test_jobs_in_trouble_are_first() -> None:
 
 def test_the_sentence_counts_what_people_look_for() -> None:
     """And holds no number that changes with the time alone."""
-    assert contents(shown(1)).summary == "1 reclaim under way, 1 job Running, 6 workers are not covered."
+    assert contents(shown(1)).summary == "6 workers are not covered. 1 reclaim under way, 1 job Running."
     later = view(replace(seen(1), now=T0 + 7))
     assert contents(later).summary == contents(shown(1)).summary
     empty = contents(shown(jobs=0))
     assert (empty.summary, empty.trouble) == ("Nothing is being reclaimed, every worker is covered.", False)
+
+
+def covered(*numbers: int) -> View:
+    """One job, all of whose workers would be reached, with notices on some."""
+    now = shown(*numbers)
+    job = now.jobs[0]
+    return replace(now, jobs=[replace(job, host_states=[replace(host, agent=True) for host in job.host_states])])
+
+
+def test_only_real_trouble_is_red() -> None:
+    """A reclaim that everybody hears of, a drill and a job that waits are what spot capacity is like."""
+    usual = covered(1)
+    suspended = replace(usual, jobs=[replace(usual.jobs[0], phase=Phase.SUSPENDED)])
+    saved = replace(suspended, groups=[replace(GROUP, suspended=True)])
+    for fine in (usual, suspended, saved, replace(saved, groups=[replace(GROUP, late=True)])):
+        assert not contents(fine).trouble
+        assert contents(fine).summary.startswith("1 reclaim under way, 1 job ")
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (shown(), "6 workers are not covered. Nothing is being reclaimed, 1 job Running."),
+        (
+            replace(covered(), leader=LeaderView(name="pod-0", acts=False, serving_seconds=1.0)),
+            "No supervisor is certain to lead. Nothing is being reclaimed, 1 job Running, every worker is covered.",
+        ),
+        (
+            replace(covered(), unconfirmed=shown(1).notices),
+            "1 notice cannot be stored. 1 reclaim under way, 1 job Running, every worker is covered.",
+        ),
+        (
+            replace(covered(), groups=[replace(GROUP, late=True, suspended=True)]),
+            "1 job was not saved in time. Nothing is being reclaimed, 1 job Running, every worker is covered.",
+        ),
+        (
+            replace(covered(), jobs=[replace(covered().jobs[0], phase=Phase.STOPPING, seconds_left=0.0)]),
+            "1 job was not saved in time. Nothing is being reclaimed, 1 job Stopping, every worker is covered.",
+        ),
+    ],
+)
+def test_real_trouble_is_said_first_and_is_red(bad: View, said: str) -> None:
+    """Each kind of it."""
+    assert (contents(bad).trouble, contents(bad).summary) == (True, said)
+
+
+def test_a_suspended_job_says_what_it_waits_for() -> None:
+    """Beside why it was stopped."""
+    job = replace(
+        shown().jobs[0], phase=Phase.SUSPENDED, reason="Stopped.", prospects=[ProspectView("it resumes", None)]
+    )
+    assert why(job) == "Stopped. Next: it resumes."
+    assert why(replace(job, phase=Phase.RUNNING)) == "Stopped."
 
 
 def test_a_drill_is_marked() -> None:

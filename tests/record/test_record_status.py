@@ -65,6 +65,7 @@ async def test_a_worker_that_nobody_looks_after_is_counted(served: Served) -> No
         "without_stream": 2,
         "agents_connected": 2,
         "agents_unknown": 1,
+        "agents_reclaimed": 0,
     }
 
 

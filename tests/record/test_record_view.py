@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from supervisor.domain.ids import Host
+from supervisor.domain.ids import Host, Source
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.domain.placement import Placement
@@ -189,3 +189,57 @@ def test_what_was_refused_is_sorted() -> None:
         (Wire.GRPC, Code.BAD_TOKEN, 1),
         (Wire.HTTP, Code.MALFORMED, 2),
     ]
+
+
+def ended(number: int, state: NoticeState) -> ReclaimNotice:
+    """A notice that ended a while ago."""
+    return replace(notice(number, state=state), ended_at=NOW - 50)
+
+
+def test_an_agent_whose_node_is_gone_is_not_unknown() -> None:
+    """By a notice on its machine that has ended so; silence that it does not explain stays unknown."""
+    around = {host: replace(agent, connected=False) for host, agent in agents(1, 2, 3, 4, 5, 6).items()}
+    around = {host: replace(agent, uid=host.replace("n", "uid-")) for host, agent in around.items()}
+    gone = [ended(number, NoticeState.GONE) for number in (1, 2, 3, 6)]
+    withdrawn = ended(4, NoticeState.WITHDRAWN)
+    of_a_node = replace(gone[3], source=Source("node-condition"), subject=replace(gone[3].subject, uid="object"))
+    earlier = replace(gone[1], subject=replace(gone[1].subject, uid="another machine"))
+    silent = {Host(f"n{number}"): NOW - 55.0 for number in range(1, 7)} | {Host("n3"): NOW + 20.0}
+    shown = seen(notices=(gone[0], earlier, gone[2], withdrawn, of_a_node), agents=around, silent=silent)
+    assert [agent.node for agent in shown.agents if agent.reclaimed] == ["n1", "n6"]
+    assert (shown.coverage.agents_unknown, shown.coverage.agents_reclaimed) == (4, 2)
+
+
+def test_a_connected_agent_is_never_taken_for_one_of_a_node_that_is_gone() -> None:
+    """Its machine is another one by now, or the notice was wrong."""
+    gone = ended(1, NoticeState.GONE)
+    around = {Host("n1"): replace(agents(1)[Host("n1")], uid="uid-1")}
+    shown = seen(notices=(gone,), agents=around)
+    assert (shown.coverage.agents_connected, shown.coverage.agents_unknown) == (1, 0)
+    assert not shown.agents[0].reclaimed
+
+
+def test_a_stop_is_late_if_it_was_answered_after_the_end_or_never() -> None:
+    """Where no time is known, nothing is."""
+    group = Group(
+        job=running_job().name,
+        uid="uid",
+        outcome=Outcome.STOPPED,
+        at=NOW,
+        run=1,
+        generation=1,
+        reason="",
+        sources=(),
+        subjects=(),
+        noticed_at=None,
+        deadline=NOW + 10,
+    )
+    answer = Acknowledgement(run=1, generation=1, kind=AcknowledgementKind.SAVED, step=1, at=NOW + 5)
+    groups = (
+        group,
+        replace(group, acknowledgement=answer, suspended_at=NOW + 11),
+        replace(group, acknowledgement=replace(answer, at=NOW + 12), suspended_at=NOW + 12),
+        replace(group, suspended_at=NOW + 12),
+        replace(group, suspended_at=NOW + 12, deadline=None),
+    )
+    assert [each.late for each in seen(groups=groups).groups] == [False, False, True, True, False]

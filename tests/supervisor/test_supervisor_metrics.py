@@ -21,6 +21,7 @@ from servicekit.metrics import harmless
 from supervisor.domain.directive import Directive
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
+from supervisor.domain.notice import NoticeState
 from supervisor.record.measures import Unmeasured
 from supervisor.record.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
@@ -158,6 +159,20 @@ async def test_who_is_there_is_looked_up(scene: tuple[Served, Scrape]) -> None:
     assert found.value("uncovered_workers", missing="agent") == 1
     assert found.value("refused_total", wire="http", code="bad_token") == 1
     assert (found.value("build_info", version="1.2.3"), found.value("leader")) == (1, 1)
+
+
+async def test_an_agent_of_a_node_that_was_reclaimed_is_not_unknown(scene: tuple[Served, Scrape]) -> None:
+    """Its silence is explained by the notice on its machine; another's is not."""
+    served, ask = scene
+    agents = await served.peers.agents(["n1", "n2"])
+    await agents["n1"].notices("n1", left=0.2)
+    for name, agent in agents.items():
+        agent.call.cancel()
+        await served.agent_is(name, connected=False)
+    await until(lambda: served.notices()["n1"].state is NoticeState.GONE)
+    found = await ask()
+    states = [found.value("agents", state=state) for state in ("connected", "unknown", "reclaimed")]
+    assert states == [0, 1, 1]
 
 
 async def test_a_report_that_comes_to_nothing_is_counted(scene: tuple[Served, Scrape]) -> None:

@@ -11,7 +11,7 @@ from supervisor.decide.stopping import answers
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
-from supervisor.presence import AgentView, SourceState
+from supervisor.presence import AgentView, SourceState, reclaimed
 from supervisor.record.measures import Sight
 from supervisor.record.metrics.jobs import breaks
 from supervisor.store.interface import Snapshot
@@ -31,7 +31,7 @@ class Present(Collector):
         """All of it."""
         snapshot = self._sight.snapshot()
         yield from self._notices(snapshot)
-        yield from self._agents()
+        yield from self._agents(snapshot)
         yield from self._streams()
         yield from self._jobs(snapshot.jobs.values())
         yield from self._coverage(snapshot.jobs.values())
@@ -49,16 +49,19 @@ class Present(Collector):
         waiting = len(self._sight.unconfirmed.all())
         yield _one("unconfirmed_notices", "Notices that wait to be made durable.", waiting)
 
-    def _agents(self) -> Iterator[Metric]:
-        agents = self._sight.agents.all().values()
-        states = {("connected",): 0, ("unknown",): 0}
-        states |= Counter(("connected" if agent.connected else "unknown",) for agent in agents)
-        yield _gauge("agents", "Nodes by whether their agent has a stream.", ("state",), states.items())
+    def _agents(self, snapshot: Snapshot) -> Iterator[Metric]:
+        known = self._sight.agents.all()
+        agents = known.values()
+        connected = sum(agent.connected for agent in agents)
+        gone = len(reclaimed(snapshot.notices.values(), known, self._sight.agents.silent_since))
+        states = {"connected": connected, "unknown": len(agents) - connected - gone, "reclaimed": gone}
+        meaning = "Nodes by whether their agent has a stream; reclaimed: it has none, as the node is gone."
+        yield _gauge("agents", meaning, ("state",), [((state,), count) for state, count in states.items()])
         sharing = len(self._sight.agents.sharing())
         yield _one("agents_sharing_uid", "Connected agents whose machine's uid another one says, too.", sharing)
         counts = Counter(self._of_sources(agents))
-        known = {source for source, _ in counts}
-        complete = {(source, state): counts[source, state] for source in known for state in SourceState}
+        sources = {source for source, _ in counts}
+        complete = {(source, state): counts[source, state] for source in sources for state in SourceState}
         yield _gauge("agent_sources", "Sources of agents by their last answer.", ("source", "state"), complete.items())
 
     def _of_sources(self, agents: Iterable[AgentView]) -> Iterator[tuple[str, str]]:

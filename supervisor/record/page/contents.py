@@ -57,9 +57,10 @@ class Contents:
 def contents(view: View) -> Contents:
     """What to show of it."""
     reclaims, jobs, uncovered = _reclaims(view), sorted(view.jobs, key=_order), list(_uncovered(view.jobs))
+    troubles, usual = list(_troubles(view, len(uncovered))), _usual(view, len(reclaims), len(uncovered))
     return Contents(
-        summary=summary(view, len(reclaims), len(uncovered)),
-        trouble=bool(reclaims or uncovered) or any(job.phase in _PRESSING for job in jobs),
+        summary=". ".join(each[:1].upper() + each[1:] for each in (*troubles, usual)) + ".",
+        trouble=bool(troubles),
         reclaims=reclaims[:MOST_ROWS],
         more_reclaims=max(0, len(reclaims) - MOST_ROWS),
         jobs=jobs[:MOST_ROWS],
@@ -69,16 +70,35 @@ def contents(view: View) -> Contents:
     )
 
 
-def summary(view: View, reclaims: int, uncovered: int) -> str:
-    """One sentence or two, without a number that changes with the time alone: it is read aloud when it changes."""
-    parts = [_count(reclaims, "reclaim under way", "reclaims under way") if reclaims else "Nothing is being reclaimed"]
+def _troubles(view: View, uncovered: int) -> Iterator[str]:
+    """What somebody has to look at, in sentences without a full stop; a reclaim that is covered is none of it."""
+    if not view.leader.acts:
+        yield "no supervisor is certain to lead"
+    if view.unconfirmed:
+        yield f"{_count(len(view.unconfirmed), 'notice', 'notices')} cannot be stored"
+    late = len(
+        {job.job for job in view.jobs if _is_late(job)}
+        | {group.job for group in view.groups if group.late and group.suspended}
+    )
+    if late:
+        yield f"{_count(late, 'job was', 'jobs were')} not saved in time"
+    if uncovered:
+        yield f"{_count(uncovered, 'worker is', 'workers are')} not covered"
+
+
+def _is_late(job: JobView) -> bool:
+    """A host of it is gone, and it has not saved what it was told to."""
+    return job.phase is Phase.STOPPING and job.seconds_left == 0
+
+
+def _usual(view: View, reclaims: int, uncovered: int) -> str:
+    """Without a number that changes with the time alone: it is read aloud when it changes."""
+    parts = [_count(reclaims, "reclaim under way", "reclaims under way") if reclaims else "nothing is being reclaimed"]
     for phase in (*_PRESSING, Phase.RUNNING):
         jobs = sum(job.phase is phase for job in view.jobs)
         if jobs:
             parts.append(f"{_count(jobs, 'job', 'jobs')} {phase}")
-    missing = f"{_count(uncovered, 'worker is', 'workers are')} not covered"
-    parts.append(missing if uncovered else "every worker is covered")
-    return ", ".join(parts) + "."
+    return ", ".join(parts if uncovered else [*parts, "every worker is covered"])
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -45,6 +45,7 @@ class Renderer:
             workers=words.workers,
             checkpoint=words.checkpoint,
             text=words.text,
+            why=words.why,
         )
         self._templates.globals["assets"] = {asset.name: asset.address for asset in self.assets.values()}
 

@@ -57,6 +57,13 @@ def tone(phase: Phase) -> str:
     return _TONES.get(phase, "soft")
 
 
+def why(job: JobView) -> str:
+    """The reason of its phase; of a suspended job that says why it was stopped, and what it waits for comes after."""
+    if job.phase is not Phase.SUSPENDED or not job.prospects:
+        return job.reason
+    return f"{job.reason} Next: {job.prospects[0].what}."
+
+
 def workers(job: JobView) -> str:
     """How many it has, and how many it asks for."""
     return f"{len(job.workers)} of {job.requested_workers} (least {job.min_workers})"
