@@ -21,15 +21,25 @@ def _now() -> Section:
         "Now",
         (
             number(
-                Says("Leaders", "Supervisors that lead: one, always."),
-                Query("sum(job_supervisor_leader)", ""),
+                Says("Leaders", "Supervisors that lead, of each installation: one, always."),
+                Query("sum by (cluster, namespace, job) (job_supervisor_leader)", "{{cluster}} {{namespace}} {{job}}"),
+                good_from=1,
                 bad_from=2,
             ),
             number(Says("Agents", "Connected now."), Query('sum(job_supervisor_agents{state="connected"})', "")),
             number(
-                Says("Agents unknown", "Nodes that were known, and whose agent is silent."),
-                Query('sum(job_supervisor_agents{state="unknown"})', ""),
-                bad_from=1,
+                Says(
+                    "Agents unknown",
+                    "Of the nodes that are not known to be reclaimed, those whose agent is silent. Nodes that were "
+                    "removed without a notice count for a day.",
+                    "percentunit",
+                ),
+                Query(
+                    'sum(job_supervisor_agents{state="unknown"}) '
+                    '/ (sum(job_supervisor_agents{state=~"connected|unknown"}) > 0)',
+                    "",
+                ),
+                bad_from=0.5,
             ),
             number(Says("Workers", "Hosts of running jobs."), Query("sum(job_supervisor_workers)", "")),
             number(
@@ -73,20 +83,20 @@ def _agents() -> Section:
         "Node agents",
         (
             lines(
-                Says("Age of answers", "Since the last usable answer of a source: the worst node, and 99 of 100.", "s"),
-                Query("max by (source) (node_agent_poll_age_seconds)", "worst, {{source}}"),
-                Query("quantile by (source) (0.99, node_agent_poll_age_seconds)", "99 of 100, {{source}}"),
+                Says("Age of answers", "Since the last usable answer of a source: the longest, and p99.", "s"),
+                Query("max by (source) (node_agent_poll_age_seconds)", "max, {{source}}"),
+                Query("quantile by (source) (0.99, node_agent_poll_age_seconds)", "p99, {{source}}"),
             ),
             lines(
                 Says("Answers", "By what they say, a second.", "ops"),
                 Query(rate("node_agent_polls_total", ["source", "result"]), "{{source}} {{result}}"),
             ),
             lines(
-                Says("Time of a poll, 99 of 100", "Until the metadata service has answered.", "s"),
+                Says("Time of a poll, p99", "Until the metadata service has answered.", "s"),
                 Query(rate_quantile(0.99, "node_agent_poll_seconds", ["source"]), "{{source}}"),
             ),
             lines(
-                Says("Report to acknowledgement, 99 of 100", "Until what an agent reports is durable.", "s"),
+                Says("Report to acknowledgement, p99", "Until what an agent reports is durable.", "s"),
                 Query(rate_quantile(0.99, "node_agent_acknowledgement_seconds"), "all"),
             ),
             lines(
@@ -121,7 +131,7 @@ def _supervisor() -> Section:
                 ),
             ),
             lines(
-                Says("Store, 99 of 100", "Until a change is durable, by operation.", "s"),
+                Says("Store, p99", "Until a change is durable, by operation.", "s"),
                 Query(rate_quantile(0.99, "job_supervisor_store_seconds", ["operation"]), "{{operation}}"),
             ),
             lines(
@@ -146,7 +156,7 @@ def _on_a_cluster() -> Section:
         "On a cluster",
         (
             lines(
-                Says("Webhook, 99 of 100", "Until a new pod has its answer.", "s"),
+                Says("Webhook, p99", "Until a new pod has its answer.", "s"),
                 Query(rate_quantile(0.99, "job_supervisor_webhook_seconds"), "all"),
             ),
             bars(

@@ -74,14 +74,14 @@ def _checkpoints() -> Section:
         (
             lines(
                 Says("Time for a checkpoint", "From the decision to stop until rank 0 has acknowledged it.", "s"),
-                Query(each_quantile(0.5, _CHECKPOINT), "half"),
-                Query(each_quantile(0.99, _CHECKPOINT), "99 of 100"),
+                Query(each_quantile(0.5, _CHECKPOINT), "p50"),
+                Query(each_quantile(0.99, _CHECKPOINT), "p99"),
                 exemplars=True,
             ),
             lines(
                 Says("Margin", "Left until the deadline when it was acknowledged; 0 is too late.", "s"),
-                Query(each_quantile(0.5, _MARGIN), "half have at least"),
-                Query(each_quantile(0.05, _MARGIN), "19 of 20 have at least"),
+                Query(each_quantile(0.5, _MARGIN), "p50"),
+                Query(each_quantile(0.05, _MARGIN), "p5"),
                 exemplars=True,
             ),
             lines(
@@ -106,8 +106,8 @@ def _suspensions() -> Section:
         (
             lines(
                 Says("How long they lasted", "From the suspension until the job trains again.", "s"),
-                Query(each_quantile(0.5, _SUSPENDED), "half"),
-                Query(each_quantile(0.9, _SUSPENDED), "nine of ten"),
+                Query(each_quantile(0.5, _SUSPENDED), "p50"),
+                Query(each_quantile(0.9, _SUSPENDED), "p90"),
             ),
             lines(
                 Says("Given back", "GPUs and workers that suspended jobs would have held."),

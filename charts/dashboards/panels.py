@@ -38,9 +38,14 @@ class Says:
     unit: str = "none"
 
 
-def number(says: Says, query: Query, *, width: int = 4, bad_from: float | None = None) -> stat.Panel:
-    """One number, of the whole time that is shown or of now; red from `bad_from` on."""
-    steps = [model.Threshold(value=None, color="green" if bad_from is not None else "blue")]
+def number(
+    says: Says, query: Query, *, width: int = 4, good_from: float | None = None, bad_from: float | None = None
+) -> stat.Panel:
+    """One number, of the whole time that is shown or of now; red below `good_from`, and from `bad_from` on."""
+    usual = "blue" if bad_from is None else "green"
+    steps = [model.Threshold(value=None, color=usual if good_from is None else "red")]
+    if good_from is not None:
+        steps.append(model.Threshold(value=good_from, color=usual))
     if bad_from is not None:
         steps.append(model.Threshold(value=bad_from, color="red"))
     panel = stat.Panel().title(says.title).description(says.means).unit(says.unit).datasource(SOURCE)

@@ -69,11 +69,11 @@ def _timeline() -> Section:
             lines(
                 Says(
                     "Lead time",
-                    "From a notice's receipt to its deadline: half, and nine of ten, have at least so much.",
+                    "From a notice's receipt to its deadline: the median, and what nine of ten have at least.",
                     "s",
                 ),
-                Query(each_quantile(0.5, _LEAD, ["source"]), "half, {{source}}"),
-                Query(each_quantile(0.1, _LEAD, ["source"]), "nine of ten, {{source}}"),
+                Query(each_quantile(0.5, _LEAD, ["source"]), "p50, {{source}}"),
+                Query(each_quantile(0.1, _LEAD, ["source"]), "p10, {{source}}"),
             ),
             bars(
                 Says(
@@ -100,12 +100,12 @@ def _decided() -> Section:
                 Query(each("job_supervisor_exclusions_total"), "newly"),
             ),
             lines(
-                Says("Notice to decision, 99 of 100", "A shrink waits for the rest of its group.", "s"),
+                Says("Notice to decision, p99", "A shrink waits for the rest of its group.", "s"),
                 Query(each_quantile(0.99, "job_supervisor_notice_to_decision_seconds", ["decision"]), "{{decision}}"),
                 exemplars=True,
             ),
             lines(
-                Says("Notice to directive, 99 of 100", "Until a training process's stream has it.", "s"),
+                Says("Notice to directive, p99", "Until a training process's stream has it.", "s"),
                 Query(
                     each_quantile(0.99, "job_supervisor_notice_to_directive_seconds", ["directive"]), "{{directive}}"
                 ),

@@ -103,6 +103,17 @@ def test_the_rules_are_those_of_the_files_with_runbooks_where_they_can_be_read(h
     assert given == plain
 
 
+def test_a_path_that_leads_nowhere_is_not_called_a_link(helm: Helm) -> None:
+    """Without a place where runbooks can be read, an alert names the page of this repository."""
+    values = {"metrics": {**_EVERYTHING["metrics"], "rules": {"enabled": True}}}
+    rules = _rules([one(helm.render(values), "PrometheusRule")["spec"]])
+    annotated = {name: rule["annotations"] for name, rule in rules.items() if "annotations" in rule}
+    assert annotated
+    for name, annotations in annotated.items():
+        assert annotations["runbook"] == f"docs/runbooks/{name}.md"
+        assert "runbook_url" not in annotations
+
+
 def test_dashboards_are_where_and_as_a_sidecar_looks_for_them(helm: Helm) -> None:
     """Each as it is imported by hand; without other values in the release's namespace, under the usual label."""
     maps = _dashboards(helm.render(_EVERYTHING))

@@ -1,6 +1,7 @@
 """The dashboards are what Grafana publishes that dashboards are."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,6 +50,23 @@ def test_every_panel_says_what_it_shows_and_asks_the_source_that_is_chosen(board
     taken = [cell for panel in board["panels"] for cell in _cells(panel["gridPos"])]
     assert len(taken) == len(set(taken))
     assert max(x for x, _ in taken) == 23
+
+
+def test_one_leader_is_green_and_none_or_two_are_red() -> None:
+    """Also where no supervisor is seen at all, which has no value."""
+    (panel,) = [each for each in _panels(_BOARDS["health.json"]) if each["title"] == "Leaders"]
+    steps = [(step["value"], step["color"]) for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
+    assert steps == [(None, "red"), (1, "green"), (2, "red")]
+
+
+@_EVERY
+def test_quantiles_are_called_by_their_usual_names(board: Any) -> None:
+    """By p50, p90 and p99, or as the median."""
+    for panel in _panels(board):
+        for target in panel["targets"]:
+            called = f"{panel['title']} {target['legendFormat']}".replace("median", "p50")
+            quantiles = re.findall(r"(?:histogram_quantile|quantile by \(\w+\) )\((0\.\d+)", target["expr"])
+            assert all(f"p{float(quantile) * 100:g}" in called for quantile in quantiles), called
 
 
 def _panels(board: Any) -> Iterator[Any]:
