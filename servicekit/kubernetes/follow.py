@@ -101,10 +101,13 @@ class Follower(Generic[R]):
     async def once(self) -> None:
         """Lists where that is needed, and follows one watch to its orderly end.
 
+        A watch that follows another one may begin too far back without any fault: where nothing happens and nobody
+        sends bookmarks, as for Events, its version is compacted away, by default after five minutes. It lists again.
+
         Raises:
             ApiError: It ended otherwise: something may have been missed.
         """
-        if not self._synced:
+        if listed := not self._synced:
             await self.list()
         begun = self._clock.monotonic()
         try:
@@ -112,6 +115,11 @@ class Follower(Generic[R]):
             async with aclosing(watch) as news:
                 async for kind, told in news:
                     self._tell(kind, told)
+        except HistoryLostError:
+            if listed:
+                raise
+            self._synced, self._watching, self._lost = False, False, True
+            return
         finally:
             lived = self._clock.monotonic() - begun
             if lived >= _TOO_SHORT:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.collection import Collection, Kind
@@ -266,6 +267,22 @@ async def test_after_anything_but_an_orderly_end_it_lists_again(tmp_path: Path, 
     async with following(tmp_path, *answers) as one:
         await one.until({"b": 9, "c": 10})
         assert one.script.lists == 2
+
+
+@pytest.mark.parametrize("quiet", [True, False], ids=["quiet", "just listed"])
+async def test_a_watch_whose_version_was_compacted_away_is_no_fault(
+    tmp_path: Path,
+    quiet: bool,  # noqa: FBT001 - a case, and the only one
+) -> None:
+    """Events have no bookmarks: a quiet watch of them ends so every few minutes. That of a fresh list does not."""
+    expired = watch(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"}))
+    before = [watch(last=0.6)] if quiet else []
+    answers = [page(7, "a", "b"), *before, expired, page(9, "b"), watch(event("ADDED", thing("c", 10)))]
+    with capture_logs() as logs:
+        async with following(tmp_path, *answers) as one:
+            await one.until({"b": 9, "c": 10})
+    assert one.script.lists == 2
+    assert ("dependency.failing" in [each["event"] for each in logs]) != quiet
 
 
 async def test_a_watch_that_is_never_allowed_is_no_storm(tmp_path: Path) -> None:
