@@ -28,7 +28,8 @@ async def test_the_commands_of_the_install_page_work_as_they_stand(
 ) -> None:
     """One after the other in the page's order, from a cluster that has nothing until it has nothing again.
 
-    Those that protect a job need containers that run: the tests of a real node follow them.
+    Those that protect a job need containers that run: the tests of a real node follow them. Those about Arena have
+    tests of their own.
     """
     desk = page.desk(tmp_path)
     async with client(own_controlplane.cluster) as api:
@@ -36,7 +37,8 @@ async def test_the_commands_of_the_install_page_work_as_they_stand(
         for name in ("a", "b"):
             await nodes.node(name, labels=LINUX)
         definitions = await _names(api, _DEFINITIONS)
-        followed = [line for section in page.sections() if section != page.PROTECT for line in page.commands(section)]
+        sections = [section for section in page.sections() if section not in (page.ARENA, page.PROTECT)]
+        followed = [line for section in sections for line in page.commands(section)]
         assert [each.split()[0] for each in followed].count("kubectl") >= 6
         for each in followed:
             await asyncio.to_thread(page.follow, each, own_controlplane.cluster, desk)
