@@ -48,7 +48,7 @@ MUTANTS = (
         edits=(
             Edit(
                 _LIVE,
-                "hosts=hosts, exclusions=before.exclusions & s.doomed",
+                "hosts=hosts, exclusions=before.exclusions & unusable",
                 "hosts=hosts, exclusions=before.exclusions & s.present",
             ),
         ),

@@ -136,6 +136,13 @@ class Facts:
             return frozenset()
         return job.observed.hosts.difference(places)
 
+    def terminating(self, job: SupervisedJob) -> frozenset[Host]:
+        """Hosts that are left out and whose pods were asked to end: they must not come back for their last moment."""
+        places = self._surroundings.placements(job.name) if job.decision.exclusions else None
+        if places is None:
+            return frozenset()
+        return frozenset(host for host in job.decision.exclusions if host in places and places[host].terminating)
+
     def granted(self, jobs: Collection[SupervisedJob]) -> Mapping[JobName, Grant]:
         """The hosts that each job may start on, or grow by."""
         # By name: to look up the pods of fifty large jobs in every pass, twice, would take longer than to decide.

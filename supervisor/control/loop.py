@@ -125,6 +125,7 @@ class Control:
             view = View(
                 notices=_own(job, self._ports.facts.noticed(name)),
                 gone=self._ports.facts.gone(job),
+                terminating=self._ports.facts.terminating(job),
                 granted=grant.hosts,
                 probe=grant.probe,
                 held_up=grant.held_up,

@@ -8,6 +8,7 @@ from supervisor.decide.reasons import (
     below_minimum,
     collecting,
     ending,
+    gone,
     joined,
     launcher_noticed,
     lost_hosts,
@@ -34,7 +35,7 @@ def live(s: Situation) -> Decision:
     why = _reason_to_stop(s)
     if why is not None:
         return stop(s, why)
-    left = s.present - s.doomed
+    left = s.present - s.doomed - s.terminating
     before = _cleared(s, before)
     if len(left) < spec.min_workers:
         return _lost(s, before, len(left))
@@ -52,7 +53,7 @@ def _reason_to_stop(s: Situation) -> str | None:
         return ending()
     if spec.launcher_host is not None and spec.launcher_host in notices:
         return launcher_noticed(spec.launcher_host, notices[spec.launcher_host])
-    left = len(s.present - s.doomed)
+    left = len(s.present - s.doomed - s.terminating)
     if s.doomed and left < spec.min_workers:
         return below_minimum(s.doomed, notices, left, spec)
     return None
@@ -62,15 +63,18 @@ def _cleared(s: Situation, before: Decision) -> Decision:
     """Hosts that left the operator's list leave the job; a withdrawn notice takes its exclusion back.
 
     An operator's new hosts are the job's at once. Where others have joined instead, a host above the maximum is not
-    taken back but let go.
+    taken back but let go. One that is about to end stays left out until it is gone.
     """
-    back = (before.exclusions & s.present) - s.doomed
-    room = max(0, s.job.spec.max_workers - len(s.present - s.doomed - back))
+    unusable = s.doomed | s.terminating
+    back = (before.exclusions & s.present) - unusable
+    room = max(0, s.job.spec.max_workers - len(s.present - unusable - back))
     over = frozenset() if s.job.spec.operated else frozenset(sorted(back)[room:])  # An operator lists all it has made.
-    hosts, new = s.present - over, s.present - before.hosts - s.doomed
-    reason = joined(new, len(hosts - s.doomed)) if new else before.reason
-    reason = withdrawn(back, len(hosts - s.doomed)) if back else reason
-    return replace(before, hosts=hosts, exclusions=before.exclusions & s.doomed, reason=reason)
+    hosts, workers = s.present - over, len(s.present - over - unusable)
+    new, lost = s.present - before.hosts - unusable, before.hosts - before.exclusions - s.present
+    reason = gone(lost, workers) if lost and s.job.spec.operated else before.reason
+    reason = joined(new, workers) if new else reason
+    reason = withdrawn(back, workers) if back else reason
+    return replace(before, hosts=hosts, exclusions=before.exclusions & unusable, reason=reason)
 
 
 def _left_to_operator(s: Situation, before: Decision) -> Decision:

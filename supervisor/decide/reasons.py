@@ -54,6 +54,12 @@ def joined(hosts: Collection[Host], workers: int) -> str:
     return f"{_names(hosts)} joined; {workers} hosts."
 
 
+def gone(hosts: Collection[Host], workers: int) -> str:
+    """Hosts that were in use are gone from the list."""
+    verb = "is" if len(hosts) == 1 else "are"
+    return f"{_names(hosts)} {verb} gone; {workers} hosts."
+
+
 def growing(workers: int, spec: Spec) -> str:
     """An operator is asked for more."""
     return f"There is room again: asking for {workers} of {spec.requested_workers} requested hosts."

@@ -26,13 +26,14 @@ class View:
     """What a decision about one job may look at, besides the job itself.
 
     `notices` are the hosts that must not be used; `gone` those that run nowhere any more, which what is stored of the
-    job may tell a moment later; `granted`, `probe`, `held_up` and `more` are the job's `Grant`. `since` is when this
-    supervisor began to hear of notices, at its start or after an outage of its store (Unix seconds): what was announced
-    before comes a moment later.
+    job may tell a moment later; `terminating` those that were asked to end; `granted`, `probe`, `held_up` and `more`
+    are the job's `Grant`. `since` is when this supervisor began to hear of notices, at its start or after an outage of
+    its store (Unix seconds): what was announced before comes a moment later.
     """
 
     notices: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
     gone: frozenset[Host] = frozenset()
+    terminating: frozenset[Host] = frozenset()
     granted: frozenset[Host] = frozenset()
     probe: bool = False
     held_up: bool = False
@@ -70,6 +71,11 @@ class Situation:
     def doomed(self) -> frozenset[Host]:
         """The job's hosts that must not be used any more."""
         return self.present.intersection(self.view.notices)
+
+    @property
+    def terminating(self) -> frozenset[Host]:
+        """The hosts that are left out and will not come back, though nobody announces their end any more."""
+        return self.present & self.previous.exclusions & self.view.terminating
 
     def deadline(self, hosts: frozenset[Host]) -> float | None:
         """When the first of `hosts` is gone; None where none has a notice."""

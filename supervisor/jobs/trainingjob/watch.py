@@ -95,7 +95,7 @@ class TrainingJobWatch:
         if placed is None:
             seen = self.seen(name)
             pods = () if seen is None else seen.pods
-            placed = {Host(pod.key.name): Placement(pod.metadata.uid, Host(pod.node)) for pod in pods if not pod.over}
+            placed = {Host(pod.key.name): _placement(pod) for pod in pods if not pod.over}
             self._placed[name] = placed
         return placed
 
@@ -228,6 +228,10 @@ class TrainingJobWatch:
     def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
         owners = {each.owner.uid for each in (before, after) if each is not None and each.owner is not None}
         self._moved([self._names[uid] for uid in owners if uid in self._names])
+
+
+def _placement(pod: Pod) -> Placement:
+    return Placement(pod.metadata.uid, Host(pod.node), terminating=pod.deleted_at is not None)
 
 
 def _name(job: TrainingJob) -> JobName:

@@ -1,0 +1,46 @@
+"""What becomes of hosts whose pods live on after their deletion, as they do until their kubelet has ended them."""
+
+from pathlib import Path
+
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Phase
+from tests.controlplane.controlplane_api import client, until
+from tests.controlplane.controlplane_binaries import Program
+from tests.controlplane.controlplane_namespace import fresh_namespace
+from tests.controlplane.controlplane_running import ControlPlane
+from tests.controlplane.operator.operator_jobs import defined, operating
+from tests.controlplane.store.store_cluster import define
+from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, elastic, supervising
+
+_ENDING, _OTHER = Host("bert-worker-1"), Host("bert-worker-2")
+
+
+async def test_a_host_whose_pod_is_ending_does_not_come_back(own_controlplane: ControlPlane, tmp_path: Path) -> None:
+    """As where a drill ends: the pod was deleted for it two seconds ago, and processes would be started on it."""
+    cluster = own_controlplane.cluster
+    async with client(cluster) as api, fresh_namespace(cluster, api) as namespace:
+        await defined(cluster)
+        await define(api)
+        jobs = elastic(api, namespace, tmp_path)
+        await jobs.nodes(5)
+        async with supervising(cluster, namespace, tmp_path) as supervised, operating(cluster, namespace.name):
+            await jobs.submit("bert", 4)
+            await supervised.phase("bert", Phase.RUNNING)
+            nodes = {host: (await namespace.get_pod(host))["spec"]["nodeName"] for host in (_ENDING, _OTHER)}
+            for node in nodes.values():
+                await supervised.notices(node)
+            await supervised.world.job("bert", lambda known: known.decision.exclusions == {*nodes}, "leaves both out")
+            await supervised.phase("bert", Phase.RUNNING)
+            own_controlplane.kill(Program.KWOK)  # Nobody ends a pod any more.
+            await supervised.notices(nodes[_ENDING], left=2.0)
+            await until(lambda: _is_ending(jobs), "its pod was deleted")
+            await supervised.spared()
+            job = await supervised.world.job(
+                "bert", lambda known: _OTHER not in known.decision.exclusions, "has one back"
+            )
+            assert job.decision.exclusions == {_ENDING}
+            assert job.decision.reason == "bert-worker-2 will not be reclaimed after all; 3 hosts."
+
+
+async def _is_ending(jobs: ElasticJobs) -> bool:
+    return "deletionTimestamp" in (await jobs.namespace.get_pod(_ENDING))["metadata"]
