@@ -166,10 +166,11 @@ def _make_launcher(view: View) -> Outcome | None:
 
 
 def _end_of_launcher(view: View, delay: float) -> Outcome | None:
+    """A launcher that is gone has not ended: the real operator goes on waiting for it, as Running, for ever."""
     status = view.job.status
-    if not status.has(Step.LAUNCHER_CREATED):
+    if not status.has(Step.LAUNCHER_CREATED) or view.launcher is None:
         return None
-    if view.launcher is None or view.launcher.status.phase == "Failed":
+    if view.launcher.status.phase == "Failed":
         return Outcome("failed", delay, _in_phase(status, Phase.FAILED))
     if view.launcher.status.phase == "Succeeded":
         return Outcome("succeeded", delay, _in_phase(status, Phase.SUCCEEDED))

@@ -69,8 +69,8 @@ class Pod:
     `owner` is its controller. `labels` are those that the view was told to keep, `annotations` our own. `deleted_at`
     is when its grace ends (deletionTimestamp), None while nobody has asked for its deletion, and `grace` the seconds
     that it was given for that, or would be. `ended_at` is when its last container ended, None while one may be running.
-    `requests` is what it takes of its node. `shown` are our annotations that one of its
-    volumes shows as a file.
+    `requests` is what it takes of its node. `shown` are our annotations that one of its volumes shows as a file.
+    `exit_code` is known once all containers have ended for good, a second before the phase is.
     """
 
     metadata: Metadata
@@ -106,6 +106,11 @@ class Pod:
     def over(self) -> bool:
         """It takes nothing of its node any more."""
         return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+    @property
+    def succeeded(self) -> bool:
+        """All its containers have ended well."""
+        return self.phase is PodPhase.SUCCEEDED or self.exit_code == 0
 
     @property
     def running(self) -> bool:

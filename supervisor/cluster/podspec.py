@@ -95,6 +95,7 @@ class PodSpec(Body, frozen=True):
     """The part of a pod's spec, or of a template's, that is asked for here."""
 
     node_name: str = ""
+    restart_policy: str = "Always"
     containers: tuple[_Container, ...] = ()
     init_containers: tuple[_Container, ...] | None = ()
     overhead: dict[str, str | int] | None = None

@@ -115,7 +115,7 @@ def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
         requests=read.spec.requests(),
         conditions=tuple(each for each in conditions if each.type not in _USUAL),
         shown=read.spec.shown(),
-        exit_code=_exit_code(status),
+        exit_code=_exit_code(read),
     )
 
 
@@ -149,9 +149,11 @@ def _ended_at(status: _PodStatus) -> datetime | None:
     return ended_at_of([None if each is None else each.finished_at for each in ended])
 
 
-def _exit_code(status: _PodStatus) -> int | None:
-    """The first that is not 0, as one container that fails makes a pod fail; None while one has not ended."""
-    ended = [each.state.terminated for each in status.container_statuses or ()]
+def _exit_code(pod: _Pod) -> int | None:
+    """The first that is not 0, as one container that fails makes a pod fail; None while one has not ended for good."""
+    ended = [each.state.terminated for each in pod.status.container_statuses or ()]
+    if pod.spec.restart_policy != "Never" and pod.status.phase not in (PodPhase.SUCCEEDED, PodPhase.FAILED):
+        return None
     codes = [each.exit_code for each in ended if each is not None]
     if not codes or len(codes) < len(ended):
         return None

@@ -10,6 +10,7 @@ from supervisor.decide.reasons import (
     ending,
     gone,
     joined,
+    launcher_missing,
     launcher_noticed,
     lost_hosts,
     probe_failed,
@@ -79,13 +80,15 @@ def _cleared(s: Situation, before: Decision) -> Decision:
 
 def _left_to_operator(s: Situation, before: Decision) -> Decision:
     """A run that ended by itself is its operator's to start again, for which the job waits as it did at first."""
-    if s.job.observed.exit_code == 0:
+    observed = s.job.observed
+    if observed.exit_code == 0:
         return before  # The operator is about to say that the job has succeeded.
+    lost = observed.launcher_lost_since is not None
     return Decision(
         generation=before.generation,
         phase=Phase.WAITING,
-        reason=retrying(s.job.observed),
-        run=max(before.run, s.job.observed.run),
+        reason=launcher_missing(observed.run) if lost else retrying(observed),
+        run=max(before.run, observed.run),
         waiting_since=s.now,
     )
 

@@ -170,7 +170,9 @@ def _instants(s: Situation, decision: Decision) -> list[float | None]:
     if decision.phase in WAITS:
         most = s.job.spec.max_wait_seconds
         end = decision.waiting_since + most if most and decision.waiting_since is not None else None
-        return [end, start_at(s, decision) if s.view.granted else None]
+        lost = s.job.observed.launcher_lost_since
+        given_up = None if lost is None else lost + s.policy.launcher_grace_seconds
+        return [end, given_up, start_at(s, decision) if s.view.granted else None]
     if decision.phase is Phase.STOPPING and decision.stop is not None:
         return [everyone_at(s, decision.stop), stop_deadline(s, decision.stop)]
     grow = None if decision.capacity_since is None else _grows_at(s, decision)

@@ -28,6 +28,14 @@ class Policy:
     lost_grace_seconds: Annotated[
         float, Meta(ge=0, description="Below the minimum without a notice for this long means STOP.")
     ] = 30.0
+    launcher_grace_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="A cluster's job whose launcher is gone without a notice is suspended and resumed unless its "
+            "operator has acted within this long: it starts a failed launcher again within two seconds.",
+        ),
+    ] = 5.0
     rank_zero_grace_seconds: Annotated[
         float, Meta(ge=0, description="A STOP goes to everybody when nobody has been rank 0 for this long.")
     ] = 5.0

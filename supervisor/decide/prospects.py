@@ -39,6 +39,8 @@ def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
         return
     if run_is_possible(decision, decision, job.observed):
         yield Prospect(f"run {max(job.observed.run, decision.run)} has to end first; its launcher was told")
+    elif job.observed.launcher_lost_since is not None:
+        yield Prospect("it is suspended and resumed soon, unless its operator starts another launcher")
     elif spec.operated and decision.phase is Phase.WAITING:
         yield Prospect("its operator starts the first run")
     else:

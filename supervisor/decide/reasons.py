@@ -142,6 +142,16 @@ def retrying(observed: Observed) -> str:
     return f"Run {observed.run} {failed}; its launcher starts it again or gives up."
 
 
+def launcher_missing(run: int) -> str:
+    """The launcher's pod is gone, and its operator may still act."""
+    return f"The launcher of run {run} is gone; its operator may start another."
+
+
+def launcher_lost(run: int) -> str:
+    """Its operator has not acted."""
+    return f"The launcher of run {run} is gone and its operator starts no other: suspended, to be resumed."
+
+
 def timed_out(spec: Spec) -> str:
     """The job waited longer than it may."""
     return f"No capacity for {spec.min_workers} hosts within the maximum waiting time of {spec.max_wait_seconds:g} s."

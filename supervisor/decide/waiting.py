@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from supervisor.decide.probe import probe_at
-from supervisor.decide.reasons import held_up, no_room, probing, running, started, timed_out
+from supervisor.decide.reasons import held_up, launcher_lost, no_room, probing, running, started, timed_out
 from supervisor.decide.situation import Situation
 from supervisor.domain.job import Decision, Observed, Phase
 
@@ -16,7 +16,7 @@ def run_is_possible(decision: Decision, told: Decision, observed: Observed) -> b
     A run that was ordered, or that the launcher starts again by itself, may be starting right now and not be reported:
     only an order to wait that is confirmed rules that out.
     """
-    confirmed = told.phase in WAITS and observed.applied >= told.generation
+    confirmed = told.phase is decision.phase and observed.applied >= told.generation
     return observed.running or (bool(decision.hosts) and not confirmed)
 
 
@@ -28,6 +28,8 @@ def wait(s: Situation) -> Decision:
         return _taken_over(s, before)
     if run_is_possible(before, s.stored, s.job.observed):
         return before
+    if starts_itself and s.job.observed.launcher_lost_since is not None:
+        return _without_launcher(s, before, s.job.observed.launcher_lost_since)
     since = before.waiting_since if before.waiting_since is not None else s.now
     before = replace(before, waiting_since=since, hosts=frozenset(), exclusions=frozenset(), stop=None)
     if spec.max_wait_seconds and s.now >= since + spec.max_wait_seconds:
@@ -35,6 +37,15 @@ def wait(s: Situation) -> Decision:
     # All that is left to come of a job that is being ended is its launcher's word that it is over.
     is_started_here = not (starts_itself or s.job.observed.ending)
     return _granted(s, before) if is_started_here else replace(before, capacity_since=None)
+
+
+def _without_launcher(s: Situation, before: Decision, lost_since: float) -> Decision:
+    """Its operator may still act. Once it has not, a suspension is the only way to start the job again."""
+    if s.now < lost_since + s.policy.launcher_grace_seconds:
+        return before
+    run = max(before.run, s.job.observed.run)
+    hosts = s.job.observed.hosts
+    return replace(before, phase=Phase.SUSPENDED, reason=launcher_lost(run), hosts=hosts, waiting_since=s.now)
 
 
 def _granted(s: Situation, before: Decision) -> Decision:

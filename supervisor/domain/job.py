@@ -87,6 +87,8 @@ class Observed:
 
     `hosts` is the operator's list before any exclusion; `applied` the generation of the last order that is in place.
     `ending`: somebody has asked the launcher to end the job, and it starts nothing any more.
+    `launcher_lost_since` is when the launcher was first seen to be missing although its operator believes that it is
+    there (Unix seconds); None while that is not so.
     """
 
     launcher: str
@@ -97,6 +99,7 @@ class Observed:
     run: int = 0
     running: bool = False
     exit_code: int | None = None
+    launcher_lost_since: float | None = None
     restarts: int = 0
     applied: int = 0
     ending: bool = False

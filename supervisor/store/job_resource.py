@@ -100,6 +100,7 @@ class ObservedBody(Body, frozen=True, kw_only=True):
     run: int
     running: bool
     exit_code: int | None = None
+    launcher_lost_since: datetime | None = None
     restarts: int
     applied: int
     ending: bool = False
@@ -277,6 +278,7 @@ def _observed_body(observed: Observed) -> ObservedBody:
         run=observed.run,
         running=observed.running,
         exit_code=observed.exit_code,
+        launcher_lost_since=maybe(observed.launcher_lost_since),
         restarts=observed.restarts,
         applied=observed.applied,
         ending=observed.ending,
@@ -304,6 +306,7 @@ def _observed(status: JobStatus) -> Observed:
         run=body.run,
         running=body.running,
         exit_code=body.exit_code,
+        launcher_lost_since=seconds(body.launcher_lost_since),
         restarts=body.restarts,
         applied=body.applied,
         ending=body.ending,

@@ -160,6 +160,45 @@ def test_a_run_that_ended_by_itself_is_its_operators_to_start_again(code: int | 
     assert (job.decision.phase, job.decision.run) == (Phase.RUNNING, 2)
 
 
+def _without_launcher(max_wait: float = 0.0) -> SupervisedJob:
+    """A job whose launcher has vanished, 10 s after `T0`, and whose operator does nothing about it."""
+    job = running_job(asked(max_wait=max_wait))
+    return observing(job, running=False, exit_code=-9, launcher_lost_since=T0 + 10)
+
+
+def test_a_job_whose_launcher_is_lost_is_suspended_and_resumed() -> None:
+    """Its operator would leave it so for ever; it has waited for no capacity, so it cannot time out."""
+    grace = POLICY.launcher_grace_seconds
+    job, planned = decide(_without_launcher(max_wait=4), seeing(), at=10)
+    assert (job.decision.phase, planned.actions) == (Phase.WAITING, ())
+    assert job.decision.reason == "The launcher of run 1 is gone; its operator may start another."
+    job, planned = decide(job, seeing(), at=10 + grace - 0.1)
+    assert (job.decision.phase, planned.wake_at) == (Phase.WAITING, T0 + 10 + grace)
+    job, planned = decide(job, seeing(granted=first(6)), at=10 + grace)
+    assert (job.decision.phase, job.decision.hosts) == (Phase.SUSPENDED, first(6))
+    assert planned.actions == (SuspendRun(1),)
+    job = observing(job, applied=job.decision.generation, launcher_lost_since=None)
+    job, _ = decide(job, seeing(granted=first(6)), at=10 + grace + 0.5)
+    job, planned = decide(job, seeing(granted=first(6)), at=10 + grace + 0.5 + POLICY.resume_delay_seconds)
+    assert (job.decision.phase, job.decision.run) == (Phase.RESUMING, 2)
+
+
+def test_an_operator_that_starts_another_launcher_is_left_alone() -> None:
+    """Within the grace, whether it has begun with it or is done."""
+    job, _ = decide(_without_launcher(), seeing(), at=10)
+    again, planned = decide(observing(job, running=True, run=2, launcher_lost_since=None), seeing(), at=14)
+    assert (again.decision.phase, again.decision.run) == (Phase.RUNNING, 2)
+    begun, planned = decide(observing(job, launcher_lost_since=None), seeing(), at=100)
+    assert (begun.decision.phase, planned.actions) == (Phase.WAITING, ())
+
+
+def test_a_job_that_is_found_without_its_launcher_is_suspended_too() -> None:
+    """Nobody was there when it vanished."""
+    found = observing(waiting_job(asked(max_wait=1)), launcher_lost_since=T0)
+    job, planned = decide(found, seeing(), at=POLICY.launcher_grace_seconds)
+    assert (job.decision.phase, planned.actions) == (Phase.SUSPENDED, (SuspendRun(0),))
+
+
 def test_a_run_that_succeeded_waits_for_its_operators_word() -> None:
     """The pod has ended well; the job says so in a moment."""
     job, planned = decide(observing(going(), running=False, exit_code=0), seeing())

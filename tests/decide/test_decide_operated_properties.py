@@ -76,6 +76,9 @@ class World:
         if decision.phase in (*LIVE, Phase.RESUMING):
             assert decision.exclusions <= self.notices.keys()
         self._stops_for_a_reason(before, after)
+        if (before.decision.phase, decision.phase) == (Phase.WAITING, Phase.SUSPENDED):
+            assert observed.launcher_lost_since is not None
+            assert self.now >= observed.launcher_lost_since + POLICY.launcher_grace_seconds
         self._acts_for_a_reason(after, planned)
         if decision.phase is Phase.RESUMING and before.decision.phase is not Phase.RESUMING:
             assert before.decision.phase is Phase.SUSPENDED
@@ -135,7 +138,9 @@ class World:
         """The operator has a run of these workers, another one if there was one before."""
         if not self.job.over and not self.job.observed.running:
             run = max(self.job.observed.run + 1, self.job.decision.run)
-            self.job = observing(self.job, run=run, running=True, exit_code=None, hosts=workers)
+            self.job = observing(
+                self.job, run=run, running=True, exit_code=None, launcher_lost_since=None, hosts=workers
+            )
 
     def lists(self, workers: frozenset[Host]) -> None:
         """Others run now."""
@@ -147,10 +152,19 @@ class World:
         if self.job.observed.running:
             self.job = observing(self.job, running=False, exit_code=code, hosts=first(SIZE))
 
+    def loses_launcher(self) -> None:
+        """The launcher vanishes, and its operator does nothing about it."""
+        if not self.job.observed.running and self.job.observed.exit_code == 0:
+            return
+        self.ends(-9)
+        since = self.job.observed.launcher_lost_since
+        self.job = observing(self.job, launcher_lost_since=self.now if since is None else since)
+
     def obeys(self) -> None:
         """All that was decided is in place."""
         if self.job.decision.phase is Phase.SUSPENDED:
             self.ends(-9)
+            self.job = observing(self.job, launcher_lost_since=None)
         self.job = observing(self.job, applied=self.job.decision.generation)
 
     def answers(self) -> None:
@@ -222,6 +236,7 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
     _happening(World.runs, workers=st.just(first(SIZE))),
     _happening(World.lists, workers=_WORKERS),
     _happening(World.ends, code=st.sampled_from([255, 1, -9, 0])),
+    st.just(World.loses_launcher),
     st.just(World.obeys),
     st.just(World.obeys),
     st.just(World.answers),

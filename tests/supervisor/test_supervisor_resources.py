@@ -77,6 +77,7 @@ OBSERVED = st.builds(
     running=st.booleans(),
     exit_code=st.none() | st.integers(-64, 255),
     ending=st.booleans(),
+    launcher_lost_since=st.none() | INSTANTS,
     result=st.none() | st.sampled_from(Result),
     acknowledgement=st.none()
     | st.builds(

@@ -69,6 +69,7 @@ def test_the_promised_defaults() -> None:
         "rank_zero_head_start_seconds": 1.0,
         "lost_grace_seconds": 30.0,
         "rank_zero_grace_seconds": 5.0,
+        "launcher_grace_seconds": 5.0,
         "stop_timeout_seconds": 300.0,
         "resume_delay_seconds": 2.0,
         "resume_timeout_seconds": 120.0,

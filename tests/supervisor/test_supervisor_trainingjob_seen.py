@@ -12,6 +12,8 @@ from supervisor.jobs.trainingjob.seen import Seen, supervised, worker_names
 from tests.supervisor.trainingjob_objects import COMMAND, MADE, OPTED_IN, PREFIX, job, pod, running, spec, workers
 
 NOW = MADE + 1000
+_OURS = {f"{PREFIX}suspended-by": "elastic-job-supervisor"}
+_TIMED_OUT = {**OPTED_IN, f"{PREFIX}job-suspended": "true", f"{PREFIX}job-status": "timeout", **_OURS}
 
 
 def taken(seen: Seen, known: SupervisedJob | None = None) -> SupervisedJob:
@@ -28,7 +30,7 @@ def in_phase(known: SupervisedJob, phase: Phase, run: int = 1) -> SupervisedJob:
 
 def test_a_new_job_waits_since_it_was_made() -> None:
     """Bounds from its spec, the hosts that its operator would make, the launcher beside them."""
-    value = taken(Seen(job(status={"phase": "Created"}), workers(3)))
+    value = taken(Seen(job(), workers(3)))
     assert (value.name, value.uid) == (JobName("team/trainingjob.bert"), "job-uid")
     asked = value.spec
     assert (asked.min_workers, asked.requested_workers, asked.max_workers, asked.start_workers) == (2, 8, 128, 2)
@@ -36,6 +38,33 @@ def test_a_new_job_waits_since_it_was_made() -> None:
     assert (value.decision.phase, value.decision.waiting_since) == (Phase.WAITING, MADE)
     assert (value.observed.run, value.observed.running) == (0, False)
     assert value.observed.hosts == frozenset(worker_names(job(), 8))
+
+
+def conditions(**transitions: str) -> list[dict[str, str]]:
+    """What the operator says that it has done, each by its time."""
+    return [{"type": each, "status": "True", "lastTransitionTime": at} for each, at in transitions.items()]
+
+
+@pytest.mark.parametrize(
+    ("status", "since"),
+    [
+        ({"phase": "Created", "conditions": []}, NOW),
+        ({"phase": "Created", "conditions": conditions(Created="2023-11-14T22:23:20Z")}, MADE + 600),
+        (
+            {
+                "phase": "Created",
+                "conditions": conditions(Created="2023-11-14T22:13:20Z", WorkersCreated="2023-11-14T22:23:20Z"),
+            },
+            MADE + 600,
+        ),
+        ({"phase": "Failed", "restartCount": 1, "conditions": conditions(Failed="2023-11-14T23:59:59Z")}, NOW),
+    ],
+)
+def test_a_job_that_is_registered_anew_waits_since_its_present_start(status: dict[str, Any], since: float) -> None:
+    """It may have trained for days, been suspended by a person, and be older than it may wait."""
+    annotations = {**OPTED_IN, f"{PREFIX}max-wait-time": "600"}
+    value = taken(Seen(job(status=status, annotations=annotations), []))
+    assert (value.decision.phase, value.decision.waiting_since) == (Phase.WAITING, since)
 
 
 def test_a_job_that_trains_already_is_taken_over() -> None:
@@ -89,7 +118,7 @@ def test_a_job_whose_pods_alone_opt_in_is_not_lost_with_them() -> None:
         {"status": {"phase": "Succeeded"}},
         {"status": {"phase": "Failed", "restartCount": 3}},
         {"status": {"phase": "Suspended"}, "annotations": {**OPTED_IN, f"{PREFIX}job-suspended": "true"}},
-        {"status": {"phase": "Suspended"}, "annotations": {**OPTED_IN, f"{PREFIX}job-status": "timeout"}},
+        {"status": {"phase": "Suspended"}, "annotations": _TIMED_OUT},
         {"deletionTimestamp": "2023-11-14T22:14:20Z"},
         {"asked": {"etReplicaSpecs": {"worker": "what"}}},
         {"asked": spec(0)},
@@ -105,6 +134,25 @@ def test_a_job_that_a_person_suspends_is_theirs() -> None:
     known = taken(running())
     held = job(status={"phase": "Running"}, annotations={**OPTED_IN, f"{PREFIX}job-suspended": "true"})
     assert supervised(Seen(held, workers(8)), known, NOW) is None
+
+
+def test_a_job_whose_suspension_a_person_takes_back_is_resumed_when_there_is_capacity() -> None:
+    """Its operator leaves it Suspended, so that the annotation alone would bring nothing back."""
+    freed = Seen(job(status={"phase": "Suspended"}), [])
+    value = taken(freed)
+    assert (value.decision.phase, value.decision.waiting_since) == (Phase.SUSPENDED, NOW)
+    assert value.decision.reason == "Its suspension was taken back; waiting for capacity."
+    assert taken(freed, value) == value
+    resuming = in_phase(value, Phase.RESUMING)
+    assert taken(Seen(job(status={"phase": "Created"}), []), resuming).decision == resuming.decision
+
+
+def test_a_job_that_a_person_starts_again_by_hand_is_its_operators() -> None:
+    """They have patched its status as well: nobody here must suspend what comes up then."""
+    value = taken(Seen(job(status={"phase": "Suspended"}), []))
+    again = Seen(job(status={"phase": "Created", "conditions": []}), workers(3))
+    assert supervised(again, value, NOW) is None
+    assert taken(again).decision.phase is Phase.WAITING
 
 
 def test_a_job_that_we_suspended_is_still_ours_when_nothing_else_is_known_of_it() -> None:
@@ -160,6 +208,42 @@ def test_a_launcher_that_is_not_there_any_more_has_ended(launcher: Any, code: in
 
 
 @pytest.mark.parametrize(
+    ("status", "lost"),
+    [
+        ({"phase": "Running"}, True),
+        ({"phase": "Scaling"}, True),
+        ({"phase": "Created", "conditions": conditions(LauncherCreated="2023-11-14T22:23:20Z")}, True),
+        ({"phase": "Created", "conditions": conditions(WorkersCreated="2023-11-14T22:23:20Z")}, False),
+        ({"phase": "Failed", "restartCount": 2}, False),
+        ({"phase": ""}, False),
+        ({"phase": "Suspended"}, False),
+    ],
+)
+def test_a_launcher_is_lost_while_its_operator_believes_that_it_is_there(
+    status: dict[str, Any],
+    lost: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """Then nobody makes another one; a restart, or a start that has not come so far, is something else."""
+    gone = Seen(job(status=status), workers(8))
+    value = taken(gone, taken(running()))
+    assert value.observed.launcher_lost_since == (NOW if lost else None)
+    later = supervised(gone, value, NOW + 5)
+    assert later == value
+    assert taken(running(), value).observed.launcher_lost_since is None
+    suspended_now = Seen(replace(gone.job, annotations={**OPTED_IN, f"{PREFIX}job-suspended": "true", **_OURS}), [])
+    assert taken(suspended_now, value).observed.launcher_lost_since is None
+
+
+def test_a_launcher_has_ended_as_soon_as_its_container_has() -> None:
+    """Its pod says so a second later, and its operator counts a restart then."""
+    ended = Seen(running().job, [*workers(8), pod("launcher", code=255)])
+    value = taken(ended, taken(running()))
+    assert (value.observed.running, value.observed.exit_code) == (False, 255)
+    well = Seen(running().job, [pod("launcher", code=0)])
+    assert taken(well, in_phase(taken(running()), Phase.STOPPING)).observed.result is Result.SUCCEEDED
+
+
+@pytest.mark.parametrize(
     ("status", "phase", "result"),
     [
         ({"phase": "Succeeded"}, Phase.RUNNING, Result.SUCCEEDED),
@@ -200,6 +284,16 @@ def test_a_job_that_timed_out_is_over() -> None:
     for phase, result in ((JobPhase.CREATED, None), (JobPhase.SUSPENDED, Result.TIMED_OUT)):
         seen = Seen(job(status={"phase": phase}, annotations=marked), [])
         assert taken(seen, known).observed.result is result
+
+
+def test_a_person_may_resume_a_job_that_timed_out() -> None:
+    """It is taken up as a new one, whatever is left of the marks on it."""
+    marked = Seen(job(status={"phase": "Suspended"}, annotations=_TIMED_OUT), [])
+    over = taken(marked, in_phase(taken(running()), Phase.TIMED_OUT))
+    left = {name: value for name, value in _TIMED_OUT.items() if name != f"{PREFIX}job-suspended"}
+    freed = Seen(job(status={"phase": "Suspended"}, annotations=left), [])
+    assert supervised(freed, over, NOW) is None
+    assert taken(freed).decision.phase is Phase.SUSPENDED
 
 
 @pytest.mark.parametrize(

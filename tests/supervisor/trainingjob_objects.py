@@ -95,7 +95,7 @@ def pod(name: str, *, phase: str = "Running", code: int | None = None, owner: st
             ],
             **metadata,
         },
-        "spec": {"nodeName": f"node-of-{name}", "containers": []},
+        "spec": {"nodeName": f"node-of-{name}", "restartPolicy": "Never", "containers": []},
         "status": {"phase": phase, "podIP": "10.0.0.1", "containerStatuses": ended},
     }
     return read_pod(msgspec.json.encode(body), LABELS)

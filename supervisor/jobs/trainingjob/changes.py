@@ -13,7 +13,7 @@ from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedM
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
-from supervisor.cluster.objects import Pod, PodPhase
+from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host
 from supervisor.failpoints import At
 from supervisor.jobs.trainingjob.discovery import leave_out, shown
@@ -87,7 +87,7 @@ class Changes:
             return await self.jobs.merge(job, {}, metadata={"annotations": marks, "resourceVersion": version})
 
         launcher = seen.launcher
-        if launcher is None or launcher.phase is not PodPhase.SUCCEEDED:
+        if launcher is None or not launcher.succeeded:
             await self._changed(seen.job, marked)
             failpoint(At.RUN_SUSPENDED)
 
@@ -100,7 +100,7 @@ class Changes:
             if operations := resized(job, job.wish, workers, requested):
                 job = await self.jobs.patch(job, operations)
                 failpoint(At.RUN_SIZED)
-            if job.suspended:
+            if job.annotations.keys() & TIMED_OUT.keys():
                 freed = dict.fromkeys(TIMED_OUT)
                 version = job.metadata.resource_version
                 job = await self.jobs.merge(job, {}, metadata={"annotations": freed, "resourceVersion": version})

@@ -39,6 +39,7 @@ DIRECTIVE = f"{ANNOTATIONS}directive"
 """Of a worker's pod: what its processes are to do, for those that hear of nothing else."""
 
 _ROLE = "training-job-role"
+_LAUNCHED = "LauncherCreated"
 
 SIZE = "workers"
 """The variable from which a launcher's command computes how many processes it starts."""
@@ -126,6 +127,7 @@ class TrainingJob:
     """One job; `wish` is None where its spec is not understood, `annotations` are our own.
 
     `targets` are the workers that the operator wants to be there, `current` those that ran when it last looked.
+    `launched`: the operator has made the launcher of this start. `moved_at` is when a condition last became true.
     """
 
     metadata: Metadata
@@ -133,6 +135,8 @@ class TrainingJob:
     deleted: bool = False
     phase: JobPhase = JobPhase.NEW
     restarts: int = 0
+    launched: bool = False
+    moved_at: datetime | None = None
     targets: frozenset[str] = frozenset()
     current: frozenset[str] = frozenset()
     wish: Wish | None = None
@@ -141,6 +145,13 @@ class TrainingJob:
     def suspended(self) -> bool:
         """Whether the operator has been told to let go of all its pods."""
         return self.annotations.get(SUSPENDED) == "true"
+
+    @property
+    def has_launcher(self) -> bool:
+        """Whether the operator believes that there is a launcher: then it makes none, whatever becomes of it."""
+        if self.suspended:
+            return False
+        return self.phase in (JobPhase.RUNNING, JobPhase.SCALING) or (self.phase is JobPhase.CREATED and self.launched)
 
 
 class _Variable(Body, frozen=True):
@@ -187,8 +198,15 @@ class _Spec(Body, frozen=True):
     slots_per_worker: int | None = None
 
 
+class _Condition(Body, frozen=True):
+    type: str
+    status: str
+    last_transition_time: datetime | None = None
+
+
 class _Status(Body, frozen=True):
     phase: str = ""
+    conditions: tuple[_Condition, ...] | None = None
     restart_count: int | None = None
     target_workers: frozenset[str] | None = None
     current_workers: frozenset[str] | None = None
@@ -218,6 +236,7 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
     """
     read = msgspec.json.decode(data, type=_TrainingJob)
     metadata, status = read.metadata, _status(read.status)
+    conditions = [each for each in status.conditions or () if each.status == "True"]
     return TrainingJob(
         metadata=Metadata(
             name=metadata.name,
@@ -230,6 +249,8 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
         deleted=metadata.deletion_timestamp is not None,
         phase=JobPhase(status.phase) if status.phase in list(JobPhase) else JobPhase.UNKNOWN,
         restarts=status.restart_count or 0,
+        launched=any(each.type == _LAUNCHED for each in conditions),
+        moved_at=max((each.last_transition_time for each in conditions if each.last_transition_time), default=None),
         targets=status.target_workers or frozenset(),
         current=status.current_workers or frozenset(),
         wish=_wish(read.spec),

@@ -26,6 +26,9 @@ from supervisor.jobs.trainingjob.objects import (
 _KILLED = -9
 """Pods that are deleted take their processes with them."""
 
+_SUSPENDED_BEFORE = "Was suspended before; waiting for capacity."
+_FREED = "Its suspension was taken back; waiting for capacity."
+
 _STOPPED = (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT)
 """What fails now was told to."""
 
@@ -67,7 +70,10 @@ def supervised(seen: Seen, known: SupervisedJob | None, now: float) -> Supervise
     spec = spec_of(seen.job, wish)
     if known is None or known.uid != seen.job.metadata.uid:
         return _registered(seen, wish, spec, now)
-    return replace(known, spec=spec, observed=_observed(seen, wish, spec, known, known.observed))
+    if _freed(seen.job, known):
+        return None
+    observed = _observed(seen, wish, spec, known, known.observed)
+    return replace(known, spec=spec, observed=_missing(seen, observed, now))
 
 
 def spec_of(job: TrainingJob, wish: Wish) -> Spec:
@@ -94,17 +100,40 @@ def worker_names(job: TrainingJob, count: int) -> list[Host]:
 
 def _registered(seen: Seen, wish: Wish, spec: Spec, now: float) -> SupervisedJob | None:
     blank = Observed(launcher=f"{seen.job.metadata.name}-launcher", instance="", registered_at=now)
-    observed = _observed(seen, wish, spec, None, blank)
+    observed = _missing(seen, _observed(seen, wish, spec, None, blank), now)
     if observed.result is not None:
         return None
-    made = seen.job.metadata.creation_timestamp
-    since = now if made is None else min(now, made.timestamp())
-    decision = first_decision(spec, observed, since)
-    if seen.job.suspended:
-        decision = Decision(
-            generation=1, phase=Phase.SUSPENDED, reason="Was suspended before; waiting for capacity.", waiting_since=now
-        )
+    decision = first_decision(spec, observed, _waits_since(seen.job, now))
+    if seen.job.suspended or seen.job.phase is JobPhase.SUSPENDED:
+        reason = _SUSPENDED_BEFORE if seen.job.suspended else _FREED
+        decision = Decision(generation=1, phase=Phase.SUSPENDED, reason=reason, waiting_since=now)
     return SupervisedJob(name=seen.name, uid=seen.job.metadata.uid, spec=spec, observed=observed, decision=decision)
+
+
+def _waits_since(job: TrainingJob, now: float) -> float:
+    """When the operator began to wait for what the job's present start needs: a job may have run for days before it."""
+    began = job.metadata.creation_timestamp if job.phase is JobPhase.NEW else job.moved_at
+    return now if began is None else min(now, began.timestamp())
+
+
+def _freed(job: TrainingJob, known: SupervisedJob) -> bool:
+    """Whether a person has made something else of a job than what is stored: it is taken up anew.
+
+    A person resumes a job that timed out, or has brought its operator to start one that was still to be resumed here.
+    """
+    if job.suspended:
+        return False
+    if known.observed.result is Result.TIMED_OUT:
+        return job.phase is not JobPhase.FAILED
+    decision = known.decision
+    adopted = decision.phase is Phase.SUSPENDED and not (decision.run or decision.hosts or known.observed.run)
+    return adopted and job.phase is not JobPhase.SUSPENDED
+
+
+def _missing(seen: Seen, observed: Observed, now: float) -> Observed:
+    if seen.launcher is not None or not seen.job.has_launcher:
+        return replace(observed, launcher_lost_since=None)
+    return observed if observed.launcher_lost_since is not None else replace(observed, launcher_lost_since=now)
 
 
 def _ours(seen: Seen, wish: Wish, known: SupervisedJob | None) -> bool:
@@ -141,7 +170,7 @@ def _count(text: str | None) -> int:
 
 def _observed(seen: Seen, wish: Wish, spec: Spec, known: SupervisedJob | None, before: Observed) -> Observed:
     launcher = seen.launcher
-    running = launcher is not None and launcher.phase is PodPhase.RUNNING
+    running = launcher is not None and launcher.phase is PodPhase.RUNNING and launcher.exit_code is None
     present = replace(before, running=running, restarts=seen.job.restarts, hosts=_hosts(seen, spec, running=running))
     if launcher is None:
         code = _KILLED if before.running else before.exit_code
@@ -178,17 +207,18 @@ def _listed(job: TrainingJob, pod: Pod) -> bool:
 
 
 def _code(launcher: Pod) -> int | None:
-    if not launcher.over:
-        return None
-    return launcher.exit_code if launcher.exit_code is not None else int(launcher.phase is PodPhase.FAILED)
+    if launcher.exit_code is not None or not launcher.over:
+        return launcher.exit_code
+    return int(launcher.phase is PodPhase.FAILED)
 
 
 def _result(seen: Seen, wish: Wish, known: SupervisedJob | None) -> Result | None:
     job, launcher = seen.job, seen.launcher
-    if job.annotations.get(STATUS) == TIMEOUT and job.phase in (JobPhase.SUSPENDED, JobPhase.FAILED):
+    held = (job.suspended and job.phase is JobPhase.SUSPENDED) or job.phase is JobPhase.FAILED
+    if job.annotations.get(STATUS) == TIMEOUT and held:
         return Result.TIMED_OUT
     # The launcher's word counts before the operator has heard it: a job that has succeeded is never suspended.
-    if job.phase is JobPhase.SUCCEEDED or (launcher is not None and launcher.phase is PodPhase.SUCCEEDED):
+    if job.phase is JobPhase.SUCCEEDED or (launcher is not None and launcher.succeeded):
         return Result.SUCCEEDED
     stopped = known is not None and known.decision.phase in _STOPPED
     final = not wish.restarts or job.restarts >= wish.backoff_limit

@@ -141,6 +141,13 @@ class Jobs:
         """Have a pod end, as its kubelet would say."""
         await self._api.patch(f"{self.namespace.path}/pods/{name}/status", {"status": {"phase": phase}})
 
+    async def end_container(self, name: str, code: int) -> None:
+        """Have a pod's container end, as its kubelet says a second before it says so of the pod."""
+        pod = f"{self.namespace.path}/pods/{name}"
+        statuses = (await self._api.get(pod))["status"]["containerStatuses"]
+        ended = [{**each, "state": {"terminated": {"exitCode": code}}} for each in statuses]
+        await self._api.patch(f"{pod}/status", {"status": {"containerStatuses": ended}})
+
     async def delete_pod(self, name: str) -> None:
         """Delete a pod."""
         await self._api.delete(f"{self.namespace.path}/pods/{name}")

@@ -94,6 +94,18 @@ async def test_a_job_that_is_never_restarted_stays_failed(cluster: Cluster, jobs
         await jobs.phase("j", "Failed")
 
 
+async def test_a_launcher_that_is_deleted_is_missed_by_nobody(cluster: Cluster, jobs: Jobs) -> None:
+    """The job stays Running without one, its workers stay, and no restart is counted."""
+    async with operating(cluster, jobs.namespace.name):
+        await jobs.create("j", 2)
+        await jobs.phase("j", "Running")
+        await jobs.delete_pod("j-launcher")
+        await jobs.has_pods("j", *names("j", range(2), launcher=False))
+        await _nothing_happens(jobs)
+        assert not (await jobs.phase("j", "Running")).get("restartCount")
+        await jobs.has_pods("j", *names("j", range(2), launcher=False))
+
+
 async def test_a_suspended_job_has_no_pods_and_does_not_come_back_by_itself(cluster: Cluster, jobs: Jobs) -> None:
     """Removing the annotation alone leaves it Suspended."""
     async with operating(cluster, jobs.namespace.name):

@@ -11,7 +11,7 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result
 from tests.controlplane.controlplane_api import Api, until
 from tests.controlplane.controlplane_running import Cluster
-from tests.controlplane.operator.operator_jobs import names, operating
+from tests.controlplane.operator.operator_jobs import RESUME, names, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, supervising
 from tests.supervisor.legacy_process import serving
 from tests.supervisor.trainingjob_objects import OPTED_IN, PREFIX
@@ -144,6 +144,28 @@ async def _times_out(jobs: ElasticJobs, supervised: Supervision) -> None:
     await jobs.has_pods("bert")
 
 
+async def test_a_job_whose_launcher_vanishes_is_suspended_and_resumed(
+    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """Its operator would leave it without one for ever; it does not wait for capacity, so it does not time out."""
+    await jobs.nodes(3)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path, launcher_grace_seconds=1.0) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 3, annotations={**OPTED_IN, f"{PREFIX}max-wait-time": "20"})
+        await supervised.phase("bert", Phase.RUNNING)
+        await jobs.delete_pod("bert-launcher")
+        job = await supervised.phase("bert", Phase.SUSPENDED)
+        assert job.decision.reason == (
+            "The launcher of run 1 is gone and its operator starts no other: suspended, to be resumed."
+        )
+        await jobs.has_pods("bert")
+        supervised.grant("bert", 3)
+        await supervised.phase("bert", Phase.RUNNING, run=2)
+        assert not (await jobs.status("bert")).get("restartCount")
+
+
 async def test_a_launcher_that_fails_after_a_stop_is_suspended_nevertheless(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
@@ -274,6 +296,79 @@ async def test_a_job_that_a_person_suspends_is_left_to_them(
         await supervised.phase("other", Phase.RUNNING)
         assert supervised.world.known("bert") is None
         assert (await jobs.status("bert"))["phase"] == "Suspended"
+
+
+async def _held(jobs: ElasticJobs, supervised: Supervision) -> None:
+    """A person has suspended a job that is older by now than it may wait."""
+    await jobs.submit("bert", 2, annotations={**OPTED_IN, f"{PREFIX}max-wait-time": "20"})
+    oldest = time.time() + 20
+    await supervised.phase("bert", Phase.RUNNING)
+    await jobs.annotate("bert", "true")
+    await jobs.phase("bert", "Suspended")
+    await supervised.world.forgotten("bert")
+
+    async def old() -> bool:
+        return time.time() > oldest
+
+    await until(old, "the job is older than it may wait")
+
+
+async def test_a_person_resumes_a_job_by_taking_the_annotation_back(
+    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """The operator would leave it Suspended; how old it is does not count as time that it has waited."""
+    await jobs.nodes(3)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await _held(jobs, supervised)
+        supervised.grant("bert", 2)
+        await jobs.annotate("bert", None)
+        await supervised.phase("bert", Phase.RUNNING)
+        assert not (await jobs.phase("bert", "Running")).get("restartCount")
+        assert f"{PREFIX}job-suspended" not in await jobs.annotations("bert")
+
+
+async def test_a_person_resumes_a_job_by_hand(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
+    """In the two steps that it takes; between them it is said to wait for capacity, and afterwards nobody stops it."""
+    await jobs.nodes(3)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await _held(jobs, supervised)
+        await jobs.annotate("bert", None)
+        job = await supervised.world.appears("bert")
+        assert (job.decision.phase, job.decision.reason) == (
+            Phase.SUSPENDED,
+            "Its suspension was taken back; waiting for capacity.",
+        )
+        await jobs.write_status("bert", RESUME)
+        job = await supervised.phase("bert", Phase.RUNNING)
+        assert job.observed.run == 1
+        assert set(await jobs.annotations("bert")) == {f"{PREFIX}spot-instance", f"{PREFIX}max-wait-time"}
+        assert not (await jobs.phase("bert", "Running")).get("restartCount")
+
+
+async def test_a_job_whose_launchers_container_has_ended_is_suspended_before_its_pod_is_failed(
+    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+) -> None:
+    """As where the first SDK stops everybody: nobody answers, and the operator must not see a failure."""
+    await jobs.nodes(3)
+    async with (
+        supervising(cluster, jobs.namespace, tmp_path) as supervised,
+        operating(cluster, jobs.namespace.name),
+    ):
+        await jobs.submit("bert", 3)
+        await supervised.phase("bert", Phase.RUNNING)
+        for worker in range(2):
+            await supervised.notices(await node_of(jobs, f"bert-worker-{worker}"))
+        await supervised.world.job("bert", lambda known: known.decision.stop is not None, "is to stop")
+        await jobs.end_container("bert-launcher", 1)
+        job = await supervised.phase("bert", Phase.SUSPENDED)
+        assert "The run ended with code 1." in job.decision.reason
+        assert not (await jobs.phase("bert", "Suspended")).get("restartCount")
 
 
 async def test_a_launcher_that_does_not_answer_holds_nothing_up(
