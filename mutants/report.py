@@ -21,8 +21,16 @@ def lines(trials: Trials) -> Iterator[str]:
     """One mutant, and what each check said of it."""
     yield f"{trials.mutant.name}: {trials.mutant.breaks}"
     for outcome in trials.outcomes:
-        said = f": {outcome.said}" if outcome.said and outcome.ending is not Ending.PASSED else ""
-        yield f"    {outcome.check:<6} {outcome.ending:<7} {outcome.seconds:4.0f} s{said}"
+        yield f"    {outcome.check:<6} {outcome.ending:<7} {outcome.seconds:4.0f} s"
+        yield from (f"        {sentence}" for sentence in _sentences(outcome))
+
+
+def _sentences(outcome: Outcome) -> Iterator[str]:
+    if outcome.ending is not Ending.PASSED and not outcome.findings:
+        yield outcome.said
+    for finding in outcome.findings:
+        more = f" (and {finding.count - 1} more)" if finding.count > 1 else ""
+        yield f"{finding.kind}: {finding.detail}{more}"
 
 
 def table(found: Sequence[Trials]) -> Table:
@@ -39,8 +47,8 @@ def table(found: Sequence[Trials]) -> Table:
 
 def _cells(outcome: Outcome, trials: Trials) -> tuple[Text, str]:
     right = outcome.caught or (trials.mutant is UNBROKEN and outcome.ending is Ending.PASSED)
-    kinds = f": {', '.join(outcome.kinds)}" if outcome.kinds else ""
-    text = Text(f"{outcome.ending}{kinds}", style="" if right else "bold red")
+    kinds = ", ".join(finding.kind for finding in outcome.findings)
+    text = Text(f"{outcome.ending}: {kinds}" if kinds else outcome.ending, style="" if right else "bold red")
     return text, f"{outcome.seconds:.0f} s"
 
 

@@ -22,9 +22,6 @@ LIMIT_SECONDS = 400.0
 _STOP_SECONDS = 45.0
 """For the command to end its processes in order after SIGTERM."""
 
-_MOST_WORDS = 160
-"""Characters of a finding; it may list many hosts."""
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -51,6 +48,15 @@ class Ending(StrEnum):
     """It did not end by itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the judge found of one kind of failure: the first detail, and how often."""
+
+    kind: str
+    detail: str
+    count: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What became of a command.
@@ -58,14 +64,14 @@ class Outcome:
     Attributes:
         check: Which command.
         ending: How it ended.
-        kinds: The kinds of failures that the judge found, each once, in the order of its findings.
-        said: Its first sentence about what is wrong.
+        findings: The judge's first finding of each kind of failure, and how many there are of that kind.
+        said: The last line of the command's output.
         seconds: How long it took.
     """
 
     check: str
     ending: Ending
-    kinds: tuple[str, ...]
+    findings: tuple[Finding, ...]
     said: str
     seconds: float
 
@@ -88,8 +94,8 @@ async def run(check: Check, tree: Tree, files: Sequence[str], log: Path, limit: 
     return Outcome(
         check=check.name,
         ending=ending,
-        kinds=tuple(dict.fromkeys(kind for kind, _ in findings)),
-        said=(": ".join(findings[0]) if findings else _last_line(log))[:_MOST_WORDS],
+        findings=findings,
+        said=_last_line(log),
         seconds=time.monotonic() - started,
     )
 
@@ -137,20 +143,23 @@ def _sweep(temporary: Path) -> None:
             end(left.pid, world)
 
 
-def _ending(code: int | None, result: Path) -> tuple[Ending, list[tuple[str, str]]]:
+def _ending(code: int | None, result: Path) -> tuple[Ending, tuple[Finding, ...]]:
     """What a command's exit code and result say, with the judge's findings; None: it was ended by us."""
     if code is None:
-        return Ending.HUNG, []
+        return Ending.HUNG, ()
     if code == ExitCode.OK:
-        return Ending.PASSED, []
-    findings = _findings(json.loads(result.read_bytes())) if result.exists() else []
-    judged = code == ExitCode.FAILED and any(kind != Failure.UNFINISHED for kind, _ in findings)
+        return Ending.PASSED, ()
+    findings = _findings(json.loads(result.read_bytes())) if result.exists() else ()
+    judged = code == ExitCode.FAILED and any(finding.kind != Failure.UNFINISHED for finding in findings)
     return Ending.FAILED if judged else Ending.BROKE_OFF, findings
 
 
-def _findings(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _findings(result: Mapping[str, Any]) -> tuple[Finding, ...]:
     verdicts = [act["verdict"] for act in result["acts"] if act["verdict"] is not None]
-    return [(each["failure"], each["detail"]) for verdict in verdicts for each in verdict["failures"]]
+    details: dict[str, list[str]] = {}
+    for failure in (each for verdict in verdicts for each in verdict["failures"]):
+        details.setdefault(failure["failure"], []).append(failure["detail"])
+    return tuple(Finding(kind, found[0], len(found)) for kind, found in details.items())
 
 
 def _last_line(log: Path) -> str:

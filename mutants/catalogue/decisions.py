@@ -87,7 +87,6 @@ MUTANTS = (
                 "            sorted(decision.hosts - decision.exclusions)[: bool(decision.excluded_at)]))),",
             ),
         ),
-        in_ci=True,
     ),
     Mutant(
         name="excludes-the-wrong-hosts",

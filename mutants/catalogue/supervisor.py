@@ -22,7 +22,6 @@ MUTANTS = (
                 "        if said.announcement.value == 'active':\n            return await self._acknowledge(said)\n",
             ),
         ),
-        in_ci=True,
     ),
     Mutant(
         name="loses-one-notice-of-each-group",

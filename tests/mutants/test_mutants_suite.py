@@ -7,8 +7,10 @@ from mutants import report
 from mutants.mutant import DoesNotApplyError, Edit, Mutant
 from mutants.suite import UNBROKEN, Trials, play
 from mutants.tree import copy
-from mutants.trial import Ending, Outcome, run
+from mutants.trial import Ending, Finding, Outcome, run
 from tests.mutants.mutants_project import CHECKS, answering, project, setting
+
+FALSE_STOP = Finding("false stop", "STOP of run 1", 1)
 
 
 async def played(root: Path, *mutants: Mutant) -> list[Trials]:
@@ -30,8 +32,9 @@ async def test_a_mutant_that_both_fail_is_caught(tmp_path: Path) -> None:
     assert first.mutant is UNBROKEN
     assert first.ok
     assert caught.ok
-    assert [outcome.kinds for outcome in caught.outcomes] == [("step lost", "false stop", "unfinished")] * len(CHECKS)
-    assert caught.outcomes[0].said == "step lost: step 7 was applied again"
+    kinds = [[finding.kind for finding in outcome.findings] for outcome in caught.outcomes]
+    assert kinds == [["step lost", "false stop", "unfinished"]] * len(CHECKS)
+    assert "        step lost: step 7 was applied again (and 1 more)" in list(report.lines(caught))
     assert (tmp_path / "logs" / "wrong-demo.log").read_text(encoding="utf-8") == "judged\n"
 
 
@@ -105,12 +108,13 @@ async def test_a_mutant_that_does_not_fit_is_found_before_anything_is_tried(tmp_
 def test_the_table_shows_every_command_of_every_mutant() -> None:
     """With what the judge found, or how else it ended."""
     outcomes = tuple(
-        Outcome(
-            check=check.name, ending=Ending.FAILED, kinds=("false stop",), said="false stop: of run 1", seconds=12.0
-        )
+        Outcome(check=check.name, ending=Ending.FAILED, findings=(FALSE_STOP,), said="Done.", seconds=12.0)
         for check in CHECKS
     )
     shown = report.table([Trials(UNBROKEN, outcomes)])
     assert shown.row_count == 1
     assert [column.header for column in shown.columns] == ["mutant", "demo", "took", "replay", "took"]
-    assert list(report.lines(Trials(UNBROKEN, outcomes)))[1].endswith("12 s: false stop: of run 1")
+    assert list(report.lines(Trials(UNBROKEN, outcomes)))[1:3] == [
+        "    demo   failed    12 s",
+        "        false stop: STOP of run 1",
+    ]
