@@ -125,6 +125,7 @@ def _measures(metrics: "Metrics | None", replica: "Replica") -> Measures:
     around = Surroundings(
         places=cluster.place_of,
         gpus=cluster.gpus,
+        unread=lambda: cluster.view.unread,
         events=lambda: {} if events is None else {outcome.value: count for outcome, count in events.outcomes.items()},
     )
     return metrics.leading(replica.leadership.may_act, around)

@@ -71,6 +71,7 @@ class Pod:
     that it was given for that, or would be. `ended_at` is when its last container ended, None while one may be running.
     `requests` is what it takes of its node. `shown` are our annotations that one of its volumes shows as a file.
     `exit_code` is known once all containers have ended for good, a second before the phase is.
+    `unread` says why no more than its metadata, node and phase could be read; empty where all could.
     """
 
     metadata: Metadata
@@ -91,6 +92,7 @@ class Pod:
     conditions: tuple[Condition, ...] = ()
     shown: frozenset[str] = frozenset()
     exit_code: int | None = None
+    unread: str = ""
 
     @property
     def key(self) -> ObjectKey:
@@ -120,7 +122,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node. `ready` is what the cluster says; `conditions` are all that it has."""
+    """One node. `ready` is what the cluster says; `conditions` are all that it has. `unread` is as a pod's."""
 
     metadata: Metadata
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -129,6 +131,7 @@ class Node:
     allocatable: Resources = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
     provider_id: str = ""
+    unread: str = ""
 
     @property
     def name(self) -> str:

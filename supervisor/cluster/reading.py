@@ -1,6 +1,7 @@
 """Reads pods and nodes from the API server's JSON: of a pod of 5 to 10 KB some 1 KB is kept."""
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -87,6 +88,58 @@ class _Node(Body, frozen=True):
     status: _NodeStatus = _NodeStatus()
 
 
+class _Outline(Body, frozen=True):
+    metadata: _ObjectMetadata
+    spec: Any = None
+    status: Any = None
+
+
+def pod_or_outline(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
+    """As `read_pod`; of a pod with something that is not known here, what can be read without that.
+
+    Such a pod is there, on its node, with its job. It says nothing of a reclaim, and what it takes is not known.
+
+    Raises:
+        msgspec.MsgspecError: It has no metadata.
+    """
+    try:
+        return read_pod(data, labels)
+    except (msgspec.MsgspecError, ValueError) as error:
+        read = msgspec.json.decode(data, type=_Outline)
+        return Pod(
+            metadata=read.metadata.kept(),
+            owner=_controller(read.metadata),
+            labels=_chosen(read.metadata, labels),
+            annotations=_own(read.metadata),
+            account=_text(read.spec, "serviceAccountName"),
+            node=_text(read.spec, "nodeName"),
+            phase=_phase(_text(read.status, "phase")),
+            deleted_at=read.metadata.deletion_timestamp,
+            unread=str(error),
+        )
+
+
+def node_or_outline(data: bytes | msgspec.Raw) -> Node:
+    """As `read_node`; of a node with something that is not known here, what can be read without that.
+
+    Such a node is there. Nothing is known of its conditions or its room, so nothing new is to go to it.
+
+    Raises:
+        msgspec.MsgspecError: It has no metadata.
+    """
+    try:
+        return read_node(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        read = msgspec.json.decode(data, type=_Outline)
+        return Node(
+            metadata=read.metadata.kept(),
+            labels=read.metadata.labels or {},
+            cordoned=True,
+            provider_id=_text(read.spec, "providerID"),
+            unread=str(error),
+        )
+
+
 def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
     """A pod from the API server's JSON, with those of its labels.
 
@@ -99,12 +152,12 @@ def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
     conditions = status.conditions or ()
     return Pod(
         metadata=metadata.kept(),
-        owner=next((each for each in metadata.owner_references if each.controller), None),
-        labels={name: value for name, value in (metadata.labels or {}).items() if name in labels},
-        annotations={name: value for name, value in (metadata.annotations or {}).items() if _kept(name)},
+        owner=_controller(metadata),
+        labels=_chosen(metadata, labels),
+        annotations=_own(metadata),
         account=read.spec.service_account_name,
         node=read.spec.node_name,
-        phase=PodPhase(status.phase) if status.phase in list(PodPhase) else PodPhase.UNKNOWN,
+        phase=_phase(status.phase),
         reason=status.reason,
         message=status.message,
         ip=status.pod_ip,
@@ -138,6 +191,27 @@ def read_node(data: bytes | msgspec.Raw) -> Node:
         conditions=read.status.conditions or (),
         provider_id=read.spec.provider_id,
     )
+
+
+def _controller(metadata: _ObjectMetadata) -> Owner | None:
+    return next((each for each in metadata.owner_references if each.controller), None)
+
+
+def _chosen(metadata: _ObjectMetadata, labels: frozenset[str]) -> dict[str, str]:
+    return {name: value for name, value in (metadata.labels or {}).items() if name in labels}
+
+
+def _own(metadata: _ObjectMetadata) -> dict[str, str]:
+    return {name: value for name, value in (metadata.annotations or {}).items() if _kept(name)}
+
+
+def _phase(text: str) -> PodPhase:
+    return PodPhase(text) if text in list(PodPhase) else PodPhase.UNKNOWN
+
+
+def _text(part: object, field: str) -> str:
+    value = part.get(field) if isinstance(part, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def _kept(annotation: str) -> bool:

@@ -38,7 +38,7 @@ class Rooms:
             node = self._view.node(name)
             if node is not None:
                 self._rooms[name] = _room(node, self._view.taken(name))
-                if node.ready and not node.cordoned:
+                if node.ready and not node.cordoned and self._view.accounted(name):
                     self._open.add(name)
         self._stale.clear()
 

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import msgspec
+import structlog
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.collection import Collection
@@ -13,12 +14,15 @@ from servicekit.kubernetes.follow import Follower
 from servicekit.kubernetes.mirror import Mirror
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
+from servicekit.text import one_line
 from supervisor.cluster.objects import NODES, PODS, Node, Pod
-from supervisor.cluster.reading import read_node, read_pod
+from supervisor.cluster.reading import node_or_outline, pod_or_outline
 from supervisor.domain.capacity import Resources
 from supervisor.domain.ids import Host
 
 T = TypeVar("T")
+
+_log = structlog.get_logger()
 
 
 class Hooks(Generic[T]):
@@ -77,9 +81,9 @@ class ClusterView:
 
     def __init__(self, server: ApiServer, labels: frozenset[str], clock: Clock, changed: Callable[[], None]) -> None:
         def decode_pod(data: bytes | msgspec.Raw) -> Pod:
-            return read_pod(data, labels)
+            return pod_or_outline(data, labels)
 
-        pods, nodes = Collection(server, PODS, decode_pod), Collection(server, NODES, read_node)
+        pods, nodes = Collection(server, PODS, decode_pod), Collection(server, NODES, node_or_outline)
         self.pods_changed = Hooks[Pod]()
         self.nodes_changed = Hooks[Node]()
         self._pods: Mirror[Pod] = Mirror(self._pod_moved)
@@ -88,6 +92,7 @@ class ClusterView:
         self._by_owner, self._by_node = _Groups(), _Groups()
         self._node_uids: dict[Host, str] = {}
         self._taken: dict[str, dict[str, int]] = {}
+        self._unread: dict[str, set[str]] = {PODS.plural: set(), NODES.plural: set()}
         self._changed = changed
         self.version = 0
         self.nodes_version = 0
@@ -137,7 +142,17 @@ class ClusterView:
         """What the pods that are bound to a node and not over have asked of it; a pod counts as one of `pods`."""
         return MappingProxyType(self._taken.get(node, {}))
 
+    def accounted(self, node: str) -> bool:
+        """Whether it is known what all pods that are bound to a node take."""
+        return all(not pod.unread or pod.over for pod in self.bound(node).values())
+
+    @property
+    def unread(self) -> Mapping[str, int]:
+        """How many objects are known in outline only, by kind."""
+        return {kind: len(uids) for kind, uids in self._unread.items()}
+
     def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
+        self._note(PODS.plural, before, after)
         if before is not None:
             self._by_uid.pop(before.metadata.uid, None)
             self._by_owner.remove("" if before.owner is None else before.owner.uid, before)
@@ -153,6 +168,7 @@ class ClusterView:
             self.pods_changed.call(before, after)
 
     def _node_moved(self, before: Node | None, after: Node | None) -> None:
+        self._note(NODES.plural, before, after)
         if before is None or after is None or before.metadata.uid != after.metadata.uid:
             self._replace_node(before, after)
         if _differ(before, after):
@@ -177,6 +193,17 @@ class ClusterView:
                 del taken[name]
         if not taken:
             del self._taken[pod.node]
+
+    def _note(self, kind: str, before: Pod | Node | None, after: Pod | Node | None) -> None:
+        """Keeps count of the objects that could not be read, and logs each once."""
+        if before is not None:
+            self._unread[kind].discard(before.metadata.uid)
+        if after is None or not after.unread:
+            return
+        self._unread[kind].add(after.metadata.uid)
+        if before is None or before.unread != after.unread:
+            metadata, reason = after.metadata, one_line(after.unread)
+            _log.warning("object.unread", kind=kind, namespace=metadata.namespace, name=metadata.name, reason=reason)
 
     def _moved(self) -> None:
         self.version += 1

@@ -6,10 +6,10 @@ from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 from reclaim.v1 import reclaim_pb2 as wire
 
+from servicekit.text import one_line
 from supervisor.domain.ids import NAME_RULE, Host, Source, is_name
 from supervisor.domain.notice import NOT_OF_AGENTS, Announcement, Report, Subject, SubjectKind
 from supervisor.ingest.refused import MalformedError, OversizedError
-from supervisor.ingest.text import one_line
 from supervisor.presence import AgentView, SourceState
 
 _MOST_NAMESPACE = 63

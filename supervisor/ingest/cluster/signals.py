@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from servicekit.disruption import PodCondition, PodState, Reclaim, verdict
+from servicekit.text import one_line
 from supervisor.cluster.events import ClusterEvent
 from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
 from supervisor.decide.restated import Word
@@ -22,7 +23,6 @@ from supervisor.domain.notice import (
     Subject,
     SubjectKind,
 )
-from supervisor.ingest.text import one_line
 
 _NODE_EXPIRED = "InstanceExpired"
 

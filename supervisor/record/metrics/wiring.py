@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -29,11 +30,15 @@ _REVIEWING = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What there is on a cluster only: `events` counts Kubernetes Events by what became of them."""
+    """What there is on a cluster only.
+
+    `events` counts Kubernetes Events by what became of them, `unread` the objects by kind that could not be read.
+    """
 
     places: Places = nowhere
     gpus: Gpus = unknown
     events: Callable[[], Mapping[str, int]] = dict
+    unread: Callable[[], Mapping[str, int]] = dict
 
 
 ALONE = Surroundings()
@@ -95,6 +100,14 @@ class LeaderMetrics:
         self._registry = registry
         self._clock = clock
         self._few = Few(MOST_SOURCES)
+        unread = Gauge(
+            "job_supervisor_unread_objects",
+            "Objects of the cluster that hold something which this version does not know.",
+            ("kind",),
+            registry=registry,
+        )
+        for kind in ("nodes", "pods"):
+            unread.labels(kind).set_function(partial(_of, surroundings.unread, kind))
         self._notices = NoticeMetrics(registry, surroundings.places, self._few)
         self._steps = StepsLost(registry)
         self._suspensions = Suspensions(registry, surroundings.gpus, clock.now)
@@ -171,3 +184,7 @@ class _Counts(Collector):
         for labels, count in sorted(self.counts().items()):
             family.add_metric(labels, count)
         yield family
+
+
+def _of(counts: Callable[[], Mapping[str, int]], kind: str) -> float:
+    return counts().get(kind, 0)
