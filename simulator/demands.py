@@ -26,7 +26,10 @@ def demands(expectations: Expectations) -> tuple[Demand, ...]:
     """All demands on a job with these expectations; those that are about time only where time is demanded."""
     bounds = expectations.bounds
     always = (LeftBeforeItsHostWent(suspended=bounds is not None), SavedAtStop(), ExcludedForAReason(), OneRunAtATime())
-    return always if bounds is None else (*always, NoNoticedHostUsed(bounds.act), *_timely(expectations, bounds))
+    if bounds is None:
+        return always
+    undisturbed = (RingsEndInOrder(), StaysExcluded(), NoNoticedHostUsed(bounds.act))
+    return (*always, *undisturbed, *_timely(expectations, bounds))
 
 
 # Demands on single events.
@@ -58,22 +61,10 @@ class LeftBeforeItsHostWent:
 class SavedAtStop:
     """A run that was told to STOP has saved a checkpoint by its end."""
 
-    def __init__(self) -> None:
-        self._flagged: set[int] = set()
-
     def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Follow the runs that are stopped; one that was never told on rank 0 had nobody who could save."""
-        del truth
-        match event.kind:
-            case Kind.FLAG_SEEN if event.text("directive") == "STOP":
-                self._flagged.add(event.integer("run"))
-            case Kind.CHECKPOINT_SAVED:
-                self._flagged.discard(event.integer("run"))
-            case Kind.RUN_ENDED if event.integer("run") in self._flagged:
-                self._flagged.discard(event.integer("run"))
-                yield Finding(Failure.NOT_SAVED, f"run {event.integer('run')} was stopped without a checkpoint")
-            case _:
-                pass
+        """Look at the ends of runs."""
+        if event.kind is Kind.RUN_ENDED and (run := event.integer("run")) in truth.stopped - truth.saved:
+            yield Finding(Failure.NOT_SAVED, f"run {run} was stopped without a checkpoint")
 
 
 class ExcludedForAReason:
@@ -92,6 +83,32 @@ class ExcludedForAReason:
             for host in sorted(added & set(truth.ring)):
                 if not truth.justifies_exclusion(host, event.t):
                     yield Finding(Failure.FALSE_EXCLUSION, f"{host} was excluded in run {truth.run} without a notice")
+
+
+class RingsEndInOrder:
+    """No worker is lost to a ring that trains: a host leaves it by the launcher's list, or the run is stopped."""
+
+    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+        """Look at the rings that break."""
+        if event.kind is Kind.RING_BROKEN and truth.is_training():
+            yield Finding(Failure.RING_BROKEN, f"the worker on {event.text('host')} was lost to run {truth.run}")
+
+
+class StaysExcluded:
+    """A host is not listed again as long as it has its notice."""
+
+    def __init__(self) -> None:
+        self._known: frozenset[str] = frozenset()
+
+    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+        """Look at the hosts that each change takes off the exclusions."""
+        if event.kind is not Kind.EXCLUSIONS_CHANGED:
+            return
+        hosts = frozenset(event.texts("hosts"))
+        back, self._known = self._known - hosts, hosts
+        for host in sorted(back) if truth.is_training() else ():
+            if truth.notice_of(host) is not None:
+                yield Finding(Failure.NOTICED_HOST_USED, f"run {truth.run} may use {host} again, which has its notice")
 
 
 class OneRunAtATime:
@@ -180,6 +197,12 @@ def _timely(expectations: Expectations, bounds: Bounds) -> Iterator[Demand]:
         lambda run: f"run {run} was not stopped with fewer than {expectations.min_workers} hosts left",
     )
     yield Soon(
+        bounds.suspend,
+        Failure.NOT_SUSPENDED,
+        _saved_and_not_ended,
+        lambda run: f"run {run} went on after it was stopped and had saved its checkpoint",
+    )
+    yield Soon(
         bounds.join,
         Failure.NOT_TAKEN_BACK,
         lambda truth: _left_out(truth, expectations.max_workers),
@@ -203,6 +226,11 @@ def _noticed_and_used(truth: Truth) -> Iterator[HostOfRun]:
 def _below_minimum(truth: Truth, least: int) -> Iterator[int]:
     # By all nodes and not by the ring alone: a host that is just joining may take the place of one that goes.
     if truth.is_training() and len(truth.free()) < least:
+        yield truth.run
+
+
+def _saved_and_not_ended(truth: Truth) -> Iterator[int]:
+    if truth.is_live() and truth.run in truth.saved:
         yield truth.run
 
 

@@ -35,12 +35,12 @@ def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
     finished = any(end.integer("step") >= expectations.steps for end in ends)
     wrong_ends = [end for end in ends if end.text("digest") != expectations.digest]
     failures = (
+        *unmet,
         *(Finding(Failure.STEP_LOST, detail) for detail in steps.lost),
         *(Finding(Failure.STEP_SKIPPED, f"step {step} was never applied") for step in steps.skipped),
         *(Finding(Failure.FALSE_STOP, detail) for detail in course.false_stops),
         *(Finding(Failure.STEP_AFTER_STOP, f"run {run} applied step {step}") for run, step in after_stop),
         *(Finding(Failure.RANKS_DIFFER, f"step {step} has several digests") for step in steps.differing),
-        *unmet,
         *_ending(expectations, finished=finished, wrong_ends=wrong_ends),
     )
     figures = Figures(

@@ -40,6 +40,8 @@ class Truth:
         """Hosts that the launcher of this run does not use again."""
         self.stopped: set[int] = set()
         """Runs of which a process has seen a STOP."""
+        self.saved: set[int] = set()
+        """Those of them that have saved a checkpoint since."""
         self.finished = False
         """A worker has applied the last step."""
         self.certain: Event | None = None
@@ -114,6 +116,8 @@ class Truth:
                 self.finished = self.finished or event.kind is Kind.JOB_FINISHED
             case Kind.FLAG_SEEN if event.text("directive") == "STOP":
                 self.stopped.add(event.integer("run"))
+            case Kind.CHECKPOINT_SAVED if event.integer("run") in self.stopped:
+                self.saved.add(event.integer("run"))
             case _:
                 pass
 

@@ -14,12 +14,15 @@ class Bounds:
     Attributes:
         act: From a notice on a host of the ring to its exclusion or to the STOP. A poll takes 1 s, the window that
             collects a group 1.25 s; the rest is for a busy machine, and half of the shortest lead of a group is left.
+        suspend: From the checkpoint of a STOP to the end of its run. The supervisor hears of the checkpoint at once,
+            and a launcher ends its workers within 2 s.
         join: Until a host without a notice is in the ring of a job that has room for it. Withdrawal takes 4 s, the
             pause before a growth 2 s, discovery 1 s, the start of a worker 2 to 4 s.
         resume: Until a job that does not run has a ring, once there are enough hosts without a notice.
     """
 
     act: float = 5.0
+    suspend: float = 5.0
     join: float = 15.0
     resume: float = 15.0
 
@@ -56,6 +59,7 @@ class Failure(StrEnum):
     NOT_TAKEN_BACK = "not taken back"
     NOT_RESUMED = "not resumed"
     NOTICED_HOST_USED = "noticed host used"
+    RING_BROKEN = "ring broken"
     TWO_RUNS = "two runs at a time"
     GROUP_SPLIT = "group split"
     STEP_AFTER_STOP = "step after the stop's checkpoint"

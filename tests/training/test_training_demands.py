@@ -119,9 +119,15 @@ def test_a_stop_without_a_checkpoint_is_found() -> None:
 
 def test_a_job_that_is_stopped_but_not_suspended_is_found_when_its_hosts_go() -> None:
     """Its processes still run. Where the supervisor is disturbed, saved is enough."""
-    events = (BELOW, flag(2), saved(2.1, 2), TAKEN, over(10))
+    events = (BELOW, flag(2), saved(5, 2), TAKEN, over(9.5))
     assert found(FULL, *events) == {Failure.NOT_SUSPENDED}
     assert found(FULL, *events, expected=DISTURBED) == set()
+
+
+def test_a_job_that_has_saved_is_suspended_soon() -> None:
+    """It holds its GPUs for nothing, however long its lead is."""
+    assert found(FULL, BELOW, flag(2), saved(2.1, 2), over(8)) == {Failure.NOT_SUSPENDED}
+    assert found(FULL, BELOW, flag(2), saved(2.1, 2), over(7)) == set()
 
 
 RESUMED = (added(20, "xy"), ring(30, "axy", run=2), step(31, 3, run=2))
@@ -146,6 +152,20 @@ def test_no_ring_is_formed_with_a_host_that_has_long_had_a_notice() -> None:
     assert Failure.NOTICED_HOST_USED in found(FULL, BELOW, SUSPENDED, TAKEN, known, ring(30, "axy", run=2))
     fresh = (added(20, "xy"), notice(26, "x"))
     assert found(FULL, BELOW, SUSPENDED, TAKEN, fresh, ring(30, "axy", run=2)) == set()
+
+
+def test_a_host_is_not_listed_again_while_it_has_its_notice() -> None:
+    """Whether its worker is up before it goes is luck."""
+    back = (notice(1, "d"), excluded(2, "d"), ring(3, "abc", epoch=2), excluded(4, ""), excluded(5, "d"))
+    assert found(FULL, back, gone(11, "d")) == {Failure.GROUP_SPLIT, Failure.NOTICED_HOST_USED}
+
+
+def test_a_worker_that_is_lost_to_its_ring_is_found() -> None:
+    """Not one of a run that is being stopped, whose hosts may go, nor one that the product could not have saved."""
+    lost = at(3, Kind.RING_BROKEN, run=1, epoch=1, host="d")
+    assert Failure.RING_BROKEN in found(FULL, notice(1, "d"), excluded(2, "d"), lost)
+    assert Failure.RING_BROKEN not in found(FULL, BELOW, flag(2), saved(2.1, 2), lost)
+    assert Failure.RING_BROKEN not in found(FULL, lost, expected=DISTURBED)
 
 
 def test_a_withdrawn_host_comes_back() -> None:
