@@ -430,6 +430,24 @@ def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...], tmp_p
     assert done.stderr.startswith("kubeai-run: ")
 
 
+@pytest.mark.parametrize(
+    ("option", "text", "why"),
+    [
+        ("--max-workers", "0", "0 is not at least 1"),
+        ("--max-workers", "many", "'many' is not a whole number"),
+        ("--back-off-limit", "-1", "-1 is not at least 0"),
+        ("--port", "70000", "70000 is not between 0 and 65535"),
+        ("--max-wait-time", "soon", "'soon' is not a number of seconds"),
+        ("--stop-grace", "nan", "'nan' is not a number of seconds"),
+    ],
+)
+def test_a_number_that_is_none_is_said_in_words(option: str, text: str, why: str) -> None:
+    """By its option, without names of the code."""
+    arguments = ["--job", "j", "--max-workers", "2", f"{option}={text}", "--", "true"]
+    done = subprocess.run([*STRICT, RUN, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (64, f"kubeai-run: argument {option}: {why}")
+
+
 def test_a_hosts_file_that_is_not_there_at_the_start_is_a_usage_error(launchpad: Launchpad, tmp_path: Path) -> None:
     """There is no last good list yet to go on with."""
     launched = launchpad.start("true", options=("--hosts-file", str(tmp_path / "nope")))

@@ -158,6 +158,7 @@ async def test_a_second_supervisor_on_the_same_data_is_refused(tmp_path: Path) -
         _, errors = await second.communicate()
         assert second.returncode == 1
         assert b"cannot open the store" in errors
+        assert b"already served by another supervisor" in errors
         await running.peers.agent("n1")
 
 

@@ -270,28 +270,33 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def _workers(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
+    return _whole(text, 1)
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError(text)
-    return number
+    return _whole(text, 0)
 
 
 def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= hosts.HIGHEST_PORT:
-        raise ValueError(text)
+    return _whole(text, 0, hosts.HIGHEST_PORT)
+
+
+def _whole(text: str, least: int, most: float = math.inf) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if not least <= number <= most:
+        bounds = f"at least {least}" if math.isinf(most) else f"between {least} and {most:g}"
+        raise argparse.ArgumentTypeError(f"{text} is not {bounds}")
     return number
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not (math.isfinite(number) and number >= 0):
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return number
