@@ -182,6 +182,20 @@ def instants(value: object) -> dict[str, float]:
     return flat
 
 
+def without_instants(value: object) -> object:
+    """All of it but its floats."""
+
+    def blanked(part: object) -> object:
+        match part:
+            case dict():
+                return {name: blanked(inner) for name, inner in part.items()}
+            case float():
+                return None
+        return part
+
+    return blanked(msgspec.to_builtins(value, order="deterministic"))
+
+
 @given(NOTICES)
 def test_a_notice_comes_back_as_it_was(value: ReclaimNotice) -> None:
     """But for its instants, which are rounded once and then stay."""
@@ -200,8 +214,7 @@ def test_a_job_comes_back_as_it_was(value: SupervisedJob) -> None:
     assert back is not None
     assert instants(back) == pytest.approx(instants(value), abs=MICROSECOND)
     assert job_back(back) == back
-    assert (back.name, back.observed.hosts) == (value.name, value.observed.hosts)
-    assert (back.decision.hosts, back.decision.exclusions) == (value.decision.hosts, value.decision.exclusions)
+    assert without_instants(back) == without_instants(value)
 
 
 @given(INSTANTS, st.floats(0, 10))
