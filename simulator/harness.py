@@ -13,6 +13,7 @@ seconds it took), `await w.nodes.agent(node).kill()` and `w.nodes.start_agent(no
 """
 
 import asyncio
+import signal
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -49,6 +50,8 @@ T = TypeVar("T")
 LOOK_SECONDS = 0.1
 # A launcher ends its workers within ten seconds of a SIGTERM; kubeai-run says goodbye afterwards.
 JOB_STOP_SECONDS = 20.0
+# The first SIGTERM to kubeai-run lets the job save, which takes a supervisor; the second one does not wait for that.
+JOB_SAVE_SECONDS = 5.0
 
 
 class ProcessesLeft(AssertionError):  # noqa: N818  # It names what is so.
@@ -194,7 +197,14 @@ class World:
 
     async def stop_jobs(self) -> None:
         """Stop all jobs that still run, and stop watching."""
-        await process.stop_all([job.child for job in self.jobs], JOB_STOP_SECONDS)
+        children = [job.child for job in self.jobs]
+        for child in children:
+            child.send(signal.SIGTERM)
+        with suppress(TooLate):
+            for child in children:
+                await child.wait(JOB_SAVE_SECONDS)
+        for child in children:
+            await child.stop(JOB_STOP_SECONDS)
         observers, self._observers = self._observers, []
         for observer in observers:
             observer.cancel()

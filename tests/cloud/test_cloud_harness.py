@@ -58,6 +58,15 @@ async def test_a_supervisor_comes_back_where_it_was(tmp_path: Path) -> None:
         assert await one.supervisor.stop() < 5.0
 
 
+async def test_a_world_ends_a_job_that_nobody_can_save_any_more(tmp_path: Path) -> None:
+    """Without a supervisor there is nothing to wait for; what kubeai-run started ends with it."""
+    async with world(tmp_path, ["node1", "node2"]) as one:
+        job = one.start_job(JobPlan(min_workers=2, max_workers=2, steps=4000, step_seconds=0.05))
+        await one.until_training(job, workers=2)
+        await one.supervisor.kill()
+    assert job.child.exit_code == 143
+
+
 async def test_what_outlives_a_world_is_a_failure_and_ended(tmp_path: Path) -> None:
     """A process that nobody stops fails the world that made it."""
     stray: Child | None = None
