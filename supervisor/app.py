@@ -242,8 +242,8 @@ class Supervisor:
     def _agent_changed(self, _node: Host) -> None:
         self._facts_changed()
 
-    def _rank_zero_changed(self, _job: JobName) -> None:
-        self._control.poke()
+    def _rank_zero_changed(self, job: JobName) -> None:
+        self._control.poke(job)
 
     def _goodbye(self) -> None:
         if self._page is not None:

@@ -4,8 +4,9 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
+from supervisor.control.pool import Pool
 from supervisor.decide.directives import JobDirectives
-from supervisor.decide.grant import Grant, grants
+from supervisor.decide.grant import Grant
 from supervisor.decide.notices import Today, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import STANDALONE, Host, JobName, NoticeId, kind_of
@@ -15,6 +16,9 @@ from supervisor.domain.placement import Placement
 from supervisor.presence import Agents
 from supervisor.store.interface import Store
 from supervisor.unconfirmed import Unconfirmed
+
+Announced = Mapping[Host, ReclaimNotice] | Mapping[str, ReclaimNotice]
+"""Notices by the name of their node, or by the uid of their pod."""
 
 
 class Surroundings(Protocol):
@@ -55,13 +59,13 @@ class _Noticed:
     def __init__(self, notices: Iterable[ReclaimNotice], today: Today, policy: Policy) -> None:
         notices = tuple(notices)
         self.nodes = noticed_hosts(notices, today, policy)
-        self._pods = noticed_pods(notices, policy)
+        self.pods = noticed_pods(notices, policy)
         self._policy = policy
         self._jobs: dict[JobName, tuple[Mapping[Host, Placement], Mapping[Host, ReclaimNotice]]] = {}
 
     def of(self, name: JobName, surroundings: Surroundings) -> Mapping[Host, ReclaimNotice]:
         """The hosts of a job, each by its most urgent notice; where hosts are nodes, those of all others as well."""
-        if not self.nodes and not self._pods:
+        if not self.nodes and not self.pods:
             return self.nodes
         places = surroundings.placements(name)
         if places is None:
@@ -80,7 +84,7 @@ class _Noticed:
         return {host: notice for host, notice in found.items() if notice is not None}
 
     def _at(self, place: Placement) -> ReclaimNotice | None:
-        by_pod, by_node = self._pods.get(place.pod), self.nodes.get(place.node)
+        by_pod, by_node = self.pods.get(place.pod), self.nodes.get(place.node)
         if by_pod is None or by_node is None:  # Of thousands of pods few have one, and hardly any two.
             return by_pod or by_node
         return most_urgent([by_pod, by_node], self._policy)
@@ -100,6 +104,7 @@ class Facts:
         self._unconfirmed = unconfirmed
         self._policy = policy
         self._surroundings = surroundings
+        self._pool = Pool()
         self._noticed = self._shown = _Noticed((), Today(), policy)
         self._notices: Mapping[NoticeId, ReclaimNotice] = {}
         self._seen: tuple[int, ...] = ()
@@ -118,6 +123,19 @@ class Facts:
         """As `noticed`, with what is announced and not durable yet: what a job's processes are told."""
         self._look()
         return self._shown.of(name, self._surroundings)
+
+    @property
+    def announced(self) -> tuple[Announced, ...]:
+        """All notices that bind, by node or by pod: the durable ones of each, and then those that are shown.
+
+        Each mapping is the same object until a notice or an agent changes.
+        """
+        self._look()
+        return (self._noticed.nodes, self._noticed.pods, self._shown.nodes, self._shown.pods)
+
+    def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
+        """Where a job's hosts are, None where they are nodes; the same object until that changes."""
+        return self._surroundings.placements(name)
 
     @property
     def caught_up_at(self) -> float:
@@ -143,17 +161,13 @@ class Facts:
             return frozenset()
         return frozenset(host for host in job.decision.exclusions if host in places and places[host].terminating)
 
-    def granted(self, jobs: Collection[SupervisedJob]) -> Mapping[JobName, Grant]:
+    def granted(self, jobs: Mapping[JobName, SupervisedJob]) -> Mapping[JobName, Grant]:
         """The hosts that each job may start on, or grow by."""
-        # By name: to look up the pods of fifty large jobs in every pass, twice, would take longer than to decide.
-        on_nodes = [job for job in jobs if kind_of(job.name) == STANDALONE]
         noticed = self.noticed_nodes()
         available = self._agents.available().difference(noticed)
-        granted = {name: Grant(hosts) for name, hosts in grants(on_nodes, available, noticed).items()}
-        if len(on_nodes) == len(jobs):
-            return granted
-        others = [job for job in jobs if kind_of(job.name) != STANDALONE]
-        return {**granted, **self._surroundings.granted(others, noticed)}
+        granted = self._pool.granted(jobs, available, noticed)
+        others = [job for job in jobs.values() if kind_of(job.name) != STANDALONE]
+        return {**granted, **self._surroundings.granted(others, noticed)} if others else granted
 
     def directives(self, name: JobName) -> JobDirectives | None:
         """What a job means for its processes now; None where it is unknown."""

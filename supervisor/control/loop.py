@@ -1,7 +1,10 @@
-"""The control loop: level-triggered, all jobs planned from one snapshot, decisions durable before they are acted on."""
+"""The control loop: level-triggered, jobs planned from one snapshot, decisions durable before they are acted on.
+
+A pass costs what has changed: a job that waits, and of which nothing has changed, is not looked at.
+"""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -12,6 +15,7 @@ from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
 from supervisor.control.facts import Facts
+from supervisor.control.schedule import Schedule
 from supervisor.decide.grant import Grant
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
@@ -75,19 +79,22 @@ def _own(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> Mapping[H
 
 
 class Control:
-    """Decides. `poke` whenever the store, an agent or a rank 0 has changed."""
+    """Decides. `poke` whenever the store or an agent has changed, and with its job whenever a rank 0 has."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._wakeup = Wakeup()
+        self._schedule = Schedule(ports.facts)
         self._store_fault = Fault("store", ports.clock)
         self._looks: dict[JobName, _Look] = {}
         self._under_way: dict[JobName, _Progress] = {}
         self._failing: set[JobName] = set()
         self._since = ports.clock.now()
 
-    def poke(self) -> None:
-        """Looks again soon."""
+    def poke(self, job: JobName | None = None) -> None:
+        """Looks again soon; at this job whether it looks different or not."""
+        if job is not None:
+            self._schedule.mark(job)
         self._wakeup.set()
 
     async def run(self) -> None:
@@ -97,44 +104,42 @@ class Control:
                 await self._wakeup.wait(self._pass(group))
 
     def _pass(self, group: asyncio.TaskGroup) -> float | None:
-        """One look at all jobs; returns the seconds until time alone calls for another (None = never)."""
+        """One look at what has changed; returns the seconds until time alone calls for another (None = never)."""
         snapshot, now = self._ports.store.snapshot(), self._ports.clock.now()
         # Processes hear of a notice before anything is decided about it.
-        self._ports.processes.refresh(self._news(snapshot))
+        self._ports.processes.refresh(self._news(snapshot, self._schedule.changed(snapshot.jobs)))
         if not self._ports.leadership.may_act():
             return _RETRY_SECONDS
-        plans = self._plan(snapshot, now)
-        for name, planned in plans.items():
-            self._begin(group, snapshot.jobs[name], planned)
-        wakes = [each.wake_at for each in plans.values() if each.wake_at is not None]
-        return max(0.0, min(wakes) - self._ports.clock.now()) if wakes else None
+        granted = self._ports.facts.granted(snapshot.jobs)
+        for name in self._schedule.due(snapshot.jobs, granted, now):
+            job = snapshot.jobs[name]
+            planned = self._planned(job, granted.get(name, _NOTHING), now)
+            self._schedule.planned(name, planned.wake_at)
+            self._begin(group, job, planned)
+        wake_at = self._schedule.wake_at
+        return None if wake_at is None else max(0.0, wake_at - self._ports.clock.now())
 
-    def _news(self, snapshot: Snapshot) -> list[JobName]:
-        """The jobs that look different to their processes since the last pass."""
-        looks = {name: _look(job, self._ports.facts.shown(name)) for name, job in snapshot.jobs.items()}
-        news = [name for name, look in looks.items() if self._looks.get(name) != look]
-        self._looks = looks
-        return news
+    def _news(self, snapshot: Snapshot, changed: Iterable[JobName]) -> list[JobName]:
+        """Those of the jobs that look different to their processes."""
+        before = {name: self._looks.pop(name, None) for name in changed}
+        jobs = [snapshot.jobs[name] for name in before if name in snapshot.jobs]
+        looks = {job.name: _look(job, self._ports.facts.shown(job.name)) for job in jobs}
+        self._looks.update(looks)
+        return [name for name, look in looks.items() if before[name] != look]
 
-    def _plan(self, snapshot: Snapshot, now: float) -> dict[JobName, Plan]:
-        granted = self._ports.facts.granted(snapshot.jobs.values())
-        plans: dict[JobName, Plan] = {}
-        for name, job in snapshot.jobs.items():
-            rank_zero = self._ports.processes.rank_zero(name, job.observed.run)
-            grant = granted.get(name, _NOTHING)
-            view = View(
-                notices=_own(job, self._ports.facts.noticed(name)),
-                gone=self._ports.facts.gone(job),
-                terminating=self._ports.facts.terminating(job),
-                granted=grant.hosts,
-                probe=grant.probe,
-                held_up=grant.held_up,
-                more=grant.more,
-                rank_zero=rank_zero,
-                since=max(self._since, self._ports.facts.caught_up_at),
-            )
-            plans[name] = plan(job, view, now, self._ports.policy)
-        return plans
+    def _planned(self, job: SupervisedJob, grant: Grant, now: float) -> Plan:
+        view = View(
+            notices=_own(job, self._ports.facts.noticed(job.name)),
+            gone=self._ports.facts.gone(job),
+            terminating=self._ports.facts.terminating(job),
+            granted=grant.hosts,
+            probe=grant.probe,
+            held_up=grant.held_up,
+            more=grant.more,
+            rank_zero=self._ports.processes.rank_zero(job.name, job.observed.run),
+            since=max(self._since, self._ports.facts.caught_up_at),
+        )
+        return plan(job, view, now, self._ports.policy)
 
     def _begin(self, group: asyncio.TaskGroup, job: SupervisedJob, planned: Plan) -> None:
         """Has what is due done: one thing at a time for each job; side by side, as a store writes a pass at once."""
@@ -151,7 +156,7 @@ class Control:
         if not done:
             await asyncio.sleep(_RETRY_SECONDS)
         if self._under_way.pop(job.name) is _Progress.OVERTAKEN or not done:
-            self.poke()
+            self.poke(job.name)
 
     async def _is_done(self, job: SupervisedJob, planned: Plan) -> bool:
         try:
@@ -179,7 +184,8 @@ class Control:
             failpoint(At.DIRECTIVES_PUSHED)
         if not self._ports.leadership.may_act():  # Storing it may have taken longer than the lease.
             return False
-        await self._ports.adapter.carry_out(decided, planned.actions)
+        if not await self._ports.adapter.carry_out(decided, planned.actions):
+            self._schedule.mark(job.name)
         failpoint(At.ORDER_PUBLISHED)
         return True
 

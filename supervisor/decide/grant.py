@@ -40,12 +40,13 @@ def grants(
     for job in ordered:
         if waits(job) and job.spec.launcher_host in noticed:
             continue
-        usable = free & job.observed.hosts
+        wanted = free & usable(job)
         if waits(job):
-            share = _first(usable, job.spec.requested_workers) if len(usable) >= job.spec.min_workers else frozenset()
-            unmet |= frozenset() if share else job.observed.hosts
+            share = _first(wanted, job.spec.requested_workers) if len(wanted) >= job.spec.min_workers else frozenset()
+            # No more than what is free: a job that waits may list thousands of hosts, most of them nobody's.
+            unmet |= frozenset() if share else wanted
         else:
-            share = _first(usable - unmet, _room(job))
+            share = _first(wanted - unmet, _room(job))
         if share:
             granted[job.name] = share
             free -= share
@@ -57,6 +58,11 @@ def held(job: SupervisedJob) -> frozenset[Host]:
     if job.over and not job.observed.running:
         return frozenset()
     return job.decision.hosts
+
+
+def usable(job: SupervisedJob) -> frozenset[Host]:
+    """The hosts of which a job could take some if they were free; none where it needs no more."""
+    return job.observed.hosts if waits(job) or _room(job) else frozenset()
 
 
 def waits(job: SupervisedJob) -> bool:

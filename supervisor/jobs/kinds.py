@@ -11,8 +11,8 @@ from supervisor.domain.order import Action
 class Adapter(Protocol):
     """Carries actions out for one kind of job; every action may be repeated."""
 
-    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> None:
-        """Does what is still to be done."""
+    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
+        """Does what is still to be done; whether nobody needs to ask for it again before the job changes."""
 
 
 class Kinds:
@@ -25,8 +25,7 @@ class Kinds:
     def __init__(self, adapters: Mapping[str, Adapter]) -> None:
         self._adapters = adapters
 
-    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> None:
+    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
         """Has the job's adapter do what is still to be done."""
         adapter = self._adapters.get(kind_of(job.name))
-        if adapter is not None:
-            await adapter.carry_out(job, actions)
+        return adapter is None or await adapter.carry_out(job, actions)

@@ -25,8 +25,9 @@ class StandaloneJobs:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> None:
-        """Sends the order that leads to `actions`; the launcher reports what became of them."""
+    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
+        """Sends the order that leads to `actions`; a launcher that was away is sent it when it comes back."""
         for action in actions:
             _log.debug("job.action", job=job.name, action=type(action).__name__, generation=job.decision.generation)
         self._channel.publish(job, order_for(job))
+        return True

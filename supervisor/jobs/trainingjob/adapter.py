@@ -101,12 +101,16 @@ class TrainingJobs:
             for _, lane in self._lanes:
                 group.create_task(lane.run())
 
-    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> None:
-        """Has it done, without waiting: one job's launcher may be slow to answer, and others are in a hurry."""
+    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
+        """Has it done, without waiting: one job's launcher may be slow to answer, and others are in a hurry.
+
+        What cannot be done as the job's pods are now is left until somebody asks again.
+        """
         for kinds, lane in self._lanes:
             if todo := [action for action in actions if isinstance(action, kinds)]:
                 lane.put(job.name, _Order(job, todo))
         self._forget_others(self._ports.store.snapshot().jobs)
+        return not actions
 
     def _forget_others(self, jobs: Collection[JobName]) -> None:
         if len(self._left_out) > len(jobs):

@@ -1,0 +1,73 @@
+"""Jobs by what each is about, kept up to date at the cost of those that have changed."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.placement import Placement
+
+Places = Mapping[Host, Placement] | None
+"""Where a job's hosts are; None where they are nodes."""
+
+Keys = Callable[[SupervisedJob, Places], frozenset[str]]
+
+
+def on_nodes(_name: JobName) -> None:
+    """Where the hosts of all jobs are nodes."""
+
+
+class JobIndex:
+    """Finds jobs by key.
+
+    Args:
+        keys: What a job is about.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._known: dict[JobName, tuple[SupervisedJob, Places, frozenset[str]]] = {}
+        self._names: dict[str, set[JobName]] = {}
+
+    @property
+    def by_key(self) -> Mapping[str, Collection[JobName]]:
+        """The jobs of each key that has any, live."""
+        return self._names
+
+    def follow(
+        self, jobs: Mapping[JobName, SupervisedJob], places: Callable[[JobName], Places] = on_nodes
+    ) -> set[JobName]:
+        """Takes in what has changed since the last call; returns the jobs that are new, different or gone.
+
+        A job is different when it is another object, or its `places` are: nothing else is looked at.
+        """
+        changed: set[JobName] = set()
+        for name, job in jobs.items():
+            known, where = self._known.get(name), places(name)
+            if known is None or known[0] is not job or known[1] is not where:
+                self._put(name, job, where)
+                changed.add(name)
+        if len(self._known) > len(jobs):
+            for name in self._known.keys() - jobs.keys():
+                self._move(name, self._known.pop(name)[2], frozenset())
+                changed.add(name)
+        return changed
+
+    def of(self, keys: Collection[str]) -> set[JobName]:
+        """The jobs that are about at least one of these."""
+        return {name for key in self._names.keys() & keys for name in self._names[key]}
+
+    def _put(self, name: JobName, job: SupervisedJob, where: Places) -> None:
+        before = self._known[name][2] if name in self._known else frozenset()
+        keys = self._keys(job, where)
+        self._known[name] = (job, where, keys)
+        if keys is not before:
+            self._move(name, before, keys)
+
+    def _move(self, name: JobName, before: frozenset[str], after: frozenset[str]) -> None:
+        for key in before - after:
+            names = self._names[key]
+            names.discard(name)
+            if not names:
+                del self._names[key]
+        for key in after - before:
+            self._names.setdefault(key, set()).add(name)

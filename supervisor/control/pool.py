@@ -1,0 +1,34 @@
+"""The hosts that are nodes: who holds them, and who could use those that are free."""
+
+from collections.abc import Collection, Mapping
+
+from supervisor.control.index import JobIndex, Places
+from supervisor.decide.grant import Grant, grants, held, usable
+from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
+from supervisor.domain.job import SupervisedJob
+
+
+def _held(job: SupervisedJob, _places: Places) -> frozenset[Host]:
+    return held(job) if kind_of(job.name) == STANDALONE else frozenset()
+
+
+def _usable(job: SupervisedJob, _places: Places) -> frozenset[Host]:
+    return usable(job) if kind_of(job.name) == STANDALONE else frozenset()
+
+
+class Pool:
+    """Shares free hosts out among the jobs that could use them; a job that lists none of them costs nothing."""
+
+    def __init__(self) -> None:
+        self._held = JobIndex(_held)
+        self._usable = JobIndex(_usable)
+
+    def granted(
+        self, jobs: Mapping[JobName, SupervisedJob], available: frozenset[Host], noticed: Collection[Host]
+    ) -> Mapping[JobName, Grant]:
+        """The hosts that each job may start on, or grow by; see `supervisor.decide.grant.grants`."""
+        self._held.follow(jobs)
+        self._usable.follow(jobs)
+        free = available.difference(self._held.by_key)
+        candidates = [jobs[name] for name in self._usable.of(free)]
+        return {name: Grant(hosts) for name, hosts in grants(candidates, free, noticed).items()}
