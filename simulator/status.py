@@ -3,7 +3,8 @@
 The judge never reads it.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 import msgspec
@@ -62,12 +63,13 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The whole answer; `now` in Unix seconds."""
+    """The whole answer, or a page of it that `next` follows; `now` in Unix seconds."""
 
     now: float = 0.0
     jobs: list[JobStatus] = field(default_factory=list)
     notices: list[NoticeStatus] = field(default_factory=list)
     agents: list[AgentStatus] = field(default_factory=list)
+    next: str | None = None
 
     def job(self, name: str) -> JobStatus | None:
         """The job of this name, if the supervisor knows one."""
@@ -91,9 +93,36 @@ async def fetch(session: aiohttp.ClientSession, url: str, token: str) -> Status:
     """
     headers = {"Authorization": f"Bearer {token}"}
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+    pages: list[Status] = []
     try:
-        async with session.get(f"{url}/v1/status", headers=headers, timeout=timeout) as answer:
-            answer.raise_for_status()
-            return msgspec.json.decode(await answer.read(), type=Status)
+        while not pages or pages[-1].next is not None:
+            after = {"after": pages[-1].next} if pages and pages[-1].next is not None else {}
+            async with session.get(f"{url}/v1/status", headers=headers, timeout=timeout, params=after) as answer:
+                answer.raise_for_status()
+                pages.append(msgspec.json.decode(await answer.read(), type=Status))
     except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
         raise StatusUnavailable(f"no status from {url}: {error!r}") from error
+    return _joined(pages)
+
+
+def _joined(pages: Sequence[Status]) -> Status:
+    """The status whose pages these are; a large job is on several."""
+    jobs: dict[str, JobStatus] = {}
+    for job in (job for page in pages for job in page.jobs):
+        known = jobs.get(job.job)
+        jobs[job.job] = job if known is None else _extended(known, job)
+    return Status(
+        now=pages[0].now,
+        jobs=list(jobs.values()),
+        notices=[notice for page in pages for notice in page.notices],
+        agents=[agent for page in pages for agent in page.agents],
+    )
+
+
+def _extended(job: JobStatus, more: JobStatus) -> JobStatus:
+    return replace(
+        job,
+        hosts=job.hosts + more.hosts,
+        workers=job.workers + more.workers,
+        exclusions=job.exclusions + more.exclusions,
+    )

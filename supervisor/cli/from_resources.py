@@ -11,8 +11,9 @@ from supervisor.domain.ids import STANDALONE, Host, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.placement import Placement
+from supervisor.record.seen import JobSeen, Seen
 from supervisor.record.values import LeaderView
-from supervisor.record.view import JobSeen, Seen, view
+from supervisor.record.view import view
 from supervisor.store.job_resource import JobResource
 from supervisor.store.notice_resource import NoticeResource
 

@@ -1,11 +1,12 @@
 """One supervisor over HTTP, with a token of ours: stand-alone, or a cluster's leader through a forwarded port."""
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -23,7 +24,7 @@ from supervisor.cli.errors import (
     UsageError,
 )
 from supervisor.cli.place import Subject
-from supervisor.cli.view import View
+from supervisor.cli.view import Job, View
 from supervisor.domain.notice import SubjectKind
 
 _PATIENCE_SECONDS = 10.0
@@ -56,6 +57,12 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 class _Ended(msgspec.Struct, frozen=True):
     ended: list[str]
+
+
+class _Page(View, frozen=True, kw_only=True):
+    """A part of the view; `next` is where the following one begins, None after the last."""
+
+    next: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,10 @@ class Supervisor:
 
     async def look(self) -> View:
         """See `Place`."""
-        return await self._call("GET", "/v1/status", None, View)
+        pages = [await self._call("GET", "/v1/status", None, _Page)]
+        while (after := pages[-1].next) is not None:
+            pages.append(await self._call("GET", f"/v1/status?after={quote(after)}", None, _Page))
+        return _joined(pages)
 
     async def subject(self, text: str) -> Subject:
         """See `Place`; whether an agent of that name is known, the supervisor says."""
@@ -161,6 +171,29 @@ class Supervisor:
                 return UsageError(f"{url!r} is no address.")
             case _:
                 return UnreachableError(f"No supervisor answers at {url}: {why_unreached(error)}.")
+
+
+def _joined(pages: Sequence[_Page]) -> View:
+    """The view whose pages these are, as of the first one; a large job is on several."""
+    jobs: dict[str, list[Job]] = {}
+    for job in (job for page in pages for job in page.jobs):
+        jobs.setdefault(job.job, []).append(job)
+    agents = [page.agents for page in pages if page.agents is not None]
+    return View(
+        now=pages[0].now,
+        jobs=[_one(parts) for parts in jobs.values()],
+        notices=[notice for page in pages for notice in page.notices],
+        agents=[agent for part in agents for agent in part] if agents else None,
+    )
+
+
+def _one(parts: Sequence[Job]) -> Job:
+    return msgspec.structs.replace(
+        parts[0],
+        workers=[host for part in parts for host in part.workers],
+        exclusions=[host for part in parts for host in part.exclusions],
+        host_states=[host for part in parts for host in part.host_states],
+    )
 
 
 def _refused(status: int, data: bytes) -> CliError:

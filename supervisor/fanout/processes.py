@@ -79,6 +79,8 @@ class _Telling:
 class _Job:
     connections: dict[str, _Connection] = field(default_factory=dict)
     flush: asyncio.TimerHandle | None = None
+    hosts: frozenset[Host] | None = None
+    """Where those are; None until somebody asks. Whoever reads the status page by page asks often."""
 
 
 class Processes:
@@ -113,6 +115,7 @@ class Processes:
         if replaced is not None:
             replaced.stream.finish("replaced by a newer stream")
         job.connections[worker.process] = connection = _Connection(worker, stream)
+        job.hosts = None
         if worker.rank == 0 or (replaced is not None and replaced.worker.rank == 0):
             self._rank_zero_changed(worker.job)
         self._send(connection)
@@ -124,6 +127,7 @@ class Processes:
         if job is None or connection is None or connection.stream is not stream:
             return
         del job.connections[worker.process]
+        job.hosts = None
         if not job.connections:
             self._forget(worker.job)
         if connection.worker.rank == 0:
@@ -163,7 +167,12 @@ class Processes:
 
     def hosts(self, job: JobName) -> frozenset[Host]:
         """Where the connected processes of a job are."""
-        return frozenset(worker.host for worker in self.workers(job))
+        known = self._jobs.get(job)
+        if known is None:
+            return frozenset()
+        if known.hosts is None:
+            known.hosts = frozenset(connection.worker.host for connection in known.connections.values())
+        return known.hosts
 
     def refresh(self, names: Iterable[JobName]) -> None:
         """Sends what has changed: what takes effect soon at once, anything else with what comes in the next 50 ms."""

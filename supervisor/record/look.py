@@ -8,8 +8,8 @@ from supervisor.record.groups import Groups
 from supervisor.record.meaning import Noticed
 from supervisor.record.measures import Sight
 from supervisor.record.phases import Phases
+from supervisor.record.seen import JobSeen, Seen
 from supervisor.record.values import LeaderView
-from supervisor.record.view import JobSeen, Seen
 from supervisor.refusals import Refusals
 
 

@@ -1,4 +1,4 @@
-"""`GET /v1/status`: everything at once, for tools that only look."""
+"""`GET /v1/status`: everything at once, page by page, for tools that only look."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,10 @@ from aiohttp import web
 
 from supervisor.identity.tokens import Viewer
 from supervisor.ingest.http import Bearer, bearer_as
-from supervisor.record.view import Seen, view
+from supervisor.ingest.refused import MalformedError
+from supervisor.record import paging
+from supervisor.record.seen import Seen
+from supervisor.record.view import view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,20 @@ class StatusEndpoint:
         return [web.get("/v1/status", self.status)]
 
     async def status(self, request: web.Request) -> web.Response:
-        """What is so now, as JSON."""
+        """One page of what is so now, as JSON."""
         await bearer_as(Viewer, request, self.bearer)
-        return web.json_response(body=msgspec.json.encode(view(self.look())))
+        after, most = _asked(request)
+        seen = self.look()
+        return web.json_response(body=msgspec.json.encode(view(seen, paging.page(seen, after, most))))
+
+
+def _asked(request: web.Request) -> tuple[paging.Position, int]:
+    limit, after = request.query.get("limit"), request.query.get("after")
+    try:
+        most = paging.MOST_ENTRIES if limit is None else min(paging.MOST_ENTRIES, int(limit))
+        position = paging.START if after is None else paging.Position.read(after)
+    except ValueError as error:
+        raise MalformedError("`limit` is a number, and `after` what an answer had as `next`") from error
+    if most < 1:
+        raise MalformedError("`limit` is at least 1")
+    return position, most

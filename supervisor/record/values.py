@@ -70,6 +70,8 @@ class JobView:
     """One job. `since_seconds`: how long it has been in its phase; None where that began before anybody looked.
 
     `seconds_left`: until the first of its noticed hosts is gone. `simulated`: one of its notices is a drill.
+    `host_count` counts all its hosts, its launcher's among them; `hosts`, `workers`, `exclusions` and `host_states`
+    have those that are on the page.
     """
 
     job: JobName
@@ -82,6 +84,7 @@ class JobView:
     result: Result | None
     restarts: int
     framework: Framework
+    host_count: int
     hosts: list[Host]
     workers: list[Host]
     exclusions: list[Host]
@@ -192,7 +195,10 @@ class RefusedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Everything at once; `now` is Unix seconds. `unconfirmed` notices are announced and not durable yet."""
+    """Everything at once, or a page of it; `now` is Unix seconds. `unconfirmed` notices are not durable yet.
+
+    `next` is where the page after this one begins, None where none does. `groups` are on the first page alone.
+    """
 
     now: float
     leader: LeaderView
@@ -203,3 +209,4 @@ class View:
     coverage: CoverageView
     agents: list[AgentOnNode]
     refused: list[RefusedView]
+    next: str | None

@@ -1,17 +1,16 @@
 """Everything there is to see at one moment, worked out from plain values: no I/O, no clock."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
 from supervisor.decide.notices import deadline_of
-from supervisor.decide.policy import Policy
 from supervisor.decide.prospects import prospects
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Acknowledgement, SupervisedJob
+from supervisor.domain.job import Acknowledgement
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
-from supervisor.domain.placement import Placement
 from supervisor.presence import AgentView, reclaimed
 from supervisor.record.groups import Group
+from supervisor.record.paging import JobPart, Page, whole
+from supervisor.record.seen import JobSeen, Seen
 from supervisor.record.values import (
     AcknowledgementView,
     AgentOnNode,
@@ -19,79 +18,42 @@ from supervisor.record.values import (
     GroupView,
     HostView,
     JobView,
-    LeaderView,
     NoticeView,
     ProspectView,
     RefusedView,
     SourceView,
     View,
 )
-from supervisor.refusals import Code, Wire
 
 Subjects = Mapping[tuple[SubjectKind, str], Collection[JobName]]
 """The jobs by what their hosts are: nodes by name, pods by uid."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSeen:
-    """One job, and what only the streams and the cluster know of it.
-
-    `noticed` are its noticed hosts, each with its most urgent notice; `places` is None where its hosts are nodes;
-    `streams` are the hosts from which processes have one; `since` is when its phase began.
-    """
-
-    job: SupervisedJob
-    noticed: Mapping[Host, ReclaimNotice]
-    places: Mapping[Host, Placement] | None
-    streams: frozenset[Host]
-    since: float | None
-
-    def node(self, host: Host) -> Host:
-        """Where a host is."""
-        place = None if self.places is None else self.places.get(host)
-        return host if place is None else place.node
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What was so at `now` (Unix seconds)."""
-
-    now: float
-    policy: Policy
-    leader: LeaderView
-    jobs: tuple[JobSeen, ...]
-    notices: tuple[ReclaimNotice, ...]
-    unconfirmed: tuple[ReclaimNotice, ...]
-    groups: tuple[Group, ...]
-    agents: Mapping[Host, AgentView]
-    silent: Mapping[Host, float]
-    refused: Mapping[tuple[Wire, Code], int]
-    sharing: Mapping[Host, Sequence[Host]] = field(default_factory=dict)
-
-
-def view(seen: Seen) -> View:
-    """What is shown of it."""
-    jobs = [_job(each, seen) for each in seen.jobs]
-    subjects = _subjects(seen.jobs)
+def view(seen: Seen, page: Page | None = None) -> View:
+    """What is shown of it: one page, or all."""
+    shown = page or whole(seen)
     gone = reclaimed(seen.notices, seen.agents, seen.silent.get)
+    subjects = _subjects(seen.jobs, {_subject(notice) for notice in (*shown.notices, *shown.unconfirmed)})
     return View(
         now=seen.now,
         leader=seen.leader,
-        jobs=jobs,
-        notices=[_notice(notice, subjects, seen) for notice in seen.notices],
-        unconfirmed=[_notice(notice, subjects, seen) for notice in seen.unconfirmed],
-        groups=[_group(group, seen.now) for group in seen.groups],
-        coverage=_coverage(jobs, seen.agents.values(), gone),
-        agents=[_agent(agent, seen, gone) for agent in seen.agents.values()],
+        jobs=[_job(part, seen) for part in shown.jobs],
+        notices=[_notice(notice, subjects, seen) for notice in shown.notices],
+        unconfirmed=[_notice(notice, subjects, seen) for notice in shown.unconfirmed],
+        groups=[_group(group, seen.now) for group in seen.groups] if shown.first else [],
+        coverage=_coverage(seen, gone),
+        agents=[_agent(agent, seen, gone) for agent in shown.agents],
         refused=[RefusedView(wire, code, count) for (wire, code), count in sorted(seen.refused.items())],
+        next=None if shown.last is None else str(shown.last),
     )
 
 
-def _job(each: JobSeen, seen: Seen) -> JobView:
-    job = each.job
+def _job(part: JobPart, seen: Seen) -> JobView:
+    each, job = part.seen, part.seen.job
     decision, observed, spec = job.decision, job.observed, job.spec
-    hosts = [_host(host, each, seen) for host in sorted(job.own_hosts)]
-    lefts = [host.seconds_left for host in hosts if host.seconds_left is not None]
+    own, workers = job.own_hosts, job.workers
+    kept = decision.hosts - decision.exclusions
+    lefts = [left for _, notice in _own(each) if (left := _left(notice, seen)) is not None]
     return JobView(
         job=job.name,
         phase=decision.phase,
@@ -103,9 +65,10 @@ def _job(each: JobSeen, seen: Seen) -> JobView:
         result=observed.result,
         restarts=observed.restarts,
         framework=spec.framework,
-        hosts=sorted(observed.hosts),
-        workers=sorted(decision.hosts - decision.exclusions),
-        exclusions=sorted(decision.exclusions),
+        host_count=len(observed.hosts | own),
+        hosts=[host for host in part.hosts if host in observed.hosts],
+        workers=[host for host in part.hosts if host in kept],
+        exclusions=[host for host in part.hosts if host in decision.exclusions],
         min_workers=spec.min_workers,
         max_workers=spec.max_workers,
         requested_workers=spec.requested_workers,
@@ -113,21 +76,21 @@ def _job(each: JobSeen, seen: Seen) -> JobView:
         simulated=any(notice.simulated for host, notice in _own(each) if notice.state is NoticeState.ACTIVE),
         acknowledgement=_acknowledgement(observed.acknowledgement, seen.now),
         prospects=[ProspectView(each.what, _until(each.at, seen.now)) for each in prospects(job)],
-        host_states=hosts,
+        host_states=[_host(host, each, workers, seen) for host in part.hosts if host in own],
     )
 
 
 def _own(each: JobSeen) -> Iterable[tuple[Host, ReclaimNotice]]:
-    return ((host, each.noticed[host]) for host in each.job.own_hosts if host in each.noticed)
+    return ((host, each.noticed[host]) for host in each.noticed.keys() & each.job.own_hosts)
 
 
-def _host(host: Host, each: JobSeen, seen: Seen) -> HostView:
+def _host(host: Host, each: JobSeen, workers: Container[Host], seen: Seen) -> HostView:
     job, node, notice = each.job, each.node(host), each.noticed.get(host)
     agent = seen.agents.get(node)
     return HostView(
         host=host,
         node=node,
-        worker=host in job.workers,
+        worker=host in workers,
         launcher=host == job.spec.launcher_host,
         excluded=host in job.decision.exclusions,
         notice=None if notice is None else notice.id,
@@ -156,20 +119,36 @@ def _acknowledgement(given: Acknowledgement | None, now: float) -> Acknowledgeme
     )
 
 
-def _subjects(jobs: Iterable[JobSeen]) -> Subjects:
+def _subjects(jobs: Iterable[JobSeen], asked: Collection[tuple[SubjectKind, str]]) -> Subjects:
+    """Which jobs each of these concerns; there may be far more hosts than anybody asks about."""
+    nodes = {name for kind, name in asked if kind is SubjectKind.NODE}
     found: dict[tuple[SubjectKind, str], set[JobName]] = {}
     for each in jobs:
-        for host in each.job.own_hosts:
-            found.setdefault((SubjectKind.NODE, each.node(host)), set()).add(each.job.name)
-            if each.places is not None and host in each.places:
-                found.setdefault((SubjectKind.POD, each.places[host].pod), set()).add(each.job.name)
+        for subject in _subjects_of(each, nodes):
+            if subject in asked:
+                found.setdefault(subject, set()).add(each.job.name)
     return found
+
+
+def _subjects_of(each: JobSeen, nodes: Collection[str]) -> Iterator[tuple[SubjectKind, str]]:
+    if each.places is None:
+        yield from ((SubjectKind.NODE, host) for host in each.job.own_hosts.intersection(nodes))
+        return
+    for host in each.job.own_hosts:
+        yield SubjectKind.NODE, each.node(host)
+        if host in each.places:
+            yield SubjectKind.POD, each.places[host].pod
+
+
+def _subject(notice: ReclaimNotice) -> tuple[SubjectKind, str]:
+    """What it is known by: a node by its name, a pod by its uid."""
+    subject = notice.subject
+    return subject.kind, subject.name if subject.kind is SubjectKind.NODE else subject.uid
 
 
 def _notice(notice: ReclaimNotice, subjects: Subjects, seen: Seen) -> NoticeView:
     subject = notice.subject
-    known_by = subject.name if subject.kind is SubjectKind.NODE else subject.uid
-    jobs = subjects.get((subject.kind, known_by), ()) if notice.state is NoticeState.ACTIVE else ()
+    jobs = subjects.get(_subject(notice), ()) if notice.state is NoticeState.ACTIVE else ()
     return NoticeView(
         id=notice.id,
         episode=notice.episode,
@@ -214,17 +193,23 @@ def _is_late(group: Group) -> bool:
     return answered is not None and group.deadline is not None and answered >= group.deadline
 
 
-def _coverage(jobs: Iterable[JobView], agents: Collection[AgentView], gone: Collection[Host]) -> CoverageView:
-    workers = [host for job in jobs for host in job.host_states if host.worker]
-    connected = sum(agent.connected for agent in agents)
+def _coverage(seen: Seen, gone: Collection[Host]) -> CoverageView:
+    spoken_for = {agent.node for agent in seen.agents.values() if agent.connected}
+    workers = [(each, each.job.workers) for each in seen.jobs]
     return CoverageView(
-        workers=len(workers),
-        without_agent=sum(not host.agent for host in workers),
-        without_stream=sum(not host.stream for host in workers),
-        agents_connected=connected,
-        agents_unknown=len(agents) - connected - len(gone),
+        workers=sum(len(hosts) for _, hosts in workers),
+        without_agent=sum(_without_agent(each, hosts, spoken_for) for each, hosts in workers),
+        without_stream=sum(len(hosts - each.streams) for each, hosts in workers),
+        agents_connected=len(spoken_for),
+        agents_unknown=len(seen.agents) - len(spoken_for) - len(gone),
         agents_reclaimed=len(gone),
     )
+
+
+def _without_agent(each: JobSeen, workers: frozenset[Host], spoken_for: Collection[Host]) -> int:
+    if each.places is None:
+        return len(workers.difference(spoken_for))
+    return sum(each.node(host) not in spoken_for for host in workers)
 
 
 def _agent(agent: AgentView, seen: Seen, gone: Collection[Host]) -> AgentOnNode:

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from simulator.status import fetch
 from tests.cli.cli_running import interrupt, line, run, started
 from tests.supervisor.serving import Served, until
 
@@ -41,6 +44,28 @@ async def test_status_for_programs(served: Served, tmp_path: Path) -> None:
     (job,) = said.json["jobs"]
     assert (job["job"], job["phase"], job["workers"]) == ("resnet", "Running", ["n1"])
     assert said.json["agents"] == [{"node": "n1", "connected": True, "reclaimed": False, "same_uid": []}]
+
+
+async def test_a_job_that_is_on_several_pages_is_one_job(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hosts are put together again, and so are notices and agents."""
+    monkeypatch.setattr("supervisor.record.paging.MOST_ENTRIES", 2)
+    nodes = [f"n{number}" for number in range(5)]
+    agents = await served.peers.agents(nodes)
+    await served.peers.running("resnet", nodes, min_workers=1)
+    await agents["n4"].notices("n4", left=300.0)
+    said = await run("status", "--data-dir", tmp_path, "--output", "json")
+    (job,) = said.json["jobs"]
+    assert job["workers"] + job["exclusions"] == nodes
+    assert [state["host"] for state in job["host_states"]] == nodes
+    assert [agent["node"] for agent in said.json["agents"]] == nodes
+    assert [notice["subject"] for notice in said.json["notices"]] == ["n4"]
+    assert "next" not in said.json
+    seen = await fetch(served.peers.session, served.peers.http, served.peers.tokens.viewer())
+    (simulated,) = seen.jobs
+    assert (simulated.hosts, simulated.workers + simulated.exclusions) == (nodes, nodes)
+    assert seen.connected() == frozenset(nodes)
 
 
 async def test_status_goes_on_watching_until_it_is_interrupted(tmp_path: Path, served: Served) -> None:

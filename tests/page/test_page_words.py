@@ -10,8 +10,9 @@ from supervisor.record.groups import Outcome
 from supervisor.record.page.contents import MOST_ROWS, contents
 from supervisor.record.page.rendering import Renderer
 from supervisor.record.page.words import checkpoint, countdown, names, span, why
+from supervisor.record.seen import JobSeen, Seen
 from supervisor.record.values import GroupView, LeaderView, ProspectView, View
-from supervisor.record.view import JobSeen, Seen, view
+from supervisor.record.view import view
 from tests.decide.decide_builders import POLICY, T0, first, hosts, notice, noticed, running_job
 
 

@@ -74,3 +74,79 @@ async def test_the_supervisor_says_who_leads(served: Served) -> None:
     leader = (await served.status())["leader"]
     assert (leader["name"], leader["acts"]) == ("", True)
     assert 0 <= leader["serving_seconds"] < PATIENCE
+
+
+async def page(served: Served, **asked: Any) -> dict[str, Any]:
+    """One page of the status."""
+    headers = {"Authorization": f"Bearer {served.peers.tokens.viewer()}"}
+    async with served.peers.session.get(served.peers.http + "/v1/status", headers=headers, params=asked) as answer:
+        found: dict[str, Any] = await answer.json()
+    return {"status": answer.status, **found}
+
+
+async def pages(served: Served, limit: int) -> list[dict[str, Any]]:
+    """All pages of at most so many entries."""
+    found = [await page(served, limit=limit)]
+    while (after := found[-1]["next"]) is not None:
+        found.append(await page(served, limit=limit, after=after))
+    return found
+
+
+def entries(page: dict[str, Any]) -> int:
+    """How much is on a page."""
+    hosts = [{*job["hosts"], *(state["host"] for state in job["host_states"])} for job in page["jobs"]]
+    return sum(max(1, len(each)) for each in hosts) + sum(len(page[part]) for part in ("notices", "agents"))
+
+
+async def test_pages_together_have_everything_once(served: Served) -> None:
+    """However small they are: jobs go on from page to page, host by host, and each notice and agent is on one."""
+    agents = await served.peers.agents(NODES)
+    await served.peers.running("train", NODES, min_workers=1)
+    await served.peers.launcher("waits", ["nowhere-1", "nowhere-2"])
+    await served.peers.launcher("without-hosts", [])
+    await asyncio.gather(*(agents[node].notices(node) for node in NODES[1:]))
+    await shown(served, lambda status: any(job["exclusions"] for job in status["jobs"]))
+    everything = await served.status()
+    assert everything["next"] is None
+    for limit in range(1, entries(everything) + 1):
+        found = await pages(served, limit)
+        assert [entries(each) for each in found[:-1]] == [limit] * (len(found) - 1)
+        assert 0 < entries(found[-1]) <= limit
+        for part, name in (("notices", "id"), ("agents", "node")):
+            assert [one[name] for each in found for one in each[part]] == sorted(one[name] for one in everything[part])
+        for job in everything["jobs"]:
+            parts = [one for each in found for one in each["jobs"] if one["job"] == job["job"]]
+            assert parts
+            assert {one["host_count"] for one in parts} == {len(job["hosts"])}
+            for field in ("hosts", "workers", "exclusions"):
+                assert [host for one in parts for host in one[field]] == job[field]
+            states = [state["host"] for one in parts for state in one["host_states"]]
+            assert states == [state["host"] for state in job["host_states"]]
+        assert [bool(each["groups"]) for each in found] == [True] + [False] * (len(found) - 1)
+        assert all(each["coverage"] == everything["coverage"] for each in found)
+
+
+async def test_a_page_goes_on_where_the_last_one_ended_whatever_came_and_went(served: Served) -> None:
+    """Names say where that was: what is gone is not missed, and what came behind it is there."""
+    for name in ("a", "c", "e"):
+        await served.peers.launcher(name, [f"{name}-1", f"{name}-2"])
+    first = await page(served, limit=3)
+    assert [(job["job"], job["hosts"]) for job in first["jobs"]] == [("a", ["a-1", "a-2"]), ("c", ["c-1"])]
+    job = served.job("c")
+    await served.store.forget_job(job.name, job.uid)
+    await served.peers.launcher("d", ["d-1"])
+    rest = await page(served, after=first["next"])
+    assert [job["job"] for job in rest["jobs"]] == ["d", "e"]
+
+
+async def test_no_answer_is_larger_than_a_page(served: Served) -> None:
+    """Whatever is asked for: ten thousand hosts of one job are on ten pages."""
+    await served.peers.launcher("large", [f"nowhere-{number}" for number in range(10_000)])
+    assert [entries(each) for each in await pages(served, 1_000_000)] == [1000] * 10
+
+
+async def test_a_page_that_does_not_exist_is_refused(served: Served) -> None:
+    """With a sentence; nothing is guessed."""
+    for asked in ({"limit": "0"}, {"limit": "many"}, {"after": "nonsense"}, {"after": "Wzld"}, {"after": "é"}):
+        refused = await page(served, **asked)
+        assert (refused["status"], refused["error"]) == (400, "malformed")

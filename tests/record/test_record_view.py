@@ -10,8 +10,9 @@ from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, Subj
 from supervisor.domain.placement import Placement
 from supervisor.presence import AgentView, SourceState
 from supervisor.record.groups import Group, Outcome
+from supervisor.record.seen import JobSeen, Seen
 from supervisor.record.values import HostView, JobView, LeaderView, View
-from supervisor.record.view import JobSeen, Seen, view
+from supervisor.record.view import view
 from supervisor.refusals import Code, Wire
 from tests.decide.decide_builders import METADATA, POLICY, T0, first, hosts, notice, noticed, observing, running_job
 

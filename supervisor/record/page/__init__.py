@@ -9,7 +9,7 @@ from supervisor.record.page.endpoints import PageEndpoints
 from supervisor.record.page.rendering import Renderer
 from supervisor.record.page.sessions import Sessions
 from supervisor.record.page.viewers import Viewers
-from supervisor.record.view import Seen
+from supervisor.record.seen import Seen
 from supervisor.refusals import Refusals
 
 

@@ -14,7 +14,7 @@ from supervisor.ingest.refused import ForeignTokenError, TooManyError, code_of
 from supervisor.record.page.rendering import Asset, Renderer
 from supervisor.record.page.sessions import HOURS, Session, Sessions
 from supervisor.record.page.viewers import Viewers
-from supervisor.record.view import Seen
+from supervisor.record.seen import Seen
 from supervisor.refusals import Refusals, Wire
 
 _HEADERS: Mapping[str, str] = MappingProxyType(

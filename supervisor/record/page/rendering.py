@@ -9,7 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from supervisor.record.page import words
 from supervisor.record.page.contents import contents
-from supervisor.record.view import Seen, view
+from supervisor.record.seen import Seen
+from supervisor.record.view import view
 
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _PACKAGE = "supervisor.record.page"

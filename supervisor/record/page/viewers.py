@@ -7,7 +7,7 @@ from typing import Any
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from supervisor.fanout.lines import LineStream, line
-from supervisor.record.view import Seen
+from supervisor.record.seen import Seen
 
 MOST_VIEWERS = 200
 _PAUSE_SECONDS = 1.0
