@@ -102,7 +102,8 @@ chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its
 
 hostile: $(INSTALLED) ## Ten thousand garbage connections, and three times the usual fuzzing
 	HOSTILE_CONNECTIONS=10000 HOSTILE_EXAMPLES=3 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
-		tests/hostile/test_hostile_peers.py tests/hostile/test_hostile_fuzz_*.py $(ARGS)
+		tests/hostile/test_hostile_peers.py tests/hostile/test_hostile_memory.py tests/hostile/test_hostile_fuzz_*.py \
+		$(ARGS)
 
 bench: $(INSTALLED) ## Measure everything and write docs/benchmarks.md (whether it works, in short: ARGS=--short)
 	$(BIN)/python -m benchmarks run $(ARGS)

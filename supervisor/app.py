@@ -10,6 +10,7 @@ import structlog
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.lifecycle import run_tasks
+from servicekit.memory import Trimmer
 from servicekit.tls import ServerCertificate
 from supervisor.control.facts import Alone, Facts
 from supervisor.control.loop import Control, Ports
@@ -274,4 +275,8 @@ def _both(one: Stepped, other: Stepped) -> Stepped:
 
 def anyway(refusals: Refusals, certificate: ServerCertificate | None) -> Mapping[str, Task]:
     """Root tasks of every supervisor, by name, whether it leads or not."""
-    return {"refusals": refusals.run, **({"certificate": certificate.run} if certificate else {})}
+    return {
+        "refusals": refusals.run,
+        "memory": Trimmer().run,
+        **({"certificate": certificate.run} if certificate else {}),
+    }

@@ -1,0 +1,73 @@
+"""Memory is given back when there is enough of it to be worthwhile, and only then."""
+
+import ctypes
+from dataclasses import dataclass, field
+
+import pytest
+
+from servicekit.memory import Trimmer, resident_bytes, trim
+
+MIB = 1024 * 1024
+
+
+@dataclass(slots=True)
+class Process:
+    """So much in use, of which so much is free."""
+
+    used: int
+    free: int = 0
+    given_back: list[int] = field(default_factory=list)
+
+    def resident(self) -> int:
+        """Both together."""
+        return self.used + self.free
+
+    def give_back(self) -> None:
+        """Nothing is free afterwards."""
+        self.given_back.append(self.free)
+        self.free = 0
+
+
+async def test_it_is_given_back_once_it_is_worthwhile() -> None:
+    """A little is left alone, and what is really in use is not looked for again and again."""
+    process = Process(used=80 * MIB)
+    trimmer = Trimmer(process.resident, process.give_back)
+    process.free = 20 * MIB
+    await trimmer.once()
+    assert process.given_back == []
+    process.free = 200 * MIB
+    await trimmer.once()
+    assert process.given_back == [200 * MIB]
+    process.used = 300 * MIB
+    await trimmer.once()
+    await trimmer.once()
+    assert process.given_back == [200 * MIB, 0]
+
+
+async def test_what_comes_back_by_itself_counts_as_the_least() -> None:
+    """It may grow again, and is to be given back then."""
+    process = Process(used=300 * MIB)
+    trimmer = Trimmer(process.resident, process.give_back)
+    process.used = 100 * MIB
+    await trimmer.once()
+    process.free = 50 * MIB
+    await trimmer.once()
+    assert process.given_back == [50 * MIB]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this C library keeps what it has")
+def test_pages_between_those_in_use_are_given_back() -> None:
+    """Of buffers that were freed between others that are in use, the C library alone returns nothing."""
+    malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
+    malloc.restype, malloc.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+    trim()
+    pairs = [(malloc(64 * 1024), malloc(2048)) for _ in range(1024)]
+    for buffer, _ in pairs:
+        ctypes.memset(buffer, 1, 64 * 1024)
+    for buffer, _ in pairs:
+        free(buffer)
+    freed = resident_bytes()
+    trim()
+    assert resident_bytes() < freed - 32 * MIB
+    for _, kept in pairs:
+        free(kept)
