@@ -1,23 +1,41 @@
-"""The one place that reads time."""
+"""The clock of a process: instants that the system's clock cannot move, and that clock itself."""
 
 import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class BootTime:
+    """When the machine booted, by a clock that counts from there for as long as the machine runs.
+
+    Attributes:
+        boot: Which boot; empty where the machine does not tell.
+        at: Its instant, in Unix seconds.
+    """
+
+    boot: str
+    at: float
 
 
 class Clock:
-    """Wall time that never jumps within a process.
+    """Unix seconds that never jump within a process.
 
-    The wall clock is read once, at construction, and carried forward by the monotonic clock from then on: a step of the
-    system's clock (NTP, a resumed virtual machine) moves no deadline of a running process.
+    The system's clock is read once, at construction, and carried forward by the time since the machine's boot: a step
+    of the system's clock (NTP, an administrator) moves no deadline of a running process. Time during which the machine
+    was suspended counts.
     """
 
-    __slots__ = ("_offset",)
+    __slots__ = ("_booted_at",)
 
     def __init__(self) -> None:
-        self._offset = time.time() - time.monotonic()
+        self._booted_at = self.wall() - _since_boot()
 
     def now(self) -> float:
         """Unix seconds."""
-        return self._offset + time.monotonic()
+        return self._booted_at + _since_boot()
 
     def wall(self) -> float:
         """Unix seconds of the system's clock, steps included: for instants that somebody else named by it just now."""
@@ -26,3 +44,23 @@ class Clock:
     def monotonic(self) -> float:
         """Seconds since an arbitrary point; only differences mean anything."""
         return time.monotonic()
+
+    @property
+    def boot_time(self) -> BootTime:
+        """What `now` counts from."""
+        return BootTime(_boot(), self._booted_at)
+
+    def move(self, seconds: float) -> None:
+        """Moves `now`; only before anything depends on it."""
+        self._booted_at += seconds
+
+
+def _since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _boot() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -126,13 +126,13 @@ class ServerCertificate:
 
     def _warn(self) -> None:
         """Once for each turn for the worse."""
-        validity = self._lifetime.validity(self._clock.now())
+        validity = self._lifetime.validity(self._clock.wall())
         if validity is not self._warned and validity is not Validity.GOOD:
             _log.warning("certificate.ends", validity=validity.value, days_left=self._days_left())
         self._warned = validity
 
     def _days_left(self) -> float:
-        return round((self._lifetime.ends - self._clock.now()) / _DAY, 1)
+        return round((self._lifetime.ends - self._clock.wall()) / _DAY, 1)
 
 
 def _read(files: Files) -> Pair:

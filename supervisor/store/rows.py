@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from servicekit.clock import BootTime
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, Observed, Spec, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -89,6 +90,29 @@ def _rename(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM notices")
     for episode, ended_at, body in rows:
         connection.execute("INSERT INTO notices VALUES (?, ?, ?, ?)", (_notice(body).id, episode, ended_at, body))
+
+
+def boot_time(connection: sqlite3.Connection) -> BootTime | None:
+    """The boot time that the stored instants count from; None where none was kept.
+
+    Raises:
+        sqlite3.Error: A file of an earlier version cannot be written.
+    """
+    # Not among the tables of a new file: earlier versions made files without it.
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS boot_time (one INTEGER PRIMARY KEY, boot TEXT NOT NULL, at REAL NOT NULL) STRICT"
+    )
+    row = connection.execute("SELECT boot, at FROM boot_time").fetchone()
+    return None if row is None else BootTime(*row)
+
+
+def keep_boot_time(connection: sqlite3.Connection, value: BootTime) -> None:
+    """Keeps this one, and no other.
+
+    Raises:
+        sqlite3.Error: The file cannot be written.
+    """
+    connection.execute("INSERT OR REPLACE INTO boot_time (one, boot, at) VALUES (1, ?, ?)", (value.boot, value.at))
 
 
 def notice(value: ReclaimNotice) -> list[Write]:

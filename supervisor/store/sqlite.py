@@ -16,11 +16,12 @@ from typing import Self, TypeVar, TypeVarTuple, cast
 
 import structlog
 
+from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.files import beside
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, SupervisedJob
-from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.failpoints import At
 from supervisor.store import rows
 from supervisor.store.interface import (
@@ -33,6 +34,8 @@ from supervisor.store.interface import (
 )
 
 _MOST_PER_COMMIT = 1000
+_STEP_SECONDS = 1.0
+"""By which the system's clock was set, at least, for that to be worth a word."""
 
 _log = structlog.get_logger()
 
@@ -82,6 +85,22 @@ class SqliteStore:
             thread.shutdown()
             raise
         return cls(connection, thread, snapshot)
+
+    async def count_by(self, clock: Clock) -> None:
+        """Has a clock go on as the one that counted the stored instants, where that counted in the same boot.
+
+        Only before anything reads the clock. Where nothing is under way, no instant matters, and the clock is left as
+        it is.
+        """
+        try:
+            await self._in_thread(_count_by, self._connection, clock, self._under_way)
+        except sqlite3.Error as error:
+            _log.warning("clock.not_kept", why=str(error))
+
+    @property
+    def _under_way(self) -> bool:
+        notices, jobs = self._snapshot.notices.values(), self._snapshot.jobs.values()
+        return any(each.state is NoticeState.ACTIVE for each in notices) or any(not each.over for each in jobs)
 
     async def close(self) -> None:
         """Closes the file; changes still waiting are refused."""
@@ -287,6 +306,16 @@ def _read(connection: sqlite3.Connection) -> Snapshot:
         connection.close()
         raise
     return Snapshot(1, notices, jobs)
+
+
+def _count_by(connection: sqlite3.Connection, clock: Clock, under_way: bool) -> None:  # noqa: FBT001 - as it is known
+    now, kept = clock.boot_time, rows.boot_time(connection)
+    if kept is None or not under_way or not kept.boot or kept.boot != now.boot:
+        rows.keep_boot_time(connection, now)
+        return
+    clock.move(kept.at - now.at)
+    if abs(kept.at - now.at) > _STEP_SECONDS:
+        _log.warning("clock.stepped", seconds=round(now.at - kept.at, 1))
 
 
 def _write(connection: sqlite3.Connection, writes: list[rows.Write]) -> None:

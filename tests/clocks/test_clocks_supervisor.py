@@ -1,17 +1,19 @@
 """A stand-alone supervisor that comes back on a machine whose clock was stepped meanwhile."""
 
+import sqlite3
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from simulator.cloud.schedule import Notice, Withdraw
+from simulator.cloud.schedule import Add, Notice, Withdraw
 from simulator.events import Kind
 from simulator.harness import World
 from simulator.services import JobPlan, JobProcess
 from simulator.status import NoticeStatus, Status
+from supervisor.startup import STORE_FILE
 from tests.clocks.clocks_faketime import skew
 from tests.line.scenes import OpenWorld, node
 
@@ -38,11 +40,6 @@ class Announced:
         left = notice.seconds_left
         return left is not None and LEAD - (now - self.before) - SLACK <= left <= LEAD - (now - self.after) + SLACK
 
-    async def supervisor_is_back(self, variables: Mapping[str, str]) -> None:
-        """It was killed, and starts again with these variables."""
-        await self.world.supervisor.kill()
-        await self.world.supervisor.start(variables)
-
     @property
     def exclusions(self) -> list[tuple[str, ...]]:
         """The hosts left out, after each change."""
@@ -65,14 +62,40 @@ def _only(status: Status) -> NoticeStatus:
     return notice
 
 
+def _forget_the_boot(store: Path) -> None:
+    """As if the machine had booted since the supervisor was killed, or the store had come to another one."""
+    with closing(sqlite3.connect(store, isolation_level=None)) as connection:
+        connection.execute("UPDATE boot_time SET boot = 'another'")
+
+
 @STEPS
-async def test_a_notice_outlives_a_stepped_clock(open_world: OpenWorld, faketime: Path, step: float) -> None:
+@pytest.mark.parametrize("booted", [False, True])
+async def test_a_notice_outlives_a_stepped_clock(
+    open_world: OpenWorld,
+    faketime: Path,
+    step: float,
+    booted: bool,  # noqa: FBT001 - pytest names it
+) -> None:
     """It keeps its true lead, the host stays out, and only its own withdrawal ends it."""
     announced = await _announced(world := await open_world(3))
-    await announced.supervisor_is_back(skew(faketime, step))
+    await world.supervisor.kill()
+    if booted:
+        _forget_the_boot(world.places.supervisor / STORE_FILE)
+    await world.supervisor.start(skew(faketime, step))
     await world.until(lambda status: announced.is_right(_only(status)), "the true lead", seconds=30)
     await world.until(lambda status: "node3" in status.connected(), "the agent")
     assert announced.exclusions == [("node3",)]
     await world.play([Withdraw(0, node(3))])
     await world.until(lambda _status: announced.exclusions == [("node3",), ()], "the host to be back")
     assert _only(await world.status()).state == "withdrawn"
+
+
+async def test_a_job_that_waits_is_not_timed_out_by_a_step(open_world: OpenWorld, faketime: Path) -> None:
+    """How long it has waited is counted by the time since the machine's boot; it starts when there is capacity."""
+    world = await open_world(1)
+    job = world.start_job(replace(PLAN, run_arguments=("--max-wait-time", "300")))
+    await world.until(lambda status: (known := status.job("demo")) is not None and known.phase == "Waiting", "the job")
+    await world.supervisor.kill()
+    await world.supervisor.start(skew(faketime, 600.0))
+    await world.play([Add(0, node(2))])
+    await world.until_training(job, workers=2)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
+from reclaim.v1 import reclaim_pb2 as pb
 
 from node_agent.metrics import AgentMetrics
 from node_agent.notices import Announcement, NoticeReport, SourceName, Subject, SubjectKind
@@ -49,7 +50,9 @@ async def test_polls_reports_and_the_stream_are_measured(tmp_path: Path) -> None
         async with agent(environ) as running:
             await until(lambda: running.event("supervisor.welcomed"))
             cloud.replies[TERMINATION] = Reply(200, termination_time(time.time() + 300.0).encode())
-            await until(lambda: supervisor.streams[0].notices)
+            await until(
+                lambda: any(each.announcement == pb.ANNOUNCEMENT_ACTIVE for each in supervisor.streams[0].notices)
+            )
             value = await scrape(running)
             assert value("build_info", version="0.1.0") == 1
             assert (value("connected"), value("connections_total")) == (1, 1)

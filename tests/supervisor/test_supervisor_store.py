@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.domain.notice import NoticeState
+from servicekit.clock import BootTime, Clock
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.interface import StoreError, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
 from tests.decide.decide_builders import T0, notice, observing, running_job
@@ -58,6 +60,66 @@ async def test_changes_that_wait_together_share_a_commit(tmp_path: Path) -> None
         await asyncio.gather(*(store.put_notice(notice(n).id, to(notice(n))) for n in range(500)))
         assert len(store.snapshot().notices) == 500
         assert store.snapshot().version - before <= 3
+
+
+async def _counted(path: Path, set_by: float, boot: str = "boot-1") -> float:
+    """By how much a clock is moved when its supervisor begins, where the system's was set by so much."""
+    clock = _BootClock(set_by, boot)
+    async with sqlite(path) as store:
+        before = clock.boot_time.at
+        await store.count_by(clock)
+    return clock.boot_time.at - before
+
+
+class _BootClock(Clock):
+    """Of a machine whose boots have names of the test's own."""
+
+    def __init__(self, set_by: float, boot: str) -> None:
+        super().__init__()
+        self.boot = boot
+        self.move(set_by)
+
+    @property
+    def boot_time(self) -> BootTime:
+        """What `now` counts from."""
+        return BootTime(self.boot, super().boot_time.at)
+
+
+@pytest.mark.parametrize("under_way", [notice(1), running_job()], ids=["notice", "job"])
+async def test_instants_are_counted_as_they_were_within_a_boot(
+    tmp_path: Path, under_way: ReclaimNotice | SupervisedJob
+) -> None:
+    """A set clock moves nothing that is under way, however often the supervisor begins again."""
+    path = tmp_path / "store"
+    assert await _counted(path, 0) == 0
+    async with sqlite(path) as store:
+        if isinstance(under_way, ReclaimNotice):
+            await store.put_notice(under_way.id, to(under_way))
+        else:
+            await put_job(store, under_way)
+    assert await _counted(path, 600) == pytest.approx(-600, abs=0.1)
+    assert await _counted(path, -7200) == pytest.approx(7200, abs=0.1)
+
+
+@pytest.mark.parametrize("second_boot", ["boot-2", ""])
+async def test_another_boot_goes_by_the_systems_clock(tmp_path: Path, second_boot: str) -> None:
+    """So does a machine that does not tell its boots apart; and what counts from there on is the new one."""
+    path = tmp_path / "store"
+    await _counted(path, 0)
+    async with sqlite(path) as store:
+        await store.put_notice(notice(1).id, to(notice(1)))
+    assert await _counted(path, 600, second_boot) == 0
+    assert await _counted(path, 0) == 0
+
+
+async def test_a_clock_that_was_wrong_is_put_right_when_nothing_is_under_way(tmp_path: Path) -> None:
+    """An instant of something that has ended decides nothing."""
+    path = tmp_path / "store"
+    await _counted(path, 600)
+    async with sqlite(path) as store:
+        ended = notice(1, state=NoticeState.GONE)
+        await store.put_notice(ended.id, to(ended))
+    assert await _counted(path, 0) == 0
 
 
 async def test_a_second_opener_is_refused(tmp_path: Path) -> None:

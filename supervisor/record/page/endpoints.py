@@ -125,7 +125,7 @@ class PageEndpoints:
         """Ends a stream with its session."""
         if session.until is None:
             return None
-        left = min(max(0.0, session.until - self.clock.now()), _LONGEST_TIMER_SECONDS)
+        left = min(max(0.0, session.until - self.clock.wall()), _LONGEST_TIMER_SECONDS)
         return get_running_loop().call_later(left, lines.finish, "the session is over")
 
 

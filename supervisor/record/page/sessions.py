@@ -60,7 +60,7 @@ class Sessions:
         """
         _own_site(request)
         viewer = await self._viewer(f"Bearer {await _token(request)}")
-        now = self.clock.now()
+        now = self.clock.wall()
         longest = now + HOURS * 3600
         until = longest if viewer.until is None else min(longest, viewer.until)
         answer.set_cookie(
