@@ -2,14 +2,13 @@
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mutants import trial
 from mutants.mutant import Mutant
-from mutants.tree import ROOT, Tree, copy
+from mutants.tree import ROOT, Tree, copy, copy_compiled
 from mutants.trial import CHECKS, LIMIT_SECONDS, Check, Ending, Outcome
 
 UNBROKEN = Mutant(name="unbroken", breaks="The product as it is.", edits=())
@@ -59,36 +58,43 @@ async def play(mutants: Sequence[Mutant], setting: Setting, tell: Callable[[Tria
     """
     for mutant in mutants:
         mutant.changed(setting.source)
-    with _tree(UNBROKEN, setting) as tree:
-        tree.check_origins()
-    turns = asyncio.Semaphore(setting.jobs)
-    first = await _tried(UNBROKEN, setting, turns, tell)
-    if not first.ok:
-        return [first]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_tried(mutant, setting, turns, tell), name=mutant.name) for mutant in mutants]
-    return [first, *(task.result() for task in tasks)]
+    with tempfile.TemporaryDirectory(prefix="mutants-product-") as directory:
+        product = copy(Path(directory), setting.source)
+        product.check_origins()
+        product.compile()
+        return await _Suite(setting, product, tell).play(mutants)
 
 
-async def _tried(mutant: Mutant, setting: Setting, turns: asyncio.Semaphore, tell: Callable[[Trials], None]) -> Trials:
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_in_turn(mutant, check, setting, turns)) for check in setting.checks]
-    trials = Trials(mutant, tuple(task.result() for task in tasks))
-    tell(trials)
-    return trials
+class _Suite:
+    """Tries mutants of one product."""
 
+    def __init__(self, setting: Setting, product: Tree, tell: Callable[[Trials], None]) -> None:
+        self._setting = setting
+        self._product = product
+        self._tell = tell
+        self._turns = asyncio.Semaphore(setting.jobs)
 
-async def _in_turn(mutant: Mutant, check: Check, setting: Setting, turns: asyncio.Semaphore) -> Outcome:
-    log = setting.logs / f"{mutant.name}-{check.name}.log"
-    async with turns:
-        with _tree(mutant, setting) as tree:
-            return await trial.run(check, tree, mutant.files, log, setting.limit)
+    async def play(self, mutants: Sequence[Mutant]) -> list[Trials]:
+        """The unbroken product, and then the mutants side by side."""
+        first = await self._tried(UNBROKEN)
+        if not first.ok:
+            return [first]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._tried(mutant), name=mutant.name) for mutant in mutants]
+        return [first, *(task.result() for task in tasks)]
 
+    async def _tried(self, mutant: Mutant) -> Trials:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._outcome(mutant, check)) for check in self._setting.checks]
+        trials = Trials(mutant, tuple(task.result() for task in tasks))
+        self._tell(trials)
+        return trials
 
-@contextmanager
-def _tree(mutant: Mutant, setting: Setting) -> Iterator[Tree]:
-    """A tree of its own for each command, so that one's compiled files do not count for another."""
-    with tempfile.TemporaryDirectory(prefix=f"mutant-{mutant.name}-") as directory:
-        tree = copy(Path(directory), setting.source)
-        mutant.apply(tree.root)
-        yield tree
+    async def _outcome(self, mutant: Mutant, check: Check) -> Outcome:
+        log = self._setting.logs / f"{mutant.name}-{check.name}.log"
+        async with self._turns:
+            # A tree of its own for each command, so that one's compiled files do not count for another.
+            with tempfile.TemporaryDirectory(prefix=f"mutant-{mutant.name}-") as directory:
+                tree = copy_compiled(Path(directory), self._product)
+                tree.put(mutant)
+                return await trial.run(check, tree, mutant.files, log, self._setting.limit)

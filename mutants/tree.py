@@ -1,14 +1,18 @@
 """A copy of the code that demo and replay run, and the environment in which nothing else is imported."""
 
+import compileall
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import cache_from_source
 from pathlib import Path
+from typing import Any
+
+from mutants.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
 """Of the checkout."""
@@ -62,13 +66,35 @@ class Tree:
                 raise ForeignCodeError(f"{name} would be imported from {folder}, not from {self.root}")
 
     def imported(self, file: str) -> bool:
-        """Whether a process has imported this file from this tree: Python has then compiled it beside its source."""
-        return Path(cache_from_source(str(self.root / file))).exists()
+        """Whether a process has imported this changed file from this tree: Python has then compiled it beside it."""
+        return self._compiled(file).exists()
+
+    def compile(self) -> None:
+        """Compile everything once, as each copy would in many processes at a time: on two cores that takes seconds."""
+        compileall.compile_dir(self.root, quiet=2)
+
+    def put(self, mutant: Mutant) -> None:
+        """Put a defect in; raises as `Mutant.changed` does."""
+        mutant.apply(self.root)
+        for file in mutant.files:
+            self._compiled(file).unlink(missing_ok=True)
+
+    def _compiled(self, file: str) -> Path:
+        return Path(cache_from_source(str(self.root / file)))
 
 
 def copy(target: Path, source: Path = ROOT) -> Tree:
     """Copy the code, without anything compiled, into the empty directory `target`."""
+    return _copy(target, source, shutil.ignore_patterns("__pycache__"))
+
+
+def copy_compiled(target: Path, source: Tree) -> Tree:
+    """Copy a tree with all that is compiled, which Python takes for up to date as times are copied as well."""
+    return _copy(target, source.root, None)
+
+
+def _copy(target: Path, source: Path, ignore: Callable[[Any, list[str]], set[str]] | None) -> Tree:
     for name in _CODE:
         if (source / name).is_dir():
-            shutil.copytree(source / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source / name, target / name, ignore=ignore)
     return Tree(target.resolve())

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from mutants.mutant import Edit, Mutant
-from mutants.tree import ForeignCodeError, Tree, copy
+from mutants.tree import ForeignCodeError, Tree, copy, copy_compiled
 from simulator.cloud.process import script
 
 HOSTS = "sdk/kubeai/elastic/commands/discover_hosts.py"
@@ -41,6 +41,17 @@ def test_a_file_counts_as_imported_once_a_process_has_done_so(tree: Tree) -> Non
     output_of(tree, script("kubeai-discover-hosts"), "--help")
     assert tree.imported(HOSTS)
     assert not tree.imported(COMMAND)
+
+
+def test_a_changed_file_counts_as_imported_only_by_processes_of_its_own_tree(tree: Tree, tmp_path: Path) -> None:
+    """All else is compiled already, which saves each process the time."""
+    tree.compile()
+    mutated = copy_compiled(tmp_path / "mutated", tree)
+    mutated.put(SHOUTING)
+    assert mutated.imported(COMMAND)
+    assert not mutated.imported(HOSTS)
+    assert "MUTATED" in output_of(mutated, script("kubeai-discover-hosts"), "--hosts-file", "none")
+    assert mutated.imported(HOSTS)
 
 
 def test_all_packages_come_from_the_tree(tree: Tree) -> None:
