@@ -46,6 +46,19 @@ def is_pod(environ: Mapping[str, str] = os.environ) -> bool:
     return _HOST in environ
 
 
+def look_for_kubeconfig(file: str | None, environ: Mapping[str, str] = os.environ) -> None:
+    """Whether there is that file, or where none is named the usual one; the client library would complain of contents.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    files = file or environ.get("KUBECONFIG") or "~/.kube/config"
+    # Unlike pathlib's, this leaves `~` alone where a container's user has no home.
+    found = (os.path.expanduser(name) for name in files.split(os.pathsep))  # noqa: PTH111
+    if not any(map(os.path.exists, found)):
+        raise ConfigurationError(f"no cluster to connect to: there is no {files}")
+
+
 def as_pod(
     environ: Mapping[str, str] = os.environ, directory: Path = MOUNTED, token_seconds: float = _TOKEN_SECONDS
 ) -> Access:

@@ -2,12 +2,9 @@
 
 import ssl
 from collections.abc import Mapping
-from os import pathsep
-from pathlib import Path
 
 from kubernetes_asyncio.client.configuration import Configuration
 from kubernetes_asyncio.config import ConfigException, load_kube_config
-from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
 
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
@@ -19,7 +16,6 @@ async def by_kubeconfig(file: str | None) -> Access:
     Raises:
         ConfigurationError: It is not there, or no good.
     """
-    _look_for(file or KUBE_CONFIG_DEFAULT_LOCATION)
     configuration = Configuration()
     try:
         loader = await load_kube_config(file, client_configuration=configuration, persist_config=False)
@@ -35,12 +31,6 @@ async def by_kubeconfig(file: str | None) -> Access:
         )
     except Exception as error:
         raise ConfigurationError(f"no cluster to connect to: {error}") from error
-
-
-def _look_for(files: str) -> None:
-    """The library would log a line of its own about a file that is not there, and then complain of its contents."""
-    if not any(Path(name).expanduser().exists() for name in files.split(pathsep)):
-        raise ConfigurationError(f"no cluster to connect to: there is no {files}")
 
 
 def _tls(configuration: Configuration) -> ssl.SSLContext:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import aiohttp
 import msgspec
 
-from servicekit.kubernetes.access import Access, as_pod, is_pod
+from servicekit.kubernetes.access import Access, as_pod, is_pod, look_for_kubeconfig
 from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
@@ -105,6 +105,7 @@ class ApiServer:
         """
         if not kubeconfig and is_pod():
             return cls(as_pod(), timeout_seconds)
+        look_for_kubeconfig(kubeconfig)
         # Imported here: the client library costs 36 MiB, which a pod needs none of.
         from servicekit.kubernetes.kubeconfig import by_kubeconfig  # noqa: PLC0415
 

@@ -194,7 +194,7 @@ async def test_no_cluster_and_no_supervisor_are_named(tmp_path: Path) -> None:
     said = await run("status", cwd=tmp_path)
     assert (said.code, said.out) == (64, "")
     assert said.err == (
-        "There is no cluster to connect to: there is no /nonexistent/.kube/config. "
+        "There is no cluster to connect to: there is no ~/.kube/config. "
         "Name a supervisor with --address or --data-dir, or a cluster with --kubeconfig or KUBECONFIG.\n"
     )
 
