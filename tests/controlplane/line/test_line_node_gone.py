@@ -69,3 +69,14 @@ async def test_a_job_whose_rank_0_vanishes_with_its_node_is_suspended_and_resume
     assert (await one.decided(job, "Finished"))["status"]["observed"]["run"] == 2
     # The steps since nobody could save any more are made again, and to the same effect.
     assert one.verdict(job).figures.parameters_equal
+
+
+async def test_a_job_whose_launcher_vanishes_is_suspended_and_resumes(one: World) -> None:
+    """Without a notice: its operator would leave it without one for ever; the steps since the checkpoint are redone."""
+    job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=100, step_seconds=0.1))
+    await one.training(job, workers=4)
+    await one.decided(job, "Running")
+    await one.jobs.delete_pod("j-launcher")
+    assert not (await one.jobs.phase("j", "Succeeded", seconds=_NEVER_IN_TIME)).get("restartCount")
+    assert (await one.decided(job, "Finished"))["status"]["observed"]["run"] == 2
+    assert one.verdict(job).figures.parameters_equal
