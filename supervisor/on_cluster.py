@@ -5,10 +5,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
+import structlog
+
 from servicekit.clock import Clock
 from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
-from servicekit.kubernetes.server import ApiServer
+from servicekit.kubernetes.server import ApiServer, Call
 from supervisor.cluster.events import ClusterEvents
 from supervisor.cluster.shares import Shares
 from supervisor.cluster.view import ClusterView
@@ -38,7 +40,12 @@ _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _GPU = "/gpu"
 """How the resources of all makers end, such as `nvidia.com/gpu`."""
 
+_STEP_SECONDS = 5.0
+"""By which the machine's clock differs from the API server's, at least, for that to be worth a word."""
+
 _LABELS = frozenset({"training-job-name", "training-job-role", "replica-index", SCALE_OUT})
+
+_log = structlog.get_logger()
 
 
 class OnCluster:
@@ -126,6 +133,17 @@ class OnCluster:
     def lead(self, may_act: Callable[[], bool]) -> None:
         """Changes nothing from now on while it is not certain that this supervisor leads."""
         self._server.guard = may_act
+
+    async def follow_its_clock(self) -> None:
+        """Counts instants by the API server's clock from now on, as whoever led before did.
+
+        Its last answer says enough where it does not answer now: clocks drift little.
+        """
+        with suppress(ApiError):
+            await self._server.request(Call(method="GET", path="/version"))
+        moved = self._time.set_own()
+        if abs(moved) > _STEP_SECONDS:
+            _log.warning("clock.stepped", seconds=round(-moved, 1))
 
     @property
     def standby(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:

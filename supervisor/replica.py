@@ -124,6 +124,7 @@ class Replica:
             epoch = self.store.known_epoch or 1
             if self.elected is not None:
                 epoch = await self.elected.gained()
+            await self.cluster.follow_its_clock()
             self.store.lead(epoch, self.leadership.may_act)
             self.cluster.lead(self.leadership.may_act)
             if self.events is not None:

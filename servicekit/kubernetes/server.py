@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ class ApiServer:
         timeout_seconds: For one request with its answer.
 
     Attributes:
-        dated: Called with the Date of every answer as it comes.
+        dated: Called with the Date of every answer as it comes, and the seconds since its request.
         guard: Asked right before a request that may change something; where it says no, the API server counts as away.
     """
 
@@ -86,7 +87,7 @@ class ApiServer:
         self.namespace = access.namespace or _DEFAULT_NAMESPACE
         self.requests = 0
         self.timeout_seconds = timeout_seconds
-        self.dated: Callable[[str], None] = lambda _date: None
+        self.dated: Callable[[str, float], None] = lambda _date, _seconds: None
         self.guard: Callable[[], bool] = lambda: True
         self._access = access
         self._client = aiohttp.ClientSession(
@@ -179,6 +180,7 @@ class ApiServer:
         self.requests += 1
         if call.method != "GET" and not self.guard():
             raise ApiUnavailableError(_GUARDED)
+        begun = time.monotonic()
         try:
             async with self._client.request(
                 call.method,
@@ -194,7 +196,7 @@ class ApiServer:
                 proxy_headers=self._access.proxy_headers,
                 server_hostname=self._access.server_hostname,
             ) as response:
-                self.dated(response.headers.get("Date", ""))
+                self.dated(response.headers.get("Date", ""), time.monotonic() - begun)
                 if not response.ok:
                     raise refusal(response.status, await response.read())
                 with _aborted_unless_finished(response):

@@ -162,8 +162,10 @@ KEYS, REVIEWS = "/openid/v1/jwks", "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
 @asynccontextmanager
-async def judging(directory: Path, script: Script, issuer: str = "") -> AsyncIterator[Scene]:
-    """Somebody who has asked nothing yet."""
+async def judging(directory: Path, script: Script, issuer: str = "", ahead: float = 0.0) -> AsyncIterator[Scene]:
+    """Somebody who has asked nothing yet, and whose clock is so far ahead."""
+    clock = Clock()
+    clock.move(ahead)
     app = web.Application()
     app.router.add_get("/.well-known/openid-configuration", script.discover)
     app.router.add_get(KEYS, script.publish)
@@ -174,8 +176,8 @@ async def judging(directory: Path, script: Script, issuer: str = "") -> AsyncIte
     server = await _connected(directory, f"http://127.0.0.1:{runner.addresses[0][1]}")
     try:
         pods, tokens = FakePods({"uid": FakePod()}), Tokens(b"s" * 64)
-        keys = PublishedKeys(server, AUDIENCE, issuer, Clock())
-        judge = PodTokens(keys, Reviews(server, AUDIENCE, Clock()), pods, AGENTS, Clock())
+        keys = PublishedKeys(server, AUDIENCE, issuer, clock)
+        judge = PodTokens(keys, Reviews(server, AUDIENCE, clock), pods, AGENTS, clock)
         yield Scene(script, pods, keys, tokens, Bearers(tokens, judge))
     finally:
         await server.close()
@@ -243,6 +245,17 @@ async def test_a_pods_token_names_job_and_host_and_an_agents_its_node(scene: Sce
     agent = signed(to=bound("agent", "a", "system", "agent"))
     assert await scene.bearer(agent) == Agent(Host("node2"))
     assert scene.count(KEYS) == 1
+
+
+@pytest.mark.parametrize("ahead", [7200.0, -7200.0])
+async def test_a_token_is_good_by_the_clock_that_follows_the_api_server(tmp_path: Path, ahead: float) -> None:
+    """On a machine whose own clock is hours off every agent would be refused."""
+    now = int(time.time() + ahead)
+    async with judging(tmp_path, Script(), ahead=ahead) as scene:
+        assert await scene.bearer(signed(iat=now - 60, nbf=now - 60, exp=now + 600)) == WORKER
+        for wrong in (signed(), signed(iat=now - 700, exp=now - 60), signed(iat=now + 600, exp=now + 1200)):
+            with pytest.raises(BadTokenError):
+                await scene.bearer(wrong)
 
 
 async def test_tokens_of_our_own_are_known_without_the_api_server(scene: Scene) -> None:

@@ -185,7 +185,48 @@ def test_the_clusters_clock_follows_the_dates_of_answers() -> None:
     clock = Clock()
     there = ClusterClock(clock)
     assert abs(there.now() - clock.now()) < 0.1
-    there.told("Sat, 21 Nov 2026 12:00:00 GMT")
+    there.told("Sat, 21 Nov 2026 12:00:00 GMT", 0.0)
     for nothing in ("", "yesterday"):
-        there.told(nothing)
+        there.told(nothing, 0.0)
     assert abs(there.now() - NOW.timestamp() - 0.5) < 0.5
+
+
+class _SetClock(Clock):
+    """So many seconds ahead of the API server, whose second has just begun; time stands still."""
+
+    def __init__(self, ahead: float) -> None:
+        super().__init__()
+        self.moved = ahead
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return NOW.timestamp() + self.moved
+
+    def move(self, seconds: float) -> None:
+        """Moves it."""
+        self.moved += seconds
+
+
+@pytest.mark.parametrize(
+    ("ahead", "seconds", "left_at"),
+    [
+        # It may be right: within the second that the Date names, or as much after it as the answer took.
+        (0.0, 0.0, 0.0),
+        (0.9, 0.0, 0.9),
+        (1.5, 1.0, 1.5),
+        # It is wrong, and moved no further than to where it may be right.
+        (600.0, 0.5, 1.5),
+        (-7200.0, 0.5, 0.0),
+    ],
+)
+def test_a_clock_is_moved_by_what_it_is_certainly_off(ahead: float, seconds: float, left_at: float) -> None:
+    """A Date has whole seconds: a clock that is right must not be made worse by it."""
+    clock = _SetClock(ahead)
+    there = ClusterClock(clock)
+    assert there.set_own() == 0.0
+    there.told(NOW.strftime("%a, %d %b %Y %H:%M:%S GMT"), seconds)
+    named = there.now()
+    assert there.set_own() == pytest.approx(left_at - ahead)
+    assert clock.moved == pytest.approx(left_at)
+    assert there.now() == pytest.approx(named)
+    assert there.set_own() == pytest.approx(0.0)

@@ -93,14 +93,23 @@ class Replicas:
         async with replicas.stack:
             yield replicas
 
-    async def start(self, *, serving: bool = True, within: float = 60.0, **changes: Any) -> Replica:
-        """One more: returns when it serves, or else when it stands by, within so many seconds."""
+    async def start(
+        self, *, serving: bool = True, within: float = 60.0, variables: Mapping[str, str] | None = None, **changes: Any
+    ) -> Replica:
+        """One more: returns when it serves, or else when it stands by, within so many seconds.
+
+        Args:
+            serving: Whether it will lead at once.
+            within: Seconds.
+            variables: More of its environment.
+            changes: Its settings.
+        """
         number = len(self.all)
         directory = self.root / f"replica{number}"
         directory.mkdir(mode=0o700)
         if self.all and "keys_secret" not in changes:
             shutil.copy2(self.all[0].directory / "token-secret", directory)
-        replica = Replica(self._spawn(directory, changes), directory, directory.with_suffix(".log"))
+        replica = Replica(self._spawn(directory, changes, variables or {}), directory, directory.with_suffix(".log"))
         self.all.append(replica)
         self.stack.callback(replica.process.wait)
         self.stack.callback(replica.process.kill)
@@ -114,7 +123,7 @@ class Replicas:
         assert replica.process.poll() is None, replica.log.read_text()
         return replica
 
-    def _spawn(self, directory: Path, changes: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    def _spawn(self, directory: Path, changes: Mapping[str, Any], given: Mapping[str, str]) -> subprocess.Popen[bytes]:
         settings = {
             **FAST,
             "store": "kubernetes",
@@ -124,7 +133,7 @@ class Replicas:
             "probe_address": "127.0.0.1:0",
             **changes,
         }
-        variables = {PREFIX + name.upper(): str(value) for name, value in settings.items()}
+        variables = {**given, **{PREFIX + name.upper(): str(value) for name, value in settings.items()}}
         environment = {**os.environ, **variables, "KUBECONFIG": str(self.kubeconfig)}
         with directory.with_suffix(".log").open("wb") as log:
             return subprocess.Popen([sys.executable, "-m", "supervisor", "serve"], env=environment, stderr=log)
