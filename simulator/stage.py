@@ -101,6 +101,8 @@ async def play(scene: Scene, root: Path, console: Console, *, invite: bool = Fal
             await _replayed(one, job, scene)
         except (ProcessEnded, TooLate) as error:
             broken = str(error)
+            # The judge learns from it for how long nothing has happened: a suspended job says nothing.
+            one.end_scenario()
     # Judged when all is over: a process that outlives its stop has failed the scene before this.
     return Played(one.verdict(job, Bounds()), tuple(one.events(job)), broken)
 

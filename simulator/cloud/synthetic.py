@@ -161,11 +161,11 @@ def brief() -> Cut:
     node = [Node(f"node{number}") for number in range(1, 10)]
     moments = (
         Moment(8.0, (), tuple(node[1:3])),
-        Moment(23.5, (node[7],), ()),
-        Moment(24.5, (node[8],), ()),
-        Moment(29.0, (), tuple(node[5:7])),
+        Moment(25.0, (node[7],), ()),
+        Moment(26.0, (node[8],), ()),
+        Moment(30.5, (), tuple(node[5:7])),
     )
-    return Cut(tuple(node[:7]), moments, 30.0)
+    return Cut(tuple(node[:7]), moments, 31.5)
 
 
 SHORT_NODES = 8
@@ -181,7 +181,7 @@ def short() -> Schedule:
     for a host to come back.
     """
     node = [Node(f"node{number}") for number in range(1, 13)]
-    lead, shrink, back, stopping = SHORT_LEAD_SECONDS, 1.0, 4.0, 23.0
+    lead, shrink, back, stopping = SHORT_LEAD_SECONDS, 1.0, 4.0, 24.5
     steps: tuple[Step, ...] = (
         *(Notice(shrink, gone, lead, "shrink") for gone in node[1:3]),
         Notice(back, node[3], lead, "withdrawn", synthetic=True),
@@ -189,13 +189,13 @@ def short() -> Schedule:
         *(Kill(shrink + lead, gone) for gone in node[1:3]),
         Add(9.0, node[8]),
         *(Notice(stopping, gone, lead, "stop") for gone in node[4:7]),
-        Add(24.0, node[9]),
-        Notice(24.5, node[9], lead, "beside-the-resume"),
-        *(Add(25.0, new) for new in node[10:12]),
+        Add(stopping + 1.0, node[9]),
+        Notice(stopping + 1.5, node[9], lead, "beside-the-resume"),
+        *(Add(stopping + 2.0, new) for new in node[10:12]),
         *(Kill(stopping + lead, gone) for gone in node[4:7]),
-        Kill(24.5 + lead, node[9]),
+        Kill(stopping + 1.5 + lead, node[9]),
     )
-    return Schedule(tuple(node[:SHORT_NODES]), steps, 33.0)
+    return Schedule(tuple(node[:SHORT_NODES]), steps, stopping + 10.0)
 
 
 def leads(schedule: Schedule) -> Iterator[float]:
