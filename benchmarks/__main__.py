@@ -11,7 +11,19 @@ from typing import Protocol
 from benchmarks import results, table
 from benchmarks.machine import machine
 from benchmarks.results import Outcome, Results
-from benchmarks.scenarios import calls, cluster, fanout, footprint, measuring, page, path, scale, storm, webhook
+from benchmarks.scenarios import (
+    calls,
+    cluster,
+    fanout,
+    footprint,
+    measuring,
+    page,
+    path,
+    scale,
+    storm,
+    tenants,
+    webhook,
+)
 from simulator.stage import ExitCode, run
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
@@ -35,6 +47,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "calls": calls.run,
     "webhook": webhook.run,
     "page": page.run,
+    "tenants": tenants.run,
     "footprint": footprint.run,
 }
 

@@ -1,0 +1,97 @@
+"""What an honest job pays for another launcher token that holds all it may."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.clients import crowd
+from benchmarks.harness.client import Client
+from benchmarks.harness.fleet import Fleet, Shape, fleet
+from benchmarks.results import Figure, Outcome, Row, Target, Unit
+from benchmarks.summary import Summary, summarize
+
+_MOST_RATIO = 1.2
+_LOOK_SECONDS = 0.001
+_TOKEN = "crowd"  # noqa: S105 - a name
+
+METHOD = """\
+An honest job of one launcher token loses one node after another; *order* is from the agent's notice to the receipt
+of the order that leaves the node out, which includes the window of 1.25 s in which a group is collected. Half of
+the nodes go while nobody else is there, the other half while another launcher token, in a process of its own, holds
+as many jobs and hosts as the supervisor takes. Ratios are to the first half of the same row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the other token holds, as far as it is given it."""
+
+    case: str
+    jobs: int
+    hosts: int
+    running: bool
+
+
+def loads(*, short: bool) -> list[Load]:
+    """Many small jobs, few large ones, and large ones that say that they run."""
+    large = 1000 if short else 10_000
+    return [
+        Load(case="many jobs that wait", jobs=100 if short else 1001, hosts=20, running=False),
+        Load(case="large jobs that wait", jobs=5 if short else 175, hosts=large, running=False),
+        Load(case="large jobs that run", jobs=2 if short else 20, hosts=large, running=True),
+    ]
+
+
+async def run(root: Path, *, short: bool) -> Outcome:
+    """All cases, one after the other."""
+    rounds = 2 if short else 10
+    rows = [await _measure(root / str(number), load, rounds) for number, load in enumerate(loads(short=short))]
+    title = "Another token that holds all it may"
+    return Outcome(scenario="tenants", title=title, method=METHOD, rows=tuple(rows))
+
+
+async def _measure(root: Path, load: Load, rounds: int) -> Row:
+    shape = Shape(nodes=2 * rounds + 1, streams=0, jobs=1, spare=2 * rounds)
+    async with fleet(root, shape, tls=False) as peers:
+        await peers.start_jobs()
+        nodes = shape.node_names()
+        alone = summarize(await _orders(peers, nodes[:rounds]))
+        other = await Client.start("crowd", crowd.Answer)
+        try:
+            token, url = peers.server.tokens.launcher(_TOKEN), peers.server.endpoints.http
+            setup = crowd.Setup(url, None, token, load.jobs, load.hosts, load.running)
+            taken = (await other.ask(setup)).accepted
+            beside = summarize(await _orders(peers, nodes[rounds : 2 * rounds]))
+            resident = peers.server.usage().resident_bytes
+        finally:
+            await other.kill()
+    return Row(case=load.case, figures=_figures(alone, beside, taken, resident))
+
+
+def _figures(alone: Summary, beside: Summary, taken: int, resident: int) -> tuple[Figure, ...]:
+    ratio = beside.p50 / alone.p50
+    return (
+        Figure(label="jobs taken", value=taken, unit=Unit.COUNT),
+        Figure(label="order p50, alone", value=alone.p50, unit=Unit.SECONDS),
+        Figure(label="order p50", value=beside.p50, unit=Unit.SECONDS),
+        Figure(label="order max", value=beside.most, unit=Unit.SECONDS),
+        Figure(label="order p50 ratio", value=ratio, unit=Unit.RATIO, target=Target(at_most=_MOST_RATIO)),
+        Figure(label="server resident", value=resident, unit=Unit.BYTES),
+    )
+
+
+async def _orders(peers: Fleet, nodes: Sequence[str]) -> list[float]:
+    """Seconds from each node's notice to the order that leaves it out."""
+    return [await _order(peers, node) for node in nodes]
+
+
+async def _order(peers: Fleet, node: str) -> float:
+    [job] = peers.jobs
+    [sent] = await peers.notice([node], 0.0)
+    deadline = time.monotonic() + 60.0
+    while not (left := [order for order in job.orders if node in order.exclusions]):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{node} is not left out")
+        await asyncio.sleep(_LOOK_SECONDS)
+    return left[0].at - sent.at
