@@ -394,9 +394,19 @@ class Served:
         return {notice.subject.name: notice for notice in self.store.snapshot().notices.values()}
 
     async def status(self) -> dict[str, Any]:
-        """What a viewer sees."""
+        """What a viewer sees on all pages."""
+        value = await self._page({})
+        while value["next"] is not None:
+            page = await self._page({"after": value["next"]})
+            for part in ("jobs", "notices", "unconfirmed", "agents"):
+                value[part] += page[part]
+            value["next"] = page["next"]
+        return value
+
+    async def _page(self, parameters: dict[str, str]) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self.peers.tokens.viewer()}", "Connection": "close"}
-        async with self.peers.session.get(self.peers.http + "/v1/status", headers=headers) as response:
+        url = self.peers.http + "/v1/status"
+        async with self.peers.session.get(url, headers=headers, params=parameters) as response:
             value: dict[str, Any] = await response.json()
         return value
 
