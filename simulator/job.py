@@ -138,7 +138,13 @@ class Script:
             self._say(state)
 
     def _save(self, state: elastic.State) -> None:
-        if (rank := elastic.rank()) == 0:
+        """Rank 0 writes, and no older state over a newer one.
+
+        The host of a rank 0 that has saved may go before the others are told to stop: the next rank 0 is back at its
+        last commit by then.
+        """
+        saved = checkpoint.load(self.options.checkpoint)
+        if (rank := elastic.rank()) == 0 and (saved is None or saved[1] <= state.step):
             checkpoint.save(self.options.checkpoint, state.params, state.step)
             self.events.write(Kind.CHECKPOINT_SAVED, run=self.run, step=state.step, rank=rank, host=self.host)
             self._say(state)

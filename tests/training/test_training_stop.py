@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from kubeai.elastic.testing import ALL, FakeSupervisor
 
+from simulator import checkpoint
 from simulator.events import Kind
 from simulator.judge import Failure
 from simulator.model import reference
@@ -53,6 +54,24 @@ def test_a_stop_saves_and_the_next_run_goes_on_from_there(folder: Folder, superv
     assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
     assert verdict.figures.notice_to_flag.count == 1
     assert folder.events(Kind.CHECKPOINT_LOADED)[0].integer("step") == folder.events(Kind.FLAG_SEEN)[0].integer("step")
+
+
+def test_a_survivor_replaces_no_newer_checkpoint(folder: Folder, supervisor: FakeSupervisor) -> None:
+    """Rank 0 has saved and its host goes first: the next rank 0 is back at its last commit when it is told to stop."""
+    folder.list_hosts("abc")
+    launcher = folder.launch(steps=10_000, options=("--commit-every", "1000"))
+    until_connected(supervisor, ranks=3)
+    folder.until_step(5)
+    supervisor.direct(0, directive="STOP")
+    supervisor.wait_for(lambda: supervisor.reports_of("left"))
+    folder.kill("a")
+    supervisor.direct(ALL, directive="STOP", release=True)
+    assert launcher.wait(DEADLINE) == 1
+    told = {event.text("host"): event.integer("step") for event in folder.events(Kind.FLAG_SEEN)}
+    assert told["b"] == 0
+    saved = checkpoint.load(folder.checkpoint)
+    assert saved is not None
+    assert saved[1] == told["a"]
 
 
 def test_nobody_steps_while_rank_0_holds(folder: Folder, supervisor: FakeSupervisor) -> None:
