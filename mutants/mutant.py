@@ -11,7 +11,7 @@ class DoesNotApplyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One text of one file, and the text that takes its place; `file` is relative to the root of the tree."""
+    """A text in a file and its replacement; `file` is relative to the root of the tree."""
 
     file: str
     old: str
@@ -20,7 +20,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One defect.
+    """A defect.
 
     Attributes:
         name: The argument of `--only`.

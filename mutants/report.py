@@ -1,4 +1,4 @@
-"""What became of the mutants, for people."""
+"""The report on the mutants, for people."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,7 +18,7 @@ def listed(mutants: Sequence[Mutant]) -> Iterator[str]:
 
 
 def lines(trials: Trials) -> Iterator[str]:
-    """One mutant, and what each check said of it."""
+    """Describe a mutant and the result of each check."""
     yield f"{trials.mutant.name}: {trials.mutant.breaks}"
     for outcome in trials.outcomes:
         yield f"    {outcome.check:<6} {outcome.ending:<7} {outcome.seconds:4.0f} s"
@@ -34,7 +34,7 @@ def _sentences(outcome: Outcome) -> Iterator[str]:
 
 
 def table(found: Sequence[Trials]) -> Table:
-    """All of them, one a row."""
+    """Return a table with a row for each mutant."""
     result = Table(title="Mutants, as the demo and the replay judge them", title_justify="left")
     result.add_column("mutant", no_wrap=True)
     for outcome in found[0].outcomes:
@@ -53,7 +53,7 @@ def _cells(outcome: Outcome, trials: Trials) -> tuple[Text, str]:
 
 
 def conclusion(found: Sequence[Trials], seconds: float) -> str:
-    """One sentence on all of them."""
+    """Sum up the results in a sentence."""
     if not found[0].ok:
         return "FAILED: the unbroken product must pass before any mutant says something"
     wrong = [trials.mutant.name for trials in found if not trials.ok]

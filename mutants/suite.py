@@ -16,7 +16,7 @@ UNBROKEN = Mutant(name="unbroken", breaks="The product as it is.", edits=())
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What became of one mutant."""
+    """The results of a mutant."""
 
     mutant: Mutant
     outcomes: tuple[Outcome, ...]

@@ -1,4 +1,4 @@
-"""One command of the simulator, run on one tree: how it ended, and the judge's findings."""
+"""Running a command of the simulator on a tree: how it ended, and the judge's findings."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the judge found of one kind of failure: the first detail, and how often."""
+    """The judge's findings of one kind of failure: the first detail and the number."""
 
     kind: str
     detail: str
@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a command.
+    """The result of a command.
 
     Attributes:
         check: Which command.
@@ -144,7 +144,7 @@ def _sweep(temporary: Path) -> None:
 
 
 def _ending(code: int | None, result: Path) -> tuple[Ending, tuple[Finding, ...]]:
-    """What a command's exit code and result say, with the judge's findings; None: it was ended by us."""
+    """Read a command's exit code and result, with the judge's findings; None: the runner ended it."""
     if code is None:
         return Ending.HUNG, ()
     if code == ExitCode.OK:

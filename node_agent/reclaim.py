@@ -1,4 +1,4 @@
-"""What is reported of a pod that is taken away. Pure."""
+"""The report on a pod that is taken away. Pure."""
 
 from node_agent.notices import Announcement, NoticeReport, SourceName, Subject, SubjectKind
 from node_agent.pod import Pod

@@ -1,4 +1,4 @@
-"""What the state of a pod says of a reclaim: one rule, for node agents and supervisors. Pure.
+"""The rule that reads a reclaim from the state of a pod, for node agents and supervisors alike. Pure.
 
 A reclaim is what somebody other than the pod's owner does to it. A deletion alone never is one: users, scale-ins and
 the garbage collector after a deleted job all ask for just that. Whoever takes capacity away says so beforehand, by the
@@ -21,13 +21,13 @@ _FAILED_BY_RECLAIM = frozenset(
 )
 _BY_KUBELET = "TerminationByKubelet"
 _EXPIRED_LEAD = timedelta(seconds=180)
-"""What the Event that goes with the condition promises."""
+"""The grace that the Event beside the condition promises."""
 
 _USUAL_GRACE = 30.0
 """Seconds that the API server fills in where a pod does not say."""
 
 _SLACK = timedelta(seconds=5)
-"""What two machines' clocks may differ by before the order of two events counts."""
+"""The clocks of two machines may differ by this much before the order of two events counts."""
 
 
 @dataclass(frozen=True, slots=True)

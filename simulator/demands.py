@@ -1,4 +1,4 @@
-"""What the truth demands of the product at every moment, and what it missed.
+"""Demands that the truth makes of the product at every moment, and findings where the product missed one.
 
 Each demand looks at every event, after the truth has taken it in, and yields a finding where the product failed it.
 """
@@ -23,13 +23,18 @@ class Demand(Protocol):
 
 
 def demands(expectations: Expectations) -> tuple[Demand, ...]:
-    """All demands on a job with these expectations; those that are about time only where time is demanded."""
+    """Return the demands on a job with these expectations; those on time only where time is demanded."""
     bounds = expectations.bounds
-    always = (LeftBeforeItsHostWent(suspended=bounds is not None), SavedAtStop(), ExcludedForAReason(), OneRunAtATime())
+    undisturbed = bounds is not None
+    always = (
+        LeftBeforeItsHostWent(suspended=undisturbed),
+        SavedAtStop(),
+        ExclusionsFollowNotices(lasting=undisturbed),
+        OneRunAtATime(),
+    )
     if bounds is None:
         return always
-    undisturbed = (RingsEndInOrder(), StaysExcluded(), NoNoticedHostUsed(bounds.act))
-    return (*always, *undisturbed, *_timely(expectations, bounds))
+    return (*always, RingsEndInOrder(), NoNoticedHostUsed(bounds.act), *_timely(expectations, bounds))
 
 
 # Demands on single events.
@@ -67,22 +72,30 @@ class SavedAtStop:
             yield Finding(Failure.NOT_SAVED, f"run {run} was stopped without a checkpoint")
 
 
-class ExcludedForAReason:
-    """A host of the ring is excluded only where it has a notice, is gone or has failed."""
+class ExclusionsFollowNotices:
+    """A host of the ring is excluded only where it has a notice, is gone or has failed, and not listed again before.
 
-    def __init__(self) -> None:
+    Args:
+        lasting: Whether a host must stay excluded as long as it has its notice.
+    """
+
+    def __init__(self, *, lasting: bool) -> None:
+        self._lasting = lasting
         self._known: frozenset[str] = frozenset()
 
     def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Look at the hosts that each change adds; hosts outside of the ring may be withheld for other reasons."""
+        """Look at each change. Hosts outside of the ring may be withheld for other reasons."""
         if event.kind is not Kind.EXCLUSIONS_CHANGED:
             return
-        hosts = frozenset(event.texts("hosts"))
-        added, self._known = hosts - self._known, hosts
-        if truth.is_training():
-            for host in sorted(added & set(truth.ring)):
-                if not truth.justifies_exclusion(host, event.t):
-                    yield Finding(Failure.FALSE_EXCLUSION, f"{host} was excluded in run {truth.run} without a notice")
+        before, self._known = self._known, frozenset(event.texts("hosts"))
+        if not truth.is_training():
+            return
+        for host in sorted((self._known - before) & set(truth.ring)):
+            if not truth.justifies_exclusion(host, event.t):
+                yield Finding(Failure.FALSE_EXCLUSION, f"{host} was excluded in run {truth.run} without a notice")
+        for host in sorted(before - self._known) if self._lasting else ():
+            if truth.notice_of(host) is not None:
+                yield Finding(Failure.NOTICED_HOST_USED, f"run {truth.run} may use {host} again, which has its notice")
 
 
 class RingsEndInOrder:
@@ -92,23 +105,6 @@ class RingsEndInOrder:
         """Look at the rings that break."""
         if event.kind is Kind.RING_BROKEN and truth.is_training():
             yield Finding(Failure.RING_BROKEN, f"the worker on {event.text('host')} was lost to run {truth.run}")
-
-
-class StaysExcluded:
-    """A host is not listed again as long as it has its notice."""
-
-    def __init__(self) -> None:
-        self._known: frozenset[str] = frozenset()
-
-    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Look at the hosts that each change takes off the exclusions."""
-        if event.kind is not Kind.EXCLUSIONS_CHANGED:
-            return
-        hosts = frozenset(event.texts("hosts"))
-        back, self._known = self._known - hosts, hosts
-        for host in sorted(back) if truth.is_training() else ():
-            if truth.notice_of(host) is not None:
-                yield Finding(Failure.NOTICED_HOST_USED, f"run {truth.run} may use {host} again, which has its notice")
 
 
 class OneRunAtATime:
@@ -141,7 +137,7 @@ class NoNoticedHostUsed:
 
 
 class Soon(Generic[_Key]):
-    """What is wrong at a moment does not stay so for longer than a bound.
+    """Nothing stays wrong for longer than a bound.
 
     Args:
         seconds: The bound.
@@ -177,7 +173,7 @@ class Soon(Generic[_Key]):
 
 @dataclass(frozen=True, slots=True)
 class HostOfRun:
-    """One host in one run."""
+    """A host in a run."""
 
     run: int
     host: str

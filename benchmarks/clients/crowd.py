@@ -1,4 +1,4 @@
-"""One launcher token that holds all it may: as many jobs as the supervisor takes, whose streams stay open."""
+"""A launcher token that registers as many jobs as the supervisor takes and keeps their streams open."""
 
 import asyncio
 import ssl
@@ -14,7 +14,7 @@ _ACCEPTED = 200
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True):
-    """Whom to call with which token, and how many jobs of how many hosts to register; `running` ones run already."""
+    """The supervisor, the token, and the number and size of the jobs to register; `running` jobs say that they run."""
 
     url: str
     ca: str | None
@@ -31,7 +31,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class _Crowd:
-    """All jobs of this process."""
+    """The jobs of this process."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None

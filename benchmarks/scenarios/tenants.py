@@ -1,4 +1,4 @@
-"""What an honest job pays for another launcher token that holds all it may."""
+"""The cost for an honest job of another launcher token that holds all it may."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ as many jobs and hosts as the supervisor takes. Ratios are to the first half of 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the other token holds, as far as it is given it."""
+    """The jobs that the other token asks for."""
 
     case: str
     jobs: int
@@ -44,7 +44,7 @@ def loads(*, short: bool) -> list[Load]:
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """All cases, one after the other."""
+    """Measures all cases, one after the other."""
     rounds = 2 if short else 10
     rows = [await _measure(root / str(number), load, rounds) for number, load in enumerate(loads(short=short))]
     title = "Another token that holds all it may"

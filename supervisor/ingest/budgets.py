@@ -1,4 +1,4 @@
-"""What one launcher token may have in all its jobs together: limits of each job would multiply."""
+"""The budget of a launcher token: the hosts of all its jobs together, as limits of each job would multiply."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""One page of what there is to see: so much at a time that no answer keeps the others waiting."""
+"""Pages of the status: an answer holds so little that it keeps no other request waiting."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""What was so at one moment, gathered from everywhere: plain values for those who show it."""
+"""A snapshot of everything that the status shows, as plain values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
