@@ -15,6 +15,7 @@ from mutants.catalogue import CATALOGUE
 from mutants.mutant import DoesNotApplyError, Mutant
 from mutants.suite import Setting, Trials, play
 from mutants.tree import ForeignCodeError
+from mutants.trial import CHECKS, WHOLE_DEMO
 from simulator.stage import ExitCode, run, say
 
 LOG_COLUMNS = 180
@@ -38,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(console, line)
         return ExitCode.OK
     logs = given.logs or Path(tempfile.mkdtemp(prefix="mutants-"))
-    return run(lambda: _play(chosen, Setting(logs=logs, jobs=given.jobs), console))
+    checks = (WHOLE_DEMO,) if given.whole_demo else CHECKS
+    return run(lambda: _play(chosen, Setting(logs=logs, checks=checks, jobs=given.jobs), console))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     option = parser.add_argument
     option("--part", type=Part, choices=list(Part), default=Part.ALL, help="which mutants (default: all)")
     option("--only", nargs="+", metavar="NAME", choices=[each.name for each in CATALOGUE], help="these mutants alone")
+    option("--whole-demo", action="store_true", help="run `make demo` as it is, in the place of both short forms")
     option("--list", action="store_true", help="print the mutants and try none")
     option("--jobs", type=_count, default=2, metavar="N", help="commands at a time (default: 2)")
     option("--logs", type=Path, metavar="DIR", help="where the output of each command goes (default: a new folder)")

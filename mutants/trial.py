@@ -32,6 +32,8 @@ class Check:
 
 
 CHECKS = (Check("demo", ("demo", "--short")), Check("replay", ("replay", "--part", "short")))
+WHOLE_DEMO = Check("whole-demo", ("demo",))
+"""What `make demo` runs."""
 
 
 class Ending(StrEnum):
