@@ -199,6 +199,12 @@ def _timely(expectations: Expectations, bounds: Bounds) -> Iterator[Demand]:
         lambda run: f"run {run} went on after it was stopped and had saved its checkpoint",
     )
     yield Soon(
+        bounds.withdraw,
+        Failure.NOT_TAKEN_BACK,
+        _kept_excluded,
+        lambda one: f"run {one.run} kept {one.host} excluded, which had no notice any more,",
+    )
+    yield Soon(
         bounds.join,
         Failure.NOT_TAKEN_BACK,
         lambda truth: _left_out(truth, expectations.max_workers),
@@ -228,6 +234,12 @@ def _below_minimum(truth: Truth, least: int) -> Iterator[int]:
 def _saved_and_not_ended(truth: Truth) -> Iterator[int]:
     if truth.is_live() and truth.run in truth.saved:
         yield truth.run
+
+
+def _kept_excluded(truth: Truth) -> Iterator[HostOfRun]:
+    if truth.is_training():
+        for host in truth.free() & truth.excluded:
+            yield HostOfRun(truth.run, host)
 
 
 def _left_out(truth: Truth, most: int | None) -> Iterator[HostOfRun]:
