@@ -16,7 +16,7 @@ class Bounds:
             collects a group 1.25 s; the rest is for a busy machine, and half of the shortest lead of a group is left.
         suspend: From the checkpoint of a STOP to the end of its run. The supervisor hears of the checkpoint at once,
             and a launcher ends its workers within 2 s.
-        withdraw: From the withdrawal of a notice to the end of its host's exclusion. Three clear polls take 4 s.
+        withdraw: From the withdrawal of a notice to the end of its host's exclusion. Three clear polls take 2 to 3.5 s.
         join: Until a host without a notice is in the ring of a job that has room for it. Withdrawal takes 4 s, the
             pause before a growth 2 s, discovery 1 s, the start of a worker 2 to 4 s.
         resume: Until a job that does not run has a ring, once there are enough hosts without a notice.
@@ -24,7 +24,7 @@ class Bounds:
 
     act: float = 5.0
     suspend: float = 5.0
-    withdraw: float = 8.0
+    withdraw: float = 5.0
     join: float = 15.0
     resume: float = 15.0
 
