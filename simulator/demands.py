@@ -30,7 +30,7 @@ def demands(expectations: Expectations) -> tuple[Demand, ...]:
         LeftBeforeItsHostWent(suspended=undisturbed),
         SavedAtStop(),
         ExclusionsFollowNotices(lasting=undisturbed),
-        OneRunAtATime(),
+        OneRunAtATime(ended=undisturbed),
     )
     if bounds is None:
         return always
@@ -108,13 +108,31 @@ class RingsEndInOrder:
 
 
 class OneRunAtATime:
-    """Nobody trains in an earlier run once a later one has formed its ring."""
+    """Nobody trains in an earlier run once a later one has formed its ring.
+
+    Args:
+        ended: Whether the launcher of the earlier run has to have ended by then. One that was killed does not say so.
+    """
+
+    def __init__(self, *, ended: bool) -> None:
+        self._ended = ended
+        self._running: set[int] = set()
 
     def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Look at the steps."""
-        if event.kind is Kind.STEP_APPLIED and event.integer("run") < truth.run:
-            step, run = event.integer("step"), event.integer("run")
-            yield Finding(Failure.TWO_RUNS, f"step {step} was applied in run {run} beside run {truth.run}")
+        """Look at rings, at the ends of runs and at steps."""
+        match event.kind:
+            case Kind.RING_FORMED:
+                self._running.add(truth.run)
+                for run in sorted(self._running - {truth.run}) if self._ended else ():
+                    yield Finding(Failure.TWO_RUNS, f"run {truth.run} formed a ring beside run {run}")
+            case Kind.RUN_ENDED:
+                self._running.discard(event.integer("run"))
+            case Kind.STEP_APPLIED if (run := event.integer("run")) < truth.run:
+                yield Finding(
+                    Failure.TWO_RUNS, f"step {event.integer('step')} was applied in run {run} beside {truth.run}"
+                )
+            case _:
+                pass
 
 
 class NoNoticedHostUsed:

@@ -212,9 +212,13 @@ def test_a_host_outside_of_the_ring_may_be_withheld() -> None:
 
 
 def test_two_runs_at_a_time_are_found() -> None:
-    """A step of the earlier run after the later one has its ring."""
-    assert Failure.TWO_RUNS in found(FULL, ring(5, "abcd", run=2), step(6, 3, run=1))
-    assert Failure.TWO_RUNS not in found(FULL, step(4, 3, run=1), ring(5, "abcd", run=2), step(6, 4, run=2))
+    """A step of the earlier run after the later one has its ring, or a launcher that has not ended by then."""
+    assert Failure.TWO_RUNS in found(FULL, over(4), ring(5, "abcd", run=2), step(6, 3, run=1))
+    in_order = (FULL, step(4, 3, run=1), over(4.5), ring(5, "abcd", run=2), step(6, 4, run=2))
+    assert Failure.TWO_RUNS not in found(*in_order)
+    beside = (FULL, step(4, 3, run=1), ring(5, "abcd", run=2), over(5.5))
+    assert Failure.TWO_RUNS in found(*beside)
+    assert Failure.TWO_RUNS not in found(*beside, expected=DISTURBED)
 
 
 def test_a_group_changes_the_exclusions_once() -> None:
