@@ -120,23 +120,4 @@ MUTANTS = (
             ),
         ),
     ),
-    Mutant(
-        name="starts-a-run-beside-the-last",
-        breaks="kubeai-run reports the end of a run that goes on, and starts the next one beside it.",
-        edits=(
-            Edit(
-                _RUN,
-                "            self._end_command(Command.terminate)\n"
-                "            failpoint(At.COMMAND_ASKED_TO_END)\n"
-                "            self._situation = self._situation.asked_to_end(now)\n",
-                "            self._situation = self._situation.asked_to_end(now).ended(-15, now, 0.0, None)\n"
-                "            self._command = None\n",
-            ),
-            Edit(
-                _RUN,
-                "            lambda code: self._events.put(CommandEnded(code)),\n",
-                "            lambda code: step.run != self._situation.run or self._events.put(CommandEnded(code)),\n",
-            ),
-        ),
-    ),
 )
