@@ -33,7 +33,7 @@ class Check:
 
 CHECKS = (Check("demo", ("demo", "--short")), Check("replay", ("replay", "--part", "short")))
 WHOLE_DEMO = Check("whole-demo", ("demo",))
-"""What `make demo` runs."""
+"""Runs the same as `make demo`."""
 
 
 class Ending(StrEnum):

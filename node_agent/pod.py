@@ -24,7 +24,7 @@ _NOT_READ = PodState()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """One pod of this node.
+    """A pod of this node.
 
     Attributes:
         metadata: Which pod it is.

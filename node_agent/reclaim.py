@@ -9,7 +9,7 @@ SOURCE = SourceName("kubernetes")
 
 
 def verdict(pod: Pod) -> Reclaim | Spared | None:
-    """What the present state of a pod says about a reclaim; None: nothing, as of one that is not in our care."""
+    """Reads a reclaim from the present state of a pod; None where there is none, or the pod is not opted in."""
     return disruption.verdict(pod.state) if pod.opted_in else None
 
 

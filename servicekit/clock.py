@@ -47,7 +47,7 @@ class Clock:
 
     @property
     def boot_time(self) -> BootTime:
-        """What `now` counts from."""
+        """The instant of the boot that `now` counts from."""
         return BootTime(_boot(), self._booted_at)
 
     def move(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ class SysExit(IntEnum):
     """Exit codes that all commands share."""
 
     USAGE = 64
-    """What was typed is wrong."""
+    """A command line that is wrong."""
     TEMPFAIL = 75
     """Start it again."""
     CONFIG = 78

@@ -43,7 +43,7 @@ class PodCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """Those parts of a pod's state that tell a reclaim from every other end.
+    """The parts of a pod's state that tell a reclaim from every other end.
 
     Attributes:
         succeeded: Its phase.

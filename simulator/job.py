@@ -143,8 +143,10 @@ class Script:
         The host of a rank 0 that has saved may go before the others are told to stop: the next rank 0 is back at its
         last commit by then.
         """
+        if (rank := elastic.rank()) != 0:
+            return
         saved = checkpoint.load(self.options.checkpoint)
-        if (rank := elastic.rank()) == 0 and (saved is None or saved[1] <= state.step):
+        if saved is None or saved[1] <= state.step:
             checkpoint.save(self.options.checkpoint, state.params, state.step)
             self.events.write(Kind.CHECKPOINT_SAVED, run=self.run, step=state.step, rank=rank, host=self.host)
             self._say(state)

@@ -41,7 +41,7 @@ class Says:
 def number(
     says: Says, query: Query, *, width: int = 4, good_from: float | None = None, bad_from: float | None = None
 ) -> stat.Panel:
-    """One number, of the whole time that is shown or of now; red below `good_from`, and from `bad_from` on."""
+    """Builds a panel with a number, of the whole time shown or of now; red below `good_from` and from `bad_from` on."""
     usual = "blue" if bad_from is None else "green"
     steps = [model.Threshold(value=None, color=usual if good_from is None else "red")]
     if good_from is not None:

@@ -81,7 +81,7 @@ class _BootClock(Clock):
 
     @property
     def boot_time(self) -> BootTime:
-        """What `now` counts from."""
+        """The instant of the boot that `now` counts from."""
         return BootTime(self.boot, super().boot_time.at)
 
 

@@ -293,7 +293,7 @@ class Runner:
         return step.code
 
     def _confirmation_deadline(self, result: Result) -> float:
-        """Whoever let the run save first let it take that long: a supervisor that restarts meanwhile is waited for."""
+        """Returns until when to wait: after a save, for all of its grace, as the supervisor may be restarting."""
         asked, limits = self._situation.save_asked_at, self._options.limits
         deadline = time.monotonic() + (_TERMINATED_SECONDS if result is Result.TERMINATED else _RESULT_SECONDS)
         return deadline if asked is None else max(deadline, asked + limits.save)
