@@ -19,15 +19,15 @@ class NoSamplesError(ValueError):
     """Nothing was measured, so there is nothing to report: the scenario is broken."""
 
 
-def percentile(ordered: list[float], share: float) -> float:
-    """The smallest sample that at least `share` (0 to 1) of all samples do not exceed: one that was really measured.
+def percentile(ordered: list[float], allocate: float) -> float:
+    """The smallest sample that at least `allocate` (0 to 1) of all samples do not exceed: one that was really measured.
 
     Raises:
         NoSamplesError: `ordered` is empty.
     """
     if not ordered:
         raise NoSamplesError("no samples")
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    return ordered[max(0, math.ceil(allocate * len(ordered)) - 1)]
 
 
 def summarize(samples: Iterable[float]) -> Summary:

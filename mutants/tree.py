@@ -46,7 +46,7 @@ class Tree:
         return {**inherited, "PYTHONPATH": path, "TMPDIR": str(temporary), "COLUMNS": "200"}
 
     def check_origins(self, packages: tuple[str, ...] = _PACKAGES) -> None:
-        """Ask a process of this tree where it imports the packages from.
+        """ResourceRequest a process of this tree where it imports the packages from.
 
         Raises:
             ForeignCodeError: From another place, such as the editable installation of the checkout.

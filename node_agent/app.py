@@ -17,7 +17,7 @@ from node_agent.health import AgentHealth
 from node_agent.identity import ThisNode
 from node_agent.outbox import Outbox
 from node_agent.pods import PodWatch
-from node_agent.poller import Poller, nobody_counts
+from node_agent.poller import Poller, ignore_result
 from node_agent.pulse import Pulse
 from node_agent.settings import PodsMode, Settings, SourceKind
 from node_agent.sources import Source
@@ -89,7 +89,7 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
             source = await stack.enter_async_context(_source(kind, settings, clock))
             # What a file says was put there on purpose.
             asked: Spot = ALWAYS if kind is SourceKind.FILE else spot
-            polled = nobody_counts if metrics is None else metrics.polled
+            polled = ignore_result if metrics is None else metrics.polled
             poll = partial(Poller, spot=asked, max_lead=settings.max_lead_seconds, polled=polled)
             parts.add(poll(source, node, outbox, clock, settings.poll_seconds))
         health = AgentHealth(parts.pulses, uplink, node, outbox, clock)

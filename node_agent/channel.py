@@ -9,13 +9,13 @@ import grpc.aio
 from servicekit.address import Address
 
 # The largest legitimate message, acknowledgements of a full outbox, stays far below.
-_MOST_BYTES = 256 * 1024
+_MAX_BYTES = 256 * 1024
 
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
 _OPTIONS = (
-    ("grpc.max_receive_message_length", _MOST_BYTES),
-    ("grpc.max_send_message_length", _MOST_BYTES),
+    ("grpc.max_receive_message_length", _MAX_BYTES),
+    ("grpc.max_send_message_length", _MAX_BYTES),
     # A proxy of the environment is meant for downloads; what goes through it carries our token.
     ("grpc.enable_http_proxy", 0),
     # A channel of its own for each connection: a shared one would carry its own back-off from one to the next.

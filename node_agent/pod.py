@@ -9,13 +9,13 @@ from datetime import datetime
 import msgspec
 
 from servicekit.disruption import DISRUPTED, EXPIRED, PodCondition, PodState, ended_at_of, grace_of
-from servicekit.kubernetes.collection import Kind
+from servicekit.kubernetes.client import Kind
 from servicekit.kubernetes.objects import Metadata
 
 PODS = Kind(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
 
 # What the wire carries for people, in characters.
-_MOST_TEXT = 512
+_MAX_TEXT = 512
 _OPTED_IN = "true"
 
 
@@ -120,7 +120,7 @@ def _state(read: _Pod) -> PodState:
         succeeded=status.phase == "Succeeded",
         failed=status.phase == "Failed",
         reason=status.reason,
-        message=status.message[:_MOST_TEXT],
+        message=status.message[:_MAX_TEXT],
         conditions=tuple(_condition(each) for each in status.conditions or () if each.type in (DISRUPTED, EXPIRED)),
         grace=grace_of(read.metadata.deletion_grace_period_seconds, read.spec.termination_grace_period_seconds),
         deleted_at=read.metadata.deletion_timestamp,
@@ -129,4 +129,4 @@ def _state(read: _Pod) -> PodState:
 
 
 def _condition(read: _Condition) -> PodCondition:
-    return PodCondition(read.type, read.status, read.reason, read.message[:_MOST_TEXT], read.last_transition_time)
+    return PodCondition(read.type, read.status, read.reason, read.message[:_MAX_TEXT], read.last_transition_time)

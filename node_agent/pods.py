@@ -11,11 +11,11 @@ from node_agent.pod import PODS, Pod, read_pod
 from node_agent.pulse import Pulse
 from servicekit.clock import Clock
 from servicekit.faults import Fault
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import Collection, Selection
 from servicekit.kubernetes.clock import ClusterClock
-from servicekit.kubernetes.collection import Collection, Selection
-from servicekit.kubernetes.follow import Follower
-from servicekit.kubernetes.mirror import Mirror
 from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 
 # Seconds between two looks at whether the watch goes on: so late a watch that broke is unknown.
@@ -38,10 +38,10 @@ class PodWatch:
         # This machine's may be minutes off, and a pod has seconds.
         self._cluster_clock = ClusterClock(clock)
         server.dated = self._cluster_clock.told
-        self._mirror: Mirror[Pod] = Mirror(self._changed)
+        self._cache: Cache[Pod] = Cache(self._changed)
         collection = Collection(server, PODS, read_pod, Selection(fields=f"spec.nodeName={node}"))
         # From the API server's memory: thousands of agents that start at once would have etcd read everything.
-        self._follower = Follower(collection, self._mirror, clock, cached=True)
+        self._reflector = Reflector(collection, self._cache, clock, cached=True)
         self._reported: dict[str, NoticeReport] = {}
         self._waiting = set[ObjectKey]()
         self._last_good: float | None = None
@@ -51,7 +51,7 @@ class PodWatch:
 
     async def follow(self) -> None:
         """Root task: follows the pods for ever."""
-        await self._follower.run()
+        await self._reflector.run()
 
     async def run(self) -> None:
         """Root task: says every second whether the pods are followed."""
@@ -64,10 +64,10 @@ class PodWatch:
         """One look at the watch, and another try for what found no room."""
         self._note()
         for key in [*self._waiting]:
-            self._weigh(self._mirror.objects[key])
+            self._weigh(self._cache.objects[key])
 
     def _note(self) -> None:
-        trouble = self._follower.trouble
+        trouble = self._reflector.trouble
         if trouble is None:
             self._last_good = self._clock.monotonic()
         # That the pods are seen says nothing about the node, and neither does a notice on one of them.

@@ -29,7 +29,7 @@ Polled = Callable[[SourceName, SourceState, float | None], None]
 """Told of each poll: the source, what it amounts to, and the seconds it took; None where the source was not asked."""
 
 
-def nobody_counts(_source: SourceName, _result: SourceState, _seconds: float | None) -> None:
+def ignore_result(_source: SourceName, _result: SourceState, _seconds: float | None) -> None:
     """Where nothing is measured."""
 
 
@@ -57,7 +57,7 @@ class Poller:
         *,
         spot: Spot = ALWAYS,
         max_lead: float = math.inf,
-        polled: Polled = nobody_counts,
+        polled: Polled = ignore_result,
     ) -> None:
         self._source = source
         self._node = node

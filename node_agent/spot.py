@@ -12,10 +12,10 @@ import structlog
 from node_agent.identity import ThisNode
 from node_agent.sources import NodeIdentity
 from servicekit.clock import Clock
-from servicekit.kubernetes.collection import Collection, Kind, Selection
-from servicekit.kubernetes.follow import Follower
-from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import Collection, Kind, Selection
 from servicekit.kubernetes.objects import Metadata
+from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 
 _NODES = Kind(group="", version="v1", kind="Node", plural="nodes", namespaced=False)
@@ -78,8 +78,8 @@ class SpotLabel:
         self._denied = ""
         self._looked = asyncio.Event()
         collection = Collection(server, _NODES, self._read, Selection(fields=f"metadata.name={node.name}"))
-        mirror: Mirror[Node] = Mirror(self._changed)
-        self._follower = Follower(collection, mirror, clock, cached=True)
+        mirror: Cache[Node] = Cache(self._changed)
+        self._reflector = Reflector(collection, mirror, clock, cached=True)
 
     @property
     def denied(self) -> str:
@@ -94,7 +94,7 @@ class SpotLabel:
 
     async def follow(self) -> None:
         """Root task: follows the node for ever."""
-        await self._follower.run()
+        await self._reflector.run()
 
     def _read(self, data: bytes | msgspec.Raw) -> Node:
         read = msgspec.json.decode(data, type=_Node).metadata

@@ -17,7 +17,7 @@ from servicekit.clock import Clock
 from servicekit.faults import Fault
 
 _FIRST_DELAY = 0.1
-_MOST_DELAY = 5.0
+_MAX_DELAY = 5.0
 _IDENTITY_SECONDS = 1.0
 
 
@@ -53,7 +53,7 @@ class Uplink:
         self._version = version
         self._session = int(clock.now() * 1000)
         self._ever_welcomed = False
-        self._backoff = Backoff(_FIRST_DELAY, _MOST_DELAY)
+        self._backoff = Backoff(_FIRST_DELAY, _MAX_DELAY)
         self._fault = Fault("supervisor", clock)
         self.pulse = Pulse(clock)
         self.began = clock.monotonic()
@@ -76,9 +76,9 @@ class Uplink:
             started = self._clock.monotonic()
             await self._one_stream(node)
             # A supervisor that welcomes and drops at once is met ever more slowly too.
-            if self._clock.monotonic() - started > _MOST_DELAY:
+            if self._clock.monotonic() - started > _MAX_DELAY:
                 self._backoff.reset()
-            self.pulse.beat(_MOST_DELAY)
+            self.pulse.beat(_MAX_DELAY)
             await asyncio.sleep(self._backoff.next())
 
     async def _identity(self) -> Subject:

@@ -9,7 +9,7 @@ from reclaim.v1 import reclaim_pb2 as pb
 from node_agent.notices import Announcement, NoticeReport, SourceState, SourceStatus, Subject, SubjectKind
 
 # What the contract allows for a text meant for people, in characters.
-_MOST_TEXT = 512
+_MAX_TEXT = 512
 
 _KINDS = {SubjectKind.NODE: pb.SUBJECT_KIND_NODE, SubjectKind.POD: pb.SUBJECT_KIND_POD}
 _ANNOUNCEMENTS = {
@@ -76,7 +76,7 @@ def _notice(report: NoticeReport, now: float) -> pb.NoticeReport:
         subject=subject,
         revision=report.revision,
         announcement=_ANNOUNCEMENTS[report.announcement],
-        message=report.message[:_MOST_TEXT],
+        message=report.message[:_MAX_TEXT],
     )
     if report.gone_at is not None:
         message.seconds_left = report.gone_at - now
@@ -89,7 +89,7 @@ def _source(status: SourceStatus, now: float) -> pb.SourceReport:
     message = pb.SourceReport(
         source=status.source,
         state=_STATES[status.state],
-        detail=status.detail[:_MOST_TEXT],
+        detail=status.detail[:_MAX_TEXT],
         about=_KINDS[status.about],
     )
     if status.last_good is not None:

@@ -23,7 +23,7 @@ _RETRY_SECONDS = 5.0
 _PATIENCE_SECONDS = 10.0
 """As long as Prometheus waits for an answer; whoever takes longer to ask or to read is dropped."""
 
-_MOST_EXEMPLAR = 128
+_MAX_EXEMPLAR = 128
 """Characters of all names and values together: OpenMetrics takes no more."""
 
 _OTHER = "other"
@@ -45,7 +45,7 @@ def registry() -> CollectorRegistry:
 def exemplar(labels: Mapping[str, str]) -> dict[str, str]:
     """As many of these labels as an exemplar may have, the first ones first."""
     kept: dict[str, str] = {}
-    room = _MOST_EXEMPLAR
+    room = _MAX_EXEMPLAR
     for name, value in labels.items():
         room -= len(name) + len(value)
         if room < 0:

@@ -11,7 +11,7 @@ from simulator.outcome import Outcome
 from simulator.verdict import Figures, Group, GroupMeaning, Latency
 
 # A broken run can fail in hundreds of places; the first few say what is wrong.
-MOST_FINDINGS = 12
+MAX_FINDINGS = 12
 
 
 def report(outcome: Outcome) -> RenderableType:
@@ -64,9 +64,9 @@ def _changes(groups: tuple[Group, ...]) -> str:
 
 
 def _shortcomings(outcome: Outcome) -> Iterator[Text]:
-    for shortcoming in outcome.shortcomings[:MOST_FINDINGS]:
+    for shortcoming in outcome.shortcomings[:MAX_FINDINGS]:
         yield Text(shortcoming, style="red")
-    if (more := len(outcome.shortcomings) - MOST_FINDINGS) > 0:
+    if (more := len(outcome.shortcomings) - MAX_FINDINGS) > 0:
         yield Text(f"and {more} more", style="red")
     if outcome.blames_machine:
         yield Text(

@@ -16,7 +16,6 @@ from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure
 from servicekit.settings import SettingsError, describe, load
 from servicekit.tls import CertificateUnusable
-from supervisor.data_dir import made
 from supervisor.domain.ids import NAME_RULE, is_name
 from supervisor.failpoints import At
 from supervisor.identity.tokens import SecretError, Tokens
@@ -24,10 +23,11 @@ from supervisor.leadership.interface import LeadershipError, LeadershipLost
 from supervisor.pki.errors import KeysError
 from supervisor.settings import PREFIX, Settings
 from supervisor.store.interface import StoreError
+from supervisor.wiring.data_dir import made
 
 _COLLECT_EVERY = 50_000
 _FAILED = 1
-_MOST_DAYS = 36500
+_MAX_DAYS = 36500
 _EXIT_CODES = """\
 exit codes:
   0   done, or stopped by a signal
@@ -105,8 +105,8 @@ def _days(text: str) -> float:
         days = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of days") from None
-    if not 0 < days <= _MOST_DAYS:
-        raise argparse.ArgumentTypeError(f"must be more than 0 and at most {_MOST_DAYS} days")
+    if not 0 < days <= _MAX_DAYS:
+        raise argparse.ArgumentTypeError(f"must be more than 0 and at most {_MAX_DAYS} days")
     return days
 
 
@@ -114,7 +114,7 @@ def _serve(settings: Settings) -> int:
     # gRPC would write a line for each stranger whose handshake fails; what matters it raises.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported here: printing a token needs neither servers nor a loop, and gRPC reads that variable.
-    from supervisor.startup import serve  # noqa: PLC0415
+    from supervisor.wiring.startup import serve  # noqa: PLC0415
 
     configure(settings.log_format, settings.log_level)
     failpoints.arm(failpoints.parse(settings.failpoint, At))
@@ -145,7 +145,7 @@ def _token(settings: Settings, given: argparse.Namespace) -> int:
 def _tokens(settings: Settings) -> Tokens:
     if settings.keys_secret:
         # Imported here: what speaks with a cluster is of no use to a file.
-        from supervisor import own_keys  # noqa: PLC0415
+        from supervisor.wiring import keys as own_keys  # noqa: PLC0415
 
         configure(settings.log_format, settings.log_level)  # Nothing but the token on standard output.
         return asyncio.run(own_keys.tokens(settings))

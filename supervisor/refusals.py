@@ -8,7 +8,7 @@ from enum import StrEnum
 import structlog
 
 _SUMMARY_SECONDS = 10.0
-_MOST_WHY = 200
+_MAX_WHY = 200
 
 _log = structlog.get_logger()
 
@@ -83,6 +83,6 @@ class Refusals:
                 del self._unsaid[wire, code]
 
 
-def readable(text: str, most: int = _MOST_WHY) -> str:
+def readable(text: str, most: int = _MAX_WHY) -> str:
     """The beginning of a text that may quote a peer, without anything that a terminal would obey."""
     return "".join(letter if letter.isprintable() else "�" for letter in text[:most])

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 import uvloop
 
-_MOST_LINE_BYTES = 256 * 1024 * 1024
+_MAX_LINE_BYTES = 256 * 1024 * 1024
 
 C = TypeVar("C")
 
@@ -25,7 +25,7 @@ def serve(commands: msgspec.json.Decoder[C], handle: Callable[[C], Awaitable[msg
 
 
 async def _serve(commands: msgspec.json.Decoder[C], handle: Callable[[C], Awaitable[msgspec.Struct]]) -> None:
-    reader = asyncio.StreamReader(limit=_MOST_LINE_BYTES)
+    reader = asyncio.StreamReader(limit=_MAX_LINE_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():

@@ -9,7 +9,7 @@ from typing import Generic, Self, TypeVar
 
 import msgspec
 
-_MOST_LINE_BYTES = 256 * 1024 * 1024
+_MAX_LINE_BYTES = 256 * 1024 * 1024
 _END_SECONDS = 10.0
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -44,7 +44,7 @@ class Client(Generic[A]):
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL if quiet else None,
             env={**os.environ, **(env or {})},
-            limit=_MOST_LINE_BYTES,
+            limit=_MAX_LINE_BYTES,
         )
         return cls(name, process, answers)
 

@@ -14,8 +14,8 @@ from benchmarks.harness.server import Server
 from simulator.cloud.process import TooLate
 
 _READY_SECONDS = 300.0
-_MOST_AGENTS = 1000
-_MOST_STREAMS = 5000
+_MAX_AGENTS = 1000
+_MAX_STREAMS = 5000
 """In one client process: more would make it the bottleneck."""
 
 
@@ -70,8 +70,8 @@ class Fleet:
         """Connects an agent for every node."""
         tokens = self.server.tokens
         every = self.shape.node_names()
-        for start in range(0, len(every), _MOST_AGENTS):
-            names = every[start : start + _MOST_AGENTS]
+        for start in range(0, len(every), _MAX_AGENTS):
+            names = every[start : start + _MAX_AGENTS]
             client = await Client.start("agents", agents.Answer)
             self._stack.push_async_callback(client.end)
             self._agents.append(client)
@@ -90,7 +90,7 @@ class Fleet:
         """Opens all streams and waits for the first line of each."""
         groups = self._groups()
         address = self.server.endpoints.http_address
-        for batch in _by_size(groups, _MOST_STREAMS):
+        for batch in _by_size(groups, _MAX_STREAMS):
             client = await Client.start("streams", streams.Arrivals)
             self._stack.push_async_callback(client.end)
             self._streams.append(client)

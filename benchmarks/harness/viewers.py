@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.harness.server import Server
 
 _FIRST_SECONDS = 30.0
-_MOST_AT_ONCE = 2**20
+_MAX_AT_ONCE = 2**20
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ async def viewers(server: Server, count: int) -> AsyncIterator[Viewers]:
 async def _opened(server: Server, token: str, stack: AsyncExitStack) -> asyncio.StreamReader:
     address = server.endpoints.http_address
     trusted = None if server.ca is None else ssl.create_default_context(cafile=str(server.ca))
-    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=trusted, limit=_MOST_AT_ONCE)
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=trusted, limit=_MAX_AT_ONCE)
     stack.callback(writer.close)
     head = f"GET /status/stream HTTP/1.1\r\nHost: supervisor\r\nAuthorization: Bearer {token}\r\n\r\n"
     writer.write(head.encode())
@@ -45,5 +45,5 @@ async def _opened(server: Server, token: str, stack: AsyncExitStack) -> asyncio.
 
 
 async def _look(reader: asyncio.StreamReader, all_of_them: Viewers) -> None:
-    while data := await reader.read(_MOST_AT_ONCE):
+    while data := await reader.read(_MAX_AT_ONCE):
         all_of_them.read_bytes += len(data)

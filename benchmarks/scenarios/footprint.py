@@ -57,7 +57,7 @@ async def run(root: Path, *, short: bool) -> Outcome:
         Row(
             case="supervisor, 1 agent",
             figures=(
-                await _import("supervisor.__main__", "supervisor.app", rounds),
+                await _import("supervisor.__main__", "supervisor.wiring.app", rounds),
                 _resident(after[1].resident_bytes),
                 Figure(label="idle CPU", value=cores[1], unit=Unit.CORES),
             ),

@@ -16,10 +16,10 @@ from servicekit.clock import Clock
 from servicekit.tls import Files, ServerCertificate
 from simulator.certificates import Authority
 from supervisor.refusals import Refusals
-from supervisor.webhook.affinity import MOST_NODES
+from supervisor.webhook.affinity import MAX_NODES
+from supervisor.webhook.mutation import PodInjection
 from supervisor.webhook.review import Review, answer, considered
 from supervisor.webhook.server import PATH, Webhook
-from supervisor.webhook.shape import Gifts
 
 METHOD = """\
 The webhook's own server and code, and a client in the same process on the same loop, which opens a connection for each
@@ -38,11 +38,11 @@ async def run(root: Path, *, short: bool) -> Outcome:
     """Every case."""
     authority = Authority(root / "tls")
     ca = authority.ca_pem.decode()
-    calm = Gifts(address="https://supervisor.test:8471", ca=ca, audience="job-supervisor.kube-ai.io")
-    storm = replace(calm, avoid=[f"ecs-gpu-node-{number:05}" for number in range(MOST_NODES)])
+    calm = PodInjection(address="https://supervisor.test:8471", ca=ca, audience="job-supervisor.kube-ai.io")
+    storm = replace(calm, avoid=[f"ecs-gpu-node-{number:05}" for number in range(MAX_NODES)])
     cases = (
         ("worker", _pod("worker"), calm),
-        (f"worker, {MOST_NODES} nodes noticed", _pod("worker"), storm),
+        (f"worker, {MAX_NODES} nodes noticed", _pod("worker"), storm),
         ("launcher", _pod("launcher"), calm),
     )
     pods = _SHORT_PODS if short else _PODS
@@ -50,7 +50,7 @@ async def run(root: Path, *, short: bool) -> Outcome:
     return Outcome(scenario="webhook", title="New pods", method=METHOD, rows=tuple(rows))
 
 
-async def _row(case: str, review: bytes, gifts: Gifts, authority: Authority, pods: int) -> Row:
+async def _row(case: str, review: bytes, gifts: PodInjection, authority: Authority, pods: int) -> Row:
     alone = [_timed(lambda: _answered(review, gifts)) for _ in range(pods)]
     asked = await _asked(review, gifts, authority, pods)
     return Row(
@@ -68,12 +68,12 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def _answered(review: bytes, gifts: Gifts) -> bytes:
+def _answered(review: bytes, gifts: PodInjection) -> bytes:
     read = msgspec.json.decode(review, type=Review)
     return answer(read.request.uid, considered(read.request, gifts))
 
 
-async def _asked(review: bytes, gifts: Gifts, authority: Authority, pods: int) -> Iterable[float]:
+async def _asked(review: bytes, gifts: PodInjection, authority: Authority, pods: int) -> Iterable[float]:
     webhook = Webhook(
         address=Address("127.0.0.1", 0),
         certificate=ServerCertificate(Files(authority.cert_file, authority.key_file), 60.0, Clock()),

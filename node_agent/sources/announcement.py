@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from node_agent.sources import SourceUnavailable
 
 # More than this is no timestamp, whatever it is: 20 bytes are one.
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 
 # strptime alone takes "2015-1-5T1:2:3Z" too.
 _TIMESTAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node_agent.notices import SourceName
 from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, SourceUnavailable
-from node_agent.sources.announcement import MOST_BYTES, read
+from node_agent.sources.announcement import MAX_BYTES, read
 from servicekit.clock import Clock
 
 NAME = SourceName("file")
@@ -65,8 +65,8 @@ def _content(path: Path) -> bytes:
 def _regular_content(descriptor: int) -> bytes:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise SourceUnavailable("not a regular file")
-    content = os.read(descriptor, MOST_BYTES + 1)
+    content = os.read(descriptor, MAX_BYTES + 1)
     # Cut short, a file of blanks would read as clear, and a timestamp before anything else as a notice.
-    if len(content) > MOST_BYTES:
-        raise SourceUnavailable(f"file larger than {MOST_BYTES} bytes")
+    if len(content) > MAX_BYTES:
+        raise SourceUnavailable(f"file larger than {MAX_BYTES} bytes")
     return content

@@ -7,12 +7,12 @@ from http import HTTPStatus
 import aiohttp
 
 from node_agent.sources import SourceUnavailable
-from node_agent.sources.announcement import MOST_BYTES
+from node_agent.sources.announcement import MAX_BYTES
 from servicekit.clock import Clock
 
 # A wait that the service asks for is kept up to this many seconds: of the shortest lead, 120 s, it costs no more than
 # the slowest poll that a cloud recommends.
-MOST_WAIT = 5.0
+MAX_WAIT = 5.0
 _SLOW_DOWN = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 _NO_HEADERS: Mapping[str, str] = {}
 
@@ -72,14 +72,14 @@ class MetadataHttp:
         wait = response.headers.get("Retry-After", "")
         if response.status in _SLOW_DOWN and wait.isascii() and wait.isdecimal():
             # Long digits are no number that int() takes, and longer than the most in any case.
-            seconds = MOST_WAIT if len(wait) > len("86400") else min(float(wait), MOST_WAIT)
+            seconds = MAX_WAIT if len(wait) > len("86400") else min(float(wait), MAX_WAIT)
             self._quiet_until = self._clock.monotonic() + seconds
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
-    async for chunk in response.content.iter_chunked(MOST_BYTES):
+    async for chunk in response.content.iter_chunked(MAX_BYTES):
         body += chunk
-        if len(body) > MOST_BYTES:
-            raise SourceUnavailable(f"answer larger than {MOST_BYTES} bytes")
+        if len(body) > MAX_BYTES:
+            raise SourceUnavailable(f"answer larger than {MAX_BYTES} bytes")
     return bytes(body)

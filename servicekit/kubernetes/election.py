@@ -16,12 +16,12 @@ import structlog
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes import lease
-from servicekit.kubernetes.collection import Collection, Selection
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import Collection, Selection
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
-from servicekit.kubernetes.follow import Follower
 from servicekit.kubernetes.lease import LEASES, Lease
-from servicekit.kubernetes.mirror import Mirror
 from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from servicekit.wakeup import Wakeup
 
@@ -59,8 +59,8 @@ class Election:
     def __init__(self, server: ApiServer, terms: Terms, clock: Clock, highest: Callable[[], Awaitable[int]]) -> None:
         selection = Selection(namespace=terms.namespace, fields=f"metadata.name={terms.name}")
         self._leases = Collection(server, LEASES, lease.read, selection)
-        self._mirror: Mirror[Lease] = Mirror(self._moved)
-        self._follower = Follower(self._leases, self._mirror, clock)
+        self._cache: Cache[Lease] = Cache(self._moved)
+        self._reflector = Reflector(self._leases, self._cache, clock)
         self._key = ObjectKey(terms.namespace, terms.name)
         self._terms = terms
         self._clock = clock
@@ -83,11 +83,11 @@ class Election:
         Raises:
             ApiError: It may not be looked at.
         """
-        await self._follower.first()
+        await self._reflector.first()
 
     async def follow(self) -> None:
         """Root task: sees the lease change hands at once."""
-        await self._follower.run()
+        await self._reflector.run()
 
     async def gained(self) -> int:
         """Returns once this process leads: its epoch, higher than that of everybody who ever led."""
@@ -203,7 +203,7 @@ class Election:
         return present.spec.transitions if own else present.spec.transitions + 1
 
     def _hold(self, held: Lease, begun: float) -> None:
-        self._mirror.wrote(held)
+        self._cache.wrote(held)
         self._transitions = held.spec.transitions
         self._valid_until = begun + self._terms.seconds
 
@@ -211,19 +211,19 @@ class Election:
         present = self._present()
         if present is not None and present.spec.holder == self._terms.identity:
             spec = lease.released(present.spec, self._clock.now())
-            self._mirror.wrote(await self._leases.replace(present, "spec", spec))
+            self._cache.wrote(await self._leases.replace(present, "spec", spec))
             _log.info("lease.released", lease=self._terms.name)
 
     async def _look(self) -> None:
         """Brings it up to date, as the watch may not have told yet."""
         try:
-            self._mirror.wrote(await self._leases.get(self._key))
+            self._cache.wrote(await self._leases.get(self._key))
         except NotThereError:
             if (known := self._present()) is not None:
-                self._mirror.deleted(known)
+                self._cache.deleted(known)
 
     def _present(self) -> Lease | None:
-        return self._mirror.objects.get(self._key)
+        return self._cache.objects.get(self._key)
 
     def _epoch(self) -> int:
         if self._transitions is None:

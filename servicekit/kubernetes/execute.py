@@ -15,7 +15,7 @@ from servicekit.kubernetes.server import ApiServer
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Both say how a command ended; API servers before 1.30 know the second alone."""
 
-_MOST_OUTPUT = 64 * 1024
+_MAX_OUTPUT = 64 * 1024
 """Bytes that are kept of what a command says: what ours say is a line."""
 
 
@@ -76,8 +76,8 @@ async def _to_its_end(channel: aiohttp.ClientWebSocketResponse) -> Ran:
             continue
         number, data = message.data[0], message.data[1:]
         if number == _Channel.STATUS:
-            return Ran(_code(data), bytes(said[:_MOST_OUTPUT]).decode(errors="replace"))
-        if number in (_Channel.OUTPUT, _Channel.ERRORS) and len(said) < _MOST_OUTPUT:
+            return Ran(_code(data), bytes(said[:_MAX_OUTPUT]).decode(errors="replace"))
+        if number in (_Channel.OUTPUT, _Channel.ERRORS) and len(said) < _MAX_OUTPUT:
             said += data
     raise ApiUnavailableError("the connection ended before the command")
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from servicekit.kubernetes.collection import Kind
+from servicekit.kubernetes.client import Kind
 from servicekit.kubernetes.objects import Metadata
 
 LEASES = Kind(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", namespaced=True)

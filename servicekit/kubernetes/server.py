@@ -23,10 +23,10 @@ from servicekit.kubernetes.errors import (
 )
 from servicekit.unreached import why_unreached
 
-_MOST_AT_ONCE = 32
+_MAX_AT_ONCE = 32
 """Requests under way: far below what the API server gives one user a turn for (flow control: some hundreds)."""
 
-_MOST_LINE = 8 * 1024 * 1024
+_MAX_LINE = 8 * 1024 * 1024
 """Bytes of one event: etcd takes 1.5 MiB, as JSON that may be some more."""
 
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 2}
@@ -95,7 +95,7 @@ class ApiServer:
             trust_env=access.proxy_from_environment,
             read_bufsize=_READ_AHEAD,
         )
-        self._turns = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
 
     @classmethod
     async def connect(cls, kubeconfig: str | None, timeout_seconds: float) -> Self:
@@ -142,7 +142,7 @@ class ApiServer:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     yield line
-                if len(rest) > _MOST_LINE:
+                if len(rest) > _MAX_LINE:
                     raise ApiUnavailableError("a line without end")
 
     @asynccontextmanager

@@ -28,7 +28,7 @@ from simulator.cloud.metadata import MetadataServer, Mode, UnknownNode
 from simulator.cloud.trace import Node
 
 DEFAULT_LEAD_SECONDS = 300.0
-MOST_LEAD_SECONDS = 86400.0
+MAX_LEAD_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ def _seconds(text: str) -> float:
         seconds = float(text or DEFAULT_LEAD_SECONDS)
     except ValueError:
         seconds = math.nan
-    if not 0 <= seconds <= MOST_LEAD_SECONDS:
-        raise web.HTTPBadRequest(text=f"seconds is a number from 0 to {MOST_LEAD_SECONDS:g}\n")
+    if not 0 <= seconds <= MAX_LEAD_SECONDS:
+        raise web.HTTPBadRequest(text=f"seconds is a number from 0 to {MAX_LEAD_SECONDS:g}\n")
     return seconds
 
 

@@ -19,7 +19,7 @@ from simulator.cloud.dialects import DIALECTS, Cloud, Dialect, rebalance
 from simulator.cloud.faults import Handler, MetadataFault
 from simulator.cloud.trace import Node
 
-MOST_TTL_SECONDS = 21600
+MAX_TTL_SECONDS = 21600
 
 
 class Mode(StrEnum):
@@ -203,8 +203,8 @@ class MetadataServer:
         instance = self._instance(request)
         header = instance.dialect.ttl_header
         ttl = request.headers.get(header, "")
-        if not (ttl.isdecimal() and 1 <= int(ttl) <= MOST_TTL_SECONDS):
-            raise web.HTTPBadRequest(text=f"{header}: 1 to {MOST_TTL_SECONDS}\n")
+        if not (ttl.isdecimal() and 1 <= int(ttl) <= MAX_TTL_SECONDS):
+            raise web.HTTPBadRequest(text=f"{header}: 1 to {MAX_TTL_SECONDS}\n")
         token = secrets.token_urlsafe(24)
         instance.tokens[token] = self._monotonic() + int(ttl)
         return web.Response(text=token)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from servicekit.kubernetes.collection import Kind
+from servicekit.kubernetes.client import Kind
 from servicekit.kubernetes.objects import Metadata
 from simulator.et_operator.objects import Meta, PodStatus
 from simulator.et_operator.vocabulary import JOB_LABEL, ROLE_LABEL, Role

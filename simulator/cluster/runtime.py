@@ -16,11 +16,11 @@ import msgspec
 import structlog
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.collection import Collection, Selection
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import Collection, Selection
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
-from servicekit.kubernetes.follow import Follower
-from servicekit.kubernetes.mirror import Mirror
 from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.observer import observe
 from simulator.cloud.process import Child, end
@@ -74,8 +74,8 @@ class NodeRuntime:
         self._pods = Collection(server, PODS, lambda data: msgspec.json.decode(data, type=RunPod), selection)
         self._configs = Collection(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
         self._execs = Collection(server, EXECS, lambda data: msgspec.json.decode(data, type=Exec))
-        self._mirror: Mirror[RunPod] = Mirror(self._changed)
-        self._follower = Follower(self._pods, self._mirror, Clock())
+        self._mirror: Cache[RunPod] = Cache(self._changed)
+        self._reflector = Reflector(self._pods, self._mirror, Clock())
         self._begun: dict[str, _Begun] = {}
         self._served: dict[str, Exec] = {}
         self._runs: Counter[ObjectKey] = Counter()
@@ -93,8 +93,8 @@ class NodeRuntime:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                await self._follower.first()
-                await self._follower.run()
+                await self._reflector.first()
+                await self._reflector.run()
         finally:
             self._tasks = None
             for begun in list(self._begun.values()):

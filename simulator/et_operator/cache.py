@@ -6,10 +6,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.collection import Collection, Kind, Selection
-from servicekit.kubernetes.follow import Follower
-from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import Collection, Kind, Selection
 from servicekit.kubernetes.objects import Object, ObjectKey
+from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from simulator.et_operator.objects import PODS, SCALE_INS, SCALE_OUTS, TRAINING_JOBS, Pod, Scale, TrainingJob
 from simulator.et_operator.vocabulary import GROUP, GROUP_LABEL
@@ -31,11 +31,11 @@ class Followed(Generic[R]):
         self.collection: Collection[R] = Collection(
             server, kind, lambda data: msgspec.json.decode(data, type=shape), selection
         )
-        self.mirror: Mirror[R] = Mirror(changed)
-        self.follower = Follower(self.collection, self.mirror, Clock())
+        self.mirror: Cache[R] = Cache(changed)
+        self.reflector = Reflector(self.collection, self.mirror, Clock())
 
 
-class Cache:
+class ObjectCaches:
     """Everything; `changed` is called with the job that something happened to, `lost` with a pod that was deleted.
 
     Args:
@@ -68,13 +68,13 @@ class Cache:
         self.pods = Followed(server, PODS, Pod, self._pod_changed, pods)
 
     @property
-    def followers(self) -> tuple[Follower[TrainingJob] | Follower[Scale] | Follower[Pod], ...]:
+    def reflectors(self) -> tuple[Reflector[TrainingJob] | Reflector[Scale] | Reflector[Pod], ...]:
         """Of all kinds."""
         return (
-            self.jobs.follower,
-            self.scale_ins.follower,
-            self.scale_outs.follower,
-            self.pods.follower,
+            self.jobs.reflector,
+            self.scale_ins.reflector,
+            self.scale_outs.reflector,
+            self.pods.reflector,
         )
 
     def pods_of(self, job: ObjectKey) -> Iterable[Pod]:

@@ -5,7 +5,7 @@ import contextlib
 
 import msgspec
 
-from servicekit.kubernetes.collection import Collection, Kind
+from servicekit.kubernetes.client import Collection, Kind
 from servicekit.kubernetes.errors import ApiUnavailableError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from servicekit.kubernetes.collection import Kind
+from servicekit.kubernetes.client import Kind
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from simulator.et_operator.vocabulary import (
     GROUP,

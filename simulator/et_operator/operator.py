@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import structlog
 
-from servicekit.kubernetes.collection import Collection
+from servicekit.kubernetes.client import Collection
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, UnreadableError
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer, Call
 from servicekit.wakeup import Wakeup
 from simulator.et_operator import manifests
-from simulator.et_operator.cache import Cache, Followed
+from simulator.et_operator.cache import Followed, ObjectCaches
 from simulator.et_operator.objects import CONFIG_MAPS, ConfigMap, Pod, Scale, Status, TrainingJob
 from simulator.et_operator.reconcile import (
     Action,
@@ -56,7 +56,7 @@ class Operator:
     def __init__(self, server: ApiServer, settings: Settings = AS_OBSERVED) -> None:
         self._server = server
         self._settings = settings
-        self._cache = Cache(
+        self._cache = ObjectCaches(
             server,
             self._wake,
             self._lost,
@@ -78,13 +78,13 @@ class Operator:
             OperatorCrashedError: It was given a ScaleIn that ends it.
         """
         log.info("et-operator.started", note="a stand-in, not et-operator itself")
-        for follower in self._cache.followers:
-            await follower.first()
+        for reflector in self._cache.reflectors:
+            await reflector.first()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                for follower in self._cache.followers:
-                    tasks.create_task(follower.run())
+                for reflector in self._cache.reflectors:
+                    tasks.create_task(reflector.run())
                 for job in list(self._cache.jobs.mirror.objects.values()):
                     self._found(job)
         except* OperatorCrashedError as errors:

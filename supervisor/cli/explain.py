@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from supervisor.cli.text import duration, listed
 from supervisor.cli.view import Acknowledgement, Host, Job, Notice, View
 
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 _WAITS = ("Waiting", "Suspended")
 
 
@@ -121,8 +121,8 @@ def _unseen(job: Job, view: View) -> Sequence[str]:
 
 
 def _names(names: Sequence[str]) -> str:
-    if len(names) > _MOST_NAMES:
-        return f"{', '.join(names[:_MOST_NAMES])} and {len(names) - _MOST_NAMES} more"
+    if len(names) > _MAX_NAMES:
+        return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
     return listed(names)
 
 

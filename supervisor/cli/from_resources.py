@@ -11,9 +11,9 @@ from supervisor.domain.ids import STANDALONE, Host, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.placement import Placement
-from supervisor.record.seen import JobSeen, Seen
-from supervisor.record.values import LeaderView
-from supervisor.record.view import view
+from supervisor.observability.snapshot import JobStatus, StatusSnapshot
+from supervisor.observability.values import LeaderView
+from supervisor.observability.view import view
 from supervisor.store.job_resource import JobResource
 from supervisor.store.notice_resource import NoticeResource
 
@@ -33,7 +33,7 @@ def view_of(
     """Everything at `now`, in Unix seconds; `unseen` is said as it is."""
     newest = _newest(notices)
     noticed = _Noticed([notice for notice in newest if notice.state is NoticeState.ACTIVE])
-    seen = Seen(
+    seen = StatusSnapshot(
         now=now,
         policy=_POLICY,
         leader=LeaderView(name="", acts=False, serving_seconds=0.0),
@@ -83,13 +83,13 @@ class _Noticed:
         return most_urgent([self._nodes.get(place.node), self._pods.get(place.pod)], _POLICY)
 
 
-def _seen(resource: JobResource, noticed: _Noticed, pods: Pods) -> JobSeen | None:
+def _seen(resource: JobResource, noticed: _Noticed, pods: Pods) -> JobStatus | None:
     # By its own namespace: whoever looks at a cluster sees the jobs of all its supervisors.
     job = resource.value(resource.metadata.namespace)
     if job is None:
         return None
     places = None if kind_of(job.name) == STANDALONE else pods.get(resource.metadata.namespace, {})
-    return JobSeen(
+    return JobStatus(
         job=job,
         noticed=noticed.of(job, places),
         places=places,

@@ -11,8 +11,8 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from servicekit.clock import Clock
+from servicekit.kubernetes.client import Collection, Kind, Selection
 from servicekit.kubernetes.clock import ClusterClock
-from servicekit.kubernetes.collection import Collection, Kind, Selection
 from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from supervisor.cli.text import duration, table
 from supervisor.cli.view import Job, Notice, View
 
-_MOST_NAMES = 10
+_MAX_NAMES = 10
 
 
 def overview(view: View) -> list[str]:
@@ -63,5 +63,5 @@ def _agents(view: View) -> Iterator[str]:
 
 
 def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"{', '.join(names[:_MOST_NAMES])}{more}"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"{', '.join(names[:_MAX_NAMES])}{more}"

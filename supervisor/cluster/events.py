@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.collection import Collection, Kind, Selection
-from servicekit.kubernetes.follow import Follower
-from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import Collection, Kind, Selection
 from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.view import Hooks
@@ -100,7 +100,7 @@ def read_event(data: bytes | msgspec.Raw) -> ClusterEvent:
 
 
 class ClusterEvents:
-    """Somebody has to run its `followers`; what may not be listed is missing, and tried again.
+    """Somebody has to run its `reflectors`; what may not be listed is missing, and tried again.
 
     Args:
         server: Whom to follow.
@@ -116,10 +116,10 @@ class ClusterEvents:
         self.changed = Hooks[ClusterEvent]()
         self._leads = leads
         self._by_subject: dict[str, dict[ObjectKey, ClusterEvent]] = {}
-        self.followers: dict[str, Follower[Any]] = {
-            reason: Follower(
+        self.reflectors: dict[str, Reflector[Any]] = {
+            reason: Reflector(
                 Collection(server, EVENTS, read_event, Selection(fields=f"reason={reason}")),
-                Mirror(self._moved),
+                Cache(self._moved),
                 clock,
             )
             for reason in leads

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from servicekit.kubernetes.collection import Kind
+from servicekit.kubernetes.client import Kind
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from supervisor.domain.capacity import Resources, Taint
 

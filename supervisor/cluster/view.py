@@ -9,10 +9,10 @@ import msgspec
 import structlog
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.collection import Collection
-from servicekit.kubernetes.follow import Follower
-from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import Collection
 from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from servicekit.text import one_line
 from supervisor.cluster.objects import NODES, PODS, Node, Pod
@@ -65,7 +65,7 @@ class _Groups:
 
 
 class ClusterView:
-    """Pods and nodes, live. Somebody has to list and run its `followers`.
+    """Pods and nodes, live. Somebody has to list and run its `reflectors`.
 
     Args:
         server: Whom to follow.
@@ -86,8 +86,8 @@ class ClusterView:
         pods, nodes = Collection(server, PODS, decode_pod), Collection(server, NODES, node_or_outline)
         self.pods_changed = Hooks[Pod]()
         self.nodes_changed = Hooks[Node]()
-        self._pods: Mirror[Pod] = Mirror(self._pod_moved)
-        self._nodes: Mirror[Node] = Mirror(self._node_moved)
+        self._pods: Cache[Pod] = Cache(self._pod_moved)
+        self._nodes: Cache[Node] = Cache(self._node_moved)
         self._by_uid: dict[str, Pod] = {}
         self._by_owner, self._by_node = _Groups(), _Groups()
         self._node_uids: dict[Host, str] = {}
@@ -96,16 +96,16 @@ class ClusterView:
         self._changed = changed
         self.version = 0
         self.nodes_version = 0
-        self.followers: tuple[Follower[Any], ...] = (
-            Follower(pods, self._pods, clock),
-            Follower(nodes, self._nodes, clock),
+        self.reflectors: tuple[Reflector[Any], ...] = (
+            Reflector(pods, self._pods, clock),
+            Reflector(nodes, self._nodes, clock),
         )
         self.pod_collection = pods
 
     @property
     def synced(self) -> bool:
         """Whether these are all that there are, as far as the API server has said; False while it is away."""
-        return all(each.trouble is None for each in self.followers)
+        return all(each.trouble is None for each in self.reflectors)
 
     @property
     def pods(self) -> Mapping[ObjectKey, Pod]:

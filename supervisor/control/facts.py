@@ -13,9 +13,9 @@ from supervisor.domain.ids import STANDALONE, Host, JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.placement import Placement
-from supervisor.presence import Agents
+from supervisor.ingest.agent_registry import AgentRegistry
+from supervisor.ingest.unconfirmed import Unconfirmed
 from supervisor.store.interface import Store
-from supervisor.unconfirmed import Unconfirmed
 
 Announced = Mapping[Host, ReclaimNotice] | Mapping[str, ReclaimNotice]
 """Notices by the name of their node, or by the uid of their pod."""
@@ -39,7 +39,7 @@ class Surroundings(Protocol):
         """What each of those jobs may start on; `noticed` are the nodes that must not be used."""
 
 
-class Alone:
+class NoCluster:
     """There are no other jobs."""
 
     nodes_version = 0
@@ -97,7 +97,7 @@ class Facts:
     """
 
     def __init__(
-        self, store: Store, agents: Agents, unconfirmed: Unconfirmed, policy: Policy, surroundings: Surroundings
+        self, store: Store, agents: AgentRegistry, unconfirmed: Unconfirmed, policy: Policy, surroundings: Surroundings
     ) -> None:
         self._store = store
         self._agents = agents

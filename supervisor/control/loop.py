@@ -30,7 +30,7 @@ from supervisor.leadership.interface import Leadership
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
 
 _RETRY_SECONDS = 0.2
-_MOST_NOTICES = 20
+_MAX_NOTICES = 20
 """In one line: a whole zone may go at once."""
 
 _NOTHING = Grant()
@@ -202,7 +202,7 @@ def _record(before: Decision, job: SupervisedJob, noticed: Mapping[Host, Reclaim
         run=decision.run,
         hosts=len(decision.hosts),
         excluded=len(decision.exclusions),
-        notices=notices[:_MOST_NOTICES],
+        notices=notices[:_MAX_NOTICES],
         reason=decision.reason,
     )
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from supervisor.decide.fit import NODE_NAME
 from supervisor.decide.grant import Grant
-from supervisor.decide.ledger import Ledger, scarce
+from supervisor.decide.packing import BinPacker, scarce
 from supervisor.decide.policy import Policy
 from supervisor.decide.probe import probe_at, probe_size
-from supervisor.domain.capacity import Ask, Demand, NodeRoom, Operator, Requirement
+from supervisor.domain.capacity import Demand, NodeCapacity, Operator, Requirement, ResourceRequest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 
@@ -20,19 +20,19 @@ _NUMBER = re.compile(r"(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Applicant:
+class PendingJob:
     """A suspended job that could resume, and what its pods ask for."""
 
     job: SupervisedJob
-    ask: Ask
+    request: ResourceRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Reservation:
     """A job that is resuming or growing: so many workers, and perhaps its launcher, are not bound to a node yet."""
 
     job: SupervisedJob
-    ask: Ask
+    request: ResourceRequest
     workers: int
     launcher: bool
 
@@ -43,11 +43,11 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grower:
+class GrowthCandidate:
     """A job that runs and could have so many workers `more`; `nodes` are those that its own are on."""
 
     job: SupervisedJob
-    ask: Ask
+    request: ResourceRequest
     more: int
     nodes: frozenset[Host] = frozenset()
 
@@ -56,21 +56,21 @@ class Grower:
 class Running:
     """The jobs that may grow, and what those ask for whose pods their operator has made and that do not run yet."""
 
-    growers: Sequence[Grower] = ()
-    starting: Sequence[Ask] = ()
+    growth_candidates: Sequence[GrowthCandidate] = ()
+    starting: Sequence[ResourceRequest] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
     """`usable` may be counted on; `doomed` will be reclaimed, and are what the scheduler may bind pods to even so."""
 
-    usable: Sequence[NodeRoom]
-    doomed: Sequence[NodeRoom] = ()
+    usable: Sequence[NodeCapacity]
+    doomed: Sequence[NodeCapacity] = ()
 
 
-def share(
-    applicants: Collection[Applicant],
-    promises: Collection[Promise],
+def allocate(
+    pending_jobs: Collection[PendingJob],
+    reservations: Collection[Reservation],
     nodes: Nodes,
     policy: Policy,
     running: Running = Running(),
@@ -81,21 +81,27 @@ def share(
     or growing is kept for it. A job waits, whatever room there is, while a doomed node could take one of its pods.
     Growing is worth less than starting: nobody grows by a kind of capacity that a job waits for or is about to get.
     """
-    usable, doomed = _ledger(nodes.usable, promises), Ledger(nodes.doomed)
+    usable, doomed = _packer(nodes.usable, reservations), BinPacker(nodes.doomed)
     granted: dict[JobName, Grant] = {}
-    unmet: list[Applicant] = []
-    busy = {name for each in promises if each.pending for name in _kind(each.ask)}
-    for each in sorted(applicants, key=_turn):
+    unmet: list[PendingJob] = []
+    busy = {name for each in reservations if each.pending for name in _kind(each.request)}
+    for each in sorted(pending_jobs, key=_turn):
         spec = each.job.spec
-        if _could_take_one(doomed, each.ask):
+        if _could_take_one(doomed, each.request):
             granted[each.job.name] = Grant(held_up=True)
-        elif count := usable.take(each.ask, spec.start_workers, min(spec.requested_workers, _hosts(each.job))):
+        elif count := usable.take(each.request, spec.start_workers, min(spec.requested_workers, _hosts(each.job))):
             granted[each.job.name] = Grant(first_hosts(each.job, count))
-            busy |= _kind(each.ask)
+            busy |= _kind(each.request)
         else:
             unmet.append(each)
-    wanted = {name for ask in (*(each.ask for each in applicants), *running.starting) for name in _kind(ask)}
-    return {**granted, **_probes(unmet, busy, policy), **_growths(running.growers, busy | wanted, usable, doomed)}
+    wanted = {
+        name for request in (*(each.request for each in pending_jobs), *running.starting) for name in _kind(request)
+    }
+    return {
+        **granted,
+        **_probes(unmet, busy, policy),
+        **_growths(running.growth_candidates, busy | wanted, usable, doomed),
+    }
 
 
 def first_hosts(job: SupervisedJob, count: int) -> frozenset[Host]:
@@ -103,20 +109,20 @@ def first_hosts(job: SupervisedJob, count: int) -> frozenset[Host]:
     return frozenset(sorted(job.observed.hosts, key=_naturally)[:count])
 
 
-def _ledger(usable: Iterable[NodeRoom], promises: Iterable[Promise]) -> Ledger:
-    ledger = Ledger(usable)
-    for promise in sorted(promises, key=lambda each: each.job.name):
-        ledger.hold(promise.ask.worker, promise.workers)
-        if promise.launcher and promise.ask.launcher is not None:
-            ledger.hold(promise.ask.launcher, 1)
-    return ledger
+def _packer(usable: Iterable[NodeCapacity], reservations: Iterable[Reservation]) -> BinPacker:
+    packer = BinPacker(usable)
+    for reservation in sorted(reservations, key=lambda each: each.job.name):
+        packer.hold(reservation.request.worker, reservation.workers)
+        if reservation.launcher and reservation.request.launcher is not None:
+            packer.hold(reservation.request.launcher, 1)
+    return packer
 
 
-def _could_take_one(doomed: Ledger, ask: Ask) -> bool:
-    return doomed.has_room(ask.worker) or (ask.launcher is not None and doomed.has_room(ask.launcher))
+def _could_take_one(doomed: BinPacker, request: ResourceRequest) -> bool:
+    return doomed.has_room(request.worker) or (request.launcher is not None and doomed.has_room(request.launcher))
 
 
-def _probes(unmet: Iterable[Applicant], busy: Collection[str], policy: Policy) -> Mapping[JobName, Grant]:
+def _probes(unmet: Iterable[PendingJob], busy: Collection[str], policy: Policy) -> Mapping[JobName, Grant]:
     """One job at a time tries for capacity of a kind: several would each get some of it and none enough.
 
     And none while another one is about to start on what there is, as pods that wait take it from whoever it was for.
@@ -126,7 +132,7 @@ def _probes(unmet: Iterable[Applicant], busy: Collection[str], policy: Policy) -
     taken = set(busy)
     offered: dict[JobName, Grant] = {}
     for each in sorted(unmet, key=lambda each: (probe_at(each.job.decision, policy), each.job.name)):
-        kind, size = _kind(each.ask), probe_size(each.job)
+        kind, size = _kind(each.request), probe_size(each.job)
         if taken.isdisjoint(kind) and size <= _hosts(each.job):
             taken |= kind
             offered[each.job.name] = Grant(first_hosts(each.job, size), probe=True)
@@ -134,14 +140,14 @@ def _probes(unmet: Iterable[Applicant], busy: Collection[str], policy: Policy) -
 
 
 def _growths(
-    growers: Iterable[Grower], wanted: Collection[str], usable: Ledger, doomed: Ledger
+    growth_candidates: Iterable[GrowthCandidate], wanted: Collection[str], usable: BinPacker, doomed: BinPacker
 ) -> Mapping[JobName, Grant]:
     """As much as there is of what is left: each host that a job has again is worth having."""
     granted: dict[JobName, Grant] = {}
-    for each in sorted(growers, key=lambda each: each.job.name):
-        worker = _elsewhere(each.ask.worker, each.nodes)
-        free = _kind(each.ask).isdisjoint(wanted) and not doomed.has_room(worker)
-        if free and (count := usable.take(Ask(worker=worker), 1, each.more)):
+    for each in sorted(growth_candidates, key=lambda each: each.job.name):
+        worker = _elsewhere(each.request.worker, each.nodes)
+        free = _kind(each.request).isdisjoint(wanted) and not doomed.has_room(worker)
+        if free and (count := usable.take(ResourceRequest(worker=worker), 1, each.more)):
             granted[each.job.name] = Grant(more=count)
     return granted
 
@@ -154,12 +160,12 @@ def _elsewhere(demand: Demand, nodes: frozenset[Host]) -> Demand:
     return replace(demand, affinity=tuple((*term, other) for term in demand.affinity or ((),)))
 
 
-def _kind(ask: Ask) -> frozenset[str]:
+def _kind(request: ResourceRequest) -> frozenset[str]:
     """What the jobs compete for: a scarce resource, whatever nodes it is on."""
-    return scarce(ask.worker) or frozenset({_PLAIN})
+    return scarce(request.worker) or frozenset({_PLAIN})
 
 
-def _turn(each: Applicant) -> tuple[float, str]:
+def _turn(each: PendingJob) -> tuple[float, str]:
     return (each.job.decision.waiting_since or 0.0, each.job.name)
 
 

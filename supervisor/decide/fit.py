@@ -6,7 +6,7 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/ : taints, selectors, re
 import re
 from collections.abc import Callable, Mapping
 
-from supervisor.domain.capacity import Demand, Effect, NodeRoom, Operator, Requirement, Resources, Taint, Toleration
+from supervisor.domain.capacity import Demand, Effect, NodeCapacity, Operator, Requirement, Resources, Taint, Toleration
 
 PODS = "pods"
 ONE_POD = 1000
@@ -19,12 +19,12 @@ _KEEPS_OFF = (Effect.NO_SCHEDULE, Effect.NO_EXECUTE)
 _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 
 
-def fits(demand: Demand, room: NodeRoom) -> bool:
+def fits(demand: Demand, room: NodeCapacity) -> bool:
     """Whether the scheduler could bind one such pod to the node now."""
     return how_many(demand, room.free) > 0 and accepts(demand, room)
 
 
-def accepts(demand: Demand, room: NodeRoom) -> bool:
+def accepts(demand: Demand, room: NodeCapacity) -> bool:
     """Whether the node is one for such pods, however much room it has."""
     return (
         all(_tolerated(taint, demand.tolerations) for taint in room.taints)
@@ -54,12 +54,12 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     )
 
 
-def _meets(term: tuple[Requirement, ...], room: NodeRoom) -> bool:
+def _meets(term: tuple[Requirement, ...], room: NodeCapacity) -> bool:
     """A term without a requirement is met by no node, as the scheduler has it."""
     return bool(term) and all(_holds(each, room) for each in term)
 
 
-def _holds(requirement: Requirement, room: NodeRoom) -> bool:
+def _holds(requirement: Requirement, room: NodeCapacity) -> bool:
     value = room.name if requirement.key == NODE_NAME else room.labels.get(requirement.key)
     return _OPERATORS[requirement.operator](value, requirement.values)
 

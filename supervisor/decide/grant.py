@@ -42,14 +42,16 @@ def grants(
             continue
         wanted = free & usable(job)
         if waits(job):
-            share = _first(wanted, job.spec.requested_workers) if len(wanted) >= job.spec.min_workers else frozenset()
+            allocate = (
+                _first(wanted, job.spec.requested_workers) if len(wanted) >= job.spec.min_workers else frozenset()
+            )
             # No more than what is free: a job that waits may list thousands of hosts, most of them nobody's.
-            unmet |= frozenset() if share else wanted
+            unmet |= frozenset() if allocate else wanted
         else:
-            share = _first(wanted - unmet, _room(job))
-        if share:
-            granted[job.name] = share
-            free -= share
+            allocate = _first(wanted - unmet, _room(job))
+        if allocate:
+            granted[job.name] = allocate
+            free -= allocate
     return granted
 
 

@@ -11,7 +11,7 @@ from supervisor.decide.reasons import growing, grown, growth_failed
 from supervisor.decide.situation import Situation
 from supervisor.domain.job import Decision, Growth
 
-_MOST_DOUBLINGS = 5
+_MAX_DOUBLINGS = 5
 
 
 def grown_by_operator(s: Situation, before: Decision) -> Decision:
@@ -45,6 +45,6 @@ def _asked(s: Situation, before: Decision, growth: Growth) -> Decision:
         return replace(before, growth=None, reason=grown(len(before.hosts), s.job.spec))
     if s.now < growth.until:
         return before
-    pause = s.policy.growth_delay_seconds * 2 ** min(growth.failed + 1, _MOST_DOUBLINGS)
+    pause = s.policy.growth_delay_seconds * 2 ** min(growth.failed + 1, _MAX_DOUBLINGS)
     waits = replace(growth, workers=0, until=s.now + pause, failed=growth.failed + 1)
     return replace(before, growth=waits, reason=growth_failed(growth.workers, len(before.hosts)))

@@ -25,7 +25,7 @@ from supervisor.decide.stopping import stop
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase
 
-_MOST_BACKOFF_DOUBLINGS = 5
+_MAX_BACKOFF_DOUBLINGS = 5
 
 
 def live(s: Situation) -> Decision:
@@ -125,7 +125,7 @@ def _resume_failed(s: Situation, before: Decision) -> Decision:
 
     A try that failed says nothing of capacity that comes: only the next try waits longer than the first pause.
     """
-    doublings = 0 if before.probing else min(before.failed_resumes, _MOST_BACKOFF_DOUBLINGS)
+    doublings = 0 if before.probing else min(before.failed_resumes, _MAX_BACKOFF_DOUBLINGS)
     return replace(
         before,
         phase=Phase.SUSPENDED,

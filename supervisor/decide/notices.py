@@ -32,7 +32,7 @@ def accept(known: ReclaimNotice | None, report: Report, now: float, policy: Poli
     return _episode(report, 1, now, policy) if known is None else _announced(known, report, now, policy)
 
 
-class Seen(StrEnum):
+class Presence(StrEnum):
     """What is known of whether the subject of a notice is there.
 
     THERE: somebody sees it or speaks for it. SILENT: nobody does, which proves nothing before the deadline.
@@ -44,20 +44,20 @@ class Seen(StrEnum):
     GONE = "gone"
 
 
-def settle(notice: ReclaimNotice, seen: Seen, now: float, policy: Policy) -> ReclaimNotice:
+def settle(notice: ReclaimNotice, seen: Presence, now: float, policy: Policy) -> ReclaimNotice:
     """What time makes of an active notice whose subject is seen like that."""
     if notice.state is not NoticeState.ACTIVE or now < settles_at(notice, seen, policy):
         return notice
     return replace(notice, state=_end(notice, seen), ended_at=now)
 
 
-def _end(notice: ReclaimNotice, seen: Seen) -> NoticeState:
+def _end(notice: ReclaimNotice, seen: Presence) -> NoticeState:
     if notice.simulated:
         return NoticeState.WITHDRAWN
-    return NoticeState.EXPIRED if seen is Seen.THERE else NoticeState.GONE
+    return NoticeState.EXPIRED if seen is Presence.THERE else NoticeState.GONE
 
 
-def settles_at(notice: ReclaimNotice, seen: Seen, policy: Policy) -> float:
+def settles_at(notice: ReclaimNotice, seen: Presence, policy: Policy) -> float:
     """The instant at which `settle` will change an active notice, if nothing else does before.
 
     A drill is over with its deadline, whatever is seen: its subject does not go.
@@ -65,11 +65,11 @@ def settles_at(notice: ReclaimNotice, seen: Seen, policy: Policy) -> float:
     if notice.simulated:
         return deadline_of(notice, policy)
     match seen:
-        case Seen.THERE:
+        case Presence.THERE:
             return deadline_of(notice, policy) + policy.expire_seconds
-        case Seen.SILENT:
+        case Presence.SILENT:
             return deadline_of(notice, policy) + policy.gone_grace_seconds
-        case Seen.GONE:
+        case Presence.GONE:
             # Whoever sees subjects may be a moment behind whoever told of this one.
             return notice.first_seen + policy.gone_grace_seconds
 

@@ -29,7 +29,7 @@ from supervisor.domain.order import (
     SuspendRun,
 )
 
-_MOST_TRANSITIONS = 8
+_MAX_TRANSITIONS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def first_decision(spec: Spec, observed: Observed, now: float) -> Decision:
 def plan(job: SupervisedJob, view: View, now: float, policy: Policy) -> Plan:
     """Decides what is to become of `job`; pure and idempotent. Instants are Unix seconds."""
     decision = job.decision
-    for _ in range(_MOST_TRANSITIONS):
+    for _ in range(_MAX_TRANSITIONS):
         situation = Situation(replace(job, decision=decision), job.decision, view, now, policy)
         following = _step(situation)
         if following == decision:

@@ -6,7 +6,7 @@ Autoscaled pools and virtual nodes are such. The pods wait for a bounded time an
 from supervisor.decide.policy import Policy
 from supervisor.domain.job import Decision, SupervisedJob
 
-_MOST_DOUBLINGS = 5
+_MAX_DOUBLINGS = 5
 
 
 def probe_at(decision: Decision, policy: Policy) -> float:
@@ -14,7 +14,7 @@ def probe_at(decision: Decision, policy: Policy) -> float:
 
     From 32 pauses on every 16 pauses: a job that has waited for days should not wait for more days.
     """
-    doublings = min(decision.failed_resumes, _MOST_DOUBLINGS)
+    doublings = min(decision.failed_resumes, _MAX_DOUBLINGS)
     pauses = (1 << doublings) + 16 * (decision.failed_resumes - doublings)
     return max((decision.waiting_since or 0.0) + pauses * policy.probe_seconds, decision.not_before or 0.0)
 

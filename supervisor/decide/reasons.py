@@ -9,7 +9,7 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Observed, Result, Spec
 from supervisor.domain.notice import SIMULATED, ReclaimNotice
 
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 _DRILL = "Drill: "
 
 
@@ -178,6 +178,6 @@ def _noticed(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> 
 
 def _names(hosts: Collection[Host]) -> str:
     names = sorted(hosts)
-    if len(names) > _MOST_NAMES:
-        return f"{len(names)} hosts ({', '.join(names[:_MOST_NAMES])}, …)"
+    if len(names) > _MAX_NAMES:
+        return f"{len(names)} hosts ({', '.join(names[:_MAX_NAMES])}, …)"
     return ", ".join(names)

@@ -71,7 +71,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRoom:
+class NodeCapacity:
     """A node that new pods may be bound to as far as it says so itself; `free` is what is allocatable and not taken."""
 
     name: str
@@ -81,7 +81,7 @@ class NodeRoom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class ResourceRequest:
     """What one run of a job asks for: as many workers as it has, and its launcher where that is a pod of its own."""
 
     worker: Demand

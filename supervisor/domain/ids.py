@@ -14,13 +14,13 @@ NoticeId = NewType("NoticeId", str)
 """`source/subject name/subject uid`: repeated polls, restarts and repeated Events meet in the same notice."""
 
 
-_MOST_NAME = 253
-NAME_RULE = f"1 to {_MOST_NAME} printable characters"
+_MAX_NAME = 253
+NAME_RULE = f"1 to {_MAX_NAME} printable characters"
 
 
 def is_name(text: str) -> bool:
     """Whether a name can be said on the wire and shown to people."""
-    return 0 < len(text) <= _MOST_NAME and text.isprintable()
+    return 0 < len(text) <= _MAX_NAME and text.isprintable()
 
 
 STANDALONE = "standalone"

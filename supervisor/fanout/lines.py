@@ -14,7 +14,7 @@ from aiohttp import web
 from servicekit.connections import streams
 from supervisor.refusals import Code, Refusals, Wire
 
-_MOST_BUFFERED_BYTES = 256 * 1024  # Beside one line, whose own length is bounded by what launchers may say.
+_MAX_BUFFERED_BYTES = 256 * 1024  # Beside one line, whose own length is bounded by what launchers may say.
 _HEADERS = {"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"}
 
 
@@ -46,7 +46,7 @@ class LineStream:
         transport = self._request.transport
         if transport is None or transport.is_closing() or self._end.done():
             return
-        if transport.get_write_buffer_size() > _MOST_BUFFERED_BYTES:
+        if transport.get_write_buffer_size() > _MAX_BUFFERED_BYTES:
             self._refusals.add(Wire.HTTP, Code.SLOW_READER, f"{self._request.path} does not read")
             transport.abort()
             return

@@ -24,7 +24,7 @@ _HEARTBEATS_AT_ONCE = 100
 _SOON_SECONDS = 1.0
 """A LEAVE that takes effect later than this may wait for more: every notice brings one."""
 
-MOST_STREAMS = 40_000
+MAX_STREAMS = 40_000
 """Of one job: 5,000 hosts with 8 processes each."""
 
 Render = Callable[[JobName], JobDirectives | None]
@@ -154,7 +154,7 @@ class Processes:
 
     def full(self, job: JobName) -> bool:
         """Whether a job has as many streams as it may have."""
-        return job in self._jobs and len(self._jobs[job].connections) >= MOST_STREAMS
+        return job in self._jobs and len(self._jobs[job].connections) >= MAX_STREAMS
 
     @property
     def count(self) -> int:

@@ -19,7 +19,7 @@ _POD_NAME, _POD_UID = "authentication.kubernetes.io/pod-name", "authentication.k
 
 _KEEP_SECONDS = 60.0
 """A token is asked about once a minute: 5,000 agents and as many pods that reconnect together are asked about once."""
-_MOST_KEPT = 20_000
+_MAX_KEPT = 20_000
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class Reviews:
     async def _ask(self, token: str, key: bytes, issued: float) -> None:
         status = await self._review(token)
         self._outcomes.pop(key, None)
-        if len(self._outcomes) >= _MOST_KEPT:
+        if len(self._outcomes) >= _MAX_KEPT:
             del self._outcomes[next(iter(self._outcomes))]
         claims = _claims(status.user, issued) if status.authenticated and self._audience in status.audiences else None
         self._outcomes[key] = _Outcome(claims, self._clock.monotonic() + _KEEP_SECONDS)

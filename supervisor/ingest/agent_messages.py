@@ -9,15 +9,15 @@ from reclaim.v1 import reclaim_pb2 as wire
 from servicekit.text import one_line
 from supervisor.domain.ids import NAME_RULE, Host, Source, is_name
 from supervisor.domain.notice import NOT_OF_AGENTS, Announcement, Report, Subject, SubjectKind
+from supervisor.ingest.agent_registry import AgentView, SourceState
 from supervisor.ingest.refused import MalformedError, OversizedError
-from supervisor.presence import AgentView, SourceState
 
-_MOST_NAMESPACE = 63
-_MOST_SECONDS_LEFT = 366 * 86400.0
-_MOST_SOURCES = 16
-_MOST_NOTICES = 1024
-_MOST_BYTES = 1024 * 1024
-_MOST_NUMBER = 2**63 - 1  # Leaves a session room to be raised by one, and fits whatever a store counts with.
+_MAX_NAMESPACE = 63
+_MAX_SECONDS_LEFT = 366 * 86400.0
+_MAX_SOURCES = 16
+_MAX_NOTICES = 1024
+_MAX_BYTES = 1024 * 1024
+_MAX_NUMBER = 2**63 - 1  # Leaves a session room to be raised by one, and fits whatever a store counts with.
 
 _ANNOUNCEMENTS = {
     wire.ANNOUNCEMENT_ACTIVE: Announcement.ACTIVE,
@@ -36,8 +36,8 @@ Received = wire.AgentMessage | MalformedError | OversizedError
 
 def decode(data: bytes) -> Received:
     """A message, or why it is none."""
-    if len(data) > _MOST_BYTES:
-        return OversizedError(f"more than {_MOST_BYTES} bytes")
+    if len(data) > _MAX_BYTES:
+        return OversizedError(f"more than {_MAX_BYTES} bytes")
     try:
         return wire.AgentMessage.FromString(data)
     except DecodeError:
@@ -50,9 +50,9 @@ def hello_view(hello: wire.Hello) -> AgentView:
     Raises:
         MalformedError: A field is missing or too long.
     """
-    if len(hello.sources) > _MOST_SOURCES or len(hello.notices) > _MOST_NOTICES:
+    if len(hello.sources) > _MAX_SOURCES or len(hello.notices) > _MAX_NOTICES:
         raise MalformedError("too many sources or notices")
-    if not 0 < hello.session < _MOST_NUMBER:
+    if not 0 < hello.session < _MAX_NUMBER:
         raise MalformedError("session must be set, and below 2**63 - 1")
     return AgentView(
         node=Host(_name("node", hello.node)),
@@ -86,7 +86,7 @@ def report(message: wire.NoticeReport, speaker: AgentView) -> Report:
     """
     if message.announcement not in _ANNOUNCEMENTS:
         raise MalformedError("announcement must be active or withdrawn")
-    if not 0 < message.revision <= _MOST_NUMBER:
+    if not 0 < message.revision <= _MAX_NUMBER:
         raise MalformedError("revision must be set, and below 2**63")
     return Report(
         source=_source(message.source),
@@ -104,7 +104,7 @@ def _subject(subject: wire.Subject, speaker: AgentView) -> Subject:
     if subject.kind == wire.SUBJECT_KIND_POD:
         namespace, _, name = subject.name.partition("/")
         # A slash more would make one pod's name of another's.
-        if len(namespace) > _MOST_NAMESPACE or "/" in name:
+        if len(namespace) > _MAX_NAMESPACE or "/" in name:
             raise MalformedError("a pod is named namespace/name")
         full = f"{_name('namespace', namespace)}/{_name('pod', name)}"
         return Subject(SubjectKind.POD, full, _name("uid", subject.uid))
@@ -131,7 +131,7 @@ def _seconds_left(message: wire.NoticeReport) -> float | None:
         return None
     if not math.isfinite(message.seconds_left):
         raise MalformedError("seconds_left must be a finite number")
-    return max(-_MOST_SECONDS_LEFT, min(_MOST_SECONDS_LEFT, message.seconds_left))
+    return max(-_MAX_SECONDS_LEFT, min(_MAX_SECONDS_LEFT, message.seconds_left))
 
 
 def _instant(deadline: Timestamp) -> str:

@@ -16,21 +16,21 @@ from supervisor.domain.notice import ReclaimNotice, Report
 from supervisor.failpoints import At
 from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.refused import MalformedError, TooManyError
+from supervisor.ingest.unconfirmed import Unconfirmed
 from supervisor.refusals import Code, Refusals, Wire
 from supervisor.store.interface import Store, StoreUnavailableError
-from supervisor.unconfirmed import Unconfirmed
 
 _FIRST_RETRY = 0.2
-_MOST_RETRY = 1.0
+_MAX_RETRY = 1.0
 """Seconds: what was announced during an outage is decided within five of its end."""
 
-_MOST_WAITING = 1280
+_MAX_WAITING = 1280
 """Of one stream: as many as are kept of a node and its pods."""
 
 _log = structlog.get_logger()
 
 
-def nobody_counts(_source: Source) -> None:
+def ignore_result(_source: Source) -> None:
     """Where nothing is measured."""
 
 
@@ -44,7 +44,7 @@ class ReportPorts:
     refusals: Refusals
     policy: Policy
     clock: Clock
-    refused: Callable[[Source], None] = nobody_counts
+    refused: Callable[[Source], None] = ignore_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Reports:
         """Tries again what is kept, for as long as there is anything."""
         while True:
             await self._wakeup.wait()
-            backoff = Backoff(_FIRST_RETRY, _MOST_RETRY)
+            backoff = Backoff(_FIRST_RETRY, _MAX_RETRY)
             while self._waiting:
                 await self._ports.unconfirmed.wait(backoff.next())
                 await self._retry()
@@ -112,8 +112,8 @@ class Reports:
 
     def _keep(self, received: _Received, error: StoreUnavailableError) -> None:
         said = received.said
-        if len(self._waiting) >= _MOST_WAITING and said.id not in self._waiting:
-            raise TooManyError(f"more than {_MOST_WAITING} reports of {self._node} wait to be stored") from error
+        if len(self._waiting) >= _MAX_WAITING and said.id not in self._waiting:
+            raise TooManyError(f"more than {_MAX_WAITING} reports of {self._node} wait to be stored") from error
         self._waiting[said.id] = received
         known = self._ports.store.snapshot().notices.get(said.id)
         self._ports.unconfirmed.put(self, said.id, self._weighed(known, received))

@@ -19,25 +19,25 @@ from supervisor.domain.notice import NOT_OF_AGENTS, ReclaimNotice, Report, Subje
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Agent, BadTokenError, CannotTellError, ForeignPodError, Principal
 from supervisor.ingest.agent_messages import Received, about_pods, decode, hello_view, report, source_state
-from supervisor.ingest.agent_reports import ReportPorts, Reports, nobody_counts
+from supervisor.ingest.agent_registry import AgentRegistry, AgentView
+from supervisor.ingest.agent_reports import ReportPorts, Reports, ignore_result
 from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.refused import ForeignTokenError, MalformedError, SlowReaderError, TooManyError, code_of
-from supervisor.presence import Agents, AgentView
+from supervisor.ingest.unconfirmed import Unconfirmed
 from supervisor.refusals import Code, Refusals, Wire, readable
 from supervisor.store.interface import Store
-from supervisor.unconfirmed import Unconfirmed
 
 _CONNECT = "/reclaim.v1.ReclaimService/Connect"
 _SILENT_HEARTBEATS = 3
 _HELLO_SECONDS = 1.0
 """For the hello of an agent that will be refused; all others have those of silence."""
 
-_MOST_SOURCES = 16
+_MAX_SOURCES = 16
 """Of one stream."""
-_MOST_NOTICES = 256
+_MAX_NOTICES = 256
 """Kept of one node, ended ones of the last 24 h included: a machine replaced every 6 minutes stays below."""
 
-_MOST_NAMED = 10
+_MAX_NAMED = 10
 """Nodes in one line of the log."""
 
 _STATUS = {
@@ -61,7 +61,7 @@ class AgentPorts:
     """What the service works with; `bearer` says who sent an Authorization header, `refused` is as with reports."""
 
     store: Store
-    agents: Agents
+    agents: AgentRegistry
     unconfirmed: Unconfirmed
     pods: PodReports
     refusals: Refusals
@@ -69,7 +69,7 @@ class AgentPorts:
     policy: Policy
     clock: Clock
     heartbeat_seconds: float
-    refused: Callable[[Source], None] = nobody_counts
+    refused: Callable[[Source], None] = ignore_result
 
     @property
     def reports(self) -> ReportPorts:
@@ -185,7 +185,7 @@ class _Stream:
     def _warn_of_shared_uid(self, uid: str) -> None:
         others = self._ports.agents.others(self._node)
         if others:
-            _log.warning("agent.uid_shared", node=self._node, uid=uid, others=others[:_MOST_NAMED], count=len(others))
+            _log.warning("agent.uid_shared", node=self._node, uid=uid, others=others[:_MAX_NAMED], count=len(others))
 
     async def _hello(self) -> tuple[AgentView, list[Report]]:
         first = None
@@ -206,15 +206,15 @@ class _Stream:
     def _admit(self, source: Source) -> None:
         """Bounds what one stream can make this side keep."""
         self._sources.add(source)
-        if len(self._sources) > _MOST_SOURCES:
-            raise TooManyError(f"more than {_MOST_SOURCES} sources")
+        if len(self._sources) > _MAX_SOURCES:
+            raise TooManyError(f"more than {_MAX_SOURCES} sources")
 
     async def _replace_machine(self, uid: str) -> None:
         """Notices on an earlier machine of this name are over: another one speaks now."""
         known = self._ports.store.snapshot().notices.values()
         notices = [each for each in known if self._is_about_a_machine(each)]
-        if len(notices) > _MOST_NOTICES:
-            raise TooManyError(f"more than {_MOST_NOTICES} notices of {self._node} are known")
+        if len(notices) > _MAX_NOTICES:
+            raise TooManyError(f"more than {_MAX_NOTICES} notices of {self._node} are known")
         earlier = [each.id for each in notices if each.subject.uid != uid]
 
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:

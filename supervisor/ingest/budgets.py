@@ -9,7 +9,7 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.ingest.refused import TooManyError
 from supervisor.store.interface import Store
 
-MOST_JOBS = 1000
+MAX_JOBS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,12 @@ class Budgets:
         held = self._held(launcher, but=name)
         others = f"its other {len(held)} jobs{' that go on' if going_on else ''} have {sum(held.values())}"
         return (
-            f"{name} lists {hosts} hosts and {others}: the launcher token {launcher} may have {MOST_JOBS} jobs, and "
+            f"{name} lists {hosts} hosts and {others}: the launcher token {launcher} may have {MAX_JOBS} jobs, and "
             f"{self.most_hosts} hosts in all of them together"
         )
 
     def _fits(self, others: dict[JobName, int], hosts: int) -> bool:
-        return len(others) < MOST_JOBS and sum(others.values()) + hosts <= self.most_hosts
+        return len(others) < MAX_JOBS and sum(others.values()) + hosts <= self.most_hosts
 
     def _held(self, launcher: str, but: JobName) -> dict[JobName, int]:
         """How many hosts each other job of the token lists, or is about to list."""

@@ -25,12 +25,12 @@ from supervisor.domain.notice import (
     notice_id,
 )
 from supervisor.identity.tokens import Operator
+from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.http import Bearer, bearer_as, body
 from supervisor.ingest.refused import UnknownNodeError
-from supervisor.presence import Agents
 from supervisor.store.interface import Store
 
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 
 Node = Annotated[str, Meta(min_length=1, max_length=253)]
 
@@ -55,7 +55,7 @@ class DrillEndpoints:
     """For operators. A drill is a notice like any other: durable, and ended by time where nobody ends it before."""
 
     store: Store
-    agents: Agents
+    agents: AgentRegistry
     bearer: Bearer
     policy: Policy
     clock: Clock
@@ -67,7 +67,7 @@ class DrillEndpoints:
     async def begin(self, request: web.Request) -> web.Response:
         """Says that a node will be gone; said again, it moves the deadline."""
         operator = await bearer_as(Operator, request, self.bearer)
-        asked = await body(request, Drill, _MOST_BYTES)
+        asked = await body(request, Drill, _MAX_BYTES)
         subject = self._subject(asked.node)
         notice = await self._say(subject, Announcement.ACTIVE, operator, asked.lead_seconds)
         _log.warning(
@@ -82,7 +82,7 @@ class DrillEndpoints:
     async def end(self, request: web.Request) -> web.Response:
         """Takes it back before its time; that there is none is no error."""
         operator = await bearer_as(Operator, request, self.bearer)
-        asked = await body(request, End, _MOST_BYTES)
+        asked = await body(request, End, _MAX_BYTES)
         ended = [notice for notice in self._under_way() if asked.node in (None, notice.subject.name)]
         for notice in ended:
             await self._say(notice.subject, Announcement.WITHDRAWN, operator)

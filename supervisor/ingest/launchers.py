@@ -25,7 +25,7 @@ from supervisor.ingest.refused import TooManyError
 from supervisor.refusals import Code, Refusals, Wire
 from supervisor.store.interface import Store
 
-_MOST_BYTES = 1024 * 1024
+_MAX_BYTES = 1024 * 1024
 _NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z"  # `$` would let a newline at the end pass.
 
 Count = Annotated[int, Meta(ge=0, le=2**31)]
@@ -127,7 +127,7 @@ class LauncherEndpoints:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Registers the job and sends orders until either side ends."""
         launcher = await bearer_as(Launcher, request, self.bearer)
-        hello = await body(request, Hello, _MOST_BYTES)
+        hello = await body(request, Hello, _MAX_BYTES)
         failpoint(At.HELLO_RECEIVED)
         job = await self._register(launcher.name, hello)
         failpoint(At.JOB_REGISTERED)
@@ -147,7 +147,7 @@ class LauncherEndpoints:
     async def report(self, request: web.Request) -> web.Response:
         """Stores what is so; of a list that exceeds the budget only what fits, and the launcher is told once."""
         launcher = await bearer_as(Launcher, request, self.bearer)
-        sent = await body(request, SentReport, _MOST_BYTES)
+        sent = await body(request, SentReport, _MAX_BYTES)
         name, report = JobName(sent.job), sent.value()
         known = self._known(name, launcher.name, sent.instance)
         fitting = report if known is None else self._fitting(known, report)

@@ -6,7 +6,7 @@ from supervisor.domain.ids import Host, NoticeId
 from supervisor.domain.notice import Report, Subject, SubjectKind
 from supervisor.ingest.refused import MalformedError, TooManyError
 
-MOST_PODS = 1024
+MAX_PODS = 1024
 """Kept of one node, those of the last 24 h included: a node has 250 pods at most, which change."""
 
 
@@ -40,11 +40,11 @@ class PodReports:
         if self._node_of(said.subject) not in (None, node):
             raise MalformedError(f"{said.subject.name} is not on {node}")
         brought = self._brought.setdefault(node, set())
-        if said.id not in brought and len(brought) >= MOST_PODS:
+        if said.id not in brought and len(brought) >= MAX_PODS:
             kept = self._kept()
             brought.intersection_update([each for each in brought if each in kept])
-        if said.id not in brought and len(brought) >= MOST_PODS:
-            raise TooManyError(f"more than {MOST_PODS} pods of {node} are noticed")
+        if said.id not in brought and len(brought) >= MAX_PODS:
+            raise TooManyError(f"more than {MAX_PODS} pods of {node} are noticed")
         brought.add(said.id)
 
     def forget_others(self, nodes: Container[Host]) -> None:

@@ -25,7 +25,7 @@ from supervisor.ingest.refused import ForeignTokenError, MalformedError, TooMany
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
-_MOST_BYTES = 16 * 1024
+_MAX_BYTES = 16 * 1024
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Text = Annotated[str, Meta(min_length=1, max_length=253)]
@@ -91,7 +91,7 @@ class ProcessEndpoints:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Sends directives until either side ends."""
         speaker = await bearer_as(Process, request, self.bearer)
-        hello = await body(request, Hello, _MOST_BYTES)
+        hello = await body(request, Hello, _MAX_BYTES)
         worker = self._worker(speaker, hello)
         if self.processes.full(speaker.job):
             raise TooManyError(f"{speaker.job} has as many streams as a job may have")
@@ -107,7 +107,7 @@ class ProcessEndpoints:
     async def report(self, request: web.Request) -> web.Response:
         """Takes a changed rank, or stores an acknowledgement."""
         speaker = await bearer_as(Process, request, self.bearer)
-        sent = await body(request, Report, _MOST_BYTES)
+        sent = await body(request, Report, _MAX_BYTES)
         if speaker.run is not None and sent.run is None:
             raise MalformedError("run must be said")
         worker = self._worker(speaker, sent)

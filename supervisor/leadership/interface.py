@@ -18,7 +18,7 @@ class Leadership(Protocol):
         """Whether nobody else can lead at this moment; ask right before something is done that no epoch guards."""
 
 
-class Unopposed:
+class AlwaysLeader:
     """There is no other supervisor."""
 
     def may_act(self) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.kubernetes.collection import Collection, Kind, Selection
+from servicekit.kubernetes.client import Collection, Kind, Selection
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer

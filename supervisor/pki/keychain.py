@@ -10,7 +10,7 @@ import structlog
 from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.kubernetes.collection import Collection, Kind
+from servicekit.kubernetes.client import Collection, Kind
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
@@ -18,7 +18,7 @@ from supervisor.pki.errors import KeysError
 from supervisor.pki.keys import Keys
 
 _SECRETS = Kind(group="", version="v1", kind="Secret", plural="secrets", namespaced=True)
-_FIRST_PAUSE, _MOST_PAUSE = 0.1, 1.0
+_FIRST_PAUSE, _MAX_PAUSE = 0.1, 1.0
 
 _log = structlog.get_logger()
 
@@ -47,7 +47,7 @@ class Keychain:
         Raises:
             KeysError: As `obtain`.
         """
-        backoff = Backoff(_FIRST_PAUSE, _MOST_PAUSE)
+        backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
         while True:
             try:
                 keys = await self.obtain()

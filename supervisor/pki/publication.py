@@ -11,7 +11,7 @@ import structlog
 
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.kubernetes.collection import Collection, Kind
+from servicekit.kubernetes.client import Collection, Kind
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
@@ -59,7 +59,7 @@ def _configuration(data: bytes | msgspec.Raw) -> _Configuration:
     return msgspec.json.decode(data, type=_Configuration)
 
 
-class Place(Protocol):
+class TrustTarget(Protocol):
     """Where it is said."""
 
     async def settle(self, trusted: bytes) -> None:
@@ -81,7 +81,7 @@ class CaConfigMap:
         self._key = key
 
     async def settle(self, trusted: bytes) -> None:
-        """See `Place`."""
+        """See `TrustTarget`."""
         said = {CA: trusted.decode("ascii")}
         try:
             present = await self._maps.get(self._key)
@@ -105,7 +105,7 @@ class WebhookConfiguration:
         self._key = ObjectKey("", name)
 
     async def settle(self, trusted: bytes) -> None:
-        """See `Place`."""
+        """See `TrustTarget`."""
         present = await self._configurations.get(self._key)
         others = [at for at, each in enumerate(present.webhooks) if each.client_config.ca_bundle != trusted]
         if not others:
@@ -120,7 +120,7 @@ class WebhookConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    place: Place
+    place: TrustTarget
     fault: Fault
 
 
@@ -135,7 +135,7 @@ class Publication:
     """
 
     def __init__(
-        self, places: Sequence[Place], trusted: Callable[[], bytes], may_act: Callable[[], bool], clock: Clock
+        self, places: Sequence[TrustTarget], trusted: Callable[[], bytes], may_act: Callable[[], bool], clock: Clock
     ) -> None:
         self._watched = [_Watched(place, Fault(f"CA in {place}", clock)) for place in places]
         self._trusted = trusted

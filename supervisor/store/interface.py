@@ -18,7 +18,7 @@ NoticeChange = Callable[[ReclaimNotice | None], ReclaimNotice | None]
 JobChange = Callable[[SupervisedJob | None], SupervisedJob | None]
 """From the job (None = no such job) to the job. An exception refuses the change and reaches the caller."""
 
-MOST_EPISODES = 100
+MAX_EPISODES = 100
 """Kept of one notice, whatever the retention."""
 
 

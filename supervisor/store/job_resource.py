@@ -6,7 +6,7 @@ from typing import Self
 
 from msgspec import structs
 
-from servicekit.kubernetes.collection import Kind
+from servicekit.kubernetes.client import Kind
 from servicekit.kubernetes.objects import Metadata
 from supervisor.decide.reasons import left_out
 from supervisor.domain.ids import Host, JobName

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.collection import Collection
+from servicekit.kubernetes.client import Collection
 from servicekit.kubernetes.errors import ApiError, ConfigurationError, NotThereError
-from servicekit.kubernetes.follow import Follower
 from servicekit.kubernetes.objects import Metadata
+from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.store.interface import (
-    MOST_EPISODES,
+    MAX_EPISODES,
     JobChange,
     NoticeChange,
     Snapshot,
@@ -69,9 +69,9 @@ class KubernetesStore:
         jobs = Collection(server, JOBS, job_shape.read)
         self._notices: NoticeShelf = Shelf(notices, notice_shape, self._moved)
         self._jobs: JobShelf = Shelf(jobs, job_shape, self._moved)
-        self._followers: tuple[Follower[Any], ...] = (
-            Follower(notices, self._notices.mirror, clock, options.watch_seconds),
-            Follower(jobs, self._jobs.mirror, clock, options.watch_seconds),
+        self._followers: tuple[Reflector[Any], ...] = (
+            Reflector(notices, self._notices.mirror, clock, options.watch_seconds),
+            Reflector(jobs, self._jobs.mirror, clock, options.watch_seconds),
         )
         self._version = 1
         self._view: Snapshot | None = None
@@ -103,8 +103,8 @@ class KubernetesStore:
             StoreError: There are no such resources, or they may not be read.
         """
         try:
-            for follower in self._followers:
-                await follower.first()
+            for reflector in self._followers:
+                await reflector.first()
         except NotThereError as error:
             raise StoreError("the cluster does not know our resources: apply the chart's files/crds/ first") from error
         except ApiError as error:
@@ -158,12 +158,12 @@ class KubernetesStore:
         async with asyncio.TaskGroup() as group:
             for lanes in (self._notices.lanes, self._jobs.lanes):
                 group.create_task(lanes.run(), name="store.lanes")
-            for follower in self._followers:
-                group.create_task(follower.run(), name="store.follow")
+            for reflector in self._followers:
+                group.create_task(reflector.run(), name="store.follow")
 
     async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:  # noqa: D102 - interface
         notice = await self._notices.change(key, change)
-        if notice is not None and notice.episode > MOST_EPISODES:
+        if notice is not None and notice.episode > MAX_EPISODES:
             await self._outlive(notice)
         return notice
 
@@ -206,7 +206,7 @@ class KubernetesStore:
 
     async def _outlive(self, notice: ReclaimNotice) -> None:
         """A source that announces and withdraws without end must not fill the cluster until retention comes round."""
-        outlived = self._notices.mirror.objects.get(notice_key(notice.id, notice.episode - MOST_EPISODES))
+        outlived = self._notices.mirror.objects.get(notice_key(notice.id, notice.episode - MAX_EPISODES))
         if outlived is not None:
             await self._notices.remove(outlived)
 

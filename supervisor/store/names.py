@@ -15,7 +15,7 @@ _HASHED = "standalone-hash"
 _OWNERS = {"trainingjob": ("kai.alibabacloud.com/v1alpha1", "TrainingJob")}
 """By kind, as their own API names them."""
 
-_MOST_NAME = 253
+_MAX_NAME = 253
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _RESOURCE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
@@ -31,7 +31,7 @@ def job_key(name: JobName, home: str) -> ObjectKey:
     if slash:
         return ObjectKey(namespace, resource)
     resource = f"{_STANDALONE}.{name}"
-    if len(resource) <= _MOST_NAME and _RESOURCE_NAME.fullmatch(resource):
+    if len(resource) <= _MAX_NAME and _RESOURCE_NAME.fullmatch(resource):
         return ObjectKey(home, resource)
     return ObjectKey(home, f"{_HASHED}.{_hash(name)}")
 

@@ -12,7 +12,7 @@ from servicekit.clock import BootTime
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, Observed, Spec, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.store.interface import MOST_EPISODES
+from supervisor.store.interface import MAX_EPISODES
 
 _VERSION = 2
 _TABLES = (
@@ -119,9 +119,9 @@ def notice(value: ReclaimNotice) -> list[Write]:
     """Stores one episode of a notice, and lets go of one that is many episodes old."""
     statement = "INSERT OR REPLACE INTO notices (id, episode, ended_at, body) VALUES (?, ?, ?, ?)"
     writes: list[Write] = [(statement, (value.id, value.episode, value.ended_at, _encoder.encode(value)))]
-    if value.episode > MOST_EPISODES:
+    if value.episode > MAX_EPISODES:
         # A source that announces and withdraws without end must not fill the disk until retention comes round.
-        outlived = value.episode - MOST_EPISODES
+        outlived = value.episode - MAX_EPISODES
         writes.append(("DELETE FROM notices WHERE id = ? AND episode = ?", (value.id, outlived)))
     return writes
 

@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from servicekit.failpoints import failpoint
-from servicekit.kubernetes.collection import Collection
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import Collection
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, RefusedError
-from servicekit.kubernetes.mirror import Mirror
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.failpoints import At
 from supervisor.store.interface import StoreUnavailableError
@@ -21,7 +21,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 U = TypeVar("U")
 
-_MOST_ATTEMPTS = 10
+_MAX_ATTEMPTS = 10
 """Of one change that others come between: nobody should but a person, or a supervisor that does not know its end."""
 
 
@@ -41,7 +41,7 @@ class Shelf(Generic[K, T, S, U]):
         self._shape = shape
         self._changed = changed
         self._newest: dict[K, Stored[T, S, U]] = {}
-        self.mirror: Mirror[Stored[T, S, U]] = Mirror(self._moved)
+        self.mirror: Cache[Stored[T, S, U]] = Cache(self._moved)
         self.lanes: Lanes[K, T] = Lanes(self._make)
 
     def values(self) -> dict[K, T]:
@@ -115,7 +115,7 @@ class Shelf(Generic[K, T, S, U]):
     async def _made(self, key: K, batch: Sequence[Pending[T]]) -> list[tuple[Pending[T], T | Exception | None]]:
         """Each change made to the outcome of the one before, and the last outcome in every resource durable."""
         came_between = ""
-        for _ in range(_MOST_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             stored = self._newest.get(key)
             outcomes = list(_apply(batch, None if stored is None else stored.value))
             # By resource: a batch may end one episode and begin the next.

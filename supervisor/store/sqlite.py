@@ -33,7 +33,7 @@ from supervisor.store.interface import (
     decided_since,
 )
 
-_MOST_PER_COMMIT = 1000
+_MAX_PER_COMMIT = 1000
 _STEP_SECONDS = 1.0
 """By which the system's clock was set, at least, for that to be worth a word."""
 
@@ -119,7 +119,7 @@ class SqliteStore:
     async def commit_once(self) -> None:
         """Waits for a change and commits it with all that have arrived by then."""
         batch = [await self._queue.get()]
-        while not self._queue.empty() and len(batch) < _MOST_PER_COMMIT:
+        while not self._queue.empty() and len(batch) < _MAX_PER_COMMIT:
             batch.append(self._queue.get_nowait())
         try:
             await self._commit(batch)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from supervisor.webhook.patch import Add, appended
 from supervisor.webhook.pods import NewPod, Term
 
-MOST_NODES = 100
+MAX_NODES = 100
 """Named in one pod, all of its terms together: some 10 KiB of it, and the scheduler compares each with every node. A
 pod that lands on one that was left out is treated as it would be without this."""
 
@@ -40,7 +40,7 @@ def _is_placed(pod: NewPod) -> bool:
 
 
 def _one_term(nodes: Sequence[str]) -> Mapping[str, object]:
-    return {"nodeSelectorTerms": [{"matchFields": [_not_on(node) for node in nodes[:MOST_NODES]]}]}
+    return {"nodeSelectorTerms": [{"matchFields": [_not_on(node) for node in nodes[:MAX_NODES]]}]}
 
 
 def _in_each(terms: Sequence[Term], nodes: Sequence[str]) -> list[Add]:
@@ -48,7 +48,7 @@ def _in_each(terms: Sequence[Term], nodes: Sequence[str]) -> list[Add]:
     patch: list[Add] = []
     for number, term in enumerate(terms):
         named = {value for each in term.match_fields or () if each.operator == "NotIn" for value in each.values or ()}
-        room = max(0, MOST_NODES // len(terms) - len(named))
+        room = max(0, MAX_NODES // len(terms) - len(named))
         # An empty term is fulfilled by no node, and by all others once there is something in it.
         if (term.match_fields or term.match_expressions) and not _names_nodes(term):
             missing = [_not_on(node) for node in nodes if node not in named][:room]

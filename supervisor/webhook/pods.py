@@ -159,7 +159,7 @@ class _Spec(Body, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ContainerPath:
     """A container and where it stands in the pod, as a JSON pointer."""
 
     path: str
@@ -193,13 +193,13 @@ class NewPod(Body, frozen=True):
         return _MIRROR in self.annotations
 
     @property
-    def containers(self) -> Iterator[Place]:
+    def containers(self) -> Iterator[ContainerPath]:
         """Those that run for as long as the pod does: not what has to end before the others begin."""
         for number, container in enumerate(self.spec.containers):
-            yield Place(f"/spec/containers/{number}", container)
+            yield ContainerPath(f"/spec/containers/{number}", container)
         for number, container in enumerate(self.spec.init_containers or ()):
             if container.restart_policy == "Always":
-                yield Place(f"/spec/initContainers/{number}", container)
+                yield ContainerPath(f"/spec/initContainers/{number}", container)
 
     def volume(self, name: str) -> Volume | None:
         """The volume of that name."""

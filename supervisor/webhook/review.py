@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import msgspec
 
 from supervisor.cluster.podspec import Body
+from supervisor.webhook.mutation import Mutation, PodInjection, mutated
 from supervisor.webhook.pods import NewPod
-from supervisor.webhook.shape import Gifts, Shaped, shaped
 
 API_VERSION = "admission.k8s.io/v1"
 _KIND = "AdmissionReview"
-_MOST_WARNING = 120
+_MAX_WARNING = 120
 """Characters of each; an API server cuts them there where they are many."""
 
 
@@ -66,24 +66,24 @@ class _Answer(Body, frozen=True):
     response: _Response
 
 
-def considered(request: Request, gifts: Gifts) -> Shaped:
+def considered(request: Request, gifts: PodInjection) -> Mutation:
     """What becomes of what is asked about.
 
     Raises:
         NotUnderstoodError: It is left as it is.
     """
     if not request.makes_pod:
-        return Shaped()
+        return Mutation()
     try:
         pod = msgspec.json.decode(request.object, type=NewPod)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotUnderstoodError(str(error)) from error
-    return shaped(pod, gifts)
+    return mutated(pod, gifts)
 
 
-def answer(uid: str, what: Shaped) -> bytes:
+def answer(uid: str, what: Mutation) -> bytes:
     """Yes, with those changes."""
-    warnings = tuple(f"job-supervisor: {said}"[:_MOST_WARNING] for said in what.warnings)
+    warnings = tuple(f"job-supervisor: {said}"[:_MAX_WARNING] for said in what.warnings)
     response = _Response(uid, allowed=True, warnings=warnings)
     if what.patch:
         patch = base64.b64encode(msgspec.json.encode(what.patch)).decode()

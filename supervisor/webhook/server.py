@@ -14,26 +14,26 @@ from servicekit.connections import Drop, GuardedSite, timed
 from servicekit.tls import ServerCertificate
 from supervisor.ingest.http import body, protocol_log, refusing
 from supervisor.refusals import Code, Refusals, Wire, readable
+from supervisor.webhook.mutation import Mutation, PodInjection
 from supervisor.webhook.review import NotUnderstoodError, Review, answer, considered
-from supervisor.webhook.shape import Gifts, Shaped
 
 PATH = "/mutate-pods"
 
 _PATIENCE_SECONDS = 2.0
 """As long as an API server waits; it makes the pod as it is then."""
 
-_MOST_BYTES = 4 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 """etcd takes 1.5 MiB of an object, and an API server 3 MiB of a request."""
 
 _STOP_SECONDS = 0.5
 
 Reviewed = Callable[[str, float], None]
-"""Told of each answer: `shaped`, `unchanged` or `not_understood`, and the seconds that it took."""
+"""Told of each answer: `mutated`, `unchanged` or `not_understood`, and the seconds that it took."""
 
 _log = structlog.get_logger()
 
 
-def nobody_counts(_outcome: str, _seconds: float) -> None:
+def ignore_result(_outcome: str, _seconds: float) -> None:
     """Where nothing is measured."""
 
 
@@ -44,8 +44,8 @@ class Webhook:
     address: Address
     certificate: ServerCertificate | None
     refusals: Refusals
-    gifts: Callable[[], Gifts]
-    reviewed: Reviewed = nobody_counts
+    gifts: Callable[[], PodInjection]
+    reviewed: Reviewed = ignore_result
 
     async def run(self) -> None:
         """Root task: serves until cancelled.
@@ -77,23 +77,23 @@ class Webhook:
             await runner.cleanup()
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        review = await body(request, Review, _MOST_BYTES)
+        review = await body(request, Review, _MAX_BYTES)
         began = time.monotonic()
-        shaped, outcome = self._considered(review)
-        response = web.Response(body=answer(review.request.uid, shaped), content_type="application/json")
+        mutated, outcome = self._considered(review)
+        response = web.Response(body=answer(review.request.uid, mutated), content_type="application/json")
         self.reviewed(outcome, time.monotonic() - began)
         # A connection that is kept leads to a replica that may be gone when the next pod is made, which then is
         # made as it is after two seconds; a new one is a millisecond.
         response.force_close()
         return response
 
-    def _considered(self, review: Review) -> tuple[Shaped, str]:
+    def _considered(self, review: Review) -> tuple[Mutation, str]:
         try:
-            shaped = considered(review.request, self.gifts())
+            mutated = considered(review.request, self.gifts())
         except NotUnderstoodError as error:
             self.refusals.add(Wire.WEBHOOK, Code.MALFORMED, f"a pod that is not understood: {error}")
-            return Shaped(warnings=[f"the pod is left as it is: {readable(str(error))}"]), "not_understood"
-        return shaped, "shaped" if shaped.patch else "unchanged"
+            return Mutation(warnings=[f"the pod is left as it is: {readable(str(error))}"]), "not_understood"
+        return mutated, "shaped" if mutated.patch else "unchanged"
 
     def _dropped(self, why: Drop) -> None:
         if why is not Drop.IDLE:

@@ -22,7 +22,7 @@ from simulator.status import Status
 from tests.browser.browser_chromium import browsing, chromium
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "images"
-MOST_BYTES = 200_000
+MAX_BYTES = 200_000
 
 _DESK = {"viewport": {"width": 1120, "height": 900}}
 _PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
@@ -92,7 +92,7 @@ def main() -> int:
     taken = asyncio.run(take(DIRECTORY))
     for path in taken:
         sys.stdout.write(f"{path.name} {path.stat().st_size} bytes\n")
-    return int(any(path.stat().st_size > MOST_BYTES for path in taken))
+    return int(any(path.stat().st_size > MAX_BYTES for path in taken))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from supervisor.identity.tokens import Tokens
-from supervisor.serving import ENDPOINTS_FILE
+from supervisor.serving.servers import ENDPOINTS_FILE
 from tests.supervisor.serving import Peers, until
 
 ROUNDS = 10

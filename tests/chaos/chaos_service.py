@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.identity.tokens import Tokens
-from supervisor.serving import ENDPOINTS_FILE
+from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.supervisor.serving import FAST, Peers, until
 

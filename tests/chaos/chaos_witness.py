@@ -78,7 +78,7 @@ def _agent(_arguments: Sequence[str]) -> None:
     from node_agent import __main__, uplink  # noqa: PLC0415 - after the variable, as in the agent itself
 
     # No setting, as no user should shorten it: with its five seconds, hundreds of reconnections take half an hour.
-    uplink._MOST_DELAY = 0.02
+    uplink._MAX_DELAY = 0.02
     sys.argv[1:] = []
     __main__.main()
 

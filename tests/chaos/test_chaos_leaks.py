@@ -16,9 +16,9 @@ from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor, un
 _WITNESS = "tests.chaos.chaos_witness"
 _WARM_UP, _CROWDS = 3, 10
 _FIRST_CUTS, _CUTS = 50, 300
-_MOST_BYTES = 6 * 1024 * 1024
+_MAX_BYTES = 6 * 1024 * 1024
 """Allocators keep a little. A stream that is kept costs some 12 KB, and far more than 500 end here."""
-_MOST_OBJECTS = 0.5
+_MAX_OBJECTS = 0.5
 """For each interruption: one that is kept is a dozen objects, with its task, its request and its buffers."""
 
 
@@ -34,8 +34,8 @@ def _nothing_was_kept(before: Held, after: Held, interruptions: int) -> None:
     assert after.tasks - before.tasks == {}
     assert after.descriptors <= before.descriptors
     assert after.threads <= before.threads
-    assert after.objects - before.objects < _MOST_OBJECTS * interruptions
-    assert after.resident_bytes - before.resident_bytes < _MOST_BYTES
+    assert after.objects - before.objects < _MAX_OBJECTS * interruptions
+    assert after.resident_bytes - before.resident_bytes < _MAX_BYTES
 
 
 async def test_a_supervisor_keeps_nothing_of_those_who_have_gone(

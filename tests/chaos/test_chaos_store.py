@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.serving import ENDPOINTS_FILE
-from supervisor.startup import STORE_FILE
+from supervisor.serving.servers import ENDPOINTS_FILE
+from supervisor.wiring.startup import STORE_FILE
 from tests.chaos.chaos_service import Life, life, status
 from tests.cli.cli_running import run
 from tests.supervisor.serving import Refusal, durable, noticed, until

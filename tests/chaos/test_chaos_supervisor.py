@@ -16,8 +16,8 @@ import pytest
 from supervisor.domain.ids import JobName
 from supervisor.failpoints import At
 from supervisor.identity.tokens import SECRET_FILE
-from supervisor.startup import STORE_FILE
 from supervisor.store.sqlite import SqliteStore
+from supervisor.wiring.startup import STORE_FILE
 from tests.chaos.chaos_points import SUPERVISOR, Armed, Scene
 from tests.chaos.chaos_service import START_SECONDS, life, status
 from tests.supervisor.serving import PATIENCE, Peers, Refusal, launcher_hello, noticed, until

@@ -50,7 +50,7 @@ async def test_a_job_that_is_on_several_pages_is_one_job(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its hosts are put together again, and so are notices and agents."""
-    monkeypatch.setattr("supervisor.record.paging.MOST_ENTRIES", 2)
+    monkeypatch.setattr("supervisor.observability.paging.MAX_ENTRIES", 2)
     nodes = [f"n{number}" for number in range(5)]
     agents = await served.peers.agents(nodes)
     await served.peers.running("resnet", nodes, min_workers=1)

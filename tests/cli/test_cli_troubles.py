@@ -248,7 +248,7 @@ def test_the_command_loads_no_server() -> None:
     """It is typed often, and starts in a moment."""
     code = (
         "import sys, supervisor.cli.command\n"
-        "heavy = ('grpc', 'kubernetes_asyncio', 'supervisor.app', 'supervisor.serving', 'sqlite3')\n"
+        "heavy = ('grpc', 'kubernetes_asyncio', 'supervisor.wiring.app', 'supervisor.serving.servers', 'sqlite3')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
     found = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)

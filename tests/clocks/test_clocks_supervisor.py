@@ -13,7 +13,7 @@ from simulator.events import Kind
 from simulator.harness import World
 from simulator.services import JobPlan, JobProcess
 from simulator.status import NoticeStatus, Status
-from supervisor.startup import STORE_FILE
+from supervisor.wiring.startup import STORE_FILE
 from tests.clocks.clocks_faketime import skew
 from tests.line.scenes import OpenWorld, node
 

@@ -5,7 +5,7 @@ from rich.console import Console, RenderableType
 from simulator.events import Event, Kind
 from simulator.outcome import Outcome
 from simulator.promise import Costs
-from simulator.report import MOST_FINDINGS, report
+from simulator.report import MAX_FINDINGS, report
 from simulator.status import JobStatus, Status
 from simulator.verdict import Figures, Group, GroupMeaning, Latency, Verdict
 from simulator.view import NodeView, Scene, news, nodes_of, screen, sentences, settled
@@ -169,7 +169,7 @@ def test_the_table_has_the_figures() -> None:
 
 def test_a_failed_verdict_says_why_but_not_endlessly() -> None:
     """The first findings are listed, the others counted."""
-    wrong = tuple(f"step lost: step {step}" for step in range(MOST_FINDINGS + 3))
+    wrong = tuple(f"step lost: step {step}" for step in range(MAX_FINDINGS + 3))
     text = written(report(outcome(Verdict(figures(equal=False), ()), *wrong)))
     for words in ("FAILED", "NO", "step lost: step 0", "and 3 more"):
         assert words in text

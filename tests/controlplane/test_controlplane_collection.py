@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from servicekit.kubernetes.collection import Collection, Kind, Selection
+from servicekit.kubernetes.client import Collection, Kind, Selection
 from servicekit.kubernetes.errors import ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer

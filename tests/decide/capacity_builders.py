@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.decide.capacity import Applicant, Promise
-from supervisor.domain.capacity import Ask, Demand, Effect, NodeRoom, Taint, Toleration
+from supervisor.decide.capacity import PendingJob, Reservation
+from supervisor.domain.capacity import Demand, Effect, NodeCapacity, ResourceRequest, Taint, Toleration
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import Phase, SupervisedJob
 from tests.decide.decide_builders import T0, spec, suspended_job
@@ -15,10 +15,12 @@ SPOT = Taint(key="spot", value="true", effect=Effect.NO_SCHEDULE)
 CORDON = Taint(key="node.kubernetes.io/unschedulable", effect=Effect.NO_SCHEDULE)
 
 
-def room(name: str, gpus: int = 0, *, cpu: int = 96, pods: int = 250, scarce: str = GPU, **other: object) -> NodeRoom:
+def room(
+    name: str, gpus: int = 0, *, cpu: int = 96, pods: int = 250, scarce: str = GPU, **other: object
+) -> NodeCapacity:
     """A node with that much left; `other` are its labels or taints."""
     free = {"cpu": cpu * 1000, "pods": pods * 1000, scarce: gpus * 1000}
-    return replace(NodeRoom(name=name, free=free), **other)  # type: ignore[arg-type]  # Names are its fields.
+    return replace(NodeCapacity(name=name, free=free), **other)  # type: ignore[arg-type]  # Names are its fields.
 
 
 def demand(gpus: int = 0, *, cpu: int = 0, scarce: str = GPU, **other: object) -> Demand:
@@ -49,16 +51,18 @@ def applicant(  # noqa: PLR0913 - a job has no fewer sides
     since: float = 0.0,
     worker: Demand | None = None,
     launcher: Demand | None = None,
-) -> Applicant:
+) -> PendingJob:
     """A job that wants to resume on workers of one GPU each unless something else is said."""
-    return Applicant(waiting(name, least, most, since=since), Ask(worker=worker or demand(1), launcher=launcher))
+    return PendingJob(
+        waiting(name, least, most, since=since), ResourceRequest(worker=worker or demand(1), launcher=launcher)
+    )
 
 
-def promise(each: Applicant, workers: int, *, launcher: bool = False, probing: bool = False) -> Promise:
+def reservation(each: PendingJob, workers: int, *, launcher: bool = False, probing: bool = False) -> Reservation:
     """That job, resuming."""
     since = T0 if probing else None
     decision = replace(each.job.decision, phase=Phase.RESUMING, waiting_since=since)
-    return Promise(replace(each.job, decision=decision), each.ask, workers, launcher)
+    return Reservation(replace(each.job, decision=decision), each.request, workers, launcher)
 
 
 def labelled(**labels: str) -> Mapping[str, str]:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from supervisor.domain.capacity import Ask, Demand, NodeRoom
+from supervisor.domain.capacity import Demand, NodeCapacity, ResourceRequest
 
 Free = tuple[tuple[tuple[str, int], ...], ...]
 
 
-def bindable(pods: Sequence[Demand], rooms: Sequence[NodeRoom]) -> bool:
+def bindable(pods: Sequence[Demand], rooms: Sequence[NodeCapacity]) -> bool:
     """Whether all of those pods could be bound at once; `apart` is not looked at."""
     kinds = list(pods)
 
@@ -25,15 +25,15 @@ def bindable(pods: Sequence[Demand], rooms: Sequence[NodeRoom]) -> bool:
     return rest(0, tuple(tuple(sorted(room.free.items())) for room in rooms))
 
 
-def most_workers(ask: Ask, most: int, rooms: Sequence[NodeRoom]) -> int:
+def most_workers(request: ResourceRequest, most: int, rooms: Sequence[NodeCapacity]) -> int:
     """How many workers could be bound beside the launcher, at most."""
-    launcher = [] if ask.launcher is None else [ask.launcher]
+    launcher = [] if request.launcher is None else [request.launcher]
     return max(
-        (count for count in range(1, most + 1) if bindable([*launcher, *[ask.worker] * count], rooms)), default=0
+        (count for count in range(1, most + 1) if bindable([*launcher, *[request.worker] * count], rooms)), default=0
     )
 
 
-def _bound(pod: Demand, room: NodeRoom, free: dict[str, int]) -> Mapping[str, int] | None:
+def _bound(pod: Demand, room: NodeCapacity, free: dict[str, int]) -> Mapping[str, int] | None:
     """What is left of a node after that pod; None where it cannot be bound there."""
     tolerated = {
         taint for taint in room.taints for each in pod.tolerations if each.exists and each.key in ("", taint.key)

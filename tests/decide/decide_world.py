@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import grants
-from supervisor.decide.notices import Seen, Today, accept, noticed_hosts, replaced, settle, settles_at
+from supervisor.decide.notices import Presence, Today, accept, noticed_hosts, replaced, settle, settles_at
 from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, actions, plan
 from supervisor.decide.policy import Policy
@@ -24,7 +24,7 @@ from supervisor.domain.order import Action, EndJob, Order, OrderKind, SetHostLis
 from tests.decide.decide_builders import METADATA, T0
 
 POLICY = Policy()
-_MOST_PASSES = 12
+_MAX_PASSES = 12
 
 Check = Callable[["World", SupervisedJob, View, Plan], None]
 
@@ -334,7 +334,7 @@ class World:
 
     def think(self) -> None:
         """Passes over all jobs, each from one look at the world as control takes it, until nothing changes."""
-        for _ in range(_MOST_PASSES):
+        for _ in range(_MAX_PASSES):
             self._age()
             self._look_for_rank_zero()
             views = {name: self.view(name) for name in self.jobs}
@@ -396,9 +396,9 @@ class World:
         for key, notice in self.notices.items():
             self.notices[key] = settle(notice, self._seen(notice), self.now, POLICY)
 
-    def _seen(self, notice: ReclaimNotice) -> Seen:
+    def _seen(self, notice: ReclaimNotice) -> Presence:
         machine = self.machines.get(Host(notice.subject.name))
-        return Seen.THERE if machine is not None and machine.connected else Seen.SILENT
+        return Presence.THERE if machine is not None and machine.connected else Presence.SILENT
 
     def _greet(self, machine: Machine) -> None:
         for key, notice in self.notices.items():

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.capacity import Applicant, Grower, Nodes, Promise, Running, first_hosts, share
+from supervisor.decide.capacity import GrowthCandidate, Nodes, PendingJob, Reservation, Running, allocate, first_hosts
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Ask, Demand, NodeRoom, Operator, Requirement
+from supervisor.domain.capacity import Demand, NodeCapacity, Operator, Requirement, ResourceRequest
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import Phase
 from tests.decide.capacity_builders import (
@@ -17,7 +17,7 @@ from tests.decide.capacity_builders import (
     applicant,
     demand,
     labelled,
-    promise,
+    reservation,
     room,
     waiting,
     worker_names,
@@ -30,26 +30,28 @@ PROBING = Policy(probe_seconds=300)
 
 
 def _shared(
-    *applicants: Applicant,
-    nodes: list[NodeRoom],
-    doomed: tuple[NodeRoom, ...] = (),
-    promises: tuple[Promise, ...] = (),
+    *pending_jobs: PendingJob,
+    nodes: list[NodeCapacity],
+    doomed: tuple[NodeCapacity, ...] = (),
+    reservations: tuple[Reservation, ...] = (),
     policy: Policy = NEVER,
     running: Running = Running(),  # noqa: B008 - frozen
 ) -> dict[JobName, Grant]:
-    return dict(share(applicants, promises, Nodes(usable=nodes, doomed=doomed), policy, running))
+    return dict(allocate(pending_jobs, reservations, Nodes(usable=nodes, doomed=doomed), policy, running))
 
 
-def _growing(*growers: Grower, starting: tuple[Ask, ...] = ()) -> Running:
-    return Running(growers=growers, starting=starting)
+def _growing(*growth_candidates: GrowthCandidate, starting: tuple[ResourceRequest, ...] = ()) -> Running:
+    return Running(growth_candidates=growth_candidates, starting=starting)
 
 
-def _grower(name: str, more: int, *on: str, worker: Demand | None = None) -> Grower:
+def _grower(name: str, more: int, *on: str, worker: Demand | None = None) -> GrowthCandidate:
     """A job that runs on those nodes, on workers of one GPU each unless something else is said."""
     job = waiting(name)
     decision = replace(job.decision, phase=Phase.RUNNING, waiting_since=None)
-    ask = Ask(worker=worker or demand(1), launcher=demand(cpu=90))
-    return Grower(job=replace(job, decision=decision), ask=ask, more=more, nodes=frozenset(map(Host, on)))
+    request = ResourceRequest(worker=worker or demand(1), launcher=demand(cpu=90))
+    return GrowthCandidate(
+        job=replace(job, decision=decision), request=request, more=more, nodes=frozenset(map(Host, on))
+    )
 
 
 def _workers(granted: dict[JobName, Grant]) -> dict[JobName, int]:
@@ -87,20 +89,20 @@ def test_what_is_too_little_for_the_first_is_the_next_ones() -> None:
 
 def test_what_was_promised_to_a_resuming_job_is_kept() -> None:
     """Only for the pods that have no node yet: the others' room is taken already."""
-    resuming = promise(applicant("a"), workers=3)
-    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 8)], promises=(resuming,))) == {B: 4}
-    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 5)], promises=(resuming,))) == {B: 2}
-    assert _shared(applicant("b", 2, 4), nodes=[room("n1", 4)], promises=(resuming,)) == {}
+    resuming = reservation(applicant("a"), workers=3)
+    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 8)], reservations=(resuming,))) == {B: 4}
+    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 5)], reservations=(resuming,))) == {B: 2}
+    assert _shared(applicant("b", 2, 4), nodes=[room("n1", 4)], reservations=(resuming,)) == {}
     bound = replace(resuming, workers=0)
-    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 4)], promises=(bound,))) == {B: 4}
+    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 4)], reservations=(bound,))) == {B: 4}
 
 
 def test_a_launcher_that_was_promised_room_has_it() -> None:
     """It comes after its workers."""
-    resuming = promise(applicant("a", launcher=demand(cpu=90)), workers=0, launcher=True)
+    resuming = reservation(applicant("a", launcher=demand(cpu=90)), workers=0, launcher=True)
     other = applicant("b", 1, 1, worker=demand(1, cpu=10))
-    assert _shared(other, nodes=[room("n1", 8)], promises=(resuming,)) == {}
-    assert _workers(_shared(other, nodes=[room("n1", 8)], promises=(replace(resuming, launcher=False),))) == {B: 1}
+    assert _shared(other, nodes=[room("n1", 8)], reservations=(resuming,)) == {}
+    assert _workers(_shared(other, nodes=[room("n1", 8)], reservations=(replace(resuming, launcher=False),))) == {B: 1}
 
 
 def test_the_launcher_counts_too() -> None:
@@ -193,18 +195,18 @@ def test_one_job_tries_at_a_time_for_each_kind_of_capacity() -> None:
     assert _shared(a, b, c, nodes=[], policy=PROBING).keys() == {B, C}
     tired = replace(b, job=replace(b.job, decision=replace(b.job.decision, not_before=T0 + 400)))
     assert _shared(a, tired, nodes=[], policy=PROBING).keys() == {A}
-    tries = promise(b, workers=4, probing=True)
-    assert _shared(a, c, nodes=[], promises=(tries,), policy=PROBING).keys() == {C}
+    tries = reservation(b, workers=4, probing=True)
+    assert _shared(a, c, nodes=[], reservations=(tries,), policy=PROBING).keys() == {C}
 
 
 def test_nobody_tries_while_a_job_of_that_kind_is_about_to_start() -> None:
     """Its pods would take what there is for the other's."""
     a, b = applicant("a", 4, 4), applicant("b", 1, 2, since=1)
     assert _shared(a, b, nodes=[room("n1", 2)], policy=PROBING) == {B: Grant(worker_names(2))}
-    for resumes in (promise(b, workers=1), promise(b, workers=0, launcher=True)):
-        assert _shared(a, nodes=[], promises=(resumes,), policy=PROBING) == {}
-    bound = promise(b, workers=0)
-    assert _shared(a, nodes=[], promises=(bound,), policy=PROBING) == {A: Grant(worker_names(4), probe=True)}
+    for resumes in (reservation(b, workers=1), reservation(b, workers=0, launcher=True)):
+        assert _shared(a, nodes=[], reservations=(resumes,), policy=PROBING) == {}
+    bound = reservation(b, workers=0)
+    assert _shared(a, nodes=[], reservations=(bound,), policy=PROBING) == {A: Grant(worker_names(4), probe=True)}
     other = applicant("c", 1, 1, worker=demand(1, scarce="amd.com/gpu"))
     granted = _shared(a, other, nodes=[room("n1", 1, scarce="amd.com/gpu")], policy=PROBING)
     assert granted == {C: Grant(worker_names(1)), A: Grant(worker_names(4), probe=True)}
@@ -239,10 +241,10 @@ def test_nobody_grows_while_a_job_of_that_kind_waits() -> None:
     doomed = (room("n2", 0, cpu=1, scarce="other"),)
     held = applicant("b", 1, 1, launcher=demand(cpu=1))
     assert _shared(held, nodes=nodes, doomed=doomed, running=grows) == {B: Grant(held_up=True)}
-    starting = _growing(_grower("a", 1), starting=(Ask(worker=demand(8)),))
+    starting = _growing(_grower("a", 1), starting=(ResourceRequest(worker=demand(8)),))
     assert _shared(nodes=nodes, running=starting) == {}
-    assert _shared(nodes=nodes, running=grows, promises=(promise(applicant("b"), workers=1),)) == {}
-    elsewhere = Ask(worker=demand(8, scarce="amd.com/gpu"))
+    assert _shared(nodes=nodes, running=grows, reservations=(reservation(applicant("b"), workers=1),)) == {}
+    elsewhere = ResourceRequest(worker=demand(8, scarce="amd.com/gpu"))
     other = _growing(_grower("a", 1), starting=(elsewhere,))
     assert _shared(nodes=nodes, running=other) == {A: Grant(more=1)}
 
@@ -256,8 +258,8 @@ def test_nobody_grows_while_a_doomed_node_could_take_the_new_worker() -> None:
 
 def test_room_that_a_growing_job_was_promised_is_kept() -> None:
     """For the workers that have no node yet."""
-    grows = promise(applicant("a"), workers=2)
-    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 4)], promises=(grows,))) == {B: 2}
+    grows = reservation(applicant("a"), workers=2)
+    assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 4)], reservations=(grows,))) == {B: 2}
 
 
 @pytest.mark.parametrize("affinity", [(), ((Requirement(key="pool", operator=Operator.IN, values=frozenset("x")),),)])

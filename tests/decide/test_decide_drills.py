@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.notices import Seen, Today, accept, noticed_hosts, settle, settles_at
+from supervisor.decide.notices import Presence, Today, accept, noticed_hosts, settle, settles_at
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice
@@ -15,8 +15,8 @@ def _drill(number: int = 1, *, left: float = 60.0) -> ReclaimNotice:
     return replace(notice(number, left=left), source=SIMULATED)
 
 
-@pytest.mark.parametrize("seen", Seen)
-def test_a_drill_is_withdrawn_at_its_deadline(seen: Seen) -> None:
+@pytest.mark.parametrize("seen", Presence)
+def test_a_drill_is_withdrawn_at_its_deadline(seen: Presence) -> None:
     """Not later, and whatever is seen of the machine, which was never to go."""
     assert settles_at(_drill(), seen, POLICY) == T0 + 60
     assert settle(_drill(), seen, T0 + 59.9, POLICY) == _drill()
@@ -60,7 +60,7 @@ def test_the_end_of_a_drill_leaves_a_real_notice_beside_it() -> None:
     """Two sources are two notices: the machine still goes."""
     real, drill = notice(1, left=300), _drill()
     assert noticed_hosts([real, drill], Today(), POLICY) == noticed(drill)
-    ended = settle(drill, Seen.THERE, T0 + 60, POLICY)
+    ended = settle(drill, Presence.THERE, T0 + 60, POLICY)
     assert noticed_hosts([real, ended], Today(), POLICY) == noticed(real)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from supervisor.decide.fit import accepts, fits, how_many
-from supervisor.domain.capacity import Demand, Effect, NodeRoom, Operator, Requirement, Taint, Toleration
+from supervisor.domain.capacity import Demand, Effect, NodeCapacity, Operator, Requirement, Taint, Toleration
 from tests.decide.capacity_builders import EVERYTHING, GPU, SPOT, demand, labelled, room
 
 
@@ -29,13 +29,13 @@ def test_an_accelerator_may_have_any_name() -> None:
 
 def test_what_a_pod_asks_nothing_of_need_not_be_there() -> None:
     """The scheduler does not look at a request of 0."""
-    assert fits(Demand(requests={GPU: 0, "hugepages-2Mi": 0}), NodeRoom(name="n", free={"pods": 1000}))
+    assert fits(Demand(requests={GPU: 0, "hugepages-2Mi": 0}), NodeCapacity(name="n", free={"pods": 1000}))
 
 
 @pytest.mark.parametrize("free", [{}, {"pods": 0}, {"pods": -2000}])
 def test_a_node_without_room_for_one_more_pod_takes_none(free: dict[str, int]) -> None:
     """More may be taken than there is, as by static pods."""
-    assert not fits(Demand(), NodeRoom(name="n", free=free))
+    assert not fits(Demand(), NodeCapacity(name="n", free=free))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.notices import Seen, Today, accept, deadline_of, noticed_hosts, replaced, settle, settles_at
+from supervisor.decide.notices import Presence, Today, accept, deadline_of, noticed_hosts, replaced, settle, settles_at
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import (
     EVENT,
@@ -30,7 +30,7 @@ def _after(*reports: Report) -> ReclaimNotice:
     return known
 
 
-def _settled(known: ReclaimNotice, at: float, seen: Seen) -> NoticeState:
+def _settled(known: ReclaimNotice, at: float, seen: Presence) -> NoticeState:
     return settle(known, seen, T0 + at, POLICY).state
 
 
@@ -151,28 +151,28 @@ def test_an_old_announcement_told_again_stays_expired() -> None:
 def test_a_silent_agent_after_the_deadline_means_gone() -> None:
     """Silence before the deadline means nothing; a grace after it the node is gone."""
     known = notice(1, left=100)
-    assert _settled(known, 104.9, Seen.SILENT) is NoticeState.ACTIVE
-    assert _settled(known, 105, Seen.SILENT) is NoticeState.GONE
-    assert _settled(known, 105, Seen.THERE) is NoticeState.ACTIVE
+    assert _settled(known, 104.9, Presence.SILENT) is NoticeState.ACTIVE
+    assert _settled(known, 105, Presence.SILENT) is NoticeState.GONE
+    assert _settled(known, 105, Presence.THERE) is NoticeState.ACTIVE
 
 
 def test_a_node_that_lives_on_was_not_reclaimed() -> None:
     """A connected agent long after the deadline lets the notice expire."""
     known = notice(1, left=100)
-    assert _settled(known, 399.9, Seen.THERE) is NoticeState.ACTIVE
-    assert _settled(known, 400, Seen.THERE) is NoticeState.EXPIRED
+    assert _settled(known, 399.9, Presence.THERE) is NoticeState.ACTIVE
+    assert _settled(known, 400, Presence.THERE) is NoticeState.EXPIRED
 
 
 def test_a_subject_that_is_seen_to_be_gone_is_gone() -> None:
     """Long before its deadline; but whoever sees it may be a moment behind whoever told of it."""
     known = notice(1, left=100)
-    assert _settled(known, 4.9, Seen.GONE) is NoticeState.ACTIVE
-    assert _settled(known, 5, Seen.GONE) is NoticeState.GONE
+    assert _settled(known, 4.9, Presence.GONE) is NoticeState.ACTIVE
+    assert _settled(known, 5, Presence.GONE) is NoticeState.GONE
 
 
-@pytest.mark.parametrize("seen", list(Seen))
+@pytest.mark.parametrize("seen", list(Presence))
 @pytest.mark.parametrize("left", [100.0, 0.1, 77.7, None])
-def test_settling_is_due_exactly_when_announced(left: float | None, seen: Seen) -> None:
+def test_settling_is_due_exactly_when_announced(left: float | None, seen: Presence) -> None:
     """Who waits until `settles_at` and settles then finds the notice ended, whatever the rounding."""
     known = notice(1, left=left, seen=T0 + 0.3)
     due = settles_at(known, seen, POLICY)
@@ -183,7 +183,7 @@ def test_ended_notices_do_not_age() -> None:
     """An end is an end."""
     for state in (NoticeState.WITHDRAWN, NoticeState.GONE, NoticeState.EXPIRED):
         known = notice(1, state=state)
-        assert settle(known, Seen.THERE, T0 + 1e6, POLICY) is known
+        assert settle(known, Presence.THERE, T0 + 1e6, POLICY) is known
 
 
 def test_a_source_without_a_time_has_the_usual_lead() -> None:

@@ -19,7 +19,7 @@ from tests.decide.decide_world import World
 Event = Callable[[World], None]
 
 HOSTS = sorted(first(8))
-MOST_ROUNDS = 100
+MAX_ROUNDS = 100
 
 # The same examples each time, so that a failure is the change's and not the day's. Explaining one takes minutes.
 steadily = partial(
@@ -170,7 +170,7 @@ def _end_well(world: World) -> None:
         world.list_hosts(name, frozenset(world.machines))
         if world.jobs[name].over:
             _happen(world, [partial(World.fail, name=name), partial(World.report, name=name)])
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         world.think()
         if all(_is_well(world, name) for name in world.jobs):
             return
@@ -227,7 +227,7 @@ def _outcome(world: World, name: JobName, done: int) -> tuple[object, ...]:
     world.restart()
     world.reconnect()
     world.report(name)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         world.think()
         todo = actions(world.jobs[name])
         if not todo:

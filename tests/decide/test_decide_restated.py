@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.restated import Word, weigh
+from supervisor.decide.signals import Signal, weigh
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Subject, SubjectKind
 from tests.decide.decide_builders import POLICY, T0
@@ -15,8 +15,8 @@ THERE = T0 + 7200
 POD = Subject(SubjectKind.POD, "ns/pod", "uid")
 
 
-def _word(revision: int = 10, left: float | None = 180.0, *, session: int = 0, message: str = "said") -> Word:
-    return Word(
+def _word(revision: int = 10, left: float | None = 180.0, *, session: int = 0, message: str = "said") -> Signal:
+    return Signal(
         source=Source("event"),
         subject=POD,
         announcement=Announcement.ACTIVE,
@@ -29,11 +29,11 @@ def _word(revision: int = 10, left: float | None = 180.0, *, session: int = 0, m
     )
 
 
-def _withdrawal(revision: int = 11) -> Word:
-    return Word(source=Source("event"), subject=POD, announcement=Announcement.WITHDRAWN, revision=revision)
+def _withdrawal(revision: int = 11) -> Signal:
+    return Signal(source=Source("event"), subject=POD, announcement=Announcement.WITHDRAWN, revision=revision)
 
 
-def _after(*words: Word) -> ReclaimNotice | None:
+def _after(*words: Signal) -> ReclaimNotice | None:
     """What is known after these words, which come a second apart."""
     known: ReclaimNotice | None = None
     for seconds, each in enumerate(words):
@@ -41,7 +41,7 @@ def _after(*words: Word) -> ReclaimNotice | None:
     return known
 
 
-def _known(*words: Word) -> ReclaimNotice:
+def _known(*words: Signal) -> ReclaimNotice:
     known = _after(*words)
     assert known is not None
     return known

@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from supervisor.kubernetes_events.saying import WORDS
+from supervisor.observability.events.event import EVENT_REASONS
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text("utf-8")
 
@@ -9,4 +9,4 @@ _PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text("utf-8")
 def test_the_page_lists_every_event() -> None:
     """By its reason, type and action; and none besides."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (\w+) \|", _PAGE, re.MULTILINE)
-    assert sorted(rows) == sorted((word.reason, word.kind.value, word.action) for word in WORDS)
+    assert sorted(rows) == sorted((word.reason, word.kind.value, word.action) for word in EVENT_REASONS)

@@ -14,10 +14,10 @@ from node_agent.outbox import Outbox
 from node_agent.uplink import Uplink
 from servicekit.address import Address
 from servicekit.clock import Clock
-from supervisor.record.metrics.wiring import Metrics
+from supervisor.observability.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Snapshot
-from tests.record.record_metrics import sight
+from tests.record.record_metrics import live
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -29,7 +29,7 @@ def supervisors() -> CollectorRegistry:
     """All that a leader has."""
     clock = Clock()
     metrics = Metrics("0", Refusals(), clock)
-    metrics.leading(lambda: True).watch(sight(Snapshot, clock))
+    metrics.leading(lambda: True).watch(live(Snapshot, clock))
     return metrics.registry
 
 

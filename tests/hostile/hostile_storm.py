@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from servicekit.address import Address, parse
 
-MOST_AT_ONCE = 500
+MAX_AT_ONCE = 500
 SEED = 1
 _DRIP_SECONDS = 0.1
 _GRACE_SECONDS = 10.0
@@ -63,7 +63,7 @@ class Wrap(Enum):
     TLS = auto()
 
 
-Saying = Callable[[random.Random], bytes]
+EventDraft = Callable[[random.Random], bytes]
 
 
 def noise(chance: random.Random) -> bytes:
@@ -137,7 +137,7 @@ def _headers(block: bytes) -> bytes:
     return struct.pack(">I", len(block))[1:] + bytes([1, 4, 0, 0, 0, 1]) + block
 
 
-SAYINGS: tuple[Saying, ...] = (
+SAYINGS: tuple[EventDraft, ...] = (
     nothing,
     noise,
     half_a_head,
@@ -156,7 +156,7 @@ class Kind(NamedTuple):
     """One kind of connection."""
 
     address: Address
-    saying: Saying
+    saying: EventDraft
     end: End
     pace: Pace
     wrap: Wrap
@@ -177,13 +177,13 @@ class Storm:
 
     async def rage(self, count: int) -> None:
         """Makes so many connections, each of another kind, some hundreds at once; each must come to its end."""
-        gate = asyncio.Semaphore(MOST_AT_ONCE)
+        gate = asyncio.Semaphore(MAX_AT_ONCE)
         async with asyncio.TaskGroup() as group:
             for number, kind in enumerate(itertools.islice(itertools.cycle(self._kinds()), count)):
                 await gate.acquire()
                 task = group.create_task(self._connection(number, kind))
                 task.add_done_callback(lambda _: gate.release())
-                if number == min(count // 2, MOST_AT_ONCE - 1):
+                if number == min(count // 2, MAX_AT_ONCE - 1):
                     print("raging", flush=True)  # noqa: T201 - what this process says
 
     def _kinds(self) -> Iterator[Kind]:

@@ -16,7 +16,7 @@ from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Result, SupervisedJob
-from supervisor.fanout.processes import MOST_STREAMS
+from supervisor.fanout.processes import MAX_STREAMS
 from tests.decide.decide_builders import waiting_job
 from tests.hostile.hostile_world import Bystander, agent_refused, counted, refused, said
 from tests.supervisor.serving import AgentPeer, Refusal, Served, hello, launcher_hello, noticed
@@ -26,9 +26,9 @@ STREAM = "/v1/launchers/stream"
 PROCESSES = "/v1/processes/stream"
 MANY_OVER_HTTP = Refusal(429, "too_many")
 MANY = (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many")
-MOST_JOBS = 1000
-MOST_NOTICES = 256
-MOST_WAITING = 1280
+MAX_JOBS = 1000
+MAX_NOTICES = 256
+MAX_WAITING = 1280
 PODS: dict[str, Any] = {"source": "pods", "revision": 1, "announcement": wire.ANNOUNCEMENT_ACTIVE, "seconds_left": 60.0}
 
 pytestmark = pytest.mark.usefixtures("bystander")
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("bystander")
 async def test_endless_machines_of_one_node_are_bounded(served: Served) -> None:
     """256 notices of a node are kept and then no more; that they end makes room after a day."""
     token = served.peers.tokens.agent("n1")
-    for number in range(MOST_NOTICES + 1):
+    for number in range(MAX_NOTICES + 1):
         agent = served.peers.stranger(token)
         uid = f"uid-{number}"
         report = noticed("n1", uid=uid)
@@ -50,7 +50,7 @@ async def test_endless_machines_of_one_node_are_bounded(served: Served) -> None:
     assert await agent_refused(served.peers, token, said("n1", node_uid="another", session=1000)) == MANY
     await counted(served, before, grpc_too_many=1)
     assert served.store.snapshot().notices == stored.notices
-    assert len(stored.notices) == MOST_NOTICES + 1
+    assert len(stored.notices) == MAX_NOTICES + 1
 
 
 async def test_reports_that_wait_for_a_disk_are_bounded(served: Served) -> None:
@@ -58,7 +58,7 @@ async def test_reports_that_wait_for_a_disk_are_bounded(served: Served) -> None:
     agent = await served.peers.agent("n1", silent=True)
     await full_disk(served.store, full=True)
     before = await refused(served)
-    for number in range(MOST_WAITING + 1):
+    for number in range(MAX_WAITING + 1):
         subject = wire.Subject(kind=wire.SUBJECT_KIND_POD, name=f"default/pod-{number}", uid=f"uid-{number}")
         await agent.say(notice=wire.NoticeReport(**PODS, subject=subject))
     async with asyncio.timeout(60):  # Each of them is tried, and the end comes after all heartbeats.
@@ -66,7 +66,7 @@ async def test_reports_that_wait_for_a_disk_are_bounded(served: Served) -> None:
             while isinstance(await agent.call.read(), wire.SupervisorMessage):
                 pass
         assert await agent.call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    await counted(served, before, grpc_too_many=1, grpc_not_serving=MOST_WAITING)
+    await counted(served, before, grpc_too_many=1, grpc_not_serving=MAX_WAITING)
     await full_disk(served.store, full=False)
     await (await served.peers.agent("n1", session=11)).notices("n1")
     assert list(served.notices()) == ["n1"]
@@ -145,7 +145,7 @@ async def test_the_jobs_of_a_launcher_are_bounded(served: Served) -> None:
     await asyncio.gather(
         *(
             served.store.put_job(JobName(f"job-{number}"), partial(going_on, f"job-{number}"))
-            for number in range(MOST_JOBS)
+            for number in range(MAX_JOBS)
         )
     )
     before, hello = await refused(served), launcher_hello("one-more", [])
@@ -154,7 +154,7 @@ async def test_the_jobs_of_a_launcher_are_bounded(served: Served) -> None:
     await served.store.put_job(JobName("job-7"), ended)
     assert await served.peers.refused_or_open(STREAM, token, hello) == Refusal(200, None)
     own = {name for name, job in served.store.snapshot().jobs.items() if job.observed.launcher == "mallory"}
-    assert len(own) == MOST_JOBS
+    assert len(own) == MAX_JOBS
     assert own >= {"one-more", "job-8"}
     assert "job-7" not in own
 
@@ -175,8 +175,8 @@ async def test_the_streams_of_a_job_are_bounded(
     served: Served, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Far above what a job has; the test lowers it."""
-    monkeypatch.setattr("supervisor.fanout.processes.MOST_STREAMS", 2)
-    assert MOST_STREAMS > 2
+    monkeypatch.setattr("supervisor.fanout.processes.MAX_STREAMS", 2)
+    assert MAX_STREAMS > 2
     before = await refused(served)
     who = {"process": "another", "host": "n1", "rank": 5, "pid": 1}
     await served.peers.lines(PROCESSES, bystander.process.token, who)

@@ -20,8 +20,8 @@ from reclaim.v1 import reclaim_pb2 as wire
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import Announcement, NoticeState, SubjectKind
 from supervisor.ingest.agent_messages import hello_view, report
+from supervisor.ingest.agent_registry import SourceState
 from supervisor.ingest.refused import MalformedError
-from supervisor.presence import SourceState
 from tests.hostile.hostile_fuzz import mostly, spoken, steadily, texts
 from tests.hostile.hostile_world import refused
 from tests.supervisor.serving import PATIENCE, AgentPeer, Served, launcher_hello

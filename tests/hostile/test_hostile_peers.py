@@ -27,9 +27,9 @@ CONNECTION_SECONDS = 1.0
 WITHIN = 5.0
 """Seconds from a notice to the flag of a real training process in the middle of it all; idle it takes some 30 ms."""
 BETWEEN = 0.02
-MOST_GROWTH_KIB = 96 * 1024
+MAX_GROWTH_KIB = 96 * 1024
 """Five hundred connections at once, some 80 KiB each with TLS, twice over."""
-MOST_COMPLAINTS = 100
+MAX_COMPLAINTS = 100
 COMPLAINT = re.compile(r"^\d{4}-\S+ \S+ \[(?:warning|error)", re.MULTILINE)
 """gRPC's own, one for each handshake that fails, are switched off where a process is a supervisor's alone."""
 ROOT = Path(__file__).parents[2]
@@ -146,9 +146,9 @@ async def test_a_storm_is_nobody_elses_business(
         assert sum(met["made"].values()) == CONNECTIONS
         await until(lambda: descriptors() <= before, within=30.0)
         await until(lambda: not tasks() - doing, within=30.0)
-        assert resident_kib() - memory < MOST_GROWTH_KIB
+        assert resident_kib() - memory < MAX_GROWTH_KIB
         complaints = COMPLAINT.findall("".join(capfd.readouterr()))
-        assert len(complaints) < MOST_COMPLAINTS
+        assert len(complaints) < MAX_COMPLAINTS
         await other.noticed_nothing()
         found = await refused(served)
         assert {("http", "bad_request"), ("http", "bad_token"), ("http", "too_slow")} <= found.keys()

@@ -23,7 +23,7 @@ PICTURES = Path(__file__).parents[2] / "docs" / "images"
 _COLUMNS = 24
 _INCHES_A_CELL = (0.62, 0.34)
 _COLOURS = 128
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 _PLAIN = {"s": "s", "ops": "/s", "none": ""}
 
 Shown = tuple[Asked, Series]
@@ -95,7 +95,7 @@ def _over_time(axes: Axes, panel: Panel, shown: Sequence[Shown], begin: float) -
     axes.tick_params(labelsize=7)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=panel.is_bars))
     axes.grid(visible=True, alpha=0.3)
-    if 0 < len(shown) <= _MOST_NAMES:
+    if 0 < len(shown) <= _MAX_NAMES:
         axes.legend(fontsize=6, loc="upper right", framealpha=0.6)
 
 

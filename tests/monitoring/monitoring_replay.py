@@ -32,7 +32,7 @@ from simulator.harness import Given, World, world
 from simulator.promise import Costs
 from simulator.services import JobPlan
 from simulator.verdict import Verdict
-from supervisor.record.metrics.wiring import Metrics, Surroundings
+from supervisor.observability.metrics.wiring import Metrics, Surroundings
 from supervisor.refusals import Refusals
 from tests.monitoring.monitoring_programs import Program
 from tests.monitoring.monitoring_servers import (

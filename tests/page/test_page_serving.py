@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.record.page import rendering, viewers
-from supervisor.record.page.contents import Contents, contents
-from supervisor.record.values import View
+from supervisor.observability.page import rendering, viewers
+from supervisor.observability.page.contents import Contents, contents
+from supervisor.observability.values import View
 from tests.page.page_world import NODES, get, stream, viewing
 from tests.supervisor.serving import Refusal, Served, serving, until
 
@@ -107,7 +107,7 @@ async def test_everybody_gets_the_same_rendering(served: Served, monkeypatch: py
 
 async def test_no_more_than_so_many_look_at_a_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is told to come later; the page itself still opens."""
-    monkeypatch.setattr(viewers, "MOST_VIEWERS", 1)
+    monkeypatch.setattr(viewers, "MAX_VIEWERS", 1)
     token = served.peers.tokens.viewer()
     looking = await stream(served.peers, token)
     await looking.line()

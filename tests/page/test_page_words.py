@@ -6,25 +6,25 @@ import pytest
 
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import SIMULATED
-from supervisor.record.groups import Outcome
-from supervisor.record.page.contents import MOST_ROWS, contents
-from supervisor.record.page.rendering import Renderer
-from supervisor.record.page.words import checkpoint, countdown, names, span, why
-from supervisor.record.seen import JobSeen, Seen
-from supervisor.record.values import GroupView, LeaderView, ProspectView, View
-from supervisor.record.view import view
+from supervisor.observability.groups import Outcome
+from supervisor.observability.page.contents import MAX_ROWS, contents
+from supervisor.observability.page.rendering import Renderer
+from supervisor.observability.page.words import checkpoint, countdown, names, span, why
+from supervisor.observability.snapshot import JobStatus, StatusSnapshot
+from supervisor.observability.values import GroupView, LeaderView, ProspectView, View
+from supervisor.observability.view import view
 from tests.decide.decide_builders import POLICY, T0, first, hosts, notice, noticed, running_job
 
 
-def seen(*numbers: int, jobs: int = 1, streams: int = 6) -> Seen:
+def seen(*numbers: int, jobs: int = 1, streams: int = 6) -> StatusSnapshot:
     """So many jobs on n1 to n6, whose nodes have no agents, with notices on some."""
     notices = [notice(number, left=100.0 - number) for number in numbers]
-    return Seen(
+    return StatusSnapshot(
         now=T0,
         policy=POLICY,
         leader=LeaderView(name="", acts=True, serving_seconds=1.0),
         jobs=tuple(
-            JobSeen(
+            JobStatus(
                 job=running_job(name=f"job-{number:03}"),
                 noticed=noticed(*notices),
                 places=None,
@@ -118,9 +118,9 @@ def test_the_most_urgent_reclaim_is_first() -> None:
 
 def test_what_there_is_no_room_for_is_counted() -> None:
     """A page stays readable with a thousand jobs, and says what it leaves out."""
-    page = contents(shown(jobs=MOST_ROWS + 20))
-    assert (len(page.jobs), page.more_jobs) == (MOST_ROWS, 20)
-    assert (len(page.uncovered), page.more_uncovered) == (MOST_ROWS, (MOST_ROWS + 20) * 6 - MOST_ROWS)
+    page = contents(shown(jobs=MAX_ROWS + 20))
+    assert (len(page.jobs), page.more_jobs) == (MAX_ROWS, 20)
+    assert (len(page.uncovered), page.more_uncovered) == (MAX_ROWS, (MAX_ROWS + 20) * 6 - MAX_ROWS)
 
 
 def test_jobs_in_trouble_are_first() -> None:

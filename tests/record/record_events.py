@@ -14,9 +14,9 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.domain.ids import Host
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.kubernetes_events.recorder import Limits, Recorder
-from supervisor.kubernetes_events.saying import About
-from supervisor.record.journal import JobChanged, NoticeChanged
+from supervisor.observability.events.event import About
+from supervisor.observability.events.recorder import Limits, Recorder
+from supervisor.observability.journal import JobChanged, NoticeChanged
 from tests.decide.decide_builders import notice, running_job
 
 JOB = About("job-supervisor.kube-ai.io/v1alpha1", "SupervisedJob", "team", "trainingjob.bert", "1")

@@ -11,11 +11,11 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
-from supervisor.presence import Agents
-from supervisor.record.journal import Change, JobChanged, Listener
-from supervisor.record.measures import Sight
+from supervisor.ingest.agent_registry import AgentRegistry
+from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.observability.journal import Change, JobChanged, Listener
+from supervisor.observability.measures import LiveState
 from supervisor.store.interface import Snapshot
-from supervisor.unconfirmed import Unconfirmed
 from tests.decide.decide_builders import POLICY, T0, decide, seeing
 
 
@@ -61,11 +61,11 @@ class Story:
         return count or 0.0, round(total or 0.0, 3)
 
 
-def sight(snapshot: Callable[[], Snapshot], clock: Clock) -> Sight:
+def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
     """Of a supervisor that nobody has connected to."""
-    return Sight(
+    return LiveState(
         snapshot=snapshot,
-        agents=Agents(lambda _node: None, clock.now),
+        agents=AgentRegistry(lambda _node: None, clock.now),
         unconfirmed=Unconfirmed(lambda: None, clock),
         processes=Processes(lambda _job: None, clock.now, lambda _job: None),
         launchers=Launchers(lambda _job, _uid, _run: "", clock.now),

@@ -11,18 +11,18 @@ from servicekit.clock import Clock
 from supervisor.cluster.events import REPORTER, ClusterEvents, read_event
 from supervisor.domain.job import Decision, Growth, Phase, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeState
-from supervisor.kubernetes_events.saying import OF_JOBS, OF_NOTICES, WORDS, About, Kind, Saying
-from supervisor.kubernetes_events.sayings import sayings
-from supervisor.record.journal import Change, JobChanged, JobForgotten, NoticeChanged
+from supervisor.observability.events.event import EVENT_REASONS, OF_JOBS, OF_NOTICES, About, EventDraft, Kind
+from supervisor.observability.events.rules import drafts
+from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
 from supervisor.settings import Settings
 from tests.decide.decide_builders import T0, hosts, notice, running_job
 from tests.record.record_events import JOB, NOTICE, TRAINING_JOB, Known, pod, recording
 from tests.supervisor.cluster_scene import cluster_scene
 
 
-def said(change: Change, known: Known | None = None) -> list[Saying]:
+def said(change: Change, known: Known | None = None) -> list[EventDraft]:
     """All of it."""
-    return list(sayings(change, known or Known()))
+    return list(drafts(change, known or Known()))
 
 
 def decided(job: SupervisedJob, **changes: object) -> SupervisedJob:
@@ -31,7 +31,7 @@ def decided(job: SupervisedJob, **changes: object) -> SupervisedJob:
     return replace(job, decision=decision)
 
 
-def told(found: Sequence[Saying]) -> list[tuple[About, str, str]]:
+def told(found: Sequence[EventDraft]) -> list[tuple[About, str, str]]:
     """About whom, in which word and sentence."""
     return [(each.about, each.word.reason, each.note) for each in found]
 
@@ -143,13 +143,13 @@ def test_every_phase_and_every_state_has_its_word() -> None:
     """One word each, as the API wants it."""
     assert set(OF_JOBS) == set(Phase)
     assert set(OF_NOTICES) == set(NoticeState)
-    assert all(re.fullmatch(r"([A-Z][a-z]+)+", text) for word in WORDS for text in (word.reason, word.action))
-    assert len({word.reason for word in WORDS}) == len(WORDS)
+    assert all(re.fullmatch(r"([A-Z][a-z]+)+", text) for word in EVENT_REASONS for text in (word.reason, word.action))
+    assert len({word.reason for word in EVENT_REASONS}) == len(EVENT_REASONS)
 
 
 async def test_our_own_events_announce_no_reclaim() -> None:
     """None has a reason that is followed; and one that had would not count, whatever the settings say."""
-    assert not {word.reason for word in WORDS} & Settings().event_leads.keys()
+    assert not {word.reason for word in EVENT_REASONS} & Settings().event_leads.keys()
     event = {
         "metadata": {"name": "e", "namespace": "ns", "uid": "e", "resourceVersion": "5"},
         "involvedObject": {"kind": "Pod", "namespace": "ns", "name": "p", "uid": "uid-p"},

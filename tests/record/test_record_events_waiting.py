@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
-from supervisor.kubernetes_events.saying import OF_JOBS, OF_NOTICES, Rank, Saying
-from supervisor.kubernetes_events.waiting import Bucket, Due, Outcome, Waiting
+from supervisor.observability.events.event import OF_JOBS, OF_NOTICES, EventDraft, Rank
+from supervisor.observability.events.queue import Bucket, Due, EventQueue, Outcome
 from tests.decide.decide_builders import T0
 from tests.record.record_events import JOB, pod
 
 
-def saying(number: int = 1, note: str = "So.", rank: Rank = Rank.POD) -> Saying:
+def saying(number: int = 1, note: str = "So.", rank: Rank = Rank.POD) -> EventDraft:
     """Something about one pod."""
     word = OF_NOTICES[NoticeState.ACTIVE]
-    return Saying(about=pod(number), related=None, word=word, note=note, at=T0, rank=rank)
+    return EventDraft(about=pod(number), related=None, word=word, note=note, at=T0, rank=rank)
 
 
 def test_jobs_come_first_and_then_whoever_was_first() -> None:
     """However late they come."""
-    waiting = Waiting(9)
+    waiting = EventQueue(9)
     job = replace(saying(), about=JOB, word=OF_JOBS[Phase.STOPPING], rank=Rank.JOB)
     for each in (saying(1), saying(2), job):
         assert waiting.put(each) is None
@@ -34,7 +34,7 @@ def test_jobs_come_first_and_then_whoever_was_first() -> None:
 
 def test_the_latest_of_a_topic_takes_the_place_of_what_waits() -> None:
     """The same once more is counted; another sentence begins anew."""
-    waiting = Waiting(9)
+    waiting = EventQueue(9)
     waiting.put(saying(1))
     waiting.put(saying(2))
     assert waiting.put(saying(1)) is Outcome.AGGREGATED
@@ -46,7 +46,7 @@ def test_the_latest_of_a_topic_takes_the_place_of_what_waits() -> None:
 
 def test_what_could_not_be_said_comes_first_again() -> None:
     """Unless something later waits in its place; the same is then said for both."""
-    waiting = Waiting(9)
+    waiting = EventQueue(9)
     waiting.put(saying(1))
     waiting.put(saying(2))
     first = waiting.take()
@@ -63,7 +63,7 @@ def test_what_could_not_be_said_comes_first_again() -> None:
 
 def test_of_too_much_the_oldest_is_dropped() -> None:
     """Each rank has its own bound."""
-    waiting = Waiting(2)
+    waiting = EventQueue(2)
     outcomes = [waiting.put(saying(number)) for number in range(4)]
     assert outcomes == [None, None, Outcome.DROPPED, Outcome.DROPPED]
     assert waiting.put(saying(9, rank=Rank.NOTICE)) is None

@@ -9,9 +9,9 @@ from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.record.groups import MOST_GROUPS, Group, Groups, Outcome
-from supervisor.record.journal import JobChanged, JobForgotten
-from supervisor.record.phases import Phases
+from supervisor.observability.groups import MAX_GROUPS, Group, Groups, Outcome
+from supervisor.observability.journal import JobChanged, JobForgotten
+from supervisor.observability.phases import Phases
 from tests.decide.decide_builders import (
     METADATA,
     POLICY,
@@ -177,12 +177,12 @@ def test_a_job_that_is_forgotten_is_not_suspended_for_ever() -> None:
 def test_what_is_kept_is_bounded() -> None:
     """The newest are."""
     life = Life(running_job(spec(3)))
-    for number in range(MOST_GROUPS + 5):
+    for number in range(MAX_GROUPS + 5):
         decision = replace(life.job.decision, exclusions=hosts(number), generation=number)
         life.becomes(replace(life.job, decision=decision), float(number))
     kept = life.groups.all()
-    assert len(kept) == MOST_GROUPS
-    assert kept[0].subjects == (f"n{MOST_GROUPS + 4}",)
+    assert len(kept) == MAX_GROUPS
+    assert kept[0].subjects == (f"n{MAX_GROUPS + 4}",)
 
 
 def since(life: Life) -> float | None:

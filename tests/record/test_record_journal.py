@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from servicekit.clock import Clock
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
-from supervisor.record.journal import Change, JobChanged, JobForgotten, Journal, Listener, NoticeChanged, changes
-from supervisor.record.timed import TimedStore
+from supervisor.observability.journal import Change, JobChanged, JobForgotten, Journal, Listener, NoticeChanged, changes
+from supervisor.observability.timed import TimedStore
 from supervisor.store.interface import Snapshot, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
 from tests.decide.decide_builders import T0, notice, running_job

@@ -9,11 +9,11 @@ from servicekit.metrics import registry
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import AcknowledgementKind, Phase, SupervisedJob
-from supervisor.record.journal import JobForgotten
-from supervisor.record.metrics.jobs import JobMetrics
-from supervisor.record.metrics.latencies import Latencies, certain
-from supervisor.record.metrics.steps import StepsLost
-from supervisor.record.metrics.suspensions import Suspensions
+from supervisor.observability.journal import JobForgotten
+from supervisor.observability.metrics.jobs import JobMetrics
+from supervisor.observability.metrics.latencies import Latencies, certain
+from supervisor.observability.metrics.steps import StepsLost
+from supervisor.observability.metrics.suspensions import Suspensions
 from tests.decide.decide_builders import (
     POLICY,
     T0,

@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry
 from servicekit.metrics import Few, registry
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
-from supervisor.record.journal import NoticeChanged
-from supervisor.record.measures import Place, nowhere
-from supervisor.record.metrics.notices import NoticeMetrics
+from supervisor.observability.journal import NoticeChanged
+from supervisor.observability.measures import NodeLocation, nowhere
+from supervisor.observability.metrics.notices import NoticeMetrics
 from tests.decide.decide_builders import T0, notice
 
 
@@ -49,7 +49,7 @@ def test_what_had_expired_when_it_came_was_no_reclaim() -> None:
 
 def test_labels_stay_few() -> None:
     """Whatever names agents make up, and however many kinds of nodes there are."""
-    places = iter(Place(f"zone-{number}", f"type-{number}") for number in range(1000))
+    places = iter(NodeLocation(f"zone-{number}", f"type-{number}") for number in range(1000))
     metrics = NoticeMetrics(found := registry(), lambda _subject: next(places), Few(4))
     for number in range(1000):
         about = Subject(SubjectKind.POD, f"n{number}", f"uid-{number}")

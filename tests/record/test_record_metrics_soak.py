@@ -11,14 +11,14 @@ from servicekit.clock import Clock
 from supervisor.domain.directive import Directive, DirectiveKind
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
-from supervisor.presence import Agents, AgentView, SourceState
-from supervisor.record.journal import Change, JobChanged, JobForgotten, NoticeChanged
-from supervisor.record.measures import Place
-from supervisor.record.metrics.wiring import Metrics, Surroundings
+from supervisor.ingest.agent_registry import AgentRegistry, AgentView, SourceState
+from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
+from supervisor.observability.measures import NodeLocation
+from supervisor.observability.metrics.wiring import Metrics, Surroundings
 from supervisor.refusals import Code, Refusals, Wire
 from supervisor.store.interface import Snapshot
 from tests.decide.decide_builders import T0, answered, decide, notice, noticed, obeyed, running_job, seeing, spec
-from tests.record.record_metrics import sight
+from tests.record.record_metrics import live
 
 NODES = 10_000
 NOTICES = 100_000
@@ -63,10 +63,10 @@ class Soak:
     def __init__(self) -> None:
         clock, refusals = Clock(), Refusals()
         metrics = Metrics("0", refusals, clock)
-        places = Surroundings(places=lambda about: Place(about.uid[-1], about.name), gpus=lambda _: 8.0)
+        places = Surroundings(places=lambda about: NodeLocation(about.uid[-1], about.name), gpus=lambda _: 8.0)
         self.leader = metrics.leading(lambda: True, places)
         self.registry = metrics.registry
-        seen = sight(Snapshot, clock)
+        seen = live(Snapshot, clock)
         populate(seen.agents)
         self.listeners = self.leader.watch(seen)
         refusals.add(Wire.GRPC, Code.OLDER_REVISION, "late")
@@ -93,7 +93,7 @@ class Soak:
         return len(generate_latest(self.registry))  # type: ignore[no-untyped-call]  # It has no annotations.
 
 
-def populate(agents: Agents) -> None:
+def populate(agents: AgentRegistry) -> None:
     """One agent for each node."""
     for number in range(NODES):
         view = AgentView(

@@ -1,8 +1,8 @@
 """Changes that do not become durable are seen from the first one on."""
 
 from servicekit.clock import Clock
-from supervisor.record.metrics.wiring import Metrics
-from supervisor.record.timed import OPERATIONS
+from supervisor.observability.metrics.wiring import Metrics
+from supervisor.observability.timed import OPERATIONS
 from supervisor.refusals import Refusals
 
 _FAILURES = "job_supervisor_store_failures_total"

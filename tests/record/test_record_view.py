@@ -8,11 +8,11 @@ from supervisor.domain.ids import Host, Source
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.domain.placement import Placement
-from supervisor.presence import AgentView, SourceState
-from supervisor.record.groups import Group, Outcome
-from supervisor.record.seen import JobSeen, Seen
-from supervisor.record.values import HostView, JobView, LeaderView, View
-from supervisor.record.view import view
+from supervisor.ingest.agent_registry import AgentView, SourceState
+from supervisor.observability.groups import Group, Outcome
+from supervisor.observability.snapshot import JobStatus, StatusSnapshot
+from supervisor.observability.values import HostView, JobView, LeaderView, View
+from supervisor.observability.view import view
 from supervisor.refusals import Code, Wire
 from tests.decide.decide_builders import METADATA, POLICY, T0, first, hosts, notice, noticed, observing, running_job
 
@@ -27,13 +27,13 @@ def agents(*numbers: int) -> dict[Host, AgentView]:
     }
 
 
-def job_seen(job: SupervisedJob, *notices: ReclaimNotice, **changes: Any) -> JobSeen:
+def job_seen(job: SupervisedJob, *notices: ReclaimNotice, **changes: Any) -> JobStatus:
     """A job on nodes, all of whose hosts have a stream."""
     fields: dict[str, Any] = {"noticed": noticed(*notices), "places": None, "streams": first(6), "since": NOW - 30}
-    return JobSeen(job=job, **{**fields, **changes})
+    return JobStatus(job=job, **{**fields, **changes})
 
 
-def seen(*jobs: JobSeen, notices: tuple[ReclaimNotice, ...] = (), **changes: Any) -> View:
+def seen(*jobs: JobStatus, notices: tuple[ReclaimNotice, ...] = (), **changes: Any) -> View:
     """The view at `NOW`, with agents on all of n1 to n6."""
     fields: dict[str, Any] = {
         "leader": LeaderView(name="pod-0", acts=True, serving_seconds=9.0),
@@ -43,7 +43,7 @@ def seen(*jobs: JobSeen, notices: tuple[ReclaimNotice, ...] = (), **changes: Any
         "silent": {},
         "refused": {},
     }
-    return view(Seen(now=NOW, policy=POLICY, jobs=jobs, notices=notices, **{**fields, **changes}))
+    return view(StatusSnapshot(now=NOW, policy=POLICY, jobs=jobs, notices=notices, **{**fields, **changes}))
 
 
 def only_job(shown: View) -> JobView:

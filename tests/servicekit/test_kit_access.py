@@ -119,5 +119,5 @@ def test_what_a_pod_lacks_is_said_in_a_sentence(tmp_path: Path, missing: str) ->
 
 def test_a_pod_does_not_load_the_client_library() -> None:
     """It costs 36 MiB."""
-    code = "import sys, servicekit.kubernetes.follow; sys.exit('kubernetes_asyncio' in sys.modules)"
+    code = "import sys, servicekit.kubernetes.reflector; sys.exit('kubernetes_asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

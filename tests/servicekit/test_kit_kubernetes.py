@@ -14,7 +14,8 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.collection import Collection, Kind
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import Collection, Kind
 from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
@@ -25,9 +26,8 @@ from servicekit.kubernetes.errors import (
     RefusedError,
     UnreadableError,
 )
-from servicekit.kubernetes.follow import Follower
-from servicekit.kubernetes.mirror import Mirror
 from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 
 THINGS = Kind(group="kit.test", version="v1", kind="Thing", plural="things", namespaced=True, page=2)
@@ -113,8 +113,8 @@ class Following:
     script: Script
     server: ApiServer
     collection: Collection[Thing]
-    mirror: Mirror[Thing]
-    follower: Follower[Thing]
+    mirror: Cache[Thing]
+    reflector: Reflector[Thing]
 
     def shown(self) -> dict[str, int]:
         """What the mirror shows."""
@@ -122,7 +122,7 @@ class Following:
 
     async def until(self, shown: dict[str, int]) -> None:
         """Follows until the mirror shows that."""
-        task = asyncio.create_task(self.follower.run())
+        task = asyncio.create_task(self.reflector.run())
         try:
             async with asyncio.timeout(PATIENCE):
                 while self.shown() != shown:  # noqa: ASYNC110 - it tells nobody that it is there
@@ -146,10 +146,10 @@ async def following(
     await site.start()
     server = await ApiServer.connect(kubeconfig(directory, runner.addresses[0][1]), timeout_seconds)
     collection = Collection(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing))
-    mirror: Mirror[Thing] = Mirror(lambda _before, _after: None)
+    mirror: Cache[Thing] = Cache(lambda _before, _after: None)
     try:
-        follower = Follower(collection, mirror, Clock(), watch_seconds=1, cached=cached)
-        yield Following(script, server, collection, mirror, follower)
+        reflector = Reflector(collection, mirror, Clock(), watch_seconds=1, cached=cached)
+        yield Following(script, server, collection, mirror, reflector)
     finally:
         await server.close()
         await runner.cleanup()
@@ -172,7 +172,7 @@ def kubeconfig(directory: Path, port: int) -> str:
 async def test_a_list_comes_by_pages_and_is_seen_as_one(tmp_path: Path) -> None:
     """With the credentials of the configuration, whose namespace is known."""
     async with following(tmp_path, page(7, "a", "b", more="token"), page(7, "c")) as one:
-        await one.follower.list()
+        await one.reflector.list()
         assert one.shown() == {"a": 7, "b": 7, "c": 7}
         assert one.script.asked == [{"limit": "2"}, {"limit": "2", "continue": "token"}]
         assert one.script.headers == ["Bearer secret", "Bearer secret"]
@@ -183,7 +183,7 @@ async def test_a_list_that_breaks_off_shows_nothing_of_itself(tmp_path: Path) ->
     """Half of a list would look as if the other half had been deleted."""
     async with following(tmp_path, page(7, "a", more="token"), answered(503, {})) as one:
         with pytest.raises(ApiUnavailableError):
-            await one.follower.list()
+            await one.reflector.list()
         assert one.shown() == {}
 
 
@@ -191,18 +191,18 @@ async def test_a_list_whose_rest_has_expired_begins_again(tmp_path: Path) -> Non
     """It took longer than the history is kept."""
     answers = [page(7, "a", more="token"), answered(410, {"message": "expired"}), page(9, "a", "b")]
     async with following(tmp_path, *answers) as one:
-        await one.follower.first()
+        await one.reflector.first()
         assert one.shown() == {"a": 9, "b": 9}
 
 
 async def test_the_first_list_waits_for_an_api_server_that_is_away(tmp_path: Path) -> None:
     """But not where waiting does not help."""
     async with following(tmp_path, answered(503, {}), answered(429, {}), page(7, "a")) as one:
-        await one.follower.first()
+        await one.reflector.first()
         assert one.shown() == {"a": 7}
     async with following(tmp_path, answered(403, {"message": "not for you"})) as one:
         with pytest.raises(RefusedError, match="not for you"):
-            await one.follower.first()
+            await one.reflector.first()
 
 
 async def test_the_watch_tells_what_changes(tmp_path: Path) -> None:
@@ -221,13 +221,13 @@ async def test_only_who_follows_says_that_it_misses_nothing(tmp_path: Path, *, c
     """Before the first watch and after one that broke there is trouble, with its reason."""
     answers = [page(7, "a"), watch(last=0.6), watch(last=0.6), answered(500, {"message": "broken"}), page(9, "b")]
     async with following(tmp_path, *answers, answered(403, {"message": "no more"}), cached=cached) as one:
-        seen = [one.follower.trouble]
-        task = asyncio.create_task(one.follower.run())
+        seen = [one.reflector.trouble]
+        task = asyncio.create_task(one.reflector.run())
         try:
             async with asyncio.timeout(PATIENCE):
                 while "no more" not in (seen[-1] or ""):
-                    if one.follower.trouble != seen[-1]:
-                        seen.append(one.follower.trouble)
+                    if one.reflector.trouble != seen[-1]:
+                        seen.append(one.reflector.trouble)
                     await asyncio.sleep(0)
         finally:
             task.cancel()
@@ -291,7 +291,7 @@ async def test_a_watch_that_is_never_allowed_is_no_storm(tmp_path: Path) -> None
     for _ in range(1000):
         answers += [page(7, "a"), answered(403, {"message": "you may list and not watch"})]
     async with following(tmp_path, *answers) as one:
-        task = asyncio.create_task(one.follower.run())
+        task = asyncio.create_task(one.reflector.run())
         await asyncio.sleep(2.0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 
 
@@ -22,14 +22,14 @@ def thing(version: int, *, name: str = "a", uid: str = "uid") -> Thing:
     return Thing(Metadata(name, uid, str(version)))
 
 
-def versions(mirror: Mirror[Thing]) -> dict[str, int]:
+def versions(mirror: Cache[Thing]) -> dict[str, int]:
     """What the mirror shows."""
     return {key.name: one.metadata.version for key, one in mirror.objects.items()}
 
 
-def empty() -> Mirror[Thing]:
+def empty() -> Cache[Thing]:
     """Listed once, at version 1."""
-    mirror: Mirror[Thing] = Mirror(lambda _before, _after: None)
+    mirror: Cache[Thing] = Cache(lambda _before, _after: None)
     mirror.listed([], "1")
     return mirror
 

@@ -19,18 +19,18 @@ from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
 from servicekit.clock import Clock
 from simulator.certificates import Authority
-from supervisor.app import Supervisor
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.identity.tokens import Tokens
-from supervisor.leadership.interface import Leadership, Unopposed
-from supervisor.record.measures import Measures, Unmeasured
+from supervisor.leadership.interface import AlwaysLeader, Leadership
+from supervisor.observability.measures import Measures, NoMeasures
 from supervisor.refusals import Refusals
-from supervisor.serving import ENDPOINTS_FILE
+from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import Settings
-from supervisor.startup import STORE_FILE, load_certificate
 from supervisor.store.sqlite import SqliteStore
+from supervisor.wiring.app import Supervisor
+from supervisor.wiring.startup import STORE_FILE, load_certificate
 
 HEARTBEAT = 0.5
 """Of a supervisor, in seconds: three of them without a word are silence, which a busy machine must not make."""
@@ -427,9 +427,9 @@ async def serving(  # noqa: PLR0913 - each has a default
     directory: Path,
     ca: bytes | None = None,
     *,
-    leadership: Leadership = Unopposed(),  # noqa: B008 - it has no state
+    leadership: Leadership = AlwaysLeader(),  # noqa: B008 - it has no state
     kept_in: type[SqliteStore] = SqliteStore,
-    measures: Measures = Unmeasured(),  # noqa: B008 - it has no state
+    measures: Measures = NoMeasures(),  # noqa: B008 - it has no state
     refusals: Refusals | None = None,
     **changes: Any,
 ) -> AsyncIterator[Served]:

@@ -12,10 +12,10 @@ import pytest_asyncio
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState
-from supervisor.ingest.ageing import Ageing, nobody_sees
-from supervisor.presence import Agents, AgentView
+from supervisor.ingest.agent_registry import AgentRegistry, AgentView
+from supervisor.ingest.expiry import Expiry, nobody_sees
+from supervisor.ingest.unconfirmed import Unconfirmed
 from supervisor.store.sqlite import SqliteStore
-from supervisor.unconfirmed import Unconfirmed
 from tests.decide.decide_builders import POLICY, T0, notice
 
 NODE, STREAM = Host("n1"), object()
@@ -38,15 +38,15 @@ class Scene:
 
     store: SqliteStore
     clock: SetClock = field(default_factory=SetClock)
-    agents: Agents = field(init=False)
+    agents: AgentRegistry = field(init=False)
     unconfirmed: Unconfirmed = field(init=False)
-    ageing: Ageing = field(init=False)
+    ageing: Expiry = field(init=False)
 
     def __post_init__(self) -> None:
-        self.agents = Agents(lambda _node: None, self.clock.now)
+        self.agents = AgentRegistry(lambda _node: None, self.clock.now)
         self.unconfirmed = Unconfirmed(lambda: None, self.clock)
         parts = (self.store, self.agents, nobody_sees, POLICY, self.clock)
-        self.ageing = Ageing(*parts, unconfirmed=self.unconfirmed)
+        self.ageing = Expiry(*parts, unconfirmed=self.unconfirmed)
 
     async def state(self) -> NoticeState:
         """That of the notice, after one look at it."""
@@ -109,8 +109,8 @@ async def test_what_waits_to_be_stored_does_not_end(scene: Scene, waits: bool) -
 
 async def test_the_first_look_of_a_silent_node_is_no_silence(scene: Scene) -> None:
     """Agents need a moment to connect to a supervisor that has just begun."""
-    scene.agents = Agents(lambda _node: None, scene.clock.now)
-    scene.ageing = Ageing(scene.store, scene.agents, nobody_sees, POLICY, scene.clock)
+    scene.agents = AgentRegistry(lambda _node: None, scene.clock.now)
+    scene.ageing = Expiry(scene.store, scene.agents, nobody_sees, POLICY, scene.clock)
     assert await scene.state() is NoticeState.ACTIVE
     scene.clock.seconds += POLICY.gone_grace_seconds
     assert await scene.state() is NoticeState.GONE

@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 
 from servicekit.clock import Clock
-from supervisor.app import Supervisor
 from supervisor.domain.job import Decision, Phase, SupervisedJob
 from supervisor.identity.tokens import Tokens
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
+from supervisor.wiring.app import Supervisor
 from tests.supervisor.serving import PATIENCE, Lines, Refusal, Served, noticed, serving, until
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from servicekit.clock import Clock
-from supervisor.control.facts import Alone, Facts
+from supervisor.control.facts import Facts, NoCluster
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.notice import NoticeState
 from supervisor.domain.placement import Placement
-from supervisor.presence import Agents
+from supervisor.ingest.agent_registry import AgentRegistry
+from supervisor.ingest.unconfirmed import Unconfirmed
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
-from supervisor.unconfirmed import Unconfirmed
 from tests.decide.decide_builders import T0, notice, running_job
 from tests.supervisor.store_behaviour import opened, put_job, to
 
@@ -22,7 +22,7 @@ JOB = cluster_job("team", "trainingjob", "bert")
 OTHER = cluster_job("team", "trainingjob", "gpt")
 
 
-class Around(Alone):
+class Around(NoCluster):
     """Jobs whose hosts are pods, each on some node."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Scene:
         self.store = store
         self.around = Around()
         self.unconfirmed = Unconfirmed(lambda: None, Clock())
-        agents = Agents(lambda _: None, lambda: T0)
+        agents = AgentRegistry(lambda _: None, lambda: T0)
         self.facts = Facts(store, agents, self.unconfirmed, Settings(), self.around)
 
     async def announce(self, state: NoticeState = NoticeState.ACTIVE) -> None:

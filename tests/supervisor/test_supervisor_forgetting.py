@@ -9,7 +9,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes
-from supervisor.presence import Agents, AgentView
+from supervisor.ingest.agent_registry import AgentRegistry, AgentView
 from tests.decide.decide_builders import running_job
 
 
@@ -37,7 +37,7 @@ def _stream() -> LineStream:
 def test_nodes_that_have_long_been_silent_are_forgotten() -> None:
     """Only those: one that is back since, or fell silent a moment ago, is still there."""
     time = _Time()
-    agents = Agents(lambda _node: None, time.now)
+    agents = AgentRegistry(lambda _node: None, time.now)
     for node in ("gone", "back", "here"):
         agents.connect(_view(node), node)
     for node in ("gone", "back"):

@@ -16,7 +16,7 @@ from tests.decide.decide_builders import observing, waiting_job
 from tests.supervisor.serving import until
 
 _LINE = line({"type": "padding", "text": "x" * 64 * 1024})
-_MOST_LINES = 1000  # 64 MiB: more than the kernel buffers, whatever its settings.
+_MAX_LINES = 1000  # 64 MiB: more than the kernel buffers, whatever its settings.
 
 
 class Streams:
@@ -67,7 +67,7 @@ async def test_a_peer_that_does_not_read_is_dropped() -> None:
     async with streams() as serving:
         with await serving.connect():
             (stuck,) = serving.open
-            for _ in range(_MOST_LINES):
+            for _ in range(_MAX_LINES):
                 stuck.push(_LINE)
                 await asyncio.sleep(0)
                 if not serving.open:
@@ -82,7 +82,7 @@ async def test_a_peer_that_reads_is_not_dropped_by_one_that_does_not() -> None:
         with await serving.connect(), await serving.connect() as peer:
             stuck, read = serving.open
             reader, writer = await asyncio.open_connection(sock=peer, limit=2**20)
-            for _ in range(_MOST_LINES):
+            for _ in range(_MAX_LINES):
                 stuck.push(_LINE)
                 read.push(_LINE)
                 await reader.readuntil(_LINE)

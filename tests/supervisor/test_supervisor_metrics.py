@@ -22,8 +22,8 @@ from supervisor.domain.directive import Directive
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
-from supervisor.record.measures import Unmeasured
-from supervisor.record.metrics.wiring import Metrics
+from supervisor.observability.measures import NoMeasures
+from supervisor.observability.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
 from tests.supervisor.serving import Refusal, Served, noticed, serving, until
 from tests.supervisor.test_supervisor_process import started
@@ -230,7 +230,7 @@ async def test_steps_are_lost_where_the_next_run_begins_earlier(scene: tuple[Ser
     assert found.value("suspended_seconds_count") == 1
 
 
-class Failing(Unmeasured):
+class Failing(NoMeasures):
     """Fails at whatever it is told, as its listener does."""
 
     name = "failing"

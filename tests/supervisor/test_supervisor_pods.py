@@ -8,9 +8,9 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import Announcement, NoticeState, Report, Subject, SubjectKind
-from supervisor.ingest.pod_reports import MOST_PODS, PodReports, nowhere
+from supervisor.ingest.agent_registry import AgentRegistry, AgentView, SourceState
+from supervisor.ingest.pod_reports import MAX_PODS, PodReports, nowhere
 from supervisor.ingest.refused import MalformedError, TooManyError
-from supervisor.presence import Agents, AgentView, SourceState
 from tests.supervisor.serving import Served, hello, noticed, until
 
 KUBERNETES = "kubernetes"
@@ -78,7 +78,7 @@ async def test_whether_an_agent_sees_its_pods_is_known(served: Served) -> None:
 @pytest.mark.parametrize("pods", list(SourceState))
 def test_a_node_is_available_whatever_is_known_of_its_pods(pods: SourceState) -> None:
     """Its own sources alone count: every one of them says that there is no notice, or cannot have one."""
-    agents = Agents(lambda _node: None, lambda: 0.0)
+    agents = AgentRegistry(lambda _node: None, lambda: 0.0)
     stream, node = object(), Host("n1")
     view = AgentView(
         node=node,
@@ -100,7 +100,7 @@ def test_a_node_is_available_whatever_is_known_of_its_pods(pods: SourceState) ->
 
 def test_only_metadata_that_were_asked_can_deny_a_reclaim() -> None:
     """A node that is not spot is available, but nobody asked it: what the API server says of it counts."""
-    agents = Agents(lambda _node: None, lambda: 0.0)
+    agents = AgentRegistry(lambda _node: None, lambda: 0.0)
     stream, node, sources = object(), Host("n1"), (Source("one"), Source("two"))
     agents.connect(AgentView(node=node, uid="u", session=1, connected=True), stream)
     for first in SourceState:
@@ -183,9 +183,9 @@ def test_an_agent_speaks_for_the_pods_of_its_node() -> None:
 
 def test_what_one_agent_says_about_pods_is_bounded() -> None:
     """By what is kept of it: other agents do not feel it, and room comes back as notices are forgotten."""
-    kept = {said(str(number)).id for number in range(MOST_PODS)}
+    kept = {said(str(number)).id for number in range(MAX_PODS)}
     reports = PodReports(nowhere, lambda: kept)
-    for number in range(MOST_PODS):
+    for number in range(MAX_PODS):
         reports.admit(Host("n1"), said(str(number)))
     with pytest.raises(TooManyError):
         reports.admit(Host("n1"), said("more"))

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from supervisor.identity.tokens import Tokens
-from supervisor.serving import ENDPOINTS_FILE
+from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.supervisor.serving import FAST, PATIENCE, Peers, Refusal, durable, noticed, until
 

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from supervisor.cluster.allocation import Allocation
+from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.objects import PodPhase
-from supervisor.cluster.rooms import Rooms
-from supervisor.cluster.shares import Shares
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Ask
+from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Growth, Phase, SupervisedJob
 from supervisor.domain.placement import Placement
@@ -28,7 +28,7 @@ async def scene() -> AsyncIterator[ClusterScene]:
         yield empty
 
 
-def _free(rooms: Rooms, node: str) -> int | None:
+def _free(rooms: FreeCapacity, node: str) -> int | None:
     found = [room.free[GPU] // 1000 for room in rooms.nodes(()).usable if room.name == node]
     return found[0] if found else None
 
@@ -36,7 +36,7 @@ def _free(rooms: Rooms, node: str) -> int | None:
 async def test_a_pod_takes_room_from_being_bound_to_being_gone(scene: ClusterScene) -> None:
     """Also while it is being deleted, but not once it is over."""
     scene.node("n1")
-    rooms = Rooms(scene.view)
+    rooms = FreeCapacity(scene.view)
     pending = scene.pod("a")
     assert _free(rooms, "n1") == 8
     bound = scene.now(replace(pending, node="n1"))
@@ -56,7 +56,7 @@ async def test_only_ready_nodes_that_nobody_cordoned_are_usable(scene: ClusterSc
     scene.node("ready")
     scene.node("silent", ready=False)
     scene.node("cordoned", cordoned=True, taints=(SPOT,))
-    rooms = Rooms(scene.view)
+    rooms = FreeCapacity(scene.view)
     assert [room.name for room in rooms.nodes(()).usable] == ["ready"]
     nodes = rooms.nodes({Host("ready"), Host("cordoned"), Host("elsewhere")})
     assert nodes.usable == []
@@ -66,7 +66,7 @@ async def test_only_ready_nodes_that_nobody_cordoned_are_usable(scene: ClusterSc
 async def test_nodes_come_change_and_go(scene: ClusterScene) -> None:
     """Those that were there before are known from the start."""
     scene.node("n1")
-    rooms = Rooms(scene.view)
+    rooms = FreeCapacity(scene.view)
     assert _free(rooms, "n1") == 8
     node = scene.node("n1", gpus=4)
     scene.node("n2")
@@ -85,7 +85,7 @@ class _Jobs:
         self.asked = 0
         self.more: dict[JobName, int] = {}
         growable = self._growable
-        self._shares = Shares(scene.view, Policy(probe_seconds=0), self._ask, self.places.get, growable)
+        self._shares = Allocation(scene.view, Policy(probe_seconds=0), self._ask, self.places.get, growable)
 
     def granted(self, jobs: Sequence[SupervisedJob], *noticed: str) -> Mapping[JobName, Grant]:
         return self._shares.granted(jobs, {Host(name) for name in noticed})
@@ -93,9 +93,9 @@ class _Jobs:
     def _growable(self, name: JobName) -> int:
         return self.more.get(name, 0)
 
-    def _ask(self, _name: JobName) -> Ask | None:
+    def _ask(self, _name: JobName) -> ResourceRequest | None:
         self.asked += 1
-        return Ask(worker=WORKER) if self._understood else None
+        return ResourceRequest(worker=WORKER) if self._understood else None
 
 
 def _resuming(name: str, workers: int) -> SupervisedJob:

@@ -6,9 +6,9 @@ from itertools import islice
 
 import pytest
 
-from supervisor.cluster.shares import Shares
+from supervisor.cluster.allocation import Allocation
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Ask, Demand
+from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.domain.ids import Host
 from tests.decide.capacity_builders import EVERYTHING, SPOT, demand, waiting
 from tests.supervisor.cluster_scene import ClusterScene, cluster_scene
@@ -28,10 +28,14 @@ async def scene() -> AsyncIterator[ClusterScene]:
         yield full
 
 
-def _ask(number: int, *, alike: bool) -> Ask:
+def _ask(number: int, *, alike: bool) -> ResourceRequest:
     """Where jobs are not alike, no two ask for the same."""
     worker, launcher = demand(1, cpu=4, tolerations=EVERYTHING), demand(cpu=2, tolerations=EVERYTHING)
-    return Ask(worker=worker, launcher=launcher) if alike else Ask(worker=_more(worker, number), launcher=launcher)
+    return (
+        ResourceRequest(worker=worker, launcher=launcher)
+        if alike
+        else ResourceRequest(worker=_more(worker, number), launcher=launcher)
+    )
 
 
 def _more(asked: Demand, number: int) -> Demand:
@@ -55,7 +59,7 @@ async def test_a_pass_over_a_large_cluster_is_short(
     _freed(scene, freed)
     jobs = [waiting(f"job-{number}", 4, 8, since=number) for number in range(JOBS)]
     asks = {job.name: _ask(number, alike=alike) for number, job in enumerate(jobs)}
-    shares = Shares(scene.view, Policy(), asks.get, lambda _: {})
+    shares = Allocation(scene.view, Policy(), asks.get, lambda _: {})
     doomed = {Host(f"n{number}") for number in range(noticed)}
     granted = shares.granted(jobs, doomed)
     assert any(grant.hosts or grant.held_up for grant in granted.values())

@@ -11,7 +11,7 @@ from servicekit.kubernetes.clock import ClusterClock
 from supervisor.cluster.events import ClusterEvent, read_event
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.reading import read_node, read_pod
-from supervisor.decide.restated import Word
+from supervisor.decide.signals import Signal
 from supervisor.domain.notice import EVENT, NODE_CONDITION, POD_CONDITION, Announcement, SubjectKind
 from supervisor.ingest.cluster.signals import event_word, node_word, pod_subject, pod_word
 
@@ -63,7 +63,7 @@ def _event(version: int = 5, **fields: Any) -> ClusterEvent:
     return read_event(msgspec.json.encode(event))
 
 
-def _left(word: Word | None) -> float | None:
+def _left(word: Signal | None) -> float | None:
     """Seconds from now until the end that it announces."""
     assert word is not None
     assert word.announcement is Announcement.ACTIVE

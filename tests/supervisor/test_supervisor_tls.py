@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from servicekit.address import Address, parse
 from simulator.certificates import Authority
-from supervisor.serving import ENDPOINTS_FILE
+from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.supervisor.serving import TLS_RELOAD, Peers, Served, serving, tls_settings, until
 

@@ -8,7 +8,7 @@ import pytest
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host
 from supervisor.jobs.trainingjob.growing import growable
-from supervisor.jobs.trainingjob.seen import Seen, supervised
+from supervisor.jobs.trainingjob.seen import ObservedJob, supervised
 from tests.supervisor.trainingjob_objects import COMMAND, MADE, OPTED_IN, PREFIX, job, pod, spec, workers
 
 SMALLER = {**OPTED_IN, f"{PREFIX}requested-workers": "4"}
@@ -26,14 +26,14 @@ def seen(
     current: Iterable[int] = (0, 1),
     phase: str = "Running",
     **parts: Any,
-) -> Seen:
+) -> ObservedJob:
     """A job that was resumed with two workers of four."""
     status = {"phase": phase, "targetWorkers": names(targets), "currentWorkers": names(current)}
     parts = {"annotations": SMALLER, "asked": spec(2), **parts}
-    return Seen(job(status=status, **parts), [*(workers(2) if pods is None else pods), pod("launcher")])
+    return ObservedJob(job(status=status, **parts), [*(workers(2) if pods is None else pods), pod("launcher")])
 
 
-def could_add(one: Seen, *, namesakes: bool = False) -> int:
+def could_add(one: ObservedJob, *, namesakes: bool = False) -> int:
     """How many."""
     return growable(one, namesakes=namesakes)
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from servicekit.clock import Clock
-from supervisor.cluster.rooms import Rooms
+from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.view import ClusterView
 from supervisor.ingest.cluster.signals import node_word, pod_word
 from tests.node_agent.fake_api_server import FakeApiServer, fake_api_server
@@ -37,9 +37,9 @@ def pod(name: str, on: str, spec: dict[str, Any] | None = None, phase: str = "Ru
 @asynccontextmanager
 async def viewing(fake: FakeApiServer, view: ClusterView) -> AsyncIterator[None]:
     """The view has listed everything, and follows."""
-    for follower in view.followers:
-        await follower.first()
-    tasks = [asyncio.create_task(follower.run()) for follower in view.followers]
+    for reflector in view.reflectors:
+        await reflector.first()
+    tasks = [asyncio.create_task(reflector.run()) for reflector in view.reflectors]
     try:
         yield
     finally:
@@ -94,7 +94,7 @@ async def test_nothing_new_goes_where_something_is_not_known(cluster: tuple[Fake
     fake.put("pods", pod("odd", "n1", ODD_REQUEST))
 
     async with viewing(fake, view):
-        rooms = Rooms(view)
+        rooms = FreeCapacity(view)
 
         def usable() -> set[str]:
             return {room.name for room in rooms.nodes(()).usable}

@@ -21,7 +21,7 @@ from supervisor.decide.policy import Policy
 from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION
 from supervisor.domain.ids import NoticeId
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.ingest.cluster.words import ClusterWords
+from supervisor.ingest.cluster.reconciler import SignalReconciler
 from supervisor.store.interface import NoticeChange, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.store_behaviour import opened
@@ -103,14 +103,14 @@ class _Scene:
     cluster: _Cluster
     view: ClusterView
     events: tuple[ClusterEvents, ...]
-    words: ClusterWords
+    words: SignalReconciler
     store: _Store
 
     async def listed(self, **lists: list[dict[str, Any]]) -> bool:
         """The cluster is like that, and is taken in; whether all of it is durable."""
         self.cluster.lists = lists
-        for follower in (*self.view.followers, *(each for kind in self.events for each in kind.followers.values())):
-            await follower.list()
+        for reflector in (*self.view.reflectors, *(each for kind in self.events for each in kind.reflectors.values())):
+            await reflector.list()
         return await self.words.once(self.store)
 
     def states(self) -> dict[str, NoticeState]:
@@ -133,7 +133,7 @@ async def _scene(directory: Path) -> AsyncIterator[_Scene]:
     view = ClusterView(server, frozenset(), clock, lambda: None)
     events = ClusterEvents(server, {"Soon": 60.0}, clock)
     drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
-    words = ClusterWords(view, events, Policy(), clock, time.now, drills=drills)
+    words = SignalReconciler(view, events, Policy(), clock, time.now, drills=drills)
     try:
         async with opened(lambda: _Store.open(directory / "store")) as store:
             yield _Scene(cluster, view, (events, drills), words, store)

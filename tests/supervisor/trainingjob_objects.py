@@ -8,7 +8,7 @@ import msgspec
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
 from supervisor.jobs.trainingjob.objects import TrainingJob, read_training_job
-from supervisor.jobs.trainingjob.seen import Seen
+from supervisor.jobs.trainingjob.seen import ObservedJob
 
 PREFIX = "job-supervisor.kube-ai.io/"
 OPTED_IN = {f"{PREFIX}spot-instance": "true"}
@@ -106,6 +106,6 @@ def workers(count: int) -> list[Pod]:
     return [pod(f"worker-{number}") for number in range(count)]
 
 
-def running(count: int = 8, **parts: Any) -> Seen:
+def running(count: int = 8, **parts: Any) -> ObservedJob:
     """A job that trains."""
-    return Seen(job(status={"phase": "Running"}, **parts), [*workers(count), pod("launcher")])
+    return ObservedJob(job(status={"phase": "Running"}, **parts), [*workers(count), pod("launcher")])

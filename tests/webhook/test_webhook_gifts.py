@@ -12,7 +12,7 @@ from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, NoticeId
 from supervisor.domain.notice import NODE_CONDITION, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.store.interface import Snapshot
-from supervisor.webhook.gifts import CaFile, NoticedNodes, avoided
+from supervisor.webhook.injection import CaFile, NoticedNodes, avoided
 from tests.decide.decide_builders import notice
 
 _NODES = {Host(name): f"object {name}" for name in ("n1", "n2", "n3")}

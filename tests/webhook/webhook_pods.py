@@ -9,14 +9,14 @@ import jsonpatch
 import kubernetes_validate  # type: ignore[import-untyped]  # It has no stubs.
 import msgspec
 
+from supervisor.webhook.mutation import Mutation, PodInjection
 from supervisor.webhook.review import Request, considered
-from supervisor.webhook.shape import Gifts, Shaped
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 PREFIX = "job-supervisor.kube-ai.io/"
 OPTED_IN = {f"{PREFIX}managed-by-job-supervisor": "true"}
 CA = "-----BEGIN CERTIFICATE-----\nmade up\n-----END CERTIFICATE-----\n"
-GIFTS = Gifts(address="https://supervisor.test:8471", ca=CA, audience=AUDIENCE)
+GIFTS = PodInjection(address="https://supervisor.test:8471", ca=CA, audience=AUDIENCE)
 NEWEST = "1.36"
 OLDEST = "1.30"
 
@@ -72,18 +72,18 @@ def review(made: object, **request: Any) -> Manifest:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
 
 
-def outcome(made: object, gifts: Gifts = GIFTS, **request: Any) -> Shaped:
+def outcome(made: object, gifts: PodInjection = GIFTS, **request: Any) -> Mutation:
     """What is decided about it."""
     asked = json.dumps(review(made, **request)["request"])
     return considered(msgspec.json.decode(asked, type=Request), gifts)
 
 
-def operations(shaped: Shaped) -> list[Manifest]:
+def operations(mutated: Mutation) -> list[Manifest]:
     """The patch as it travels."""
-    return list(json.loads(msgspec.json.encode(shaped.patch)))
+    return list(json.loads(msgspec.json.encode(mutated.patch)))
 
 
-def patched(made: Manifest, gifts: Gifts = GIFTS) -> Manifest:
+def patched(made: Manifest, gifts: PodInjection = GIFTS) -> Manifest:
     """The pod after it, in which nothing was replaced."""
     after = made
     for operation in operations(outcome(made, gifts)):

@@ -18,9 +18,9 @@ FILE = "annotations"
 KEY = "job-supervisor.kube-ai.io/directive"
 
 _LOOK_SECONDS = 1.0
-_MOST_BYTES = 1024 * 1024  # of all annotations of an object Kubernetes takes 256 KiB, here escaped
+_MAX_BYTES = 1024 * 1024  # of all annotations of an object Kubernetes takes 256 KiB, here escaped
 _FIELDS = 3
-_MOST_DIGITS = 16  # as many as every JSON parser keeps; Python itself refuses to read thousands
+_MAX_DIGITS = 16  # as many as every JSON parser keeps; Python itself refuses to read thousands
 
 
 class Annotations:
@@ -53,7 +53,7 @@ class Annotations:
             version = (found.st_ino, found.st_mtime_ns)
             if version != self._version:
                 with self._path.open("rb") as file:
-                    self._said = parse(file.read(_MOST_BYTES).decode(errors="replace"))
+                    self._said = parse(file.read(_MAX_BYTES).decode(errors="replace"))
                 self._version = version
         except OSError:
             return False
@@ -82,4 +82,4 @@ def _directive(quoted: str) -> Directive | None:
 
 
 def _is_number(text: str) -> bool:
-    return text.isdecimal() and len(text) <= _MOST_DIGITS
+    return text.isdecimal() and len(text) <= _MAX_DIGITS

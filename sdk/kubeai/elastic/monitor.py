@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .values import Directive, Notice
 
-_MOST_NOTICES = 64  # waiting for a callback that does not return; the oldest are dropped
+_MAX_NOTICES = 64  # waiting for a callback that does not return; the oldest are dropped
 
 
 class ReportKind(str, Enum):
@@ -58,7 +58,7 @@ class Monitor:
         self._has_stream = False
         self._told_rank: int | None = None
         self._saved: Report | None = None
-        self._notices: deque[Notice | None] = deque(maxlen=_MOST_NOTICES)
+        self._notices: deque[Notice | None] = deque(maxlen=_MAX_NOTICES)
 
     @property
     def state(self) -> State:

@@ -11,7 +11,7 @@ from servicekit.disruption import PodCondition, PodState, Reclaim, verdict
 from servicekit.text import one_line
 from supervisor.cluster.events import ClusterEvent
 from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
-from supervisor.decide.restated import Word
+from supervisor.decide.signals import Signal
 from supervisor.domain.drill import LONGEST_SECONDS, SHORTEST_SECONDS
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import (
@@ -46,7 +46,7 @@ class _End:
     lead: float | None
 
 
-def pod_word(pod: Pod) -> Word | None:
+def pod_word(pod: Pod) -> Signal | None:
     """What an opted-in pod's conditions say; None: nothing, neither that it will be gone nor that it will not."""
     said = verdict(_state(pod)) if pod.opted_in else None
     if said is None:
@@ -55,7 +55,7 @@ def pod_word(pod: Pod) -> Word | None:
     return _word(POD_CONDITION, pod_subject(pod), pod.metadata.version, end)
 
 
-def node_word(node: Node, lead: float) -> Word | None:
+def node_word(node: Node, lead: float) -> Signal | None:
     """What a node's condition says; one that is unknown says nothing. `lead` is what is usual, in seconds."""
     condition = _condition(node.conditions, _NODE_EXPIRED)
     if condition is None or condition.status not in ("True", "False"):
@@ -64,24 +64,24 @@ def node_word(node: Node, lead: float) -> Word | None:
     return _word(NODE_CONDITION, node_subject(node), node.metadata.version, end)
 
 
-def event_word(events: Iterable[tuple[ClusterEvent, float]], subject: Subject) -> Word | None:
+def event_word(events: Iterable[tuple[ClusterEvent, float]], subject: Subject) -> Signal | None:
     """What the latest of the Events about a subject says; each comes with its lead in seconds."""
     words = [_event_word(event, lead, subject) for event, lead in events]
     return max(words, key=lambda word: (word.session, word.revision), default=None)
 
 
-def drill_word(events: Iterable[ClusterEvent], subject: Subject) -> Word | None:
+def drill_word(events: Iterable[ClusterEvent], subject: Subject) -> Signal | None:
     """What the latest of the Events says that ask for a drill of a subject, or for its end; others say nothing."""
     words = [word for word in (_drill_word(event, subject) for event in events) if word is not None]
     return max(words, key=lambda word: (word.session, word.revision), default=None)
 
 
-def _drill_word(event: ClusterEvent, subject: Subject) -> Word | None:
+def _drill_word(event: ClusterEvent, subject: Subject) -> Signal | None:
     # By the API server's own clock: whoever asks for a drill may sit at a machine whose clock is wrong.
     at, lead = _seconds(event.metadata.creation_timestamp), _drill_lead(event.simulated_lead)
     if at is None or lead is None:
         return None
-    return Word(
+    return Signal(
         source=SIMULATED,
         subject=subject,
         announcement=Announcement.ACTIVE if lead else Announcement.WITHDRAWN,
@@ -103,9 +103,9 @@ def _drill_lead(text: str) -> float | None:
     return lead if lead == 0 or SHORTEST_SECONDS <= lead <= LONGEST_SECONDS else None
 
 
-def _event_word(event: ClusterEvent, lead: float, subject: Subject) -> Word:
+def _event_word(event: ClusterEvent, lead: float, subject: Subject) -> Signal:
     at = _seconds(event.at)
-    return Word(
+    return Signal(
         source=EVENT,
         subject=subject,
         announcement=Announcement.ACTIVE,
@@ -139,11 +139,11 @@ def _after(condition: Condition, lead: float) -> _End:
     return _End(_said(condition), _plus(_seconds(condition.last_transition_time), lead), lead)
 
 
-def _word(source: Source, subject: Subject, version: int, end: _End | None) -> Word:
+def _word(source: Source, subject: Subject, version: int, end: _End | None) -> Signal:
     """A condition's announcement; without an end, that there is none."""
     if end is None:
-        return Word(source=source, subject=subject, announcement=Announcement.WITHDRAWN, revision=version)
-    return Word(
+        return Signal(source=source, subject=subject, announcement=Announcement.WITHDRAWN, revision=version)
+    return Signal(
         source=source,
         subject=subject,
         announcement=Announcement.ACTIVE,

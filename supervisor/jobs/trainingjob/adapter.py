@@ -33,7 +33,7 @@ from supervisor.jobs.trainingjob.changes import SUSPENSION, TIMED_OUT, Changes
 from supervisor.jobs.trainingjob.latest import Latest
 from supervisor.jobs.trainingjob.objects import EXCLUDED, JobPhase
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
-from supervisor.jobs.trainingjob.seen import Seen
+from supervisor.jobs.trainingjob.seen import ObservedJob
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
 from supervisor.store.interface import Store, StoreUnavailableError
 
@@ -133,7 +133,7 @@ class TrainingJobs:
         self._fault.recovered()
         return min((each for each in waits if each is not None), default=None)
 
-    def _current(self, job: SupervisedJob) -> Seen | None:
+    def _current(self, job: SupervisedJob) -> ObservedJob | None:
         """The job as it is now, if the decision still stands and it is still that job."""
         stored, seen = self._ports.store.snapshot().jobs.get(job.name), self._ports.watch.seen(job.name)
         if stored is None or seen is None or seen.job.deleted or seen.job.metadata.uid != job.uid:
@@ -141,7 +141,7 @@ class TrainingJobs:
         stands = (stored.uid, stored.decision.generation) == (job.uid, job.decision.generation)
         return seen if stands and not stored.over else None
 
-    async def _do(self, seen: Seen, job: SupervisedJob, action: Action) -> float | None:
+    async def _do(self, seen: ObservedJob, job: SupervisedJob, action: Action) -> float | None:
         match action:
             case SuspendRun():
                 return await self._suspend(seen, job)
@@ -153,7 +153,7 @@ class TrainingJobs:
             case _:
                 return await self._do_to_run(seen, job, action)
 
-    async def _do_to_run(self, seen: Seen, job: SupervisedJob, action: Action) -> float | None:
+    async def _do_to_run(self, seen: ObservedJob, job: SupervisedJob, action: Action) -> float | None:
         match action:
             case SetHostList() if job.decision.phase is not Phase.RESUMING:
                 return await self._leave_out(seen, job)
@@ -167,7 +167,7 @@ class TrainingJobs:
                 return await self._stop_processes(seen, job)
         return None
 
-    async def _suspend(self, seen: Seen, job: SupervisedJob) -> float | None:
+    async def _suspend(self, seen: ObservedJob, job: SupervisedJob) -> float | None:
         """In place once the operator says so and nothing of the job is left that could run, or start."""
         if seen.job.phase is JobPhase.SUSPENDED and seen.job.suspended and not seen.pods:
             await self._in_place(job)
@@ -175,7 +175,7 @@ class TrainingJobs:
         await self._changes.suspend(seen, SUSPENSION)
         return _RETRY_SECONDS
 
-    async def _start(self, seen: Seen, job: SupervisedJob) -> float | None:
+    async def _start(self, seen: ObservedJob, job: SupervisedJob) -> float | None:
         """Looked at until the run is there: the operator may write its old status over ours."""
         if seen.job.phase is JobPhase.SUSPENDED:
             if not await self._ports.scale_outs.gone(job.uid):
@@ -185,7 +185,7 @@ class TrainingJobs:
             await self._in_place(job)
         return _RETRY_SECONDS
 
-    async def _add(self, seen: Seen, job: SupervisedJob, asked: AddHosts) -> float | None:
+    async def _add(self, seen: ObservedJob, job: SupervisedJob, asked: AddHosts) -> float | None:
         """Tried until another thing is decided: the operator may be busy just now."""
         left = asked.until - self._ports.clock.now()
         if asked.run != job.observed.run or left <= 0 or not _runs(seen, job):
@@ -193,7 +193,7 @@ class TrainingJobs:
         await self._ports.scale_outs.ask(seen, asked.workers, asked.number, left)
         return _RETRY_SECONDS
 
-    async def _leave_out(self, seen: Seen, job: SupervisedJob) -> float | None:
+    async def _leave_out(self, seen: ObservedJob, job: SupervisedJob) -> float | None:
         """In the launcher of the run that was decided about; the next one hears of it by its own decision."""
         launcher, wish = seen.launcher, seen.job.wish
         if launcher is None or wish is None or not _runs(seen, job):
@@ -207,7 +207,7 @@ class TrainingJobs:
         await self._in_place(job)
         return _RETRY_SECONDS if unlisted else None
 
-    async def _remove(self, seen: Seen, job: SupervisedJob, run: int, hosts: Collection[Host]) -> float | None:
+    async def _remove(self, seen: ObservedJob, job: SupervisedJob, run: int, hosts: Collection[Host]) -> float | None:
         launcher = seen.launcher
         if run != job.observed.run or launcher is None or launcher.metadata.uid != job.observed.instance:
             return None
@@ -220,14 +220,16 @@ class TrainingJobs:
         made = pod.metadata.creation_timestamp
         return _SETTLED_SECONDS if made is None else self._ports.cluster_now() - made.timestamp()
 
-    async def _have_leave(self, seen: Seen, job: SupervisedJob, run: int, hosts: Collection[Host]) -> float | None:
+    async def _have_leave(
+        self, seen: ObservedJob, job: SupervisedJob, run: int, hosts: Collection[Host]
+    ) -> float | None:
         if run != job.observed.run:
             return None
         doomed = [pod for pod in self._silent(seen, job) if pod.key.name in hosts]
         text = directive(run, job.decision.excluded_at, DirectiveKind.LEAVE, job.decision.reason)
         return None if await self._told(doomed, text) else _RETRY_SECONDS
 
-    async def _stop_processes(self, seen: Seen, job: SupervisedJob) -> float | None:
+    async def _stop_processes(self, seen: ObservedJob, job: SupervisedJob) -> float | None:
         """Again and again: a process that loads its data is reached later, and a stream may be cut at any time."""
         stop, silent = job.decision.stop, self._silent(seen, job)
         if stop is None:
@@ -240,7 +242,7 @@ class TrainingJobs:
             _log.info("trainingjob.stopped_by_request", job=job.name, pods=len(silent), taken=taken)
         return _LEGACY_SECONDS
 
-    def _silent(self, seen: Seen, job: SupervisedJob) -> list[Pod]:
+    def _silent(self, seen: ObservedJob, job: SupervisedJob) -> list[Pod]:
         """The workers from which no process has a stream."""
         hosts = self._ports.hosts(job.name)
         return [pod for pod in seen.workers if pod.running and Host(pod.key.name) not in hosts]
@@ -265,13 +267,13 @@ class TrainingJobs:
         failpoint(At.ORDER_APPLIED)
 
 
-def _runs(seen: Seen, job: SupervisedJob) -> bool:
+def _runs(seen: ObservedJob, job: SupervisedJob) -> bool:
     """Whether the launcher is that of the run that was decided about."""
     launcher = seen.launcher
     return launcher is not None and launcher.running and launcher.metadata.uid == job.observed.instance
 
 
-def _still_listed(seen: Seen, launcher: Pod) -> frozenset[Host]:
+def _still_listed(seen: ObservedJob, launcher: Pod) -> frozenset[Host]:
     """Hosts that were left out, are gone, and that the operator has not taken off its own list yet.
 
     It does not look at its workers while it adds some; Horovod would start processes on a host that is gone.

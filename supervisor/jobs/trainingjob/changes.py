@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import msgspec
 
 from servicekit.failpoints import failpoint
-from servicekit.kubernetes.collection import Collection as Objects
-from servicekit.kubernetes.collection import Kind
+from servicekit.kubernetes.client import Collection as Objects
+from servicekit.kubernetes.client import Kind
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.objects import Metadata, ObjectKey
@@ -29,10 +29,10 @@ from supervisor.jobs.trainingjob.objects import (
     TrainingJob,
 )
 from supervisor.jobs.trainingjob.resizing import host_lists, resized
-from supervisor.jobs.trainingjob.seen import Seen, worker_names
+from supervisor.jobs.trainingjob.seen import ObservedJob, worker_names
 
 _CONFIG_MAPS = Kind(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
-_MOST_ATTEMPTS = 20
+_MAX_ATTEMPTS = 20
 """Of a change that others come between: the operator writes a job's status several times a second while it starts."""
 
 _AT_ONCE = 20
@@ -74,7 +74,7 @@ class Changes:
     pods: Objects[Pod]
     wrote: Callable[[TrainingJob], None]
 
-    async def suspend(self, seen: Seen, marks: Mapping[str, str]) -> None:
+    async def suspend(self, seen: ObservedJob, marks: Mapping[str, str]) -> None:
         """Has the operator let go of all the job's pods; a job that has succeeded stays as it is.
 
         The annotation would flip such a job to Suspended, and the next resume would train it once more.
@@ -91,7 +91,7 @@ class Changes:
             await self._changed(seen.job, marked)
             failpoint(At.RUN_SUSPENDED)
 
-    async def resume(self, seen: Seen, workers: int, requested: int) -> None:
+    async def resume(self, seen: ObservedJob, workers: int, requested: int) -> None:
         """Has the operator start the job again with so many workers, from wherever an earlier attempt has come to."""
 
         async def started(job: TrainingJob) -> TrainingJob:
@@ -178,7 +178,7 @@ class Changes:
     async def _changed(self, known: TrainingJob, change: Change) -> None:
         """Makes a change to the job as it is now, which others may change at the same time."""
         job, uid = known, known.metadata.uid
-        for _ in range(_MOST_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 self.wrote(await change(job))
             except ChangedMeanwhileError:

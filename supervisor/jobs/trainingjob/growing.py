@@ -6,15 +6,15 @@ of the job's targets, so it takes somebody else's pods for its own where others 
 
 import re
 
-from supervisor.jobs.trainingjob.objects import REQUESTED, JobPhase, TrainingJob, Wish
-from supervisor.jobs.trainingjob.seen import Seen, spec_of
+from supervisor.jobs.trainingjob.objects import REQUESTED, JobPhase, TrainingJob, TrainingJobSpec
+from supervisor.jobs.trainingjob.seen import ObservedJob, spec_of
 
 _DISCOVERY = "discover_hosts.sh"
 _MOST = re.compile(r"(?<![\w-])(?:--max-np|--max-num-proc)[ =]+([^-]*)")
 _SIZE = re.compile(r"\$\{?workers\b")
 
 
-def growable(seen: Seen, *, namesakes: bool) -> int:
+def growable(seen: ObservedJob, *, namesakes: bool) -> int:
     """How many workers can be added now to a job that was resumed with fewer than it asked for.
 
     `namesakes`: a job of another namespace has its name.
@@ -28,7 +28,7 @@ def growable(seen: Seen, *, namesakes: bool) -> int:
     return max(0, requested - len(job.targets)) if _takes(wish, requested) else 0
 
 
-def _settled(seen: Seen) -> bool:
+def _settled(seen: ObservedJob) -> bool:
     """All workers run, are what the operator would list, and have no number above its targets'."""
     workers = list(seen.workers)
     names = {pod.key.name for pod in workers}
@@ -46,7 +46,7 @@ def _number(job: TrainingJob, worker: str) -> int:
     return int(number) if number.isascii() and number.isdecimal() else -1
 
 
-def _takes(wish: Wish, requested: int) -> bool:
+def _takes(wish: TrainingJobSpec, requested: int) -> bool:
     """Whether the launcher's command looks for hosts as it runs, and has use for so many."""
     command = wish.launcher.command
     most = _MOST.search(command)

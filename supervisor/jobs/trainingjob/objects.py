@@ -8,11 +8,11 @@ from enum import StrEnum
 
 import msgspec
 
-from servicekit.kubernetes.collection import Kind
+from servicekit.kubernetes.client import Kind
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.objects import ANNOTATIONS
 from supervisor.cluster.podspec import Body, PodSpec, amounts_of
-from supervisor.domain.capacity import Ask, Demand
+from supervisor.domain.capacity import Demand, ResourceRequest
 
 TRAINING_JOBS = Kind(
     group="kai.alibabacloud.com", version="v1alpha1", kind="TrainingJob", plural="trainingjobs", namespaced=True
@@ -94,7 +94,7 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class TrainingJobSpec:
     """What a job asks for. `slots` are a worker's."""
 
     replicas: int
@@ -107,12 +107,12 @@ class Wish:
     backoff_limit: int
 
     @property
-    def ask(self) -> Ask:
+    def ask(self) -> ResourceRequest:
         """What the pods of a run ask for."""
         demand = self.launcher.demand
         names = demand.requests.keys() | _HOSTFILE_WRITER.keys()
         requests = {name: max(demand.requests.get(name, 0), _HOSTFILE_WRITER.get(name, 0)) for name in names}
-        return Ask(worker=self.worker.demand, launcher=replace(demand, requests=requests))
+        return ResourceRequest(worker=self.worker.demand, launcher=replace(demand, requests=requests))
 
     @property
     def sized_by_variable(self) -> bool:
@@ -139,7 +139,7 @@ class TrainingJob:
     moved_at: datetime | None = None
     targets: frozenset[str] = frozenset()
     current: frozenset[str] = frozenset()
-    wish: Wish | None = None
+    wish: TrainingJobSpec | None = None
 
     @property
     def suspended(self) -> bool:
@@ -264,11 +264,11 @@ def _status(data: msgspec.Raw) -> _Status:
         return _Status(phase=JobPhase.UNKNOWN)
 
 
-def _wish(data: msgspec.Raw) -> Wish | None:
+def _wish(data: msgspec.Raw) -> TrainingJobSpec | None:
     try:
         spec = msgspec.json.decode(data, type=_Spec)
         worker, launcher = spec.et_replica_specs.worker, spec.et_replica_specs.launcher
-        return Wish(
+        return TrainingJobSpec(
             replicas=worker.replicas,
             least=_number(worker.min_replicas, worker, "minWorkers"),
             most=_number(worker.max_replicas, worker, "maxWorkers"),

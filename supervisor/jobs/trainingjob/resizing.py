@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from supervisor.domain.ids import Host
-from supervisor.jobs.trainingjob.objects import REQUESTED, SIZE, Template, TrainingJob, Wish
+from supervisor.jobs.trainingjob.objects import REQUESTED, SIZE, Template, TrainingJob, TrainingJobSpec
 
 _ANNOTATION = "/metadata/annotations/" + REQUESTED.replace("~", "~0").replace("/", "~1")
 _REPLICAS = "/spec/etReplicaSpecs/worker/replicas"
@@ -11,7 +11,7 @@ _REPLICAS = "/spec/etReplicaSpecs/worker/replicas"
 Operation = Mapping[str, object]
 
 
-def resized(job: TrainingJob, wish: Wish, workers: int, requested: int) -> list[Operation]:
+def resized(job: TrainingJob, wish: TrainingJobSpec, workers: int, requested: int) -> list[Operation]:
     """The changes after which the job has so many workers; none where it has. Its own number is kept beside it."""
     changes: list[Operation] = []
     if wish.replicas != workers:
@@ -27,7 +27,7 @@ def _noting(noted: str) -> Operation:
     return {"op": "add", "path": _ANNOTATION, "value": noted}
 
 
-def _told(template: Template, wish: Wish, workers: int) -> Iterable[Operation]:
+def _told(template: Template, wish: TrainingJobSpec, workers: int) -> Iterable[Operation]:
     """A variable that says something else than the number of workers is not meant."""
     size = template.variables.get(SIZE)
     if size is not None and size.value == str(wish.replicas):

@@ -14,12 +14,12 @@ from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
-from servicekit.kubernetes.collection import Collection as Objects
-from servicekit.kubernetes.collection import Kind, Selection
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import Collection as Objects
+from servicekit.kubernetes.client import Kind, Selection
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, RefusedError
-from servicekit.kubernetes.follow import Follower
-from servicekit.kubernetes.mirror import Mirror
 from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from servicekit.wakeup import Wakeup
 from supervisor.domain.ids import JobName, cluster_job
@@ -27,7 +27,7 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.failpoints import At
 from supervisor.jobs.trainingjob.growing import growable
 from supervisor.jobs.trainingjob.objects import KIND, OURS, SCALE_OUT, TRAINING_JOBS
-from supervisor.jobs.trainingjob.seen import Seen
+from supervisor.jobs.trainingjob.seen import ObservedJob
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
 from supervisor.store.interface import Store
 
@@ -42,7 +42,7 @@ _LOOK_SECONDS = 1.0
 
 _UNDEFINED_SECONDS = 10.0
 _FIRST_PAUSE = 0.1
-_MOST_PAUSE = 1.0
+_MAX_PAUSE = 1.0
 _OPERATORS_SHARE = 0.8
 """Of a try's time: the operator gives up before we do, and takes back what it has made."""
 
@@ -127,10 +127,10 @@ class ScaleOuts:
     ) -> None:
         self._watch = watch
         self.changed: Callable[[], None] = lambda: None
-        self._mirror: Mirror[ScaleOut] = Mirror(self._moved)
+        self._cache: Cache[ScaleOut] = Cache(self._moved)
         selection = Selection(namespace=namespace, labels=_SELECTOR)
         self._objects = Objects(server, SCALE_OUTS, lambda data: msgspec.json.decode(data, type=ScaleOut), selection)
-        self._follower = Follower(self._objects, self._mirror, clock)
+        self._reflector = Reflector(self._objects, self._cache, clock)
         self._known = False
         self._wakeup = Wakeup()
         self._watch_fault = Fault(f"watch of {SCALE_OUTS.plural}", clock)
@@ -139,11 +139,11 @@ class ScaleOuts:
     def growable(self, name: JobName) -> int:
         """How many workers a job's operator can be asked for now; none where one was asked for and is there still."""
         seen = self._watch.seen(name)
-        if seen is None or not self._known or self._of(seen.job.metadata.uid, self._mirror.objects.values()):
+        if seen is None or not self._known or self._of(seen.job.metadata.uid, self._cache.objects.values()):
             return 0
         return growable(seen, namesakes=self._watch.namesakes(name))
 
-    async def ask(self, seen: Seen, workers: int, number: int, seconds: float) -> None:
+    async def ask(self, seen: ObservedJob, workers: int, number: int, seconds: float) -> None:
         """Asks for as many workers as are missing, unless that was done or would do harm now.
 
         Args:
@@ -176,7 +176,7 @@ class ScaleOuts:
             key = ObjectKey(job.namespace, name)
             made = await self._objects.make(key, {"spec": spec}, labels=_LABELS, ownerReferences=[owner])
             _log.info("trainingjob.growth_asked", job=seen.name, count=count, scale_out=name)
-            self._mirror.wrote(made)
+            self._cache.wrote(made)
             failpoint(At.GROWTH_ASKED)
 
     async def gone(self, uid: str) -> bool:
@@ -198,7 +198,7 @@ class ScaleOuts:
 
     async def follow(self) -> None:
         """Root task: follows, whatever happens; also where they are defined later."""
-        backoff = Backoff(_FIRST_PAUSE, _MOST_PAUSE)
+        backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
         while True:
             try:
                 await self._follow(backoff)
@@ -215,12 +215,12 @@ class ScaleOuts:
         while True:
             if may_act():
                 await self.once(store.snapshot().jobs)
-            await self._wakeup.wait(_LOOK_SECONDS if self._mirror.objects else None)
+            await self._wakeup.wait(_LOOK_SECONDS if self._cache.objects else None)
 
     async def once(self, jobs: Mapping[JobName, SupervisedJob]) -> None:
         """Deletes what nobody wants any more."""
         try:
-            for one in list(self._mirror.objects.values()):
+            for one in list(self._cache.objects.values()):
                 if _done_with(one, self._watch.seen(one.job), jobs.get(one.job)):
                     await self._delete(one)
         except ApiError as error:
@@ -229,12 +229,12 @@ class ScaleOuts:
             self._tidy_fault.recovered()
 
     async def _follow(self, backoff: Backoff) -> None:
-        await self._follower.list()
+        await self._reflector.list()
         self._known = True
         self._watch_fault.recovered()
         self.changed()
         while True:
-            await self._follower.once()
+            await self._reflector.once()
             backoff.reset()
 
     async def _delete(self, one: ScaleOut) -> None:
@@ -245,7 +245,7 @@ class ScaleOuts:
             return
         except NotThereError:
             pass
-        self._mirror.deleted(one)
+        self._cache.deleted(one)
         failpoint(At.GROWTH_TIDIED)
 
     def _of(self, uid: str, scale_outs: Collection[ScaleOut]) -> Sequence[ScaleOut]:
@@ -256,7 +256,7 @@ class ScaleOuts:
         self.changed()
 
 
-def _done_with(one: ScaleOut, seen: Seen | None, job: SupervisedJob | None) -> bool:
+def _done_with(one: ScaleOut, seen: ObservedJob | None, job: SupervisedJob | None) -> bool:
     """One that the operator has begun with goes on as long as the run does: it would leave pods behind.
 
     Not longer, whoever has ended that: the next run would take it up. Of a job that is gone it goes by its owner.

@@ -18,7 +18,7 @@ from supervisor.jobs.trainingjob.objects import (
     TIMEOUT,
     JobPhase,
     TrainingJob,
-    Wish,
+    TrainingJobSpec,
     is_launcher,
     is_worker,
 )
@@ -34,7 +34,7 @@ _STOPPED = (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedJob:
     """A job and the pods that it owns: by the owner's uid, as names and labels are the same in another namespace."""
 
     job: TrainingJob
@@ -56,7 +56,7 @@ class Seen:
         return (pod for pod in self.pods if is_worker(pod.labels))
 
 
-def supervised(seen: Seen, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
+def supervised(seen: ObservedJob, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
     """The job as it is to be stored; None for one that is nobody's business here (any more).
 
     Args:
@@ -76,7 +76,7 @@ def supervised(seen: Seen, known: SupervisedJob | None, now: float) -> Supervise
     return replace(known, spec=spec, observed=_missing(seen, observed, now))
 
 
-def spec_of(job: TrainingJob, wish: Wish) -> Spec:
+def spec_of(job: TrainingJob, wish: TrainingJobSpec) -> Spec:
     """What a job asks for."""
     requested = max(_count(job.annotations.get(REQUESTED)), wish.replicas)
     least = min(max(wish.least or requested, 1), requested)
@@ -98,7 +98,7 @@ def worker_names(job: TrainingJob, count: int) -> list[Host]:
     return [Host(f"{job.metadata.name}-worker-{number}") for number in range(count)]
 
 
-def _registered(seen: Seen, wish: Wish, spec: Spec, now: float) -> SupervisedJob | None:
+def _registered(seen: ObservedJob, wish: TrainingJobSpec, spec: Spec, now: float) -> SupervisedJob | None:
     blank = Observed(launcher=f"{seen.job.metadata.name}-launcher", instance="", registered_at=now)
     observed = _missing(seen, _observed(seen, wish, spec, None, blank), now)
     if observed.result is not None:
@@ -130,20 +130,20 @@ def _freed(job: TrainingJob, known: SupervisedJob) -> bool:
     return adopted and job.phase is not JobPhase.SUSPENDED
 
 
-def _missing(seen: Seen, observed: Observed, now: float) -> Observed:
+def _missing(seen: ObservedJob, observed: Observed, now: float) -> Observed:
     if seen.launcher is not None or not seen.job.has_launcher:
         return replace(observed, launcher_lost_since=None)
     return observed if observed.launcher_lost_since is not None else replace(observed, launcher_lost_since=now)
 
 
-def _ours(seen: Seen, wish: Wish, known: SupervisedJob | None) -> bool:
+def _ours(seen: ObservedJob, wish: TrainingJobSpec, known: SupervisedJob | None) -> bool:
     """Opted in; a job whose pods alone say so stays what it was while it has none, as when it is suspended."""
     before = known is not None and known.uid == seen.job.metadata.uid
     marked = seen.job.annotations.get(SUSPENDED_BY) == OURS
     return _opted_in(seen, wish) or (not seen.pods and (before or marked))
 
 
-def _opted_in(seen: Seen, wish: Wish) -> bool:
+def _opted_in(seen: ObservedJob, wish: TrainingJobSpec) -> bool:
     annotated = [seen.job.annotations, wish.worker.annotations, wish.launcher.annotations]
     annotated += [pod.annotations for pod in seen.pods]
     return any(opts_in(each) for each in annotated)
@@ -154,7 +154,7 @@ def _held(job: TrainingJob) -> bool:
     return job.suspended and job.annotations.get(SUSPENDED_BY) != OURS
 
 
-def _annotation(job: TrainingJob, wish: Wish, name: str) -> str | None:
+def _annotation(job: TrainingJob, wish: TrainingJobSpec, name: str) -> str | None:
     return next(
         (each[name] for each in (job.annotations, wish.worker.annotations, wish.launcher.annotations) if name in each),
         None,
@@ -168,7 +168,9 @@ def _count(text: str | None) -> int:
     )
 
 
-def _observed(seen: Seen, wish: Wish, spec: Spec, known: SupervisedJob | None, before: Observed) -> Observed:
+def _observed(
+    seen: ObservedJob, wish: TrainingJobSpec, spec: Spec, known: SupervisedJob | None, before: Observed
+) -> Observed:
     launcher = seen.launcher
     running = launcher is not None and launcher.phase is PodPhase.RUNNING and launcher.exit_code is None
     present = replace(before, running=running, restarts=seen.job.restarts, hosts=_hosts(seen, spec, running=running))
@@ -188,7 +190,7 @@ def _run(launcher: Pod, known: SupervisedJob | None, before: Observed) -> int:
     return max(before.run + 1, 0 if known is None else known.decision.run)
 
 
-def _hosts(seen: Seen, spec: Spec, *, running: bool) -> frozenset[Host]:
+def _hosts(seen: ObservedJob, spec: Spec, *, running: bool) -> frozenset[Host]:
     """The workers that run, also those that are asked to end; before a start those that the operator would make.
 
     So says the operator's own list in the launcher, while the lists in the job's status lag behind. Those of a ScaleOut
@@ -212,7 +214,7 @@ def _code(launcher: Pod) -> int | None:
     return int(launcher.phase is PodPhase.FAILED)
 
 
-def _result(seen: Seen, wish: Wish, known: SupervisedJob | None) -> Result | None:
+def _result(seen: ObservedJob, wish: TrainingJobSpec, known: SupervisedJob | None) -> Result | None:
     job, launcher = seen.job, seen.launcher
     held = (job.suspended and job.phase is JobPhase.SUSPENDED) or job.phase is JobPhase.FAILED
     if job.annotations.get(STATUS) == TIMEOUT and held:

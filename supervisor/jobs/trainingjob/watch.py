@@ -10,22 +10,22 @@ from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
-from servicekit.kubernetes.collection import Collection as Objects
-from servicekit.kubernetes.collection import Selection
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import Collection as Objects
+from servicekit.kubernetes.client import Selection
 from servicekit.kubernetes.errors import ApiError, NotThereError
-from servicekit.kubernetes.follow import Follower
-from servicekit.kubernetes.mirror import Mirror
+from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from servicekit.wakeup import Wakeup
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.view import ClusterView
-from supervisor.domain.capacity import Ask
+from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, JobName, cluster_job, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.placement import Placement
 from supervisor.failpoints import At
 from supervisor.jobs.trainingjob.objects import KIND, REQUESTED, TRAINING_JOBS, TrainingJob, read_training_job
-from supervisor.jobs.trainingjob.seen import Seen, supervised
+from supervisor.jobs.trainingjob.seen import ObservedJob, supervised
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _UNDEFINED_SECONDS = 10.0
@@ -33,7 +33,7 @@ _UNDEFINED_SECONDS = 10.0
 
 _ALL = Selection()
 _FIRST_PAUSE = 0.1
-_MOST_PAUSE = 1.0
+_MAX_PAUSE = 1.0
 
 _log = structlog.get_logger()
 
@@ -65,9 +65,9 @@ class TrainingJobWatch:
         self._undefined_seconds = undefined_seconds
         self._view = view
         self._clock = clock
-        self._mirror: Mirror[TrainingJob] = Mirror(self._job_moved)
+        self._cache: Cache[TrainingJob] = Cache(self._job_moved)
         self.collection = Objects(server, TRAINING_JOBS, read_training_job, selection)
-        self._follower = Follower(self.collection, self._mirror, clock)
+        self._reflector = Reflector(self.collection, self._cache, clock)
         self._jobs: dict[JobName, TrainingJob] = {}
         self._names: dict[str, JobName] = {}
         self._counts: Counter[str] = Counter()
@@ -80,14 +80,14 @@ class TrainingJobWatch:
         self._store_fault = Fault("store of observed jobs", clock)
         view.pods_changed.add(self._pod_moved)
 
-    def seen(self, name: JobName) -> Seen | None:
+    def seen(self, name: JobName) -> ObservedJob | None:
         """A job as it is now; None where there is none of that name."""
         job = self._jobs.get(name)
-        return None if job is None else Seen(job, self._view.owned(job.metadata.uid).values())
+        return None if job is None else ObservedJob(job, self._view.owned(job.metadata.uid).values())
 
     def wrote(self, job: TrainingJob) -> None:
         """The API server's answer to a change, which the watch may tell of later."""
-        self._mirror.wrote(job)
+        self._cache.wrote(job)
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
         """Where its workers and its launcher are."""
@@ -99,7 +99,7 @@ class TrainingJobWatch:
             self._placed[name] = placed
         return placed
 
-    def ask(self, name: JobName) -> Ask | None:
+    def ask(self, name: JobName) -> ResourceRequest | None:
         """What its pods ask for; None where that is not known."""
         job = self._jobs.get(name)
         return None if job is None or job.wish is None else job.wish.ask
@@ -116,7 +116,7 @@ class TrainingJobWatch:
             ApiError: It cannot be had.
         """
         try:
-            await self._follower.list()
+            await self._reflector.list()
         except NotThereError:
             self._undefined()
         else:
@@ -125,7 +125,7 @@ class TrainingJobWatch:
 
     async def follow(self) -> None:
         """Root task: follows, whatever happens; also what is defined later."""
-        backoff = Backoff(_FIRST_PAUSE, _MOST_PAUSE)
+        backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
         while True:
             try:
                 await self.first()
@@ -163,13 +163,13 @@ class TrainingJobWatch:
         except* StoreUnavailableError as errors:
             self._store_fault.failed(str(errors.exceptions[0]))
             self._dirty |= names
-            await asyncio.sleep(_MOST_PAUSE)
+            await asyncio.sleep(_MAX_PAUSE)
         else:
             self._store_fault.recovered()
 
     async def _follow(self, backoff: Backoff) -> None:
         while self._defined:
-            await self._follower.once()
+            await self._reflector.once()
             backoff.reset()
         await asyncio.sleep(self._undefined_seconds)
 

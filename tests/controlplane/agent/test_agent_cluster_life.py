@@ -22,7 +22,7 @@ from tests.controlplane.controlplane_running import Cluster, ControlPlane
 from tests.node_agent.agent_process import MEBIBYTE, probe
 from tests.node_agent.fake_metadata import metadata
 
-MOST_PODS = 250
+MAX_PODS = 250
 MANIFEST_BYTES = 12_000
 """As much as a training pod's easily has: environment, volumes, managed fields."""
 # Three times as fast as the default.
@@ -106,14 +106,14 @@ async def test_a_full_node_fits_into_the_agents_memory(
 ) -> None:
     """250 opted-in pods, all seen when it starts and all evicted at once; below the 96 MiB that an agent may have."""
     node = await namespace.node(labels={"type": "without-kubelet"})
-    names = [f"worker-{number}" for number in range(MOST_PODS)]
-    for some in range(0, MOST_PODS, 25):
+    names = [f"worker-{number}" for number in range(MAX_PODS)]
+    for some in range(0, MAX_PODS, 25):
         pods = [on_node(node, name, padding="x" * MANIFEST_BYTES) for name in names[some : some + 25]]
         await asyncio.gather(*(api.create(f"{namespace.path}/pods", pod) for pod in pods))
     environ = await account(namespace, cluster, tmp_path / "account")
     async with watching(node, tmp_path, environ) as one:
         listed = one.process.resident
-        for some in range(0, MOST_PODS, 25):
+        for some in range(0, MAX_PODS, 25):
             await asyncio.gather(*(evict(api, namespace, name) for name in names[some : some + 25]))
 
         async def reported() -> bool:

@@ -169,9 +169,9 @@ async def staged(cluster: Cluster, api: Api, namespace: Namespace) -> AsyncItera
     """With a view that follows the cluster."""
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     view = ClusterView(server, frozenset(), Clock(), lambda: None)
-    for follower in view.followers:
-        await follower.first()
-    tasks = [asyncio.create_task(follower.run()) for follower in view.followers]
+    for reflector in view.reflectors:
+        await reflector.first()
+    tasks = [asyncio.create_task(reflector.run()) for reflector in view.reflectors]
     try:
         yield Stage(api, namespace, view)
     finally:

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from supervisor.cluster.allocation import Allocation
+from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.podspec import PodSpec
-from supervisor.cluster.rooms import Rooms
-from supervisor.cluster.shares import Shares
 from supervisor.decide.grant import Grant
-from supervisor.decide.ledger import Ledger
+from supervisor.decide.packing import BinPacker
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Ask, Demand
+from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from tests.controlplane.capacity.capacity_scene import SPOT, Machine, Stage, container, made_up, staged
@@ -33,8 +33,8 @@ def _demand(stage: Stage, pod: Mapping[str, Any]) -> Demand:
 
 def _room_for(stage: Stage, names: list[str], demand: Demand) -> int:
     """On those nodes as the scheduler has them: those also that are cordoned, to pods that tolerate that."""
-    rooms = Rooms(stage.view).nodes({Host(name) for name in names}).doomed
-    return Ledger(rooms).take(Ask(worker=demand), 1, _MANY)
+    rooms = FreeCapacity(stage.view).nodes({Host(name) for name in names}).doomed
+    return BinPacker(rooms).take(ResourceRequest(worker=demand), 1, _MANY)
 
 
 def _resumed(job: SupervisedJob, hosts: frozenset[Host]) -> SupervisedJob:
@@ -77,10 +77,10 @@ async def test_a_granted_job_runs_whole_and_the_next_one_when_it_is_gone(
     """Two jobs and capacity for one: workers and launcher of the first find their nodes, and nothing is left over."""
     async with staged(cluster, api, namespace) as stage:
         await stage.nodes((Machine(gpus=4), Machine(gpus=2, taints=(SPOT,)), Machine(gpus=0, labels={"pool": "cpu"})))
-        ask = Ask(worker=_demand(stage, _WORKER), launcher=_demand(stage, _LAUNCHER))
+        ask = ResourceRequest(worker=_demand(stage, _WORKER), launcher=_demand(stage, _LAUNCHER))
         first, second = waiting("first", 4, 6), waiting("second", 1, 6, since=1)
         places = {first.name: stage.placements(())}
-        shares = Shares(stage.view, Policy(probe_seconds=0), lambda _: ask, places.get)
+        shares = Allocation(stage.view, Policy(probe_seconds=0), lambda _: ask, places.get)
         assert shares.granted([first, second], ()) == {first.name: Grant(worker_names(6))}
 
         resuming = _resumed(first, worker_names(6))

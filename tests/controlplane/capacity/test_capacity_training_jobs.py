@@ -9,8 +9,8 @@ from supervisor.decide.grant import Grant
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import Decision, Phase, SupervisedJob
 from supervisor.jobs.trainingjob.seen import supervised
-from supervisor.on_cluster import OnCluster
 from supervisor.settings import Settings
+from supervisor.wiring.cluster import ClusterWiring
 from tests.controlplane.controlplane_api import Api, until
 from tests.controlplane.controlplane_namespace import Namespace
 from tests.controlplane.controlplane_running import Cluster
@@ -27,7 +27,7 @@ async def _ready(api: Api, node: str) -> None:
     await until(ready, f"node {node} is Ready")
 
 
-def _suspended(around: OnCluster, namespace: Namespace, name: str) -> SupervisedJob:
+def _suspended(around: ClusterWiring, namespace: Namespace, name: str) -> SupervisedJob:
     seen = around.training_jobs.seen(cluster_job(namespace.name, "trainingjob", name))
     assert seen is not None
     job = supervised(seen, None, 1.0)
@@ -46,7 +46,7 @@ async def test_what_pods_are_reckoned_to_ask_for_is_what_they_ask_for(
     await namespace.node()
     async with operating(cluster, namespace.name):
         await namespace.running("a-launcher")
-    around = await OnCluster.open(str(cluster.kubeconfig), Settings(), Clock())
+    around = await ClusterWiring.open(str(cluster.kubeconfig), Settings(), Clock())
     try:
         ask = around.training_jobs.ask(cluster_job(namespace.name, "trainingjob", "a"))
         assert ask is not None
@@ -68,7 +68,7 @@ async def test_suspended_jobs_are_granted_what_their_templates_ask_for(
     await jobs.submit("b", 6)
     node = await namespace.node(gpus=7)
     await _ready(api, node)
-    around = await OnCluster.open(str(cluster.kubeconfig), Settings(probe_seconds=0), Clock())
+    around = await ClusterWiring.open(str(cluster.kubeconfig), Settings(probe_seconds=0), Clock())
     try:
         a, b = (_suspended(around, namespace, name) for name in "ab")
         granted = around.granted([b, a], ())

@@ -15,9 +15,9 @@ from tests.controlplane.controlplane_running import Cluster
 async def _viewing(cluster: Cluster) -> AsyncIterator[ClusterView]:
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     view = ClusterView(server, frozenset({"role"}), Clock(), lambda: None)
-    for follower in view.followers:
-        await follower.first()
-    tasks = [asyncio.create_task(follower.run()) for follower in view.followers]
+    for reflector in view.reflectors:
+        await reflector.first()
+    tasks = [asyncio.create_task(reflector.run()) for reflector in view.reflectors]
     try:
         yield view
     finally:

@@ -14,10 +14,10 @@ import aiohttp
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
-from supervisor.kubernetes_events.recorder import Limits, Recorder
-from supervisor.kubernetes_events.saying import About
-from supervisor.kubernetes_events.waiting import Outcome
-from supervisor.record.journal import JobChanged, NoticeChanged
+from supervisor.observability.events.event import About
+from supervisor.observability.events.queue import Outcome
+from supervisor.observability.events.recorder import Limits, Recorder
+from supervisor.observability.journal import JobChanged, NoticeChanged
 from tests.controlplane.controlplane_api import Api, until
 from tests.controlplane.controlplane_binaries import Program
 from tests.controlplane.controlplane_credentials import write_kubeconfig

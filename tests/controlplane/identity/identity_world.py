@@ -21,7 +21,7 @@ import jwt
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import SupervisedJob
 from supervisor.identity.tokens import Tokens
-from supervisor.serving import ENDPOINTS_FILE
+from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.controlplane.controlplane_api import Api, Refused
 from tests.controlplane.controlplane_api import until as appears

@@ -15,7 +15,7 @@ from typing import Any, Self
 import aiohttp
 
 from supervisor.identity.tokens import Tokens
-from supervisor.serving import ENDPOINTS_FILE
+from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.store.store_cluster import Place

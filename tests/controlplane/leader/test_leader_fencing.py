@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from servicekit.kubernetes.collection import Collection
+from servicekit.kubernetes.client import Collection
 from servicekit.kubernetes.errors import ApiUnavailableError
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.lease import LEASES, read

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.serving import ENDPOINTS_FILE
+from supervisor.serving.servers import ENDPOINTS_FILE
 from tests.controlplane.controlplane_api import until as found
 from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.leader.leader_replicas import DEPOSED, LEASE, Replica, Replicas, freeze, thaw

@@ -21,7 +21,7 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.identity.tokens import Tokens
 from supervisor.pki.keychain import Keychain
 from supervisor.pki.keys import CA, TOKENS
-from supervisor.serving import ENDPOINTS_FILE
+from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.controlplane.controlplane_api import Api, Refused
 from tests.controlplane.leader.leader_replicas import Replica, Replicas

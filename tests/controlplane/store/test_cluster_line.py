@@ -8,7 +8,7 @@ import pytest
 from simulator.cloud.schedule import Kill
 from simulator.harness import Given, world
 from simulator.services import JobPlan
-from supervisor.startup import STORE_FILE
+from supervisor.wiring.startup import STORE_FILE
 from tests.controlplane.controlplane_api import until
 from tests.controlplane.store.store_cluster import JOBS, NOTICES, Place, job_path
 from tests.line.scenes import LEAD, group, node

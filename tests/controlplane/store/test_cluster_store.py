@@ -11,7 +11,7 @@ import pytest
 from supervisor.domain.ids import Host, NoticeId, cluster_job
 from supervisor.domain.job import Result
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.store.interface import MOST_EPISODES, Snapshot, StoreUnavailableError
+from supervisor.store.interface import MAX_EPISODES, Snapshot, StoreUnavailableError
 from supervisor.store.kubernetes import KubernetesStore
 from supervisor.store.names import notice_key
 from tests.controlplane.controlplane_api import Refused
@@ -278,9 +278,9 @@ async def test_jobs_of_one_name_in_two_namespaces_are_two(here: Place) -> None:
 async def test_a_source_that_never_settles_fills_no_cluster(here: Place) -> None:
     """Of endless episodes the last hundred stay."""
     async with here.opened() as store:
-        for episode in range(1, MOST_EPISODES + 6):
+        for episode in range(1, MAX_EPISODES + 6):
             await store.put_notice(notice(1).id, to(replace(notice(1), episode=episode)))
-        assert {one["spec"]["episode"] for one in await here.notices()} == set(range(6, MOST_EPISODES + 6))
+        assert {one["spec"]["episode"] for one in await here.notices()} == set(range(6, MAX_EPISODES + 6))
 
 
 async def test_forgetting_a_job_forgets_that_job(here: Place) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.collection import Selection
+from servicekit.kubernetes.client import Selection
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.view import ClusterView
 from supervisor.control.facts import Facts
@@ -23,6 +23,8 @@ from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, S
 from supervisor.domain.notice import NoticeState, Subject, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.fanout.processes import Processes
+from supervisor.ingest.agent_registry import AgentRegistry
+from supervisor.ingest.unconfirmed import Unconfirmed
 from supervisor.jobs.kinds import Kinds
 from supervisor.jobs.trainingjob import legacy
 from supervisor.jobs.trainingjob.adapter import Ports as TrainingJobPorts
@@ -30,10 +32,8 @@ from supervisor.jobs.trainingjob.adapter import TrainingJobs
 from supervisor.jobs.trainingjob.objects import KIND
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
-from supervisor.leadership.interface import Unopposed
-from supervisor.presence import Agents
+from supervisor.leadership.interface import AlwaysLeader
 from supervisor.store.sqlite import SqliteStore
-from supervisor.unconfirmed import Unconfirmed
 from tests.controlplane.controlplane_api import Api, until
 from tests.controlplane.controlplane_namespace import OWNER_LABEL, Namespace
 from tests.controlplane.controlplane_running import Cluster
@@ -233,7 +233,7 @@ async def supervising(
         stack.push_async_callback(server.close)
         clock, store = Clock(), world.store
         around = Around(world.watch)
-        agents = Agents(lambda _: None, clock.now)
+        agents = AgentRegistry(lambda _: None, clock.now)
         facts = Facts(store, agents, Unconfirmed(lambda: None, Clock()), rules, around)
         processes = Processes(facts.directives, clock.now, lambda _: None)
         scale_outs = ScaleOuts(server, world.watch, clock, namespace.name)
@@ -257,7 +257,7 @@ async def supervising(
                 facts=facts,
                 processes=processes,
                 adapter=Kinds({KIND: jobs}),
-                leadership=Unopposed(),
+                leadership=AlwaysLeader(),
                 policy=rules,
                 clock=clock,
             )
@@ -313,10 +313,10 @@ async def watching(
         clock = Clock()
         view = ClusterView(server, LABELS, clock, lambda: None)
         watch = TrainingJobWatch(server, view, clock, Selection(namespace=namespace.name), undefined_seconds)
-        for follower in view.followers:
-            await follower.first()
+        for reflector in view.reflectors:
+            await reflector.first()
         await watch.first()
-        tasks: list[Task] = [follower.run for follower in view.followers]
+        tasks: list[Task] = [reflector.run for reflector in view.reflectors]
         tasks += [watch.follow, lambda: watch.observe(store), lambda: watch.heed(store)]
         await stack.enter_async_context(running(*tasks))
         yield World(namespace, store, view, watch)

@@ -28,7 +28,7 @@ _GRANTED = "hosts"
 _LAST = "hosts.last"
 # All new hosts together: Horovod asks again after 1 s.
 _PORT_SECONDS = 0.5
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 _STDOUT, _STDERR = 1, 2
 
 
@@ -191,8 +191,8 @@ def _why_none(listed: dict[str, str], obstacle: Callable[[str], str], port: int)
     if not listed:
         return "the list of hosts is empty"
     reasons = [f"{name} ({obstacle(name) or f'does not answer on port {port}'})" for name in listed]
-    more = f" and {len(reasons) - _MOST_NAMES} more" if len(reasons) > _MOST_NAMES else ""
-    return f"no host can be used: {', '.join(reasons[:_MOST_NAMES])}{more}"
+    more = f" and {len(reasons) - _MAX_NAMES} more" if len(reasons) > _MAX_NAMES else ""
+    return f"no host can be used: {', '.join(reasons[:_MAX_NAMES])}{more}"
 
 
 def _text(lines: Iterable[str]) -> str:

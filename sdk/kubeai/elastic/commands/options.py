@@ -21,7 +21,7 @@ from .reconcile import Limits
 TOKEN_FILE_VARIABLE = "KUBEAI_LAUNCHER_TOKEN_FILE"  # noqa: S105 - the name of a variable.
 _SUPERVISOR, _DIRECTORY = "KUBEAI_SUPERVISOR", "KUBEAI_DIR"
 _JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_MOST_BACK_OFF_SECONDS = 60.0
+_MAX_BACK_OFF_SECONDS = 60.0
 
 _DESCRIPTION = """\
 Registers a job with the supervisor, runs its launcher command, and keeps it through reclaims: hosts that will be taken
@@ -95,7 +95,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
 def back_off(first: float, restarts: int, draw: float) -> float:
     """Seconds before the next restart: from ``first`` doubling to 60, with jitter; ``draw`` is from 0 to 1."""
     # More doublings than this reach the bound whatever the first is, and would overflow a float some day.
-    ceiling = min(_MOST_BACK_OFF_SECONDS, 2.0 * first * 2.0 ** min(restarts, 32))
+    ceiling = min(_MAX_BACK_OFF_SECONDS, 2.0 * first * 2.0 ** min(restarts, 32))
     return ceiling * (1 + draw) / 2
 
 

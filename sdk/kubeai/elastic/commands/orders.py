@@ -31,7 +31,7 @@ class MalformedOrder(Exception):  # noqa: N818 - named for what the line is.
 
 TIMED_OUT_PHASE = "TimedOut"
 
-_MOST_NUMBER = 2**31
+_MAX_NUMBER = 2**31
 # As the contract has them. Half a surrogate pair, which JSON can say, is in no file.
 _HOST = re.compile(r"[^\s:\ud800-\udfff]{1,253}")
 _TOKEN = re.compile(r"[!-~]*")
@@ -87,7 +87,7 @@ def _of(kind: type, value: Any) -> Any:
 
 def _number(value: Any) -> int:
     # Above the most, no report that repeats the number would be taken.
-    if type(value) is not int or not 0 <= value <= _MOST_NUMBER:
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
         raise ValueError("no number of ours")
     return value
 

@@ -1,0 +1,126 @@
+"""What is left on the nodes while jobs are given room one after the other."""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+
+from supervisor.decide.fit import ONE_POD, PODS, accepts, how_many
+from supervisor.domain.capacity import Demand, NodeCapacity, ResourceRequest, Resources
+
+_PLAIN = frozenset({"cpu", "memory", "ephemeral-storage", PODS})
+"""What every node has; anything else is scarce, under whatever name."""
+
+_Spread = Mapping[int, int]
+"""How many pods go on which nodes, by the nodes' places in the ledger."""
+
+
+class BinPacker:
+    """Room on nodes, given away all or nothing.
+
+    First fit, and nodes with few accelerators left come first: launchers go where there are none, and large jobs find
+    whole nodes. The scheduler may spread pods otherwise: what fits here is what it could bind, not where it will.
+    """
+
+    def __init__(self, rooms: Iterable[NodeCapacity]) -> None:
+        self._free_capacity = sorted(rooms, key=lambda room: (_accelerators(room), room.name))
+        self._free: list[Resources] = [room.free for room in self._free_capacity]
+        self._accepted: dict[Hashable, dict[int, bool]] = {}
+
+    def take(self, request: ResourceRequest, least: int, most: int) -> int:
+        """Gives a job as many of `most` workers as there is room for besides its launcher; returns how many.
+
+        0, and nothing is taken, where that is less than `least`.
+        """
+        before = list(self._free)
+        count = self._give(request.worker, most)
+        if count >= max(1, least) and request.launcher is not None and not self._give(request.launcher, 1):
+            # The workers may have taken the launcher's only place.
+            self._free = list(before)
+            count = self._launcher_first(request.worker, request.launcher, most)
+        if count < max(1, least):
+            self._free = before
+            return 0
+        return count
+
+    def hold(self, demand: Demand, count: int) -> None:
+        """Keeps what there is of the room for so many pods: it was promised to them and they are not bound yet."""
+        self._give(demand, count)
+
+    def has_room(self, demand: Demand) -> bool:
+        """Whether one such pod fits any of the nodes."""
+        return next(self._spots(demand), None) is not None
+
+    def _launcher_first(self, worker: Demand, launcher: Demand, most: int) -> int:
+        """The launcher goes where it costs the fewest workers."""
+        spot = self._cheapest(self._spots(launcher), worker, launcher)
+        if spot is None:
+            return 0
+        self._apply(launcher, {spot: 1})
+        return self._give(worker, most)
+
+    def _cheapest(self, spots: Iterable[int], worker: Demand, launcher: Demand) -> int | None:
+        cheapest, least = None, 0
+        for index in spots:
+            cost = self._cost(index, worker, launcher)
+            if cheapest is None or cost < least:
+                cheapest, least = index, cost
+            if not cost:
+                break
+        return cheapest
+
+    def _cost(self, index: int, worker: Demand, launcher: Demand) -> int:
+        if not accepts(worker, self._free_capacity[index]):
+            return 0
+        free = self._free[index]
+        return how_many(worker, free) - how_many(worker, _less(free, launcher, 1))
+
+    def _give(self, demand: Demand, most: int) -> int:
+        spread = self._spread(demand, most)
+        self._apply(demand, spread)
+        return sum(spread.values())
+
+    def _spread(self, demand: Demand, most: int) -> _Spread:
+        spread: dict[int, int] = {}
+        left = most
+        for index in self._spots(demand) if most > 0 else ():
+            spread[index] = min(left, how_many(demand, self._free[index]))
+            left -= spread[index]
+            if not left:
+                break
+        return spread
+
+    def _spots(self, demand: Demand) -> Iterator[int]:
+        """The nodes with room for such a pod; most nodes are full, which one look at its scarcest amount shows."""
+        name = min(scarce(demand), default=PODS)
+        amount = demand.requests.get(name, ONE_POD)
+        accepted = self._accepted.setdefault(pool(demand), {})
+        for index, free in enumerate(self._free):
+            if free.get(name, 0) < amount or not how_many(demand, free):
+                continue
+            if index not in accepted:
+                accepted[index] = accepts(demand, self._free_capacity[index])
+            if accepted[index]:
+                yield index
+
+    def _apply(self, demand: Demand, spread: _Spread) -> None:
+        for index, count in spread.items():
+            self._free[index] = _less(self._free[index], demand, count)
+
+
+def pool(demand: Demand) -> Hashable:
+    """Equal for demands that the same nodes are ones for, whatever they take of them."""
+    return (tuple(sorted(demand.selector.items())), demand.tolerations, demand.affinity)
+
+
+def scarce(demand: Demand) -> frozenset[str]:
+    """What a pod asks for that not every node has."""
+    return frozenset(name for name, amount in demand.requests.items() if amount > 0).difference(_PLAIN)
+
+
+def _accelerators(room: NodeCapacity) -> int:
+    return sum(amount for name, amount in room.free.items() if name not in _PLAIN)
+
+
+def _less(free: Resources, demand: Demand, count: int) -> Resources:
+    left = dict(free)
+    for name, amount in (*demand.requests.items(), (PODS, ONE_POD)):
+        left[name] = left.get(name, 0) - amount * count
+    return left

@@ -1,0 +1,228 @@
+"""Which agents are connected and what their sources say: known from the streams alone, said again in every hello."""
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from supervisor.domain.ids import Host, Source
+from supervisor.domain.notice import API_SOURCES, NoticeState, ReclaimNotice, SubjectKind
+
+
+class SourceState(StrEnum):
+    """A source's last answer; UNKNOWN is neither "no notice" nor "reclaimed".
+
+    NOT_SPOT is one that is not asked, because there is nothing to announce.
+    """
+
+    UNKNOWN = "unknown"
+    CLEAR = "clear"
+    NOTICED = "noticed"
+    NOT_SPOT = "not_spot"
+
+
+SILENCE_SECONDS = 60.0
+"""An agent's silence is noticed after three heartbeats, which may be later than the end of its node is known."""
+
+_NONE_ANNOUNCED = frozenset({SourceState.CLEAR, SourceState.NOT_SPOT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentView:
+    """One node's agent. `uid` is the machine's own id; a disconnected agent's sources are all unknown.
+
+    `pod_sources` speak of pods alone: clear means that they see them all.
+    """
+
+    node: Host
+    uid: str
+    session: int
+    connected: bool
+    sources: Mapping[Source, SourceState] = field(default_factory=dict)
+    pod_sources: Mapping[Source, SourceState] = field(default_factory=dict)
+
+    @property
+    def clear(self) -> bool:
+        """Every source has just answered that there is no notice, or cannot have one."""
+        return self.connected and bool(self.sources) and _NONE_ANNOUNCED.issuperset(self.sources.values())
+
+    @property
+    def denies(self) -> bool:
+        """Clear, and at least one source was asked for that."""
+        return self.clear and SourceState.CLEAR in self.sources.values()
+
+
+def reclaimed(
+    notices: Iterable[ReclaimNotice], agents: Mapping[Host, AgentView], silent_since: Callable[[Host], float | None]
+) -> frozenset[Host]:
+    """The nodes whose agents are silent because their machines are gone, as a notice on each has ended.
+
+    Of other silent agents nothing is known. A machine that spoke under the name of one that is gone, and fell silent
+    later, is one of those.
+    """
+    ended = [notice for notice in notices if notice.state is NoticeState.GONE]
+    return frozenset(Host(notice.subject.name) for notice in ended if _explains(notice, agents, silent_since))
+
+
+def _explains(
+    notice: ReclaimNotice, agents: Mapping[Host, AgentView], silent_since: Callable[[Host], float | None]
+) -> bool:
+    node = Host(notice.subject.name)
+    agent, since = agents.get(node), silent_since(node)
+    if agent is None or since is None or notice.ended_at is None or notice.subject.kind is not SubjectKind.NODE:
+        return False
+    # The API server's notices are about the node's object, whose uid is no machine's.
+    same_machine = notice.source in API_SOURCES or notice.subject.uid == agent.uid
+    return same_machine and since <= notice.ended_at + SILENCE_SECONDS
+
+
+class AgentRegistry:
+    """The agents by node.
+
+    A stream is any object that stands for itself: an agent that reconnects has a new one, and the end of the old one,
+    which may be noticed much later, must not count against it.
+
+    Args:
+        changed: Called after every change, with the node.
+        now: Unix seconds.
+
+    Attributes:
+        version: Grows with every change.
+    """
+
+    def __init__(self, changed: Callable[[Host], None], now: Callable[[], float]) -> None:
+        self._agents: dict[Host, AgentView] = {}
+        self._streams: dict[Host, object] = {}
+        # Kept with every change: 5,000 agents are too many to go through for each decision.
+        self._uids: dict[Host, str] = {}
+        self._nodes: dict[str, set[Host]] = {}
+        self._clear: set[Host] = set()
+        self._denying: set[Host] = set()
+        self._silent: dict[Host, float] = {}
+        self._heard: dict[Host, float] = {}
+        self._changed = changed
+        self._now = now
+        self._started = now()
+        self.version = 0
+
+    def connect(self, view: AgentView, stream: object) -> int | None:
+        """Takes an agent in, or returns the higher session that is already known for its node."""
+        known = self._agents.get(view.node)
+        if known is not None and known.session > view.session:
+            return known.session
+        self._streams[view.node] = stream
+        self._heard.pop(view.node, None)
+        self._put(view)
+        return None
+
+    def heard(self, node: Host, stream: object) -> None:
+        """All that its hello says is taken in, unless another stream speaks for the node by now."""
+        if self.speaks(node, stream):
+            self._heard[node] = self._now()
+            self._changed(node)
+
+    def source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
+        """One source's new state, unless another stream speaks for the node by now."""
+        if self.speaks(node, stream):
+            known = self._agents[node]
+            self._put(replace(known, sources={**known.sources, source: state}))
+
+    def pod_source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
+        """The same of a source that speaks of pods."""
+        if self.speaks(node, stream):
+            known = self._agents[node]
+            self._put(replace(known, pod_sources={**known.pod_sources, source: state}))
+
+    def disconnect(self, node: Host, stream: object) -> None:
+        """The stream has ended: from here on the node is unknown, unless another stream speaks for it by now."""
+        if self.speaks(node, stream):
+            del self._streams[node]
+            self._heard.pop(node, None)
+            self._silent[node] = self._now()
+            known = self._agents[node]
+            self._put(
+                replace(
+                    known,
+                    connected=False,
+                    sources=dict.fromkeys(known.sources, SourceState.UNKNOWN),
+                    pod_sources=dict.fromkeys(known.pod_sources, SourceState.UNKNOWN),
+                )
+            )
+
+    def forget(self, before: float) -> None:
+        """Forgets the nodes that have been silent since before that instant: spot nodes seldom come back by name."""
+        for node in [node for node, since in self._silent.items() if since < before]:
+            del self._silent[node]
+            if not self.connected(node):
+                del self._agents[node]
+
+    def speaks(self, node: Host, stream: object) -> bool:
+        """Whether this is the node's present stream."""
+        return self._streams.get(node) is stream
+
+    def session(self, node: Host) -> int:
+        """The highest session that is known of the node's agent; 0 where none is."""
+        return self._agents[node].session if node in self._agents else 0
+
+    def silent_since(self, node: Host) -> float | None:
+        """Since when the node's agent has no stream, never before this process began to serve; None while it has."""
+        return None if self.connected(node) else self._silent.get(node, self._started)
+
+    def heard_since(self, node: Host) -> float | None:
+        """Since when all is taken in that the agent's last hello said; None while it is not."""
+        return self._heard.get(node)
+
+    def all(self) -> Mapping[Host, AgentView]:
+        """Every agent that has spoken to this process and is not forgotten."""
+        return self._agents
+
+    def connected(self, node: Host) -> bool:
+        """Whether the node's agent has a stream."""
+        return node in self._agents and self._agents[node].connected
+
+    def uids(self) -> Mapping[Host, str]:
+        """The machines whose agents are connected."""
+        return self._uids
+
+    def sharing(self) -> Mapping[Host, Sequence[Host]]:
+        """The connected agents that say the uid of another node's machine, each with those other nodes.
+
+        A machine is one node, so that is a copied setting, two metadata services with one instance id, or malice.
+        """
+        shared = [nodes for nodes in self._nodes.values() if len(nodes) > 1]
+        return {node: sorted(nodes - {node}) for nodes in shared for node in nodes}
+
+    def others(self, node: Host) -> Sequence[Host]:
+        """The other nodes whose connected agents say the uid of this one's machine."""
+        return sorted(self._nodes.get(self._uids.get(node, ""), set()) - {node})
+
+    def denying(self) -> Container[Host]:
+        """The nodes whose own metadata say that they have no notice, live."""
+        return self._denying
+
+    def available(self) -> frozenset[Host]:
+        """The nodes that are known to have no notice."""
+        return frozenset(self._clear)
+
+    def _put(self, view: AgentView) -> None:
+        self._agents[view.node] = view
+        self._put_uid(view.node, view.uid if view.connected else None)
+        if view.clear:
+            self._clear.add(view.node)
+        else:
+            self._clear.discard(view.node)
+        if view.denies:
+            self._denying.add(view.node)
+        else:
+            self._denying.discard(view.node)
+        self.version += 1
+        self._changed(view.node)
+
+    def _put_uid(self, node: Host, uid: str | None) -> None:
+        before = self._uids.pop(node, None)
+        if before is not None and before != uid:
+            self._nodes[before].discard(node)
+            if not self._nodes[before]:
+                del self._nodes[before]
+        if uid is not None:
+            self._uids[node] = uid
+            self._nodes.setdefault(uid, set()).add(node)

@@ -1,0 +1,157 @@
+"""Takes in what the API server says of reclaims and drills, as it changes: words become notices."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.wakeup import Wakeup
+from supervisor.cluster.events import ClusterEvent, ClusterEvents
+from supervisor.cluster.objects import Node, Pod
+from supervisor.cluster.view import ClusterView
+from supervisor.decide.policy import Policy
+from supervisor.decide.signals import Signal, weigh
+from supervisor.domain.notice import ReclaimNotice, Subject, SubjectKind
+from supervisor.ingest.cluster.signals import drill_word, event_word, node_subject, node_word, pod_subject, pod_word
+from supervisor.store.interface import Store, StoreUnavailableError
+
+_MAX_AT_ONCE = 16
+"""Writes under way: half of what the connection has, so that a group of nodes does not keep decisions waiting."""
+
+_RETRY_SECONDS = 1.0
+
+_log = structlog.get_logger()
+
+
+class SignalReconciler:
+    """Subjects that have changed are looked at whole, once each however often they did; only news are written.
+
+    Args:
+        view: All pods and nodes; it is listed before `run` runs.
+        events: Those that announce reclaims.
+        policy: The usual lead.
+        clock: The supervisor's.
+        cluster_now: Unix seconds of the cluster's clock.
+        drills: Events that ask for drills.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is said above
+        self,
+        view: ClusterView,
+        events: ClusterEvents,
+        policy: Policy,
+        clock: Clock,
+        cluster_now: Callable[[], float],
+        *,
+        drills: ClusterEvents,
+    ) -> None:
+        self._view = view
+        self._events = events
+        self._drills = drills
+        self._policy = policy
+        self._clock = clock
+        self._cluster_now = cluster_now
+        self._changed: dict[str, Subject] = {}
+        self._wakeup = Wakeup()
+        self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
+        self._fault = Fault("store", clock)
+        view.pods_changed.add(self._pod_moved)
+        view.nodes_changed.add(self._node_moved)
+        events.changed.add(self._event_moved)
+        drills.changed.add(self._event_moved)
+
+    async def run(self, store: Store) -> None:
+        """Root task: takes in what changes, again and again."""
+        while True:
+            await self._wakeup.wait(None if await self.once(store) else _RETRY_SECONDS)
+
+    async def once(self, store: Store) -> bool:
+        """Takes in what has changed; whether all of it is durable."""
+        changed, self._changed = self._changed, {}
+        async with asyncio.TaskGroup() as group:
+            taken = [
+                (subject, group.create_task(self._take(store, word)))
+                for subject in changed.values()
+                for word in self._words(subject)
+                if self._is_news(store, word)
+            ]
+        missed = [subject for subject, task in taken if not task.result()]
+        for subject in missed:
+            self._changed.setdefault(subject.uid, subject)
+        return not missed
+
+    async def _take(self, store: Store, word: Signal) -> bool:
+        def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
+            return weigh(known, word, self._clock.now(), self._cluster_now(), self._policy)
+
+        before = store.snapshot().notices.get(word.id)
+        try:
+            async with self._turns:
+                notice = await store.put_notice(word.id, change)
+        except StoreUnavailableError as error:
+            self._fault.failed(str(error))
+            return False
+        self._fault.recovered()
+        if notice is not None and notice != before:
+            _log.info(
+                "notice.received",
+                notice=notice.id,
+                episode=notice.episode,
+                subject=notice.subject.name,
+                state=notice.state,
+                message=word.message,
+            )
+        return True
+
+    def _is_news(self, store: Store, word: Signal) -> bool:
+        known = store.snapshot().notices.get(word.id)
+        return weigh(known, word, self._clock.now(), self._cluster_now(), self._policy) is not known
+
+    def _words(self, subject: Subject) -> Iterator[Signal]:
+        """Everything that is said about it now; nothing about what is not there any more."""
+        if subject.kind is SubjectKind.POD:
+            pod = self._view.pod(subject.uid)
+            if pod is None or not pod.opted_in:
+                return
+            asked = drill_word((event for event, _ in self._drills.about_pod(pod)), subject)
+            words = (pod_word(pod), event_word(self._events.about_pod(pod), subject), asked)
+        else:
+            node = self._view.node(subject.name)
+            if node is None:
+                return
+            subject, lead = node_subject(node), self._policy.default_lead_seconds
+            asked = drill_word((event for event, _ in self._drills.about_node(node)), subject)
+            words = (node_word(node, lead), event_word(self._events.about_node(node), subject), asked)
+        yield from (word for word in words if word is not None)
+
+    def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
+        self._forget(before)
+        if after is not None and after.opted_in:
+            self._look_at(pod_subject(after))
+
+    def _node_moved(self, before: Node | None, after: Node | None) -> None:
+        self._forget(before)
+        if after is not None:
+            self._look_at(node_subject(after))
+
+    def _event_moved(self, _before: ClusterEvent | None, after: ClusterEvent | None) -> None:
+        if after is None:
+            return
+        involved = after.involved_object
+        pod = self._view.pod(involved.uid)
+        node = self._view.node(involved.name)
+        if pod is not None and involved.kind == "Pod":
+            self._look_at(pod_subject(pod))
+        elif node is not None and involved.kind == "Node":
+            self._look_at(node_subject(node))
+
+    def _forget(self, before: Pod | Node | None) -> None:
+        """A supervisor that does not lead looks at nothing, for days: what has gone meanwhile must not pile up."""
+        if before is not None:
+            self._changed.pop(before.metadata.uid, None)
+
+    def _look_at(self, subject: Subject) -> None:
+        self._changed[subject.uid] = subject
+        self._wakeup.set()

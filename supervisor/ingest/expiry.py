@@ -1,0 +1,130 @@
+"""What time alone does to notices: gone, or expired."""
+
+import math
+from collections.abc import Callable, Container
+
+import structlog
+
+from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
+from servicekit.faults import Fault
+from servicekit.wakeup import Wakeup
+from supervisor.decide.notices import Presence, settle, settles_at
+from supervisor.decide.policy import Policy
+from supervisor.domain.ids import Host, NoticeId
+from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
+from supervisor.failpoints import At
+from supervisor.ingest.agent_registry import AgentRegistry
+from supervisor.store.interface import Store, StoreUnavailableError
+
+_RETRY_SECONDS = 1.0
+
+_log = structlog.get_logger()
+
+
+def nobody_sees(_notice: ReclaimNotice) -> None:
+    """Stand-alone there is nobody but the agents."""
+
+
+class Expiry:
+    """Ends the notices whose time has come. `poke` whenever the store has changed, or a subject comes or goes.
+
+    Args:
+        store: Holds the notices.
+        agents: Speak for their nodes.
+        is_there: Whether a notice's subject is there; None where nobody but an agent could say.
+        policy: When what ends.
+        clock: The supervisor's.
+        unconfirmed: What an agent announces again, and cannot be stored yet, does not end.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is said above
+        self,
+        store: Store,
+        agents: AgentRegistry,
+        is_there: Callable[[ReclaimNotice], bool | None],
+        policy: Policy,
+        clock: Clock,
+        *,
+        unconfirmed: Container[NoticeId] = frozenset(),
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._is_there = is_there
+        self._policy = policy
+        self._clock = clock
+        self._unconfirmed = unconfirmed
+        self._wakeup = Wakeup()
+        self._fault = Fault("store", clock)
+
+    def poke(self) -> None:
+        """Looks again soon."""
+        self._wakeup.set()
+
+    async def run(self) -> None:
+        """Root task: ends what is due, again and again."""
+        while True:
+            wait = await self.once()
+            await self._wakeup.wait(wait)
+
+    async def once(self) -> float | None:
+        """One look at all active notices; returns the seconds until the next one is due (None = none is)."""
+        now = self._clock.now()
+        active = [each for each in self._store.snapshot().notices.values() if each.state is NoticeState.ACTIVE]
+        later = []
+        for notice in active:
+            at = self._due(notice)
+            if at == math.inf:
+                continue  # Whoever keeps it from ending says so when that is over.
+            if at > now:
+                later.append(at)
+            elif not await self._settle(notice):
+                return _RETRY_SECONDS
+        return min(later) - now if later else None
+
+    async def _settle(self, notice: ReclaimNotice) -> bool:
+        def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
+            now = self._clock.now()
+            if known is None or self._due(known) > now:
+                return known
+            return settle(known, self._seen(known)[0], now, self._policy)
+
+        failpoint(At.NOTICE_AGEING)
+        try:
+            settled = await self._store.put_notice(notice.id, change)
+        except StoreUnavailableError as error:
+            self._fault.failed(str(error))
+            return False
+        failpoint(At.NOTICE_AGED)
+        self._fault.recovered()
+        if settled is not None and settled.state is not notice.state:
+            _log.info("notice.ended", notice=settled.id, subject=settled.subject.name, state=settled.state)
+        return True
+
+    def _due(self, notice: ReclaimNotice) -> float:
+        """When time ends an active notice.
+
+        An agent that lost its stream a moment ago is not silent yet, and one that has just connected may still announce
+        the subject anew: stored instants are for what nobody announces any more.
+        """
+        if notice.id in self._unconfirmed:
+            return math.inf
+        seen, since = self._seen(notice)
+        return max(settles_at(notice, seen, self._policy), since + self._policy.gone_grace_seconds)
+
+    def _seen(self, notice: ReclaimNotice) -> tuple[Presence, float]:
+        """With the instant since when that is so, where it is known."""
+        if notice.simulated:
+            return Presence.THERE, 0.0  # Its end does not depend on it.
+        there = self._is_there(notice)
+        if there is not None:
+            return (Presence.THERE if there else Presence.GONE), 0.0
+        if notice.subject.kind is SubjectKind.POD:
+            # An agent that speaks proves that its node is there; of a pod it proves nothing.
+            return Presence.SILENT, 0.0
+        node = Host(notice.subject.name)
+        silent = self._agents.silent_since(node)
+        if silent is not None:
+            return Presence.SILENT, silent
+        heard = self._agents.heard_since(node)
+        return Presence.THERE, math.inf if heard is None else heard

@@ -1,0 +1,133 @@
+"""Makes Events by the API events.k8s.io/v1, and counts up those that are there."""
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from servicekit.kubernetes.client import Collection, Kind
+from servicekit.kubernetes.errors import ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.events import REPORTER
+from supervisor.observability.events.event import About, EventDraft, Repeated
+from supervisor.observability.events.queue import Due, Outcome
+
+_EVENTS = Kind(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
+_NOWHERE = "default"
+"""Where Events about objects without a namespace are, as the API server wants it."""
+
+_MAX_NOTE = 1024
+"""Bytes, by the API."""
+
+_MAX_NAME, _MAX_INSTANCE = 200, 128
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One Event as it is read: what nobody here asks for is left out."""
+
+    metadata: Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    event: Event
+    times: int
+    at: float
+
+
+class Events:
+    """Sends.
+
+    Args:
+        server: Whom to.
+        instance: Which supervisor says so, such as its pod's name.
+        again_seconds: For so long after it was said last, what is said again is counted up.
+        most_remembered: So many that may be counted up.
+    """
+
+    def __init__(self, server: ApiServer, instance: str, again_seconds: float, most_remembered: int) -> None:
+        self._events = Collection(server, _EVENTS, lambda data: msgspec.json.decode(data, type=Event))
+        self._instance = instance[:_MAX_INSTANCE]
+        self._again_seconds = again_seconds
+        self._most_remembered = most_remembered
+        self._sent: OrderedDict[Repeated, _Sent] = OrderedDict()
+
+    async def send(self, due: Due) -> Outcome:
+        """Makes an Event, or counts one up.
+
+        Raises:
+            NotThereError: The namespace is gone.
+            ApiUnavailableError: It may be sent later, as often as need be: its name says what it says.
+            ApiError: It cannot be sent.
+        """
+        saying = due.saying
+        sent = self._sent.get(saying.repeated)
+        if sent is not None and saying.at - sent.at <= self._again_seconds:
+            times = sent.times + due.times
+            try:
+                event = await self._events.merge(sent.event, {"series": _series(times, saying.at)})
+            except (NotThereError, ChangedMeanwhileError):
+                pass  # Events are forgotten after an hour, or by whoever deletes them.
+            else:
+                self._remember(saying, _Sent(event, times, saying.at))
+                return Outcome.AGGREGATED
+        try:
+            event = await self._make(due)
+        except ChangedMeanwhileError:
+            return Outcome.SENT  # It was, and the answer got lost.
+        self._remember(saying, _Sent(event, due.times, saying.at))
+        return Outcome.SENT
+
+    async def _make(self, due: Due) -> Event:
+        content = _content(due.saying, self._instance)
+        if due.times > 1:
+            content["series"] = _series(due.times, due.saying.at)
+        return await self._events.make(_key(due.saying), content)
+
+    def _remember(self, saying: EventDraft, sent: _Sent) -> None:
+        self._sent[saying.repeated] = sent
+        self._sent.move_to_end(saying.repeated)
+        if len(self._sent) > self._most_remembered:
+            self._sent.popitem(last=False)
+
+
+def _key(saying: EventDraft) -> ObjectKey:
+    """Named by what it says: where an answer got lost, the same Event is there already.
+
+    The instant comes first, as kubectl describe shows Events of this API in the order of their names.
+    """
+    name = saying.about.name[:_MAX_NAME].rstrip("-.")
+    said = hashlib.sha256(repr(saying.repeated).encode()).hexdigest()[:8]
+    return ObjectKey(saying.about.namespace or _NOWHERE, f"{name}.{int(saying.at * 1e6):x}-{said}")
+
+
+def _content(saying: EventDraft, instance: str) -> dict[str, object]:
+    related = {} if saying.related is None else {"related": _reference(saying.related)}
+    return {
+        "eventTime": _instant(saying.at),
+        "reportingController": REPORTER,
+        "reportingInstance": instance,
+        "reason": saying.word.reason,
+        "action": saying.word.action,
+        "type": saying.word.kind,
+        "note": saying.note.encode()[:_MAX_NOTE].decode(errors="ignore"),
+        "regarding": _reference(saying.about),
+        **related,
+    }
+
+
+def _reference(about: About) -> dict[str, str]:
+    namespace = {"namespace": about.namespace} if about.namespace else {}
+    return {"apiVersion": about.api_version, "kind": about.kind, "name": about.name, "uid": about.uid, **namespace}
+
+
+def _series(times: int, at: float) -> dict[str, object]:
+    return {"count": times, "lastObservedTime": _instant(at)}
+
+
+def _instant(at: float) -> str:
+    """With microseconds, without which the API takes none of them."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,74 @@
+"""Finds the objects of the cluster that Events are about, in what is at hand."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from servicekit.kubernetes.client import Kind
+from servicekit.kubernetes.objects import Metadata
+from supervisor.cluster.objects import PODS, Pod
+from supervisor.cluster.view import ClusterView
+from supervisor.domain.ids import Host, JobName, cluster_job
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import ReclaimNotice, SubjectKind
+from supervisor.domain.placement import Placement
+from supervisor.observability.events.event import About
+from supervisor.store.job_resource import JOBS
+from supervisor.store.kubernetes import KubernetesStore
+from supervisor.store.names import owners
+from supervisor.store.notice_resource import NOTICES
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterObjects:
+    """See `supervisor.observability.events.rules.Objects`; `placements` says where a cluster's job has its hosts."""
+
+    store: KubernetesStore
+    view: ClusterView
+    placements: Callable[[JobName], Mapping[Host, Placement] | None]
+
+    def notice(self, notice: ReclaimNotice) -> About | None:
+        """Its resource."""
+        metadata = self.store.notice_object(notice.id)
+        return None if metadata is None else _about(NOTICES, metadata)
+
+    def job(self, job: SupervisedJob) -> Sequence[About]:
+        """Its resource first, then the object that it is about."""
+        metadata = self.store.job_object(job.name)
+        if metadata is None:
+            return ()
+        owned = [
+            About(each["apiVersion"], each["kind"], metadata.namespace, each["name"], each["uid"])
+            for each in owners(job)
+        ]
+        return (_about(JOBS, metadata), *owned)
+
+    def noticed(self, notice: ReclaimNotice) -> Iterator[About]:
+        """A pod's own, or those of a node that are not over."""
+        for pod in self._subjects(notice):
+            if not pod.over and self._is_supervised(pod):
+                yield _about(PODS, pod.metadata)
+
+    def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterator[About]:
+        """Those that these hosts are; a launcher's machines are no pods."""
+        placed = self.placements(job.name) or {}
+        for host in hosts:
+            pod = self.view.pod(placed[host].pod) if host in placed else None
+            if pod is not None:
+                yield _about(PODS, pod.metadata)
+
+    def _subjects(self, notice: ReclaimNotice) -> Iterable[Pod]:
+        if notice.subject.kind is SubjectKind.NODE:
+            return self.view.bound(notice.subject.name).values()
+        pod = self.view.pod(notice.subject.uid)
+        return () if pod is None else (pod,)
+
+    def _is_supervised(self, pod: Pod) -> bool:
+        if pod.owner is None:
+            return False
+        name = cluster_job(pod.metadata.namespace, pod.owner.kind.lower(), pod.owner.name)
+        job = self.store.snapshot().jobs.get(name)
+        return job is not None and job.uid == pod.owner.uid
+
+
+def _about(kind: Kind, metadata: Metadata) -> About:
+    return About(kind.api_version, kind.kind, metadata.namespace, metadata.name, metadata.uid)

@@ -1,0 +1,77 @@
+"""What becomes of notices, counted."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from servicekit.metrics import Few
+from supervisor.domain.ids import Source
+from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.observability.journal import Change, NoticeChanged
+from supervisor.observability.measures import NodeLocations
+
+MAX_SOURCES = 32
+"""Agents name theirs themselves; there are eight."""
+
+_MAX_PLACES = 200
+_LEADS = (2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 150, 180, 240, 300, 450, 600, 1800, 3600)
+
+
+class NoticeMetrics:
+    """A listener of the journal.
+
+    Args:
+        registry: Where it is served from.
+        places: Asked once for each episode.
+        sources: Keeps the number of sources small.
+    """
+
+    name = "notice metrics"
+
+    def __init__(self, registry: CollectorRegistry, places: NodeLocations, sources: Few) -> None:
+        self._places = places
+        self._sources = sources
+        self._pairs = Few(_MAX_PLACES)
+        self._notices = Counter(
+            "job_supervisor_notices",
+            "Episodes of notices by what became of them, and reports on notices that were refused.",
+            ("source", "outcome"),
+            registry=registry,
+        )
+        self._reclaims = Counter(
+            "job_supervisor_reclaims",
+            "Episodes received, by where the subject is.",
+            ("source", "zone", "instance_type"),
+            registry=registry,
+        )
+        self._lead = Histogram(
+            "job_supervisor_notice_lead_seconds",
+            "From a notice's receipt to its deadline, where the source names one.",
+            ("source",),
+            registry=registry,
+            buckets=_LEADS,
+        )
+
+    def heard(self, change: Change) -> None:
+        """See `supervisor.observability.journal.Listener`."""
+        if not isinstance(change, NoticeChanged):
+            return
+        before, after = change.before, change.after
+        is_new = before is None or before.episode != after.episode
+        if after.state is not NoticeState.ACTIVE:
+            if is_new or before is None or before.state is not after.state:
+                self._count(after.source, after.state)
+        elif is_new:
+            self._received(after)
+
+    def refused(self, source: Source) -> None:
+        """A report was refused, or was older than what is known."""
+        self._count(source, "refused")
+
+    def _received(self, notice: ReclaimNotice) -> None:
+        self._count(notice.source, "received")
+        [source], place = self._sources.of(notice.source), self._places(notice.subject)
+        self._reclaims.labels(source, *self._pairs.of(place.zone, place.instance_type)).inc()
+        if notice.deadline is not None:
+            self._lead.labels(source).observe(max(0.0, notice.deadline - notice.first_seen))
+
+    def _count(self, source: Source, outcome: str) -> None:
+        self._notices.labels(*self._sources.of(source), outcome).inc()

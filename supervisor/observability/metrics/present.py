@@ -1,0 +1,143 @@
+"""What is so now: looked up when somebody asks."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from servicekit.metrics import Few
+from supervisor.decide.stopping import answers
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.notice import NoticeState
+from supervisor.ingest.agent_registry import AgentView, SourceState, reclaimed
+from supervisor.observability.measures import LiveState
+from supervisor.observability.metrics.jobs import breaks
+from supervisor.store.interface import Snapshot
+
+Samples = Iterable[tuple[Sequence[str], float]]
+"""Values by their labels."""
+
+
+class Present(Collector):
+    """Served as it is at each look."""
+
+    def __init__(self, live: LiveState, sources: Few) -> None:
+        self._sight = live
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        """All of it."""
+        snapshot = self._sight.snapshot()
+        yield from self._notices(snapshot)
+        yield from self._agents(snapshot)
+        yield from self._streams()
+        yield from self._jobs(snapshot.jobs.values())
+        yield from self._coverage(snapshot.jobs.values())
+        failed = sum(self._sight.failed().values())
+        yield CounterMetricFamily(
+            "job_supervisor_journal_dropped",
+            "Changes that something which shows or counts them has failed to take.",
+            failed,
+        )
+
+    def _notices(self, snapshot: Snapshot) -> Iterator[Metric]:
+        active = [notice.source for notice in snapshot.notices.values() if notice.state is NoticeState.ACTIVE]
+        counts = Counter(self._sources.of(source) for source in active)
+        yield _gauge("active_notices", "Notices that are in force.", ("source",), counts.items())
+        waiting = len(self._sight.unconfirmed.all())
+        yield _one("unconfirmed_notices", "Notices that wait to be made durable.", waiting)
+
+    def _agents(self, snapshot: Snapshot) -> Iterator[Metric]:
+        known = self._sight.agents.all()
+        agents = known.values()
+        connected = sum(agent.connected for agent in agents)
+        gone = len(reclaimed(snapshot.notices.values(), known, self._sight.agents.silent_since))
+        states = {"connected": connected, "unknown": len(agents) - connected - gone, "reclaimed": gone}
+        meaning = "Nodes by whether their agent has a stream; reclaimed: it has none, as the node is gone."
+        yield _gauge("agents", meaning, ("state",), [((state,), count) for state, count in states.items()])
+        sharing = len(self._sight.agents.sharing())
+        yield _one("agents_sharing_uid", "Connected agents whose machine's uid another one says, too.", sharing)
+        counts = Counter(self._of_sources(agents))
+        sources = {source for source, _ in counts}
+        complete = {(source, state): counts[source, state] for source in sources for state in SourceState}
+        yield _gauge("agent_sources", "Sources of agents by their last answer.", ("source", "state"), complete.items())
+
+    def _of_sources(self, agents: Iterable[AgentView]) -> Iterator[tuple[str, str]]:
+        for agent in agents:
+            for source, state in (*agent.sources.items(), *agent.pod_sources.items()):
+                [label] = self._sources.of(source)
+                yield label, state
+
+    def _streams(self) -> Iterator[Metric]:
+        agents = sum(agent.connected for agent in self._sight.agents.all().values())
+        counts = {
+            ("agent",): agents,
+            ("launcher",): self._sight.launchers.count,
+            ("process",): self._sight.processes.count,
+        }
+        yield _gauge("streams", "Open streams.", ("peer",), counts.items())
+
+    def _jobs(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
+        phases = Counter(job.decision.phase for job in jobs)
+        yield _gauge("jobs", "Jobs.", ("phase",), [((phase,), phases[phase]) for phase in Phase])
+        excluded = sum(len(job.decision.exclusions) for job in jobs if not job.over)
+        yield _one("excluded_hosts", "Hosts that launchers leave out.", excluded)
+        left = min((seconds for job in jobs if (seconds := self._left(job)) is not None), default=None)
+        unanswered = _family(
+            "unacknowledged_stop_seconds_left",
+            "The least that is left for a STOP that rank 0 has not acknowledged; nothing while there is none.",
+        )
+        if left is not None:
+            unanswered.add_metric((), left)
+        yield unanswered
+
+    def _left(self, job: SupervisedJob) -> float | None:
+        """Seconds for a STOP that waits for rank 0: until the first host is gone, or until nobody waits any more."""
+        stop = job.decision.stop
+        if stop is None or job.decision.phase is not Phase.STOPPING or not job.observed.running:
+            return None
+        if answers(job.observed.acknowledgement, stop):
+            return None
+        end = breaks(job, self._sight.noticed, self._sight.now(), self._sight.policy)
+        return (stop.since + self._sight.policy.stop_timeout_seconds if end is None else end) - self._sight.now()
+
+    def _coverage(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
+        workers = without_agent = without_stream = 0
+        for job in jobs:
+            workers += len(job.workers)
+            without_agent += sum(not self._sight.agents.connected(node) for node in self._nodes(job.name, job.workers))
+            without_stream += len(job.workers - self._sight.processes.hosts(job.name))
+        missing = {("agent",): without_agent, ("stream",): without_stream}
+        yield _one("workers", "Hosts of running jobs.", workers)
+        yield _gauge(
+            "uncovered_workers",
+            "Those of them on a node without a connected agent, or without any process that has a stream.",
+            ("missing",),
+            missing.items(),
+        )
+
+    def _nodes(self, name: JobName, hosts: Iterable[Host]) -> Iterator[Host]:
+        """The node of each; a pod that is not seen has none, and nobody speaks for that."""
+        places = self._sight.placements(name)
+        for host in hosts:
+            if places is None:
+                yield host
+            else:
+                yield places[host].node if host in places else Host("")
+
+
+def _family(name: str, meaning: str, labels: tuple[str, ...] = ()) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"job_supervisor_{name}", meaning, labels=labels)
+
+
+def _one(name: str, meaning: str, value: float) -> Metric:
+    return _gauge(name, meaning, (), [((), value)])
+
+
+def _gauge(name: str, meaning: str, labels: tuple[str, ...], values: Samples) -> Metric:
+    family = _family(name, meaning, labels)
+    for value_labels, value in values:
+        family.add_metric(value_labels, value)
+    return family

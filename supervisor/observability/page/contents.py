@@ -1,0 +1,140 @@
+"""What of a view a page has room for, the most pressing first, and the sentence above it all."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from supervisor.domain.ids import Host, JobName, Source
+from supervisor.domain.job import Phase
+from supervisor.domain.notice import NoticeState, SubjectKind
+from supervisor.observability.values import JobView, NoticeView, View
+
+MAX_ROWS = 100
+"""Of each table: with 100 notices, jobs and workers the page has some 100 KB."""
+
+_PRESSING = (Phase.STOPPING, Phase.SHRINKING, Phase.RESUMING, Phase.SUSPENDED, Phase.WAITING, Phase.TIMED_OUT)
+"""The phases that people look for first; the others are as it should be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaim:
+    """One that is announced; `unconfirmed` ones are not durable yet."""
+
+    kind: SubjectKind
+    subject: str
+    source: Source
+    seconds_left: float | None
+    age_seconds: float
+    jobs: Sequence[JobName]
+    message: str
+    simulated: bool
+    unconfirmed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Uncovered:
+    """A worker that a reclaim would not reach, and what is missing for it."""
+
+    host: Host
+    job: JobName
+    missing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What is on the page beside the view itself; `more_…` are left out."""
+
+    summary: str
+    trouble: bool
+    reclaims: Sequence[Reclaim]
+    more_reclaims: int
+    jobs: Sequence[JobView]
+    more_jobs: int
+    uncovered: Sequence[Uncovered]
+    more_uncovered: int
+
+
+def contents(view: View) -> Contents:
+    """What to show of it."""
+    reclaims, jobs, uncovered = _reclaims(view), sorted(view.jobs, key=_order), list(_uncovered(view.jobs))
+    troubles, usual = list(_troubles(view, len(uncovered))), _usual(view, len(reclaims), len(uncovered))
+    return Contents(
+        summary=". ".join(each[:1].upper() + each[1:] for each in (*troubles, usual)) + ".",
+        trouble=bool(troubles),
+        reclaims=reclaims[:MAX_ROWS],
+        more_reclaims=max(0, len(reclaims) - MAX_ROWS),
+        jobs=jobs[:MAX_ROWS],
+        more_jobs=max(0, len(jobs) - MAX_ROWS),
+        uncovered=uncovered[:MAX_ROWS],
+        more_uncovered=max(0, len(uncovered) - MAX_ROWS),
+    )
+
+
+def _troubles(view: View, uncovered: int) -> Iterator[str]:
+    """What somebody has to look at, in sentences without a full stop; a reclaim that is covered is none of it."""
+    if not view.leader.acts:
+        yield "no supervisor is certain to lead"
+    if view.unconfirmed:
+        yield f"{_count(len(view.unconfirmed), 'notice', 'notices')} cannot be stored"
+    late = len(
+        {job.job for job in view.jobs if _is_late(job)}
+        | {group.job for group in view.groups if group.late and group.suspended}
+    )
+    if late:
+        yield f"{_count(late, 'job was', 'jobs were')} not saved in time"
+    if uncovered:
+        yield f"{_count(uncovered, 'worker is', 'workers are')} not covered"
+
+
+def _is_late(job: JobView) -> bool:
+    """A host of it is gone, and it has not saved what it was told to."""
+    return job.phase is Phase.STOPPING and job.seconds_left == 0
+
+
+def _usual(view: View, reclaims: int, uncovered: int) -> str:
+    """Without a number that changes with the time alone: it is read aloud when it changes."""
+    parts = [_count(reclaims, "reclaim under way", "reclaims under way") if reclaims else "nothing is being reclaimed"]
+    for phase in (*_PRESSING, Phase.RUNNING):
+        jobs = sum(job.phase is phase for job in view.jobs)
+        if jobs:
+            parts.append(f"{_count(jobs, 'job', 'jobs')} {phase}")
+    return ", ".join(parts if uncovered else [*parts, "every worker is covered"])
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _reclaims(view: View) -> list[Reclaim]:
+    durable = [_reclaim(each, unconfirmed=False) for each in view.notices if each.state is NoticeState.ACTIVE]
+    waiting = [_reclaim(each, unconfirmed=True) for each in view.unconfirmed]
+    return sorted(
+        [*durable, *waiting], key=lambda each: (inf if each.seconds_left is None else each.seconds_left, each.subject)
+    )
+
+
+def _reclaim(notice: NoticeView, *, unconfirmed: bool) -> Reclaim:
+    return Reclaim(
+        kind=notice.kind,
+        subject=notice.subject,
+        source=notice.source,
+        seconds_left=notice.seconds_left,
+        age_seconds=notice.age_seconds,
+        jobs=notice.jobs,
+        message=notice.message,
+        simulated=notice.simulated,
+        unconfirmed=unconfirmed,
+    )
+
+
+def _order(job: JobView) -> tuple[int, int, str]:
+    over = job.phase is Phase.FINISHED
+    return (_PRESSING.index(job.phase) if job.phase in _PRESSING else len(_PRESSING), over, job.job)
+
+
+def _uncovered(jobs: Iterable[JobView]) -> Iterator[Uncovered]:
+    for job in jobs:
+        for state in job.host_states:
+            if state.uncovered:
+                missing = [name for name, there in (("agent", state.agent), ("stream", state.stream)) if not there]
+                yield Uncovered(state.host, job.job, " and ".join(missing))

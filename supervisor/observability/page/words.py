@@ -1,0 +1,82 @@
+"""How figures are written on the page; `assets/page.js` writes those that it counts on in the same way."""
+
+from collections.abc import Sequence
+
+from supervisor.domain.job import AcknowledgementKind, Phase
+from supervisor.observability.groups import Outcome
+from supervisor.observability.values import GroupView, JobView
+from supervisor.refusals import readable
+
+MAX_NAMES = 10
+_MAX_LETTERS = 1000
+"""Of a name or a sentence: Kubernetes allows 253 for a name, and a sentence holds a few of them."""
+
+_DONE = {AcknowledgementKind.SAVED: "saved", AcknowledgementKind.LEFT: "rank 0 has left"}
+
+_TONES = {
+    Phase.RUNNING: "good",
+    Phase.SHRINKING: "warn",
+    Phase.STOPPING: "bad",
+    Phase.SUSPENDED: "warn",
+    Phase.RESUMING: "warn",
+    Phase.TIMED_OUT: "bad",
+}
+
+
+def span(seconds: float) -> str:
+    """A length of time, in two units at most."""
+    whole = int(seconds)
+    if whole < 60:  # noqa: PLR2004 - seconds of a minute
+        return f"{whole} s"
+    if whole < 3600:  # noqa: PLR2004 - of an hour
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86400:  # noqa: PLR2004 - of a day
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
+
+
+def countdown(seconds: float) -> str:
+    """What is left."""
+    return span(seconds) if seconds > 0 else "now"
+
+
+def text(said: str) -> str:
+    """What may quote a peer, with nothing in it that is not seen; the templates escape it."""
+    return readable(said, _MAX_LETTERS)
+
+
+def names(values: Sequence[str]) -> str:
+    """The first few."""
+    listed = ", ".join(text(value) for value in values[:MAX_NAMES])
+    more = len(values) - MAX_NAMES
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def tone(phase: Phase) -> str:
+    """The class of a phase's mark; it says nothing that its word does not say."""
+    return _TONES.get(phase, "soft")
+
+
+def why(job: JobView) -> str:
+    """The reason of its phase; of a suspended job that says why it was stopped, and what it waits for comes after."""
+    if job.phase is not Phase.SUSPENDED or not job.prospects:
+        return job.reason
+    return f"{job.reason} Next: {job.prospects[0].what}."
+
+
+def workers(job: JobView) -> str:
+    """How many it has, and how many it asks for."""
+    return f"{len(job.workers)} of {job.requested_workers} (least {job.min_workers})"
+
+
+def checkpoint(group: GroupView) -> str:
+    """Whether rank 0 has saved, up to which step, how much time was left then, and what was lost all the same."""
+    if group.outcome is Outcome.SHRUNK:
+        return "not needed"
+    if group.acknowledged is None:
+        return "not acknowledged"
+    told = _DONE[group.acknowledged] if group.step is None else f"{_DONE[group.acknowledged]} at step {group.step}"
+    margin, lost = group.margin_seconds, group.steps_lost
+    if margin is not None:
+        told += f", {span(abs(margin))} {'too late' if margin < 0 else 'before the end'}"
+    return told if lost is None else f"{told}; {lost} {'step' if lost == 1 else 'steps'} lost"

@@ -1,0 +1,33 @@
+"""Since when each job has been in its phase."""
+
+from typing import TYPE_CHECKING
+
+from supervisor.domain.job import SupervisedJob
+from supervisor.observability.journal import Change, JobChanged, JobForgotten
+
+if TYPE_CHECKING:
+    from supervisor.domain.ids import JobName
+
+
+class Phases:
+    """Hears of every change of a job. What began before it listened is known only where the decision says when."""
+
+    name = "phases"
+
+    def __init__(self) -> None:
+        self._since: dict[JobName, float] = {}
+
+    def heard(self, change: Change) -> None:
+        """A job is in another phase, or gone."""
+        match change:
+            case JobChanged(before, after, at) if before is None or before.decision.phase is not after.decision.phase:
+                self._since[after.name] = at
+            case JobForgotten(before, _):
+                self._since.pop(before.name, None)
+
+    def since(self, job: SupervisedJob) -> float | None:
+        """The instant (Unix seconds); None where nobody knows it."""
+        known = self._since.get(job.name)
+        if known is None and job.decision.stop is not None:
+            return job.decision.stop.since
+        return known

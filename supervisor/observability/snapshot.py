@@ -1,0 +1,51 @@
+"""A snapshot of everything that the status shows, as plain values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from supervisor.decide.policy import Policy
+from supervisor.domain.ids import Host
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.placement import Placement
+from supervisor.ingest.agent_registry import AgentView
+from supervisor.observability.groups import Group
+from supervisor.observability.values import LeaderView
+from supervisor.refusals import Code, Wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """One job, and what only the streams and the cluster know of it.
+
+    `noticed` are its noticed hosts, each with its most urgent notice; `places` is None where its hosts are nodes;
+    `streams` are the hosts from which processes have one; `since` is when its phase began.
+    """
+
+    job: SupervisedJob
+    noticed: Mapping[Host, ReclaimNotice]
+    places: Mapping[Host, Placement] | None
+    streams: frozenset[Host]
+    since: float | None
+
+    def node(self, host: Host) -> Host:
+        """Where a host is."""
+        place = None if self.places is None else self.places.get(host)
+        return host if place is None else place.node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusSnapshot:
+    """What was so at `now` (Unix seconds)."""
+
+    now: float
+    policy: Policy
+    leader: LeaderView
+    jobs: tuple[JobStatus, ...]
+    notices: tuple[ReclaimNotice, ...]
+    unconfirmed: tuple[ReclaimNotice, ...]
+    groups: tuple[Group, ...]
+    agents: Mapping[Host, AgentView]
+    silent: Mapping[Host, float]
+    refused: Mapping[tuple[Wire, Code], int]
+    sharing: Mapping[Host, Sequence[Host]] = field(default_factory=dict)

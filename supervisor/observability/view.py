@@ -1,0 +1,232 @@
+"""Everything there is to see at one moment, worked out from plain values: no I/O, no clock."""
+
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+
+from supervisor.decide.notices import deadline_of
+from supervisor.decide.prospects import prospects
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Acknowledgement
+from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
+from supervisor.ingest.agent_registry import AgentView, reclaimed
+from supervisor.observability.groups import Group
+from supervisor.observability.paging import JobPart, Page, whole
+from supervisor.observability.snapshot import JobStatus, StatusSnapshot
+from supervisor.observability.values import (
+    AcknowledgementView,
+    AgentOnNode,
+    CoverageView,
+    GroupView,
+    HostView,
+    JobView,
+    NoticeView,
+    ProspectView,
+    RefusedView,
+    SourceView,
+    View,
+)
+
+Subjects = Mapping[tuple[SubjectKind, str], Collection[JobName]]
+"""The jobs by what their hosts are: nodes by name, pods by uid."""
+
+
+def view(seen: StatusSnapshot, page: Page | None = None) -> View:
+    """What is shown of it: one page, or all."""
+    shown = page or whole(seen)
+    gone = reclaimed(seen.notices, seen.agents, seen.silent.get)
+    subjects = _subjects(seen.jobs, {_subject(notice) for notice in (*shown.notices, *shown.unconfirmed)})
+    return View(
+        now=seen.now,
+        leader=seen.leader,
+        jobs=[_job(part, seen) for part in shown.jobs],
+        notices=[_notice(notice, subjects, seen) for notice in shown.notices],
+        unconfirmed=[_notice(notice, subjects, seen) for notice in shown.unconfirmed],
+        groups=[_group(group, seen.now) for group in seen.groups] if shown.first else [],
+        coverage=_coverage(seen, gone),
+        agents=[_agent(agent, seen, gone) for agent in shown.agents],
+        refused=[RefusedView(wire, code, count) for (wire, code), count in sorted(seen.refused.items())],
+        next=None if shown.last is None else str(shown.last),
+    )
+
+
+def _job(part: JobPart, seen: StatusSnapshot) -> JobView:
+    each, job = part.seen, part.seen.job
+    decision, observed, spec = job.decision, job.observed, job.spec
+    own, workers = job.own_hosts, job.workers
+    kept = decision.hosts - decision.exclusions
+    lefts = [left for _, notice in _own(each) if (left := _left(notice, seen)) is not None]
+    return JobView(
+        job=job.name,
+        phase=decision.phase,
+        since_seconds=_ago(each.since, seen.now),
+        reason=decision.reason,
+        generation=decision.generation,
+        run=observed.run,
+        running=observed.running,
+        result=observed.result,
+        restarts=observed.restarts,
+        framework=spec.framework,
+        host_count=len(observed.hosts | own),
+        hosts=[host for host in part.hosts if host in observed.hosts],
+        workers=[host for host in part.hosts if host in kept],
+        exclusions=[host for host in part.hosts if host in decision.exclusions],
+        min_workers=spec.min_workers,
+        max_workers=spec.max_workers,
+        requested_workers=spec.requested_workers,
+        seconds_left=min(lefts, default=None),
+        simulated=any(notice.simulated for host, notice in _own(each) if notice.state is NoticeState.ACTIVE),
+        acknowledgement=_acknowledgement(observed.acknowledgement, seen.now),
+        prospects=[ProspectView(each.what, _until(each.at, seen.now)) for each in prospects(job)],
+        host_states=[_host(host, each, workers, seen) for host in part.hosts if host in own],
+    )
+
+
+def _own(each: JobStatus) -> Iterable[tuple[Host, ReclaimNotice]]:
+    return ((host, each.noticed[host]) for host in each.noticed.keys() & each.job.own_hosts)
+
+
+def _host(host: Host, each: JobStatus, workers: Container[Host], seen: StatusSnapshot) -> HostView:
+    job, node, notice = each.job, each.node(host), each.noticed.get(host)
+    agent = seen.agents.get(node)
+    return HostView(
+        host=host,
+        node=node,
+        worker=host in workers,
+        launcher=host == job.spec.launcher_host,
+        excluded=host in job.decision.exclusions,
+        notice=None if notice is None else notice.id,
+        seconds_left=None if notice is None else _left(notice, seen),
+        agent=agent is not None and agent.connected,
+        stream=host in each.streams,
+    )
+
+
+def _left(notice: ReclaimNotice, seen: StatusSnapshot) -> float | None:
+    """Until the subject is gone; where the source names no time, until it is assumed to be."""
+    if notice.state is not NoticeState.ACTIVE:
+        return None
+    return max(0.0, deadline_of(notice, seen.policy) - seen.now)
+
+
+def _acknowledgement(given: Acknowledgement | None, now: float) -> AcknowledgementView | None:
+    if given is None:
+        return None
+    return AcknowledgementView(
+        run=given.run,
+        generation=given.generation,
+        kind=given.kind,
+        step=given.step,
+        age_seconds=max(0.0, now - given.at),
+    )
+
+
+def _subjects(jobs: Iterable[JobStatus], asked: Collection[tuple[SubjectKind, str]]) -> Subjects:
+    """Which jobs each of these concerns; there may be far more hosts than anybody asks about."""
+    nodes = {name for kind, name in asked if kind is SubjectKind.NODE}
+    found: dict[tuple[SubjectKind, str], set[JobName]] = {}
+    for each in jobs:
+        for subject in _subjects_of(each, nodes):
+            if subject in asked:
+                found.setdefault(subject, set()).add(each.job.name)
+    return found
+
+
+def _subjects_of(each: JobStatus, nodes: Collection[str]) -> Iterator[tuple[SubjectKind, str]]:
+    if each.places is None:
+        yield from ((SubjectKind.NODE, host) for host in each.job.own_hosts.intersection(nodes))
+        return
+    for host in each.job.own_hosts:
+        yield SubjectKind.NODE, each.node(host)
+        if host in each.places:
+            yield SubjectKind.POD, each.places[host].pod
+
+
+def _subject(notice: ReclaimNotice) -> tuple[SubjectKind, str]:
+    """What it is known by: a node by its name, a pod by its uid."""
+    subject = notice.subject
+    return subject.kind, subject.name if subject.kind is SubjectKind.NODE else subject.uid
+
+
+def _notice(notice: ReclaimNotice, subjects: Subjects, seen: StatusSnapshot) -> NoticeView:
+    subject = notice.subject
+    jobs = subjects.get(_subject(notice), ()) if notice.state is NoticeState.ACTIVE else ()
+    return NoticeView(
+        id=notice.id,
+        episode=notice.episode,
+        source=notice.source,
+        subject=subject.name,
+        kind=subject.kind,
+        state=notice.state,
+        seconds_left=None if notice.deadline is None else max(0.0, notice.deadline - seen.now),
+        age_seconds=max(0.0, seen.now - notice.first_seen),
+        ended_seconds=_ago(notice.ended_at, seen.now),
+        simulated=notice.simulated,
+        jobs=sorted(jobs),
+        announced=notice.announced,
+        message=notice.message,
+    )
+
+
+def _group(group: Group, now: float) -> GroupView:
+    answer = group.acknowledgement
+    until = now if group.resumed_at is None else group.resumed_at
+    return GroupView(
+        job=group.job,
+        outcome=group.outcome,
+        age_seconds=max(0.0, now - group.at),
+        reason=group.reason,
+        sources=list(group.sources),
+        subjects=list(group.subjects),
+        simulated=SIMULATED in group.sources,
+        decided_after_seconds=None if group.noticed_at is None else max(0.0, group.at - group.noticed_at),
+        acknowledged=None if answer is None else answer.kind,
+        step=None if answer is None else answer.step,
+        steps_lost=group.steps_lost,
+        margin_seconds=None if answer is None or group.deadline is None else group.deadline - answer.at,
+        late=_is_late(group),
+        suspended=group.suspended_at is not None and not group.closed,
+        suspended_seconds=None if group.suspended_at is None else max(0.0, until - group.suspended_at),
+    )
+
+
+def _is_late(group: Group) -> bool:
+    answered = group.suspended_at if group.acknowledgement is None else group.acknowledgement.at
+    return answered is not None and group.deadline is not None and answered >= group.deadline
+
+
+def _coverage(seen: StatusSnapshot, gone: Collection[Host]) -> CoverageView:
+    spoken_for = {agent.node for agent in seen.agents.values() if agent.connected}
+    workers = [(each, each.job.workers) for each in seen.jobs]
+    return CoverageView(
+        workers=sum(len(hosts) for _, hosts in workers),
+        without_agent=sum(_without_agent(each, hosts, spoken_for) for each, hosts in workers),
+        without_stream=sum(len(hosts - each.streams) for each, hosts in workers),
+        agents_connected=len(spoken_for),
+        agents_unknown=len(seen.agents) - len(spoken_for) - len(gone),
+        agents_reclaimed=len(gone),
+    )
+
+
+def _without_agent(each: JobStatus, workers: frozenset[Host], spoken_for: Collection[Host]) -> int:
+    if each.places is None:
+        return len(workers.difference(spoken_for))
+    return sum(each.node(host) not in spoken_for for host in workers)
+
+
+def _agent(agent: AgentView, seen: StatusSnapshot, gone: Collection[Host]) -> AgentOnNode:
+    return AgentOnNode(
+        node=agent.node,
+        connected=agent.connected,
+        reclaimed=agent.node in gone,
+        silent_seconds=_ago(seen.silent.get(agent.node), seen.now),
+        same_uid=list(seen.sharing.get(agent.node, ())),
+        sources=[SourceView(source, state) for source, state in agent.sources.items()],
+        pod_sources=[SourceView(source, state) for source, state in agent.pod_sources.items()],
+    )
+
+
+def _ago(at: float | None, now: float) -> float | None:
+    return None if at is None else max(0.0, now - at)
+
+
+def _until(at: float | None, now: float) -> float | None:
+    return None if at is None else max(0.0, at - now)

@@ -1,0 +1,1 @@
+"""The servers of a supervisor, and the health that its probes report."""

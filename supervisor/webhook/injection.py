@@ -1,0 +1,110 @@
+"""What there is for new pods: the CA as its file is now, and the nodes that are noticed now."""
+
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.tls import CertificateUnusable
+from supervisor.decide.notices import Today, deadline_of, noticed_hosts
+from supervisor.decide.policy import Policy
+from supervisor.domain.ids import Host
+from supervisor.domain.notice import NoticeState
+from supervisor.store.interface import Snapshot
+from supervisor.webhook.mutation import PodInjection
+
+
+class CaFile:
+    """The CAs to hand out, from a file that somebody may exchange: one that is no good leaves what was good before.
+
+    Raises:
+        CertificateUnusable: It is no good from the start.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._fault = Fault("CA to hand out", clock)
+        self._text = _checked(path, _read(path))
+
+    def text(self) -> str:
+        """PEM, as it is now: the file is small, and in memory."""
+        try:
+            found = _read(self._path)
+            if found != self._text:
+                self._text = _checked(self._path, found)
+        except CertificateUnusable as error:
+            self._fault.failed(str(error))
+        else:
+            self._fault.recovered()
+        return self._text
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CertificateUnusable(f"{path} holds no CA to hand out: {error}") from error
+
+
+def _checked(path: Path, text: str) -> str:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (OSError, ValueError) as error:  # OpenSSL's are of both kinds.
+        raise CertificateUnusable(f"{path} holds no CA to hand out: {error}") from error
+    return text
+
+
+class NoticedNodes:
+    """The nodes that new pods are to keep off, worked out once for each change of the notices or the nodes.
+
+    Args:
+        snapshot: What is stored.
+        objects: The uids of the cluster's nodes, by name.
+        nodes_version: Grows whenever one of those is another.
+        policy: Says when a notice ends that names no time.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        objects: Callable[[], Mapping[Host, str]],
+        nodes_version: Callable[[], int],
+        policy: Policy,
+    ) -> None:
+        self._snapshot = snapshot
+        self._objects = objects
+        self._nodes_version = nodes_version
+        self._policy = policy
+        self._seen: tuple[int, int] | None = None
+        self._nodes: Sequence[str] = ()
+
+    def now(self) -> Sequence[str]:
+        """Those that go last first: the others are gone before many pods could be bound to them."""
+        snapshot = self._snapshot()
+        seen = snapshot.version, self._nodes_version()
+        if seen != self._seen:
+            self._nodes, self._seen = avoided(snapshot, self._objects(), self._policy), seen
+        return self._nodes
+
+
+def avoided(snapshot: Snapshot, objects: Mapping[Host, str], policy: Policy) -> Sequence[str]:
+    """The nodes of the cluster that have an active notice; what agents know beside that, only the leader is told."""
+    active = [each for each in snapshot.notices.values() if each.state is NoticeState.ACTIVE]
+    noticed = noticed_hosts(active, Today(objects=objects), policy)
+    there = [host for host in noticed if host in objects]
+    return sorted(there, key=lambda host: (-deadline_of(noticed[host], policy), host))
+
+
+class PodInjector:
+    """All of it, for one pod after the other."""
+
+    def __init__(self, address: str, audience: str, ca: Callable[[], str], nodes: Callable[[], Sequence[str]]) -> None:
+        self._address = address
+        self._audience = audience
+        self._ca = ca
+        self._nodes = nodes
+
+    def gifts(self) -> PodInjection:
+        """As they are now."""
+        return PodInjection(address=self._address, ca=self._ca(), audience=self._audience, avoid=self._nodes())

@@ -1,0 +1,145 @@
+"""One supervisor of perhaps several on a cluster: it follows everything, and serves once it leads."""
+
+import os
+import socket
+from asyncio import Event
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.server import ApiServer
+from servicekit.lifecycle import run_tasks
+from servicekit.tls import ServerCertificate
+from supervisor.leadership import elected
+from supervisor.leadership.elected import Elected
+from supervisor.leadership.interface import AlwaysLeader, Leadership
+from supervisor.observability.events.objects import ClusterObjects
+from supervisor.observability.events.recorder import Recorder
+from supervisor.observability.journal import Listener
+from supervisor.refusals import Refusals
+from supervisor.settings import Settings
+from supervisor.store import kubernetes
+from supervisor.store.kubernetes import KubernetesStore
+from supervisor.webhook.injection import NoticedNodes, PodInjector
+from supervisor.webhook.server import Reviewed, Webhook
+from supervisor.wiring.cluster import ClusterWiring
+
+Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
+"""Root tasks, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What it is made of before it leads; `elected` is None where it has no rivals, `events` where none are wanted."""
+
+    store: KubernetesStore
+    cluster: ClusterWiring
+    elected: Elected | None
+    events: Recorder | None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings, clock: Clock) -> AsyncIterator[Self]:
+        """Connects and reads everything; waits for an API server that is away.
+
+        Raises:
+            StoreError: There is no cluster to connect to, it has no such resources, or they may not be read.
+            LeadershipError: The lease may not be read.
+        """
+        kubeconfig = os.environ.get("KUBECONFIG")  # Whoever speaks with clusters knows it by this name.
+        async with AsyncExitStack() as stack:
+            store = await KubernetesStore.open(
+                kubernetes.Options(
+                    kubeconfig=kubeconfig,
+                    namespace=settings.namespace,
+                    timeout_seconds=settings.store_timeout_seconds,
+                ),
+                clock,
+            )
+            stack.push_async_callback(store.close)
+            cluster = await ClusterWiring.open(kubeconfig, settings, clock)
+            stack.push_async_callback(cluster.close)
+            candidate = None
+            if settings.leader_election:
+                candidate = await Elected.open(_options(settings, kubeconfig), clock, store.highest_epoch)
+                stack.push_async_callback(candidate.close)
+            events = None
+            if settings.kubernetes_events:
+                server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds)
+                stack.push_async_callback(server.close)
+                objects = ClusterObjects(store, cluster.view, cluster.placements)
+                events = Recorder(server, objects, settings.pod_name or socket.gethostname(), clock)
+            yield cls(store, cluster, candidate, events)
+
+    @property
+    def leadership(self) -> Leadership:
+        """For those who act."""
+        return self.elected or AlwaysLeader()
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        """Who wants to know what happens while it leads."""
+        return [self.events] if self.events else []
+
+    @property
+    def listening(self) -> Tasks:
+        """What they need to have run."""
+        return {"events": self.events.run} if self.events else {}
+
+    def webhook(
+        self,
+        settings: Settings,
+        ca: Callable[[], str],
+        certificate: ServerCertificate | None,
+        refusals: Refusals,
+        reviewed: Reviewed,
+    ) -> Tasks:
+        """What shapes new pods, which are given that CA, where it is wanted; `reviewed` hears of each."""
+        if settings.webhook is None:
+            return {}
+        nodes = NoticedNodes(
+            self.store.snapshot, lambda: self.cluster.node_objects, lambda: self.cluster.nodes_version, settings
+        )
+        giver = PodInjector(settings.public_address, settings.token_audience, ca, nodes.now)
+        server = Webhook(
+            address=settings.webhook, certificate=certificate, refusals=refusals, gifts=giver.gifts, reviewed=reviewed
+        )
+        return {"webhook": server.run}
+
+    async def serve(self, tasks: Callable[[], Tasks], stop: Event, beside: Tasks) -> None:
+        """Stands by, and runs the tasks of the leader once it is that; until `stop` is set.
+
+        Args:
+            tasks: Those of the leader.
+            stop: Ends everything.
+            beside: Those that it runs whether it leads or not.
+
+        Raises:
+            RootTaskEnded: As `run_tasks` does; because of LeadershipLost where another one leads now.
+        """
+
+        async def lead() -> None:
+            epoch = self.store.known_epoch or 1
+            if self.elected is not None:
+                epoch = await self.elected.gained()
+            await self.cluster.follow_its_clock()
+            self.store.lead(epoch, self.leadership.may_act)
+            self.cluster.lead(self.leadership.may_act)
+            if self.events is not None:
+                self.events.lead(self.leadership.may_act)
+            await run_tasks({**tasks(), **(self.elected.leading if self.elected else {})}, Event())
+
+        candidacy = self.elected.tasks if self.elected else {}
+        await run_tasks({"store": self.store.run, **self.cluster.standby, **candidacy, **beside, "leader": lead}, stop)
+
+
+def _options(settings: Settings, kubeconfig: str | None) -> elected.Options:
+    return elected.Options(
+        kubeconfig=kubeconfig,
+        namespace=settings.namespace,
+        lease=settings.lease_name,
+        seconds=settings.lease_seconds,
+        pod=settings.pod_name,
+    )

@@ -1,0 +1,196 @@
+"""What the process of a supervisor runs: alone with a file, or as one of several on a cluster."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import structlog
+
+from servicekit import descriptors
+from servicekit.address import parse
+from servicekit.clock import Clock
+from servicekit.lifecycle import give_up_on_signals, stop_on_signals
+from servicekit.probes import Probes
+from servicekit.tls import Files, ServerCertificate
+from supervisor.identity.tokens import Tokens
+from supervisor.leadership.interface import AlwaysLeader
+from supervisor.observability.measures import Measures, NoMeasures
+from supervisor.refusals import Refusals
+from supervisor.serving.health import Standing, SupervisorHealth
+from supervisor.settings import Settings, StoreKind
+from supervisor.store.sqlite import SqliteStore
+from supervisor.webhook.injection import CaFile
+from supervisor.webhook.server import ignore_result
+from supervisor.wiring.app import Supervisor, Task, common_tasks
+from supervisor.wiring.data_dir import made
+
+if TYPE_CHECKING:
+    from supervisor.observability.metrics.wiring import Metrics
+    from supervisor.wiring.keys import PkiService
+    from supervisor.wiring.replica import Replica
+
+STORE_FILE = "supervisor.sqlite"
+
+_log = structlog.get_logger()
+
+
+async def serve(settings: Settings) -> int:
+    """Runs the supervisor until SIGTERM or SIGINT; returns the exit code."""
+    descriptors.raise_limit()
+    clock = Clock()
+    certificate = load_certificate(settings, clock)
+    made(settings.data_dir)
+    with give_up_on_signals():  # While it waits for an API server, that is; later it says goodbye.
+        async with _probes(settings.probe_address) as health:
+            if settings.store is StoreKind.SQLITE:
+                await _serve_alone(settings, clock, certificate, health)
+            else:
+                await _serve_in_cluster(settings, clock, certificate, health)
+    return 0
+
+
+async def _serve_alone(
+    settings: Settings, clock: Clock, certificate: ServerCertificate | None, health: SupervisorHealth
+) -> None:
+    tokens, stop, refusals = Tokens.load(settings.data_dir), asyncio.Event(), Refusals()
+    metrics = _metrics(settings, refusals, clock)
+    store = await SqliteStore.open(settings.data_dir / STORE_FILE)
+    try:
+        await store.count_by(clock)
+        health.standing = Standing.SERVING
+        supervisor = Supervisor(
+            settings,
+            store,
+            tokens,
+            clock,
+            certificate=certificate,
+            refusals=refusals,
+            measures=metrics.leading(AlwaysLeader().may_act) if metrics else NoMeasures(),
+        )
+        with stop_on_signals(stop):
+            await supervisor.serve(stop, _served(settings, metrics))
+    finally:
+        await store.close()
+
+
+async def _serve_in_cluster(
+    settings: Settings, clock: Clock, certificate: ServerCertificate | None, health: SupervisorHealth
+) -> None:
+    # Imported here: what speaks with a cluster is of no use to a file.
+    from supervisor.wiring.replica import Replica  # noqa: PLC0415
+
+    refusals, stop = Refusals(), asyncio.Event()
+    metrics = _metrics(settings, refusals, clock)
+    async with AsyncExitStack() as stack:
+        own = await stack.enter_async_context(_own_keys(settings, clock))
+        tokens = own.tokens if own else Tokens.load(settings.data_dir)
+        if own is not None and own.certificate is not None:
+            certificate = own.certificate
+        replica = await stack.enter_async_context(Replica.open(settings, clock))
+
+        def leading() -> Mapping[str, Task]:
+            health.standing = Standing.SERVING
+            supervisor = Supervisor(
+                settings,
+                replica.store,
+                tokens,
+                clock,
+                certificate=certificate,
+                cluster=replica.cluster,
+                leadership=replica.leadership,
+                refusals=refusals,
+                listeners=replica.listeners,
+                measures=_measures(metrics, replica),
+            )
+            return {**supervisor.tasks, **replica.listening, **(own.leading(replica.leadership) if own else {})}
+
+        reviewed = metrics.reviewed if metrics else ignore_result
+        webhook = replica.webhook(settings, _handed_out(settings, own, clock), certificate, refusals, reviewed)
+        health.standing = Standing.STANDING_BY
+        _log.info("supervisor.standing_by")
+        with stop_on_signals(stop):
+            beside = {**common_tasks(refusals, certificate), **_served(settings, metrics), **webhook}
+            await replica.serve(leading, stop, beside={**beside, **(own.tasks if own else {})})
+
+
+def _measures(metrics: "Metrics | None", replica: "Replica") -> Measures:
+    """What the leader's parts tell of their work, on a cluster."""
+    if metrics is None:
+        return NoMeasures()
+    # Imported here: what is not asked for is to cost nothing.
+    from supervisor.observability.metrics.wiring import Surroundings  # noqa: PLC0415
+
+    cluster, events = replica.cluster, replica.events
+    around = Surroundings(
+        places=cluster.place_of,
+        gpus=cluster.gpus,
+        unread=lambda: cluster.view.unread,
+        events=lambda: {} if events is None else {outcome.value: count for outcome, count in events.outcomes.items()},
+    )
+    return metrics.leading(replica.leadership.may_act, around)
+
+
+def _metrics(settings: Settings, refusals: Refusals, clock: Clock) -> "Metrics | None":
+    if settings.metrics is None:
+        return None
+    # Imported here: what is not asked for is to cost nothing.
+    from supervisor.observability.metrics.wiring import Metrics  # noqa: PLC0415
+
+    return Metrics(version("elastic-job-supervisor"), refusals, clock)
+
+
+def _served(settings: Settings, metrics: "Metrics | None") -> Mapping[str, Task]:
+    """The root task that serves metrics, where they are wanted."""
+    return {} if metrics is None or settings.metrics is None else {"metrics": metrics.server(settings.metrics).run}
+
+
+def _handed_out(settings: Settings, own: "PkiService | None", clock: Clock) -> Callable[[], str]:
+    """The CA for pods, as PEM.
+
+    Raises:
+        CertificateUnusable: There is none where one should be.
+    """
+    if settings.public_ca_file is not None:
+        return CaFile(settings.public_ca_file, clock).text
+    return str if own is None or own.certificate is None else own.trusted
+
+
+@asynccontextmanager
+async def _own_keys(settings: Settings, clock: Clock) -> AsyncIterator["PkiService | None"]:
+    """Those that all supervisors of a cluster share; None where they are files of this one."""
+    if not settings.keys_secret:
+        yield None
+        return
+    # Imported here: what speaks with a cluster is of no use to a file.
+    from supervisor.wiring.keys import PkiService  # noqa: PLC0415
+
+    async with PkiService.open(settings, clock) as own:
+        yield own
+
+
+@asynccontextmanager
+async def _probes(where: str) -> AsyncIterator[SupervisorHealth]:
+    """What they will say, for as long as the context lasts; no `where`, no probes."""
+    health = SupervisorHealth()
+    if not where:
+        yield health
+        return
+    probes = Probes(health.live, health.ready, parse(where))
+    try:
+        _log.info("probes.listening", address=str(await probes.start()))
+        yield health
+    finally:
+        await probes.stop()
+
+
+def load_certificate(settings: Settings, clock: Clock) -> ServerCertificate | None:
+    """What the settings name; None where they name none.
+
+    Raises:
+        CertificateUnusable: It cannot be served.
+    """
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    return ServerCertificate(Files(settings.tls_cert_file, settings.tls_key_file), settings.tls_reload_seconds, clock)
