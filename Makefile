@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay mutants test test-horovod test-chart chart clients test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock clean
+.PHONY: help install demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -50,6 +50,9 @@ controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, o
 clients: $(INSTALLED) ## Build the helm and kubectl that tests use, once, in a cache of their own (needs Go 1.24)
 	@$(BIN)/python tests/controlplane/controlplane_binaries.py clients
 
+operators: $(INSTALLED) ## Build the operators of training jobs that tests use, once, in a cache of their own (needs Go 1.24)
+	@$(BIN)/python tests/controlplane/controlplane_binaries.py operators
+
 chart: $(INSTALLED) ## Write the parts of the chart's schema and README that are made of values.yaml and the services' settings
 	$(BIN)/python -m charts
 
@@ -60,6 +63,7 @@ test-chart: $(INSTALLED) ## Render the chart in many ways and check all that com
 test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; skipped without Go (short form: ARGS='-m "brief or not long"')
 	-@$(BIN)/python tests/controlplane/controlplane_binaries.py >/dev/null
 	-@$(BIN)/python tests/controlplane/controlplane_binaries.py clients >/dev/null
+	-@$(BIN)/python tests/controlplane/controlplane_binaries.py operators >/dev/null
 	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal tests/controlplane $(ARGS)
 
 test-monitoring: $(INSTALLED) ## Check dashboards and rules, and a replay as a real Prometheus sees it; skipped where that cannot be had

@@ -1,6 +1,7 @@
 """The programs of a real control plane, built from pinned Go modules outside the checkout, once for each set of pins.
 
-Run as a script: prints where they are, built where they are missing; with `clients`, where helm and kubectl are.
+Run as a script: prints where they are, built where they are missing; with `clients`, helm and kubectl instead, and with
+`operators`, the operators that have pins.
 """
 
 import fcntl
@@ -12,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,8 @@ from typing import Any, Generic, TypeVar
 # A directory that has the programs already; the name is the one that Kubernetes' own test tools look at.
 ASSETS = "KUBEBUILDER_ASSETS"
 _PINS = Path(__file__).parent / "pins"
+# A folder with a go.mod each, which names the operator's program by its `tool` line.
+_OPERATORS = "operators"
 # The API server alone takes four minutes on two busy cores, and half a gigabyte of modules comes first.
 _SECONDS = 1800.0
 _VERSION = "k8s.io/component-base/version"
@@ -54,7 +57,15 @@ class NotBuilt(Exception):  # noqa: N818  # As above.
     """The programs are not there, and could be."""
 
 
-_Name = TypeVar("_Name", Program, Tool)
+_Name = TypeVar("_Name", Program, Tool, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator's program, and the directory of the Go module that it was built from, which has its CRDs."""
+
+    program: Path
+    module: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,7 @@ class _Module(Generic[_Name]):
     def home(self) -> Path:
         """Where its programs lie once they are built."""
         pins = b"".join((self.pins / name).read_bytes() for name in ("go.mod", "go.sum"))
-        return _cache() / f"{self.name}-{hashlib.sha256(pins + platform.machine().encode()).hexdigest()[:12]}"
+        return _cache() / f"{self.pins.name}-{hashlib.sha256(pins + platform.machine().encode()).hexdigest()[:12]}"
 
 
 # Two, because their dependencies contradict each other.
@@ -160,6 +171,36 @@ def build_clients() -> Sequence[Path]:
     return [module.home / tool for tool, module in _CLIENTS.items()]
 
 
+def operator(name: str) -> Operator:
+    """An operator by the name of its folder of pins; builds nothing.
+
+    Raises:
+        NotBuilt: It is missing.
+        NoGo: There is no Go, which built it or would.
+    """
+    module = _operator(name)
+    _require_go()
+    if not module.home.exists():
+        raise NotBuilt(f"{name} is not built; `make operators` does it, in a few minutes")
+    return Operator(module.home / name, _source(module, module.packages[name]))
+
+
+def build_operators() -> Sequence[Path]:
+    """All operators, built first where they are missing.
+
+    Raises:
+        NotBuilt: One cannot be built.
+        NoGo: One is missing and cannot be built here.
+    """
+    modules = [_operator(pins.name) for pins in sorted((_PINS / _OPERATORS).iterdir())]
+    if not all(module.home.exists() for module in modules):
+        _require_go()
+        with _alone(_cache()):
+            for module in modules:
+                _build_once(module)
+    return [module.home / name for module in modules for name in module.packages]
+
+
 def build_node() -> Mapping[Tool, Path]:
     """The programs of a real node, built first where they are missing.
 
@@ -176,7 +217,16 @@ def build_node() -> Mapping[Tool, Path]:
 
 def kubernetes_version() -> str:
     """The pinned version of Kubernetes, such as 1.34.4."""
-    return _pinned(_KUBERNETES, r"^\s*k8s\.io/kubernetes v(\S+)")
+    return _pinned(_KUBERNETES.pins, r"^\s*k8s\.io/kubernetes v(\S+)")
+
+
+def _operator(name: str) -> _Module[str]:
+    pins = f"{_OPERATORS}/{name}"
+    return _Module(pins, {name: _pinned(_PINS / pins, r"^tool (\S+)")})
+
+
+def _source(module: _Module[str], package: str) -> Path:
+    return Path(_run_go(["go", "list", "-f", "{{.Module.Dir}}", package], module).strip())
 
 
 def _paths() -> dict[Program, Path]:
@@ -223,6 +273,15 @@ def _build_once(module: _Module[Any]) -> None:
 def _build(module: _Module[Any], package: str, output: Path) -> None:
     sys.stderr.write(f"building {output.name}\n")
     command = ["go", "build", "-trimpath", "-buildvcs=false", "-ldflags", _linked(module), "-o", str(output), package]
+    try:
+        _run_go(command, module)
+    except subprocess.CalledProcessError as error:
+        raise NotBuilt(f"{output.name} cannot be built: {' '.join(error.stderr.split())[-300:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise NotBuilt(f"{output.name} was not built after {_SECONDS:g} s") from error
+
+
+def _run_go(command: Sequence[str], module: _Module[Any]) -> str:
     environment = {
         **os.environ,
         "CGO_ENABLED": "0",
@@ -231,14 +290,9 @@ def _build(module: _Module[Any], package: str, output: Path) -> None:
         "GOWORK": "off",
         "GOTOOLCHAIN": "local",
     }
-    try:
-        subprocess.run(
-            command, cwd=module.pins, env=environment, check=True, capture_output=True, text=True, timeout=_SECONDS
-        )
-    except subprocess.CalledProcessError as error:
-        raise NotBuilt(f"{output.name} cannot be built: {' '.join(error.stderr.split())[-300:]}") from error
-    except subprocess.TimeoutExpired as error:
-        raise NotBuilt(f"{output.name} was not built after {_SECONDS:g} s") from error
+    return subprocess.run(
+        command, cwd=module.pins, env=environment, check=True, capture_output=True, text=True, timeout=_SECONDS
+    ).stdout
 
 
 def _linked(module: _Module[Any]) -> str:
@@ -262,7 +316,7 @@ def _helm_claims() -> Iterator[str]:
 
 
 def _require_go() -> None:
-    major, minor = needed = max(_number(_pinned(module, r"^(go \S+)")) for module in (_KUBERNETES, _KWOK, _HELM))
+    major, minor = needed = max(_number(_pinned(module.pins, r"^(go \S+)")) for module in (_KUBERNETES, _KWOK, _HELM))
     wanted = f"a control plane is built with Go {major}.{minor} or later"
     if not shutil.which("go"):
         raise NoGo(f"{wanted}, and there is none on the PATH")
@@ -276,10 +330,10 @@ def _number(version: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _pinned(module: _Module[Any], pattern: str) -> str:
-    found = re.search(pattern, (module.pins / "go.mod").read_text(encoding="utf-8"), re.MULTILINE)
+def _pinned(pins: Path, pattern: str) -> str:
+    found = re.search(pattern, (pins / "go.mod").read_text(encoding="utf-8"), re.MULTILINE)
     if not found:
-        raise LookupError(f"{module.pins / 'go.mod'} has no line {pattern}")
+        raise LookupError(f"{pins / 'go.mod'} has no line {pattern}")
     return found[1]
 
 
@@ -295,9 +349,15 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
 
 
+_BUILDERS: Mapping[str, Callable[[], Iterable[Path]]] = {
+    "": lambda: build().values(),
+    "clients": build_clients,
+    "operators": build_operators,
+}
+
 if __name__ == "__main__":
     try:
-        for path in build_clients() if sys.argv[1:] == ["clients"] else build().values():
+        for path in _BUILDERS[sys.argv[1] if sys.argv[1:] else ""]():
             sys.stdout.write(f"{path}\n")
     except (NoGo, NotBuilt) as reason:
         sys.exit(f"no control plane: {reason}")

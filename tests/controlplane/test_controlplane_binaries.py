@@ -6,13 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.controlplane_binaries import ASSETS, NotBuilt, Program, binaries, build
+from tests.controlplane.controlplane_binaries import (
+    ASSETS,
+    NoGo,
+    NotBuilt,
+    Program,
+    binaries,
+    build,
+    build_operators,
+    operator,
+)
 from tests.controlplane.controlplane_procfs import waits_for_a_lock
 from tests.training.training_jobs import wait_until
 
 _HERE = Path(__file__).parent
 _GO = """#!/bin/sh
 if [ "$1" = env ]; then echo ${FAKE_VERSION:-go1.24.0}; exit; fi
+if [ "$1" = list ]; then echo "/modules/$4"; exit; fi
 echo "$*" >> "$FAKE_BUILT"
 while [ -e "${FAKE_BUSY:-/dev/null/none}" ]; do sleep 0.02; done
 while [ "$1" != -o ]; do shift; done
@@ -117,22 +127,58 @@ def test_a_directory_of_programs_that_lacks_one_is_refused(tmp_path: Path, monke
             place()
 
 
-def _run(workshop: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    process = _start(workshop, **environment)
+def test_each_operator_that_has_pins_is_built_once(workshop: Path) -> None:
+    """By the `tool` line of its go.mod alone; another folder of pins is another operator."""
+    one = workshop / "pins" / "operators" / "another-operator"
+    one.mkdir()
+    (one / "go.mod").write_text("module x\n\ngo 1.24\n\ntool example.com/another/cmd\n", encoding="utf-8")
+    (one / "go.sum").touch()
+    told = _run(workshop, "operators").stdout
+    assert _run(workshop, "operators").stdout == told
+    names = sorted(pins.name for pins in one.parent.iterdir())
+    assert [Path(line).name for line in told.splitlines()] == names
+    assert len(_built(workshop)) == len(names)
+    assert _built(workshop)[0].endswith(" example.com/another/cmd")
+
+
+def test_an_operator_is_its_program_and_the_module_that_has_its_definitions(
+    workshop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that nobody has built is missed by its name; without Go the test would be skipped."""
+    for name, value in _environment(workshop).items():
+        monkeypatch.setenv(name, value)
+    [pins, *_] = sorted((_HERE / "pins" / "operators").iterdir())
+    with pytest.raises(NotBuilt, match=f"{pins.name} is not built"):
+        operator(pins.name)
+    [first, *_] = build_operators()
+    found = operator(pins.name)
+    assert found.program == first
+    assert found.module.is_relative_to("/modules")
+    (workshop / "bin" / "go").unlink()
+    monkeypatch.setenv("PATH", str(workshop / "bin"))
+    with pytest.raises(NoGo):
+        operator(pins.name)
+
+
+def _run(workshop: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    process = _start(workshop, *words, **environment)
     said, wrong = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, said, wrong)
 
 
-def _start(workshop: Path, **changes: str) -> subprocess.Popen[str]:
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != ASSETS},
+def _start(workshop: Path, *words: str, **changes: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, **_environment(workshop), **changes}
+    environment.pop(ASSETS, None)
+    command = [sys.executable, str(workshop / "controlplane_binaries.py"), *words]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _environment(workshop: Path) -> dict[str, str]:
+    return {
         "PATH": f"{workshop / 'bin'}:{os.environ['PATH']}",
         "XDG_CACHE_HOME": str(workshop / "cache"),
         "FAKE_BUILT": str(workshop / "built"),
-        **changes,
     }
-    command = [sys.executable, str(workshop / "controlplane_binaries.py")]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _cache(workshop: Path) -> Path:
