@@ -161,16 +161,16 @@ class KubernetesStore:
             for reflector in self._followers:
                 group.create_task(reflector.run(), name="store.follow")
 
-    async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:  # noqa: D102 - interface
+    async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:
         notice = await self._notices.change(key, change)
         if notice is not None and notice.episode > MAX_EPISODES:
             await self._outlive(notice)
         return notice
 
-    async def put_job(self, name: JobName, change: JobChange) -> SupervisedJob | None:  # noqa: D102 - interface
+    async def put_job(self, name: JobName, change: JobChange) -> SupervisedJob | None:
         return await self._jobs.change(name, change)
 
-    async def decide(self, read: SupervisedJob, decision: Decision) -> bool:  # noqa: D102 - interface
+    async def decide(self, read: SupervisedJob, decision: Decision) -> bool:
         stored = False
 
         def change(job: SupervisedJob | None) -> SupervisedJob | None:
@@ -181,22 +181,22 @@ class KubernetesStore:
         await self._jobs.change(read.name, change)
         return stored
 
-    def snapshot(self) -> Snapshot:  # noqa: D102 - interface
+    def snapshot(self) -> Snapshot:
         if self._view is None:
             self._view = Snapshot(self._version, self._notices.values(), self._jobs.values())
         return self._view
 
-    async def changed(self, since: int) -> Snapshot:  # noqa: D102 - interface
+    async def changed(self, since: int) -> Snapshot:
         while self._version <= since:
             await self._news.wait()
         return self.snapshot()
 
-    async def forget_job(self, name: JobName, uid: str) -> None:  # noqa: D102 - interface
+    async def forget_job(self, name: JobName, uid: str) -> None:
         while (stored := self._jobs.newest.get(name)) is not None and _uid(stored) == uid:
             if await self._jobs.remove(stored):
                 return
 
-    async def prune(self, before: float) -> int:  # noqa: D102 - interface
+    async def prune(self, before: float) -> int:
         notices = [each for each in self._notices.mirror.objects.values() if _ended(each, before)]
         jobs = [each for each in self._jobs.mirror.objects.values() if _over(each, before)]
         async with _all_or_unavailable() as group:

@@ -75,25 +75,25 @@ class NoticeShape:
 
     epoch: Epoch
 
-    def id(self, value: ReclaimNotice) -> NoticeId:  # noqa: D102 - Shape
+    def id(self, value: ReclaimNotice) -> NoticeId:
         return value.id
 
-    def rank(self, value: ReclaimNotice) -> int:  # noqa: D102 - Shape
+    def rank(self, value: ReclaimNotice) -> int:
         return value.episode
 
-    def key(self, value: ReclaimNotice) -> ObjectKey:  # noqa: D102 - Shape
+    def key(self, value: ReclaimNotice) -> ObjectKey:
         return notice_key(value.id, value.episode)
 
-    def metadata(self, value: ReclaimNotice) -> Mapping[str, object]:  # noqa: ARG002, D102 - Shape
+    def metadata(self, value: ReclaimNotice) -> Mapping[str, object]:  # noqa: ARG002 - Shape
         return {}
 
-    def spec(self, value: ReclaimNotice, before: NoticeSpec | None) -> NoticeSpec:  # noqa: ARG002, D102 - Shape
+    def spec(self, value: ReclaimNotice, before: NoticeSpec | None) -> NoticeSpec:  # noqa: ARG002 - Shape
         return notice_spec(value)
 
-    def status(self, value: ReclaimNotice, before: NoticeStatus | None) -> NoticeStatus:  # noqa: D102 - Shape
+    def status(self, value: ReclaimNotice, before: NoticeStatus | None) -> NoticeStatus:
         return _unless_same(before, notice_status(value, self.epoch()))
 
-    def read(self, data: bytes | msgspec.Raw) -> Stored[ReclaimNotice, NoticeSpec, NoticeStatus]:  # noqa: D102 - Shape
+    def read(self, data: bytes | msgspec.Raw) -> Stored[ReclaimNotice, NoticeSpec, NoticeStatus]:
         resource = msgspec.json.decode(data, type=NoticeResource)
         return Stored(resource.metadata, resource.spec, resource.status, resource.value())
 
@@ -106,27 +106,27 @@ class JobShape:
     home: str
     now: Callable[[], float]
 
-    def id(self, value: SupervisedJob) -> JobName:  # noqa: D102 - Shape
+    def id(self, value: SupervisedJob) -> JobName:
         return value.name
 
-    def rank(self, value: SupervisedJob) -> int:  # noqa: ARG002, D102 - Shape
+    def rank(self, value: SupervisedJob) -> int:  # noqa: ARG002 - Shape
         return 0
 
-    def key(self, value: SupervisedJob) -> ObjectKey:  # noqa: D102 - Shape
+    def key(self, value: SupervisedJob) -> ObjectKey:
         return job_key(value.name, self.home)
 
-    def metadata(self, value: SupervisedJob) -> Mapping[str, object]:  # noqa: D102 - Shape
+    def metadata(self, value: SupervisedJob) -> Mapping[str, object]:
         found = owners(value)
         return {"ownerReferences": found} if found else {}
 
-    def spec(self, value: SupervisedJob, before: JobSpec | None) -> JobSpec:  # noqa: D102 - Shape
+    def spec(self, value: SupervisedJob, before: JobSpec | None) -> JobSpec:
         return _unless_same(before, job_spec(value, self.epoch()))
 
-    def status(self, value: SupervisedJob, before: JobStatus | None) -> JobStatus:  # noqa: D102 - Shape
+    def status(self, value: SupervisedJob, before: JobStatus | None) -> JobStatus:
         conditions = before.conditions if before is not None and before.uid == value.uid else ()
         return _unless_same(before, job_status(value, self.epoch(), conditions, self.now()))
 
-    def read(self, data: bytes | msgspec.Raw) -> Stored[SupervisedJob, JobSpec, JobStatus]:  # noqa: D102 - Shape
+    def read(self, data: bytes | msgspec.Raw) -> Stored[SupervisedJob, JobSpec, JobStatus]:
         resource = msgspec.json.decode(data, type=JobResource)
         ours = resource.name(self.home) is not None
         return Stored(resource.metadata, resource.spec, resource.status, resource.value(self.home), ours)

@@ -128,7 +128,7 @@ class SqliteStore:
                 _refuse(pending, "the store is closing")
             raise
 
-    async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:  # noqa: D102 - interface
+    async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:
         def apply(draft: _Draft) -> ReclaimNotice | None:
             known = draft.notices.get(key)
             notice = change(known)
@@ -139,7 +139,7 @@ class SqliteStore:
 
         return cast("ReclaimNotice | None", await self._submit(apply))
 
-    async def put_job(self, name: JobName, change: JobChange) -> SupervisedJob | None:  # noqa: D102 - interface
+    async def put_job(self, name: JobName, change: JobChange) -> SupervisedJob | None:
         def apply(draft: _Draft) -> SupervisedJob | None:
             known = draft.jobs.get(name)
             job = change(known)
@@ -150,7 +150,7 @@ class SqliteStore:
 
         return cast("SupervisedJob | None", await self._submit(apply))
 
-    async def decide(self, read: SupervisedJob, decision: Decision) -> bool:  # noqa: D102 - interface
+    async def decide(self, read: SupervisedJob, decision: Decision) -> bool:
         def change(job: SupervisedJob | None) -> SupervisedJob | None:
             if job is None or decided_since(read, job):
                 return job
@@ -159,15 +159,15 @@ class SqliteStore:
         job = await self.put_job(read.name, change)
         return job is not None and job.uid == read.uid and job.decision == decision
 
-    def snapshot(self) -> Snapshot:  # noqa: D102 - interface
+    def snapshot(self) -> Snapshot:
         return self._snapshot
 
-    async def changed(self, since: int) -> Snapshot:  # noqa: D102 - interface
+    async def changed(self, since: int) -> Snapshot:
         async with self._news:
             await self._news.wait_for(lambda: self._snapshot.version > since)
         return self._snapshot
 
-    async def forget_job(self, name: JobName, uid: str) -> None:  # noqa: D102 - interface
+    async def forget_job(self, name: JobName, uid: str) -> None:
         def apply(draft: _Draft) -> None:
             if name in draft.jobs and draft.jobs[name].uid == uid:
                 del draft.jobs[name]
@@ -175,7 +175,7 @@ class SqliteStore:
 
         await self._submit(apply)
 
-    async def prune(self, before: float) -> int:  # noqa: D102 - interface
+    async def prune(self, before: float) -> int:
         def apply(draft: _Draft) -> int:
             notices = [key for key, notice in draft.notices.items() if (notice.ended_at or before) < before]
             jobs = [name for name, job in draft.jobs.items() if job.over and job.observed.registered_at < before]

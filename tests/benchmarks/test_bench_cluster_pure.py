@@ -10,7 +10,6 @@ from benchmarks.harness.audit import kinds, requests, within
 
 
 def sight(at: float, generation: int, *excluded: str, phase: str = "Running", job: str = "a") -> Stored:
-    """One."""
     return Stored(at=at, job=job, generation=generation, phase=phase, run=1, excluded=frozenset(excluded))
 
 
@@ -26,27 +25,23 @@ SEEN = [
 
 
 def test_a_decision_counts_once_however_often_it_is_seen() -> None:
-    """Nor do those of other jobs count, or of other times."""
     assert decisions(SEEN, "a", since=2.5, until=5.0) == 2
     assert decisions(SEEN, "a", since=2.5, until=10.0) == 3
     assert decisions(SEEN, "a", since=5.0, until=8.0) == 0
 
 
 def test_exclusions_change_when_the_set_is_another_one() -> None:
-    """However many decisions there are."""
     assert exclusion_changes(SEEN, "a", since=2.5, until=5.0) == 1
     assert exclusion_changes(SEEN, "a", since=2.5, until=10.0) == 2
     assert exclusion_changes(SEEN, "b", since=2.5, until=10.0) == 0
 
 
 def test_a_delay_ends_with_the_first_sight() -> None:
-    """Of those that are no earlier than its beginning."""
     assert first_delay(SEEN, "a", 2.5, lambda each: each.phase == "Shrinking") == 0.5
     assert first_delay(SEEN, "a", 3.2, lambda each: each.phase == "Shrinking") == pytest.approx(0.3)
 
 
 def test_what_was_never_decided_fails_the_run() -> None:
-    """It is not slow."""
     with pytest.raises(UndecidedError, match="about b"):
         first_delay(SEEN, "b", 0.0, lambda each: each.phase == "Stopping")
 

@@ -42,13 +42,11 @@ def test_percentiles_are_samples_that_were_measured() -> None:
 
 
 def test_one_sample_is_every_percentile() -> None:
-    """Nothing is interpolated."""
     summary = summarize([3.0])
     assert (summary.p50, summary.p99, summary.most) == (3.0, 3.0, 3.0)
 
 
 def test_no_samples_are_an_error() -> None:
-    """A scenario that measured nothing must not report zeros."""
     with pytest.raises(NoSamplesError):
         summarize([])
 
@@ -67,26 +65,22 @@ def test_a_checkpoint_counts_at_all_that_go_on() -> None:
 
 
 def test_a_line_that_never_came_fails_the_run() -> None:
-    """A lost line is not a slow one."""
     with pytest.raises(MissingLineError, match="stream 1"):
         fanout_delays(STOPPED, [Seen(10.1, 0, "STOP", 2, "")], PEERS)
 
 
 def test_the_path_to_rank_zero_begins_with_the_notice_that_meant_stop() -> None:
-    """With one host to spare that is the second."""
     sent = [Sent("n1", 3.0, 3.1), Sent("n0", 1.0, 1.1)]
     seen = [Seen(3.5, 0, "STOP", 2, "")]
     assert rank_zero_delays(sent, seen, PEERS, spare=1) == [0.5]
 
 
 def test_a_notice_counts_on_its_own_node() -> None:
-    """What the others are shown of it does not."""
     seen = [Seen(1.2, 0, "RUN", 1, "metadata/n1/uid-n1#1"), Seen(1.5, 1, "RUN", 1, "metadata/n1/uid-n1#1")]
     assert noticed_delays([Sent("n1", 1.0, 1.0)], seen, PEERS) == [0.5]
 
 
 def test_decisions_are_read_from_a_log_with_other_lines(tmp_path: Path) -> None:
-    """A traceback between them is passed over."""
     log = tmp_path / "log"
     line = {"event": "job.decided", "timestamp": "2026-01-01T00:00:00.5Z", "job": "a", "phase": "Running"}
     log.write_bytes(b"Traceback:\n" + msgspec.json.encode({**line, "generation": 3}) + b"\n")
@@ -95,21 +89,18 @@ def test_decisions_are_read_from_a_log_with_other_lines(tmp_path: Path) -> None:
 
 
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:
-    """Nothing of them is lost."""
     write(tmp_path / "made" / "results.json", results(0.1))
     assert read(tmp_path / "made" / "results.json") == results(0.1)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"schema": 99}'])
 def test_other_files_are_refused(tmp_path: Path, content: str) -> None:
-    """A table must not be made from something else."""
     (tmp_path / "results.json").write_text(content, encoding="utf-8")
     with pytest.raises(UnreadableResultsError):
         read(tmp_path / "results.json")
 
 
 def test_a_target_stands_beside_its_figure() -> None:
-    """Met or not, and why not."""
     text = f"before\n{BEGIN}\nold\n{END}\nafter"
     assert "| case | 100 ms (≤ 150 ms) |" in page(text, results(0.1))
     missed = page(text, results(0.2))
@@ -118,7 +109,6 @@ def test_a_target_stands_beside_its_figure() -> None:
 
 
 def test_a_page_is_written_again_in_the_same_place() -> None:
-    """What is around the tables stays."""
     text = f"before\n{BEGIN}\nold\n{END}\nafter"
     once = page(text, results(0.1))
     assert page(once, results(0.1)) == once
@@ -126,7 +116,6 @@ def test_a_page_is_written_again_in_the_same_place() -> None:
 
 
 def test_a_page_without_a_place_is_refused() -> None:
-    """It is not overwritten."""
     with pytest.raises(NoPlaceError):
         page("something", results(0.1))
 
@@ -143,5 +132,4 @@ def test_a_page_without_a_place_is_refused() -> None:
     ],
 )
 def test_figures_have_a_unit_that_suits_them(value: float, unit: Unit, text: str) -> None:
-    """People read milliseconds and mebibytes."""
     assert shown(Figure(label="", value=value, unit=unit)) == text

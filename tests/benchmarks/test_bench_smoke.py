@@ -20,14 +20,12 @@ async def test_a_tiny_storm_is_measured(tmp_path: Path) -> None:
 
 
 async def test_a_few_pods_are_shaped(tmp_path: Path) -> None:
-    """A real server by HTTPS; whatever is not shaped fails."""
     outcome = await webhook.run(tmp_path, short=True)
     values = [{figure.label: figure.value for figure in row.figures} for row in outcome.rows]
     assert all(0 < each["answer p50"] < each["asked by HTTPS p50"] < 10 for each in values)
 
 
 async def test_a_tiny_storm_is_measured_while_somebody_reads_metrics(tmp_path: Path) -> None:
-    """It fails where nothing could be read."""
     shape = Shape(nodes=4, streams=8, jobs=2)
     row = await measuring.measure(tmp_path / "run", Load(case="tiny", shape=shape, notices=2, storm=True, tls=False))
     twice = replace(row, figures=tuple(replace(figure, value=2 * figure.value) for figure in row.figures))

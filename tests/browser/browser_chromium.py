@@ -39,7 +39,6 @@ def chromium() -> str:
 
 @asynccontextmanager
 async def browsing(program: str) -> AsyncIterator[Browser]:
-    """A browser of its own."""
     async with async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=program, args=_ARGUMENTS)
         try:

@@ -12,7 +12,6 @@ from tests.supervisor.serving import Served, serving
 
 @pytest.fixture(scope="session")
 def program() -> str:
-    """Chromium; the tests are skipped where it cannot be had."""
     try:
         return chromium()
     except CannotBeHad as reason:
@@ -21,13 +20,11 @@ def program() -> str:
 
 @pytest_asyncio.fixture
 async def browser(program: str) -> AsyncIterator[Browser]:
-    """One that has nothing open."""
     async with browsing(program) as one:
         yield one
 
 
 @pytest_asyncio.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    """A supervisor that nobody has spoken to yet."""
     async with serving(tmp_path) as supervisor:
         yield supervisor

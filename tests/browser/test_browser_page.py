@@ -20,7 +20,6 @@ SMALL_PHONE = {"viewport": {"width": 320, "height": 568}, "is_mobile": True, "ha
 
 
 async def test_it_follows_what_happens_without_being_loaded_again(browser: Browser, served: Served) -> None:
-    """Reclaim, job and group appear on a page that is open."""
     page = await signed_in(browser, served)
     await expect(page.get_by_role("status")).to_have_text("Nothing is being reclaimed, every worker is covered.")
     await page.evaluate("window.opened = 'once'")
@@ -58,7 +57,6 @@ def seconds(text: str) -> int:
 
 
 async def test_it_can_be_read_without_scripts(browser: Browser, served: Served) -> None:
-    """Signing in too; it is loaded again by itself."""
     page = await signed_in(browser, served, java_script_enabled=False)
     await expect(page.get_by_text("None is announced.")).to_be_visible()
     await reclaimed(served)
@@ -98,7 +96,6 @@ async def test_a_phone_shows_captions_in_lines(browser: Browser, served: Served,
 
 
 async def test_it_is_light_or_dark_as_the_system_is(browser: Browser, served: Served) -> None:
-    """Without asking."""
     grounds = []
     for scheme in ("light", "dark"):
         page = await signed_in(browser, served, color_scheme=scheme)
@@ -122,7 +119,6 @@ async def violations(page: Page) -> list[str]:
 async def test_axe_finds_nothing_on_the_page(
     browser: Browser, served: Served, scheme: str, screen: dict[str, Any]
 ) -> None:
-    """Contrast, names, tables, landmarks; with everything on it that there can be."""
     await reclaimed(served)
     page = await signed_in(browser, served, color_scheme=scheme, **screen)
     await expect(page.get_by_text("saved at step 41")).to_be_visible()
@@ -133,7 +129,6 @@ async def test_axe_finds_nothing_on_the_page(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_axe_finds_nothing_on_the_form(browser: Browser, served: Served, scheme: str) -> None:
-    """Before and after a token that is no good."""
     page = await (await browser.new_context(color_scheme=scheme)).new_page()  # type: ignore[arg-type]  # It is one.
     await page.goto(served.peers.http + "/")
     assert await violations(page) == []
@@ -144,7 +139,6 @@ async def test_axe_finds_nothing_on_the_form(browser: Browser, served: Served, s
 
 
 async def test_the_keyboard_is_enough(browser: Browser, served: Served) -> None:
-    """To sign in and out; one sees where one is."""
     page = await signed_in(browser, served)
     await page.keyboard.press("Tab")
     button = page.get_by_role("button", name="Sign out")
@@ -157,7 +151,6 @@ async def test_the_keyboard_is_enough(browser: Browser, served: Served) -> None:
 
 
 async def test_nothing_is_asked_of_anybody_else(browser: Browser, served: Served) -> None:
-    """And nothing goes against the page's own policy."""
     context = await browser.new_context()
     asked: list[str] = []
     said: list[str] = []
@@ -187,7 +180,6 @@ async def test_a_name_is_never_markup(browser: Browser, served: Served) -> None:
 
 
 async def test_a_session_that_is_over_leads_back_to_the_form(browser: Browser, served: Served) -> None:
-    """By itself: nobody goes on looking at a page that has ended."""
     page = await signed_in(browser, served, served.peers.tokens.viewer(time.time() + 4))
     await expect(page.get_by_label("Viewer token")).to_be_visible()
 
@@ -208,7 +200,6 @@ async def test_a_supervisor_that_is_away_is_said_to_be(browser: Browser, tmp_pat
 
 @asynccontextmanager
 async def elsewhere(html: str) -> AsyncIterator[str]:
-    """Another origin that serves that page."""
     app = web.Application()
 
     async def page(_request: web.Request) -> web.Response:
@@ -225,7 +216,6 @@ async def elsewhere(html: str) -> AsyncIterator[str]:
 
 
 async def test_another_origins_page_cannot_read_it_or_put_a_frame_around_it(browser: Browser, served: Served) -> None:
-    """Though the browser is signed in here."""
     page = await signed_in(browser, served)
     address = served.peers.http
     async with elsewhere(f'<iframe src="{address}/"></iframe>') as other:

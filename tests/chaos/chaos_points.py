@@ -14,8 +14,6 @@ from supervisor.failpoints import At as Supervisor
 
 
 class Scene(Enum):
-    """What goes on around the process that dies."""
-
     STARTING = auto()
     """A supervisor starts on an empty directory, or with something to forget."""
     PEERS = auto()
@@ -36,8 +34,6 @@ class Scene(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Armed:
-    """One scenario."""
-
     at: Enum
     scene: Scene
     passes: int = 1
@@ -47,12 +43,10 @@ class Armed:
 
     @property
     def name(self) -> str:
-        """The failpoint's name."""
         return str(self.at.value)
 
     @property
     def setting(self) -> str:
-        """As it is armed."""
         return f"{self.name}:{self.passes}"
 
     def __str__(self) -> str:

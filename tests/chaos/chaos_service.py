@@ -24,23 +24,18 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One life of a supervisor."""
-
     process: subprocess.Popen[bytes]
     log: Path
     directory: Path
 
     def fired(self, name: str) -> bool:
-        """Whether it killed itself at that point."""
         return self.process.returncode == -signal.SIGKILL and f"failpoint {name}: " in self.said()
 
     def said(self) -> str:
-        """What it has logged."""
         return _ESCAPES.sub("", self.log.read_text(encoding="utf-8"))
 
     @asynccontextmanager
     async def peers(self) -> AsyncIterator[Peers]:
-        """Peers of it."""
         endpoints = json.loads((self.directory / ENDPOINTS_FILE).read_bytes())
         async with Peers.of(Tokens.load(self.directory), endpoints) as peers:
             yield peers
@@ -72,7 +67,6 @@ def _spawn(command: Sequence[str], environment: Mapping[str, str], log: Path) ->
 
 
 async def status(peers: Peers) -> dict[str, Any]:
-    """What a viewer sees."""
     headers = {"Authorization": f"Bearer {peers.tokens.viewer()}"}
     async with peers.session.get(peers.http + "/v1/status", headers=headers) as response:
         value: dict[str, Any] = await response.json()

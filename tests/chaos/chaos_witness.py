@@ -31,7 +31,6 @@ class Held:
     resident_bytes: int
 
     def is_no_more_than(self, earlier: "Held") -> bool:
-        """In what must be exactly as it was."""
         return (
             not self.tasks - earlier.tasks
             and self.descriptors <= earlier.descriptors
@@ -40,7 +39,6 @@ class Held:
 
 
 async def held(pid: int, file: Path) -> Held:
-    """Ask a process with that witness file what it holds."""
     _ask(pid, file)
     await until(file.exists)
     return _read(pid, file)

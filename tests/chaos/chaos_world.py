@@ -50,7 +50,6 @@ def plan_of(armed: Armed) -> JobPlan:
 
 
 def fired(child: Child, armed: Armed) -> None:
-    """The process has killed itself, at that point."""
     assert child.exit_code == -signal.SIGKILL, child.tail()
     assert f"failpoint {armed.name}: " in child.log.read_text(encoding="utf-8", errors="replace")
 
@@ -81,7 +80,6 @@ async def arm_supervisor(world: World, armed: Armed) -> Awaitable[None]:
 
 
 async def restart_agent_armed(world: World, node: Node, armed: Armed) -> Awaitable[None]:
-    """As `arm_supervisor`, for the agent of one node."""
     await world.nodes.agent(node).stop()
     polled = world.metadata.polled(node)
     child = world.nodes.start_agent(node, {"NODE_AGENT_FAILPOINT": armed.setting})
@@ -114,7 +112,6 @@ async def _is_accepted(job: JobProcess) -> bool:
 
 
 async def announce(world: World, scene: Scene) -> None:
-    """What the cloud says of its nodes in a scene."""
     noticed = {Scene.STOPPING: NODES[1:3], Scene.SHRINKING: NODES[1:2]}.get(scene, [])
     await world.play([Notice(0, node, LEAD, "g") for node in noticed])
 
@@ -150,7 +147,6 @@ async def _each_notice_is_known_once(world: World, count: int) -> None:
 
 
 async def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Waits for a condition."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition never came true"

@@ -67,7 +67,6 @@ async def test_the_supervisor_dies_while_a_job_is_being_ended(open_world: OpenWo
 
 @pytest.mark.parametrize("armed", _params(AGENT, *_WHOLE))
 async def test_an_agent_dies_and_comes_back(open_world: OpenWorld, armed: Armed) -> None:
-    """Its successor says the same again, and it is the same notice."""
     world = await open_world()
     job = world.start_job(PLANS[armed.scene])
     await world.until_training(job, workers=4)

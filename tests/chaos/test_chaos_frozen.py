@@ -30,7 +30,6 @@ def _supervisor(world: World, _job: JobProcess) -> int:
 
 
 def _agent(world: World, _job: JobProcess) -> int:
-    """Of a node that will be noticed."""
     return world.nodes.agent(NODES[1]).pid
 
 
@@ -43,7 +42,6 @@ def _rank_zero(world: World, job: JobProcess) -> int:
 
 
 def _another_rank(world: World, job: JobProcess) -> int:
-    """On a node that will be noticed."""
     return _process(world, next(node for node in NODES[1:3] if node != _ring(job)[0]))
 
 

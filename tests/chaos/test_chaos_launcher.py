@@ -13,7 +13,6 @@ from tests.commands.commands_harness import Launchpad, is_alive, wait_until
 
 @pytest.fixture
 def launchpad(tmp_path: Path) -> Iterator[Launchpad]:
-    """Starts kubeai-run; whatever is left of it afterwards is ended."""
     with FakeSupervisor(heartbeat=0.2) as supervisor:
         pad = Launchpad(tmp_path, supervisor, [])
         yield pad

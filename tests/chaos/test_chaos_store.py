@@ -37,13 +37,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def full(one: Life) -> AbstractContextManager[None]:
-    """No room is left for it."""
     return filled(one.directory)
 
 
 @contextmanager
 def filled(directory: Path) -> Iterator[None]:
-    """No room is left there."""
     filler = directory / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:

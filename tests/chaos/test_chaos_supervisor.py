@@ -144,7 +144,6 @@ async def test_whatever_was_confirmed_is_known_afterwards(tmp_path: Path, at: At
 
 
 async def _notice(peers: Peers, node: str, confirmed: set[str]) -> None:
-    """Reports a notice, and notes that it was acknowledged."""
     try:
         agent = await peers.agent(node)
         await agent.say(notice=noticed(node))
@@ -167,7 +166,6 @@ async def _restarts(peers: Peers, job: str, confirmed: dict[str, int]) -> None:
 
 
 async def _knows(peers: Peers, job: str, revision: int) -> None:
-    """An older report of this launcher is refused as such."""
     report = {**launcher_hello(job, [])["report"], "revision": revision - 1}
     token = peers.tokens.launcher("launcher")
     answer = await peers.post("/v1/launchers/report", token, {"job": job, "instance": "instance-1", **report})

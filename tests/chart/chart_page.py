@@ -18,12 +18,10 @@ _COMMAND_SECONDS = 240.0
 
 
 def sections() -> Sequence[str]:
-    """Their headings, in the page's order."""
     return re.findall(r"^## (.*)$", _PAGE, re.MULTILINE)
 
 
 def commands(section: str) -> Sequence[str]:
-    """Every line of every block of commands in a section."""
     return [line for block in _blocks(section, "sh") for line in block.splitlines() if line]
 
 
@@ -67,7 +65,6 @@ def follow(line: str, cluster: Cluster, directory: Path) -> str:
 
 
 def _blocks(section: str, language: str) -> Sequence[str]:
-    """Without the indentation that they have in a list."""
     text = _PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     found = re.finditer(rf"^( *)```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
     return [re.sub(f"^{each[1]}", "", each[2], flags=re.MULTILINE) for each in found]

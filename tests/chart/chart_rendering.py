@@ -26,8 +26,6 @@ class Refused(Exception):  # noqa: N818  # It names what is so.
 
 @dataclass(frozen=True, slots=True)
 class Helm:
-    """The program."""
-
     program: Path
 
     def render(self, values: Values | None = None, version: str = NEWEST) -> list[Manifest]:
@@ -60,13 +58,11 @@ def _rendered(helm: Helm, values: str, version: str) -> str:
 
 
 def one(objects: Sequence[Manifest], kind: str, name: str = RELEASE) -> Manifest:
-    """The object of that kind and name."""
     [found] = [each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name]
     return found
 
 
 def pod_of(workload: Manifest) -> Manifest:
-    """The spec of its pods."""
     spec: Manifest = workload["spec"]["template"]["spec"]
     return spec
 

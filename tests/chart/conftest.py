@@ -6,7 +6,6 @@ from tests.controlplane.controlplane_binaries import NoGo, Tool, client_path
 
 @pytest.fixture(scope="session", name="helm")
 def _helm() -> Helm:
-    """Skipped without Go, and failed where nobody has built it."""
     try:
         return Helm(client_path(Tool.HELM))
     except NoGo as reason:

@@ -21,7 +21,6 @@ from supervisor.settings import Settings as SupervisorSettings
 
 @pytest.mark.parametrize("path", written(), ids=lambda path: path.name)
 def test_what_is_made_of_other_files_is_up_to_date(path: Path) -> None:
-    """`make chart` writes them again."""
     assert path.read_text("utf-8") == written()[path], "run `make chart`"
 
 
@@ -75,7 +74,6 @@ def _open_maps(schema: Any, name: str) -> list[str]:
 
 
 def test_the_version_of_the_chart_is_that_of_the_services() -> None:
-    """One number for all, as the images' tag is made of it."""
     chart = (CHART / "Chart.yaml").read_text("utf-8")
     project = (CHART.parents[1] / "pyproject.toml").read_text("utf-8")
     [version] = re.findall(r'^version = "(.*)"$', project, re.MULTILINE)

@@ -74,7 +74,6 @@ _MATRIX: dict[str, Values] = {
 @pytest.mark.parametrize("version", _VERSIONS)
 @pytest.mark.parametrize("values", _MATRIX.values(), ids=_MATRIX)
 def test_every_object_is_valid_in_every_version(helm: Helm, values: Values, version: str) -> None:
-    """By the API's own schema, which knows no other fields."""
     objects = helm.render(values, version)
     for each in objects:
         if each["apiVersion"] != "cert-manager.io/v1":
@@ -120,7 +119,6 @@ def test_every_container_is_restricted(helm: Helm, values: Values) -> None:
 
 
 def test_agents_use_their_nodes_network_and_open_nothing_on_it(helm: Helm) -> None:
-    """Names are still the cluster's; the probes are on the loopback address."""
     pod = pod_of(one(helm.render(), "DaemonSet", "elastic-job-supervisor-agent"))
     assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
     [container] = pod["containers"]
@@ -131,7 +129,6 @@ def test_agents_use_their_nodes_network_and_open_nothing_on_it(helm: Helm) -> No
 
 
 def test_agents_in_the_pods_network_are_probed_there(helm: Helm) -> None:
-    """And may then reach the supervisor as pods."""
     objects = helm.render({"agent": {"hostNetwork": False}})
     pod = pod_of(one(objects, "DaemonSet", "elastic-job-supervisor-agent"))
     assert not {"hostNetwork", "dnsPolicy"} & set(pod)
@@ -141,7 +138,6 @@ def test_agents_in_the_pods_network_are_probed_there(helm: Helm) -> None:
 
 
 def test_the_agents_account_is_the_one_that_the_supervisor_believes(helm: Helm) -> None:
-    """Also under another name."""
     objects = helm.render({"fullnameOverride": "us"})
     agent = pod_of(one(objects, "DaemonSet", "us-agent"))
     assert environment(one(objects, "Deployment", "us"))["JOB_SUPERVISOR_AGENT_ACCOUNT"] == (
@@ -150,7 +146,6 @@ def test_the_agents_account_is_the_one_that_the_supervisor_believes(helm: Helm) 
 
 
 def test_agents_token_has_the_audience_that_the_supervisor_wants(helm: Helm) -> None:
-    """Also where that is another one."""
     objects = helm.render(_MANY)
     [volume, _] = pod_of(one(objects, "DaemonSet", "elastic-job-supervisor-agent"))["volumes"]
     token, authorities = volume["projected"]["sources"]
@@ -160,14 +155,12 @@ def test_agents_token_has_the_audience_that_the_supervisor_wants(helm: Helm) -> 
 
 
 def test_the_role_names_the_lease_that_is_set(helm: Helm) -> None:
-    """And that one alone."""
     rules = one(helm.render(_MANY), "Role")["rules"]
     named = [rule["resourceNames"] for rule in rules if rule["resources"] == ["leases"] and "resourceNames" in rule]
     assert named == [["our-lease"]]
 
 
 def test_the_certificate_has_the_names_that_agents_and_pods_connect_to(helm: Helm) -> None:
-    """Names and addresses apart, as a certificate has them."""
     objects = helm.render(_MANY)
     spec = one(objects, "Certificate")["spec"]
     assert spec["ipAddresses"] == ["10.1.2.3", "fd00::1"]
@@ -186,7 +179,6 @@ def test_whoever_makes_the_certificate_agents_trust_who_signed_it(helm: Helm) ->
 
 
 def test_the_supervisors_own_certificate_has_the_names_that_agents_connect_to(helm: Helm) -> None:
-    """And yours."""
     objects = helm.render({"tls": {"extraNames": ["supervisor.example.com"]}})
     names = environment(one(objects, "Deployment"))["JOB_SUPERVISOR_TLS_NAMES"].split(",")
     agent = environment(one(objects, "DaemonSet", "elastic-job-supervisor-agent"))
@@ -227,7 +219,6 @@ def test_the_webhook_is_known_by_whoever_signed_its_certificate(helm: Helm) -> N
 
 
 def test_pods_are_told_where_the_supervisor_is_and_whom_to_trust(helm: Helm) -> None:
-    """By the Service's name, or yours."""
     told = environment(one(helm.render(), "Deployment"))
     assert told["JOB_SUPERVISOR_PUBLIC_ADDRESS"] == "https://elastic-job-supervisor.arena-system.svc:8471"
     assert "elastic-job-supervisor.arena-system.svc" in told["JOB_SUPERVISOR_TLS_NAMES"].split(",")
@@ -241,7 +232,6 @@ def test_pods_are_told_where_the_supervisor_is_and_whom_to_trust(helm: Helm) -> 
 
 
 def test_definitions_are_objects_of_the_release_that_outlive_it(helm: Helm) -> None:
-    """Helm upgrades no others."""
     definitions = [each for each in helm.render() if each["kind"] == "CustomResourceDefinition"]
     assert {each["spec"]["names"]["kind"] for each in definitions} == {"ReclaimNotice", "SupervisedJob"}
     assert all(each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for each in definitions)
@@ -249,7 +239,6 @@ def test_definitions_are_objects_of_the_release_that_outlive_it(helm: Helm) -> N
 
 
 def test_images_are_named_by_digest_before_tag_before_version(helm: Helm) -> None:
-    """With the registry before them."""
     assert _images(helm.render()) == {"elastic-job-supervisor:0.1.0", "elastic-job-supervisor-agent:0.1.0"}
     assert _images(helm.render(_MANY)) == {
         "registry.example.com/arena/elastic-job-supervisor:1.2.3",

@@ -39,7 +39,6 @@ def _known() -> Mapping[str, Any]:
 
 
 def test_what_the_operator_of_prometheus_is_told_is_valid(helm: Helm, known: Mapping[str, Any]) -> None:
-    """By its own definitions, which know no other fields."""
     objects = [each for each in helm.render(_EVERYTHING) if each["apiVersion"] == "monitoring.coreos.com/v1"]
     assert {each["kind"] for each in objects} == set(known)
     for each in objects:
@@ -50,7 +49,6 @@ def test_what_the_operator_of_prometheus_is_told_is_valid(helm: Helm, known: Map
 
 
 def test_nothing_is_served_or_monitored_unless_asked_for(helm: Helm) -> None:
-    """No port, no address, and no object that needs definitions of others."""
     objects = helm.render()
     assert not [each for each in objects if each["apiVersion"] == "monitoring.coreos.com/v1"]
     assert not [each for each in objects if "dashboard" in each["metadata"]["name"]]
@@ -93,7 +91,6 @@ def test_what_is_scraped_is_where_it_is_served(helm: Helm) -> None:
 
 
 def test_the_rules_are_those_of_the_files_with_runbooks_where_they_can_be_read(helm: Helm) -> None:
-    """Templates of Prometheus in them are left to Prometheus."""
     plain = _rules([yaml.safe_load(path.read_text("utf-8")) for path in (CHART / "files" / "rules").glob("*.yaml")])
     given = _rules([one(helm.render(_EVERYTHING), "PrometheusRule")["spec"]])
     assert given.keys() == plain.keys()

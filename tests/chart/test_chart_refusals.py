@@ -66,25 +66,21 @@ _REFUSED: list[tuple[Values, str]] = [
 
 @pytest.mark.parametrize(("values", "sentence"), _REFUSED, ids=[sentence[:60] for _, sentence in _REFUSED])
 def test_nonsense_is_refused_with_the_key_that_is_wrong(helm: Helm, values: Any, sentence: str) -> None:
-    """Before anything is installed."""
     with pytest.raises(Refused) as refused:
         helm.render(values)
     assert sentence in str(refused.value)
 
 
 def test_an_old_kubernetes_is_refused(helm: Helm) -> None:
-    """With the version that is needed."""
     with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.30\.0-0"):
         helm.render(version="1.29.9")
 
 
 def test_the_chart_passes_helms_own_lint(helm: Helm) -> None:
-    """Strictly: a warning is a failure."""
     assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART))
 
 
 def test_a_chart_that_has_this_one_as_a_part_may_have_globals(helm: Helm) -> None:
-    """Helm hands them to every part, asked or not."""
     assert helm.render({"global": {"anything": 1}})
 
 

@@ -43,7 +43,6 @@ def test_who_brings_a_certificate_gives_no_rights_for_another(helm: Helm) -> Non
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_who_wants_no_events_gives_no_right_to_make_them(helm: Helm, *, wanted: bool) -> None:
-    """Those that announce reclaims are read in any case."""
     objects = helm.render({"supervisor": {"settings": {"kubernetesEvents": wanted}}})
     everywhere = set(_rights(one(objects, "ClusterRole", "elastic-job-supervisor")["rules"]))
     given = {(group, verb) for group, resource, _, verb in everywhere if resource == "events"}
@@ -51,7 +50,6 @@ def test_who_wants_no_events_gives_no_right_to_make_them(helm: Helm, *, wanted: 
 
 
 def test_agents_may_change_nothing(helm: Helm) -> None:
-    """And have no role but that one."""
     objects = helm.render()
     assert {right[-1] for right in _rights(one(objects, "ClusterRole", _AGENT)["rules"])} == {"list", "watch"}
     bound = [each for each in objects for subject in each.get("subjects", []) if subject["name"] == _AGENT]

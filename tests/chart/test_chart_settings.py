@@ -47,7 +47,6 @@ def _environment(helm: Helm, service: str, values: Mapping[str, Any]) -> dict[st
 )
 @pytest.mark.parametrize("service", _SERVICES)
 def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str, values: Mapping[str, Any]) -> None:
-    """Every variable is a setting, and they fit each other."""
     cls, prefix, kind, name, _ = _SERVICES[service]
     assert settings.load(cls, prefix, environment(one(helm.render(values), kind, name)))
 
@@ -68,7 +67,6 @@ def test_the_settings_that_are_the_charts_own_are_set_by_it(helm: Helm, service:
     ids=["supervisor", "agent"],
 )
 def test_every_setting_reaches_its_service(helm: Helm, service: str, schema: Schema) -> None:
-    """A value of each arrives as the service reads it."""
     cls, prefix, *_ = _SERVICES[service]
     values = {name: _sample(name, each) for name, each in schema["properties"].items()}
     loaded = settings.load(cls, prefix, _environment(helm, service, values))

@@ -18,20 +18,16 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """How it ended, and what it wrote."""
-
     code: int
     out: str
     err: str
 
     @property
     def json(self) -> Any:
-        """What was written for programs."""
         return json.loads(self.out)
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """Nothing of this machine's that says where to ask."""
     asked = ("JOB_SUPERVISOR_", "SUPERVISOR_CLI_", "KUBE")
     return {**{name: text for name, text in os.environ.items() if not name.startswith(asked)}, **changes}
 
@@ -64,7 +60,6 @@ async def started(
 async def run(
     *arguments: str | Path, cwd: Path | None = None, stdin: int = asyncio.subprocess.DEVNULL, **variables: str
 ) -> Said:
-    """A command, to its end."""
     async with asyncio.timeout(PATIENCE), started(*arguments, cwd=cwd, stdin=stdin, **variables) as process:
         return await ended(process)
 
@@ -88,5 +83,4 @@ async def line(process: asyncio.subprocess.Process, part: str, stream: asyncio.S
 
 
 def interrupt(process: asyncio.subprocess.Process) -> None:
-    """Ctrl-C."""
     process.send_signal(signal.SIGINT)

@@ -17,13 +17,11 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Who signs the supervisor's certificate."""
     return Authority(tmp_path / "tls")
 
 
 @pytest_asyncio.fixture
 async def secured(tmp_path: Path, authority: Authority) -> AsyncIterator[Served]:
-    """A supervisor with a certificate."""
     directory = tmp_path / "secured"
     directory.mkdir()
     async with serving(directory, authority.ca_pem, **tls_settings(authority)) as supervisor:

@@ -13,7 +13,6 @@ from tests.supervisor.serving import Served
 
 
 def _states(served: Served) -> dict[str, NoticeState]:
-    """Of all drills."""
     known = served.store.snapshot().notices.values()
     return {each.subject.name: each.state for each in known if each.simulated}
 
@@ -48,7 +47,6 @@ async def test_a_drill_that_would_stop_a_job_says_so_before(served: Served, tmp_
 
 
 async def test_a_drill_where_no_job_is_says_so_and_is_held(served: Served, tmp_path: Path) -> None:
-    """The notice alone is worth a drill of whoever watches them."""
     await served.peers.agents(["n1"])
     said = await run("simulate", "n1", "--yes", "--data-dir", tmp_path)
     assert said.code == 0
@@ -57,7 +55,6 @@ async def test_a_drill_where_no_job_is_says_so_and_is_held(served: Served, tmp_p
 
 
 async def test_a_drill_is_ended_before_its_time(served: Served, tmp_path: Path) -> None:
-    """One, or all there are; that there is none is no failure."""
     await served.peers.agents(["n1", "n2"])
     for node in ("n1", "n2"):
         await run("simulate", node, "--yes", "--data-dir", tmp_path)
@@ -71,7 +68,6 @@ async def test_a_drill_is_ended_before_its_time(served: Served, tmp_path: Path) 
 
 
 async def test_ctrl_c_ends_the_drill_that_is_waited_for(served: Served, tmp_path: Path) -> None:
-    """Whoever stops watching does not leave the job with a host less."""
     await served.peers.agents(["n1", "n2"])
     await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
     arguments = ("simulate", "n2", "--lead", "600", "--wait", "--yes", "--data-dir", tmp_path)
@@ -107,7 +103,6 @@ async def test_a_drill_that_is_waited_for_tells_what_becomes_of_the_job(served: 
 
 @pytest.mark.parametrize(("typed", "code"), [("n\n", 64), ("\n", 64), ("", 64), ("y\n", 0)])
 async def test_whoever_sits_at_a_terminal_is_asked(served: Served, tmp_path: Path, typed: str, code: int) -> None:
-    """Anything but yes begins nothing."""
     await served.peers.agents(["n1"])
     ours, theirs = pty.openpty()
     try:

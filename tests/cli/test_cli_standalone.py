@@ -29,14 +29,12 @@ async def test_status_lists_jobs_notices_and_agents(served: Served, tmp_path: Pa
 
 
 async def test_status_where_there_is_nothing_says_so(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
-    """And does not print empty tables."""
     said = await run("status", "--data-dir", tmp_path)
     assert said.out.splitlines()[0] == "No job is known."
     assert said.out.splitlines()[2] == "No reclaim notices."
 
 
 async def test_status_for_programs(served: Served, tmp_path: Path) -> None:
-    """The same as JSON, on one line."""
     await served.peers.agents(["n1"])
     await served.peers.running("resnet", ["n1"])
     said = await run("status", "--data-dir", tmp_path, "--output", "json")
@@ -49,7 +47,6 @@ async def test_status_for_programs(served: Served, tmp_path: Path) -> None:
 async def test_a_job_that_is_on_several_pages_is_one_job(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its hosts are put together again, and so are notices and agents."""
     monkeypatch.setattr("supervisor.observability.paging.MAX_ENTRIES", 2)
     nodes = [f"n{number}" for number in range(5)]
     agents = await served.peers.agents(nodes)
@@ -102,7 +99,6 @@ async def test_explain_says_where_a_job_stands_and_why(served: Served, tmp_path:
 
 
 async def test_explain_says_what_a_waiting_job_waits_for(served: Served, tmp_path: Path) -> None:
-    """And when it gives up."""
     await served.peers.agents(["n1"])
     await served.peers.launcher("resnet", ["n1", "n2"], max_wait_seconds=3600)
     said = await run("explain", "resnet", "--data-dir", tmp_path)
@@ -134,7 +130,6 @@ async def test_explain_says_what_a_suspended_job_waits_for(served: Served, tmp_p
 
 
 async def test_explain_for_programs(served: Served, tmp_path: Path) -> None:
-    """The job with all its hosts, and the notices on them."""
     agents = await served.peers.agents(["n1", "n2"])
     await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
     await agents["n2"].notices("n2", left=300.0)

@@ -58,12 +58,10 @@ def _said(job: Job, **changes: Any) -> str:
     ],
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
-    """Two units at most."""
     assert duration(seconds) == text
 
 
 def test_columns_are_as_wide_as_what_is_in_them() -> None:
-    """And no line ends in spaces."""
     assert table(("A", "B"), [("long", "x"), ("s", "")]) == ["A     B", "long  x", "s"]
 
 
@@ -82,7 +80,6 @@ def test_no_line_of_a_peer_is_more_than_a_line(letter: str) -> None:
 
 
 def test_what_is_not_stored_yet_is_listed_and_says_so() -> None:
-    """It is newer than what is stored under the same id."""
     stored = Notice(id="a", source="aliyun", subject="n1", state=NoticeState.ACTIVE, seconds_left=90.0)
     waiting = Notice(id="a", source="aliyun", subject="n1", state=NoticeState.ACTIVE, seconds_left=30.0)
     other = Notice(id="b", source="aws", subject="n2", state=NoticeState.ACTIVE)
@@ -95,7 +92,6 @@ def test_what_is_not_stored_yet_is_listed_and_says_so() -> None:
 
 
 def test_agents_of_nodes_that_were_reclaimed_are_not_unknown() -> None:
-    """They are named apart; all others that are silent are unknown."""
     agents = [
         Agent(node="n1", connected=True),
         Agent(node="n2", connected=False),
@@ -106,7 +102,6 @@ def test_agents_of_nodes_that_were_reclaimed_are_not_unknown() -> None:
 
 
 def test_a_job_is_found_by_what_people_call_it() -> None:
-    """The whole name wins; a name alone may be several jobs."""
     jobs = [_job("ns/trainingjob.j"), _job("other/trainingjob.j"), _job("j"), _job("k")]
     view = _view(*jobs)
     assert [job.job for job in view.find("j")] == ["j"]
@@ -117,7 +112,6 @@ def test_a_job_is_found_by_what_people_call_it() -> None:
 
 
 def test_a_covered_job_says_so_and_others_say_what_is_missing() -> None:
-    """Each kind of gap with its consequence; many names are shortened."""
     assert "Covered: 3 workers, each with a live agent" in _said(_job())
     silent = _said(_job(host_states=[_host(number, agent=False) for number in range(8)]))
     assert "No agent of w0, w1, w2, w3, w4 and 3 more is connected" in silent
@@ -127,14 +121,12 @@ def test_a_covered_job_says_so_and_others_say_what_is_missing() -> None:
 
 
 def test_what_cannot_be_seen_is_not_called_covered() -> None:
-    """Nor uncovered: it says that it is not seen."""
     said = _said(_job(host_states=[_host(1, agent=None, stream=None)]), agents=None, unseen=["the streams."])
     assert "overed" not in said
     assert said.endswith("Not seen: the streams.")
 
 
 def test_a_job_that_is_over_waits_for_nothing() -> None:
-    """Neither coverage nor what is next matters."""
     said = _said(_job(phase="Finished", running=False, reason="The job has ended: succeeded.", host_states=[]))
     assert said.splitlines() == [
         "ns/trainingjob.j is Finished.",
@@ -145,7 +137,6 @@ def test_a_job_that_is_over_waits_for_nothing() -> None:
 
 
 def test_a_notice_without_a_time_and_one_on_what_has_gone_are_said() -> None:
-    """Unknown is not "never", and gone is not "will be"."""
     notices = [
         Notice(id="a", source="aliyun", subject="n1", state=NoticeState.ACTIVE),
         Notice(id="b", source="aws", subject="n2", state=NoticeState.GONE),
@@ -157,7 +148,6 @@ def test_a_notice_without_a_time_and_one_on_what_has_gone_are_said() -> None:
 
 
 def test_nodes_that_share_a_machine_uid_are_named() -> None:
-    """The first ten of them, and the number of the others."""
     agents = [Agent(node=f"n{number:02}", connected=True, same_uid=["n99"]) for number in range(12)]
     said = overview(_view(agents=[*agents, Agent(node="n50", connected=True)]))
     assert said[-1].startswith("These nodes share a machine uid with another node: n00, n01, ")
@@ -165,7 +155,6 @@ def test_nodes_that_share_a_machine_uid_are_named() -> None:
 
 
 def test_the_most_urgent_notice_comes_first_and_ended_ones_are_not_listed() -> None:
-    """Those without a time come last."""
     notices = [
         Notice(id="a", source="s", subject="late", state=NoticeState.ACTIVE, seconds_left=90.0),
         Notice(id="b", source="s", subject="unknown", state=NoticeState.ACTIVE),
@@ -190,13 +179,11 @@ def test_the_most_urgent_notice_comes_first_and_ended_ones_are_not_listed() -> N
     ],
 )
 def test_what_a_drill_will_do_is_said_before(job: Job, part: str) -> None:
-    """Whoever confirms it knows which job stops."""
     (said,) = consequences(Subject(kind=SubjectKind.NODE, name="n1"), _view(job))
     assert part in said
 
 
 def test_a_pod_is_one_of_its_own_namespace() -> None:
-    """Workers of the same name elsewhere are not meant."""
     view = _view(_job())
     assert view.concerned(SubjectKind.POD, "ns/w1")
     assert not view.concerned(SubjectKind.POD, "other/w1")

@@ -14,7 +14,6 @@ from tests.supervisor.serving import Served
 
 
 async def test_no_supervisor_has_served_there(tmp_path: Path) -> None:
-    """Neither now nor before."""
     said = await run("status", "--data-dir", tmp_path)
     assert (said.code, said.out) == (69, "")
     assert "no supervisor has been started there" in said.err
@@ -22,7 +21,6 @@ async def test_no_supervisor_has_served_there(tmp_path: Path) -> None:
 
 
 async def test_the_supervisor_does_not_serve_any_more(served: Served, tmp_path: Path) -> None:
-    """Its address is known, and nobody answers."""
     await served.stop()
     said = await run("status", "--data-dir", tmp_path)
     assert said.code == 69
@@ -30,7 +28,6 @@ async def test_the_supervisor_does_not_serve_any_more(served: Served, tmp_path: 
 
 
 async def test_a_wrong_token(served: Served, tmp_path: Path) -> None:
-    """Says how to make a good one."""
     file = tmp_path / "token"
     file.write_text("forged")
     said = await run("status", "--address", served.peers.http, "--token-file", file)
@@ -39,7 +36,6 @@ async def test_a_wrong_token(served: Served, tmp_path: Path) -> None:
 
 
 async def test_who_only_looks_holds_no_drill(served: Served, tmp_path: Path) -> None:
-    """A viewer's token shows everything, and begins nothing."""
     await served.peers.agent("n1")
     file = tmp_path / "token"
     file.write_text(served.peers.tokens.viewer())
@@ -53,7 +49,6 @@ async def test_who_only_looks_holds_no_drill(served: Served, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("content", "part"), [("", "is empty"), (None, "cannot be read")])
 async def test_a_token_that_is_not_there(tmp_path: Path, content: str | None, part: str) -> None:
-    """Nobody is asked without one."""
     file = tmp_path / "token"
     if content is not None:
         file.write_text(content)
@@ -63,21 +58,18 @@ async def test_a_token_that_is_not_there(tmp_path: Path, content: str | None, pa
 
 
 async def test_an_unknown_job(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
-    """Says where to find the names."""
     said = await run("explain", "resnet", "--data-dir", tmp_path)
     assert said.code == 66
     assert said.err == "There is no supervised job resnet. `job-supervisor status` lists all.\n"
 
 
 async def test_an_unknown_node(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
-    """A drill of a typing error is none."""
     said = await run("simulate", "n1", "--yes", "--data-dir", tmp_path)
     assert said.code == 66
     assert "no agent of a node n1 is known" in said.err
 
 
 async def test_a_certificate_that_is_not_trusted(secured: Served, tmp_path: Path, authority: Authority) -> None:
-    """Says where its CA goes; with that, it is."""
     directory = tmp_path / "secured"
     said = await run("status", "--data-dir", directory)
     assert said.code == 76
@@ -88,7 +80,6 @@ async def test_a_certificate_that_is_not_trusted(secured: Served, tmp_path: Path
 
 
 async def test_one_side_alone_speaks_tls(served: Served, secured: Served, tmp_path: Path) -> None:
-    """Either way it says what to change."""
     file = tmp_path / "token"
     file.write_text("any")
     plain = await run("status", "--address", secured.peers.http.replace("https", "http"), "--token-file", file)
@@ -98,7 +89,6 @@ async def test_one_side_alone_speaks_tls(served: Served, secured: Served, tmp_pa
 
 
 async def test_somebody_else_answers(tmp_path: Path) -> None:
-    """A server that is no supervisor is not taken for one."""
     file = tmp_path / "token"
     file.write_text("any")
     command = (sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(tmp_path))
@@ -112,8 +102,6 @@ async def test_somebody_else_answers(tmp_path: Path) -> None:
 
 
 async def test_what_somebody_else_says_commands_no_terminal(tmp_path: Path) -> None:
-    """Whatever answers at that address."""
-
     async def answer(_request: web.Request) -> web.Response:
         return web.json_response({"error": "bad_token", "message": "\x1b[2Jgone\r\x9b"}, status=401)
 
@@ -167,7 +155,6 @@ async def test_what_somebody_else_says_forges_no_row(tmp_path: Path) -> None:
     ],
 )
 async def test_wrong_usage(arguments: list[str]) -> None:
-    """Before anybody is asked anything."""
     said = await run(*arguments)
     assert (said.code, said.out) == (64, "")
     assert said.err
@@ -175,14 +162,12 @@ async def test_wrong_usage(arguments: list[str]) -> None:
 
 
 async def test_a_drill_of_a_pod_is_a_clusters(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
-    """Stand-alone there are none."""
     said = await run("simulate", "pod/ns/p", "--yes", "--data-dir", tmp_path)
     assert said.code == 64
     assert "pods are a cluster's" in said.err
 
 
 async def test_a_data_directory_that_others_may_read_makes_no_token(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
-    """As the supervisor itself refuses to start on it."""
     (tmp_path / "token-secret").chmod(0o644)
     said = await run("status", "--data-dir", tmp_path)
     assert said.code == 77
@@ -190,7 +175,6 @@ async def test_a_data_directory_that_others_may_read_makes_no_token(served: Serv
 
 
 async def test_no_cluster_and_no_supervisor_are_named(tmp_path: Path) -> None:
-    """A machine on which nothing says where to ask."""
     said = await run("status", cwd=tmp_path)
     assert (said.code, said.out) == (64, "")
     assert said.err == (
@@ -214,7 +198,6 @@ async def test_no_token_travels_in_the_clear(tmp_path: Path, address: str) -> No
 
 
 async def test_no_token_follows_to_another_address(tmp_path: Path) -> None:
-    """A supervisor sends nobody elsewhere."""
     shown: list[str] = []
 
     async def elsewhere(request: web.Request) -> web.Response:
@@ -232,7 +215,6 @@ async def test_no_token_follows_to_another_address(tmp_path: Path) -> None:
 
 
 def test_the_help_names_every_exit_code_and_what_a_drill_does() -> None:
-    """Man-like: where to ask, how it ends."""
     shown = {
         command: subprocess.run(
             (sys.executable, "-m", "supervisor.cli.command", *command), capture_output=True, text=True, check=True
@@ -245,7 +227,6 @@ def test_the_help_names_every_exit_code_and_what_a_drill_does() -> None:
 
 
 def test_the_command_loads_no_server() -> None:
-    """It is typed often, and starts in a moment."""
     code = (
         "import sys, supervisor.cli.command\n"
         "heavy = ('grpc', 'kubernetes_asyncio', 'supervisor.wiring.app', 'supervisor.serving.servers', 'sqlite3')\n"

@@ -49,7 +49,6 @@ class StepClock:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """Those of a process that has this clock."""
         cached = {"FAKETIME_TIMESTAMP_FILE": str(self.file), "FAKETIME_NO_CACHE": "1"}
         return {**_variables(self.library), **cached}
 

@@ -33,7 +33,6 @@ class Scene:
     clock: StepClock
 
     def heard(self) -> dict[str, float]:
-        """The seconds left by each source's first announcement."""
         (stream,) = self.supervisor.streams
         active = [each for each in stream.notices if each.announcement == pb.ANNOUNCEMENT_ACTIVE]
         return {report.source: report.seconds_left for report in reversed(active)}

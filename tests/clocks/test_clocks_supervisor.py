@@ -35,14 +35,12 @@ class Announced:
     after: float
 
     def is_right(self, notice: NoticeStatus) -> bool:
-        """Whether its lead is what is really left."""
         now = time.monotonic()
         left = notice.seconds_left
         return left is not None and LEAD - (now - self.before) - SLACK <= left <= LEAD - (now - self.after) + SLACK
 
     @property
     def exclusions(self) -> list[tuple[str, ...]]:
-        """The hosts left out, after each change."""
         changes = (event for event in self.job.events() if event.kind is Kind.EXCLUSIONS_CHANGED)
         return [event.texts("hosts") for event in changes]
 

@@ -17,7 +17,6 @@ from simulator.stage import ExitCode
 
 
 def ask(url: str, method: str = "GET") -> tuple[int, str]:
-    """Status and body of one answer."""
     request = urllib.request.Request(url, method=method)  # noqa: S310  # A loopback server of this test.
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310  # As above.
@@ -74,7 +73,6 @@ def test_metadata_can_be_played_with_by_hand() -> None:
 
 @pytest.mark.parametrize("arguments", [("--nodes", ""), ("--nodes", "a", "--control", "0.0.0.0:0"), ()])
 def test_wrong_orders_to_metadata_are_refused(arguments: tuple[str, ...]) -> None:
-    """No nodes, or an address that others could reach."""
     with pytest.raises(SystemExit) as end:
         main(["metadata", *arguments])
     assert end.value.code == 2
@@ -95,7 +93,6 @@ def test_wrong_orders_to_metadata_are_refused(arguments: tuple[str, ...]) -> Non
 def test_a_demo_that_makes_no_sense_is_not_started(
     arguments: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The reason is one line, and the exit code says usage."""
     assert main(["demo", *arguments]) == ExitCode.USAGE
     output = capsys.readouterr()
     assert complaint in output.err

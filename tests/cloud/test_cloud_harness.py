@@ -22,7 +22,6 @@ def step(epoch: int, rank: int) -> Event:
 
 
 def test_a_ring_trains_once_all_its_members_have_applied_a_step() -> None:
-    """Formed is not trained, and an older ring's steps do not count."""
     assert training([]) == 0
     assert training([ring(1, "a", "b"), step(1, 0)]) == 0
     assert training([ring(1, "a", "b"), step(1, 0), step(1, 1)]) == 2
@@ -68,7 +67,6 @@ async def test_a_world_ends_a_job_that_nobody_can_save_any_more(tmp_path: Path) 
 
 
 async def test_what_outlives_a_world_is_a_failure_and_ended(tmp_path: Path) -> None:
-    """A process that nobody stops fails the world that made it."""
     stray: Child | None = None
     failure: ProcessesLeft | None = None
     try:

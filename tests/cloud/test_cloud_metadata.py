@@ -30,12 +30,10 @@ class Client:
     async def ask(
         self, path: str, node: Node = NODE, method: str = "GET", headers: dict[str, str] | None = None
     ) -> tuple[int, str]:
-        """Status and body of one answer."""
         async with self._http.request(method, self.server.url_of(node) + path, headers=headers) as answer:
             return answer.status, await answer.text()
 
     async def token(self, ttl: str = "60", node: Node = NODE) -> tuple[int, str]:
-        """Ask for a token."""
         return await self.ask(TOKEN, node, "PUT", {TTL_HEADER: ttl})
 
 
@@ -43,7 +41,6 @@ class Client:
 async def serving(
     mode: Mode = Mode.PLAIN, monotonic: Callable[[], float] = time.monotonic, cloud: Cloud = Cloud.ALIYUN
 ) -> AsyncIterator[Client]:
-    """A server with two nodes, and somebody to ask it."""
     server = MetadataServer(mode, monotonic=monotonic, cloud=cloud)
     await server.start()
     server.add(NODE)
@@ -80,12 +77,10 @@ async def _ask_at(http: aiohttp.ClientSession, url: str) -> tuple[int, str]:
 
 
 def test_a_termination_time_never_promises_more_than_there_is() -> None:
-    """Parts of a second are cut off, not rounded."""
     assert termination_time(1420480920.999) == "2015-01-05T18:02:00Z"
 
 
 async def test_a_node_that_comes_back_is_another_instance() -> None:
-    """Same name, new id, no notice, no polls."""
     async with serving() as client:
         client.server.notice(NODE, 0.0)
         _, first = await client.ask(INSTANCE_ID)
@@ -120,14 +115,12 @@ async def test_a_forwarded_request_is_refused() -> None:
 
 @pytest.mark.parametrize("ttl", ["0", "21601", "-1", "soon", ""])
 async def test_a_lifetime_out_of_range_is_refused(ttl: str) -> None:
-    """Tokens live between one second and six hours."""
     async with serving() as client:
         assert (await client.token(ttl))[0] == 400
 
 
 @pytest.mark.parametrize("ttl", ["1", "21600"])
 async def test_a_lifetime_in_range_is_granted(ttl: str) -> None:
-    """Both ends are allowed."""
     async with serving() as client:
         assert (await client.token(ttl))[0] == 200
 
@@ -144,7 +137,6 @@ async def test_hardened_metadata_want_a_token_of_their_own_node() -> None:
 
 
 async def test_a_token_expires() -> None:
-    """After its lifetime a token is as good as a made-up one."""
     now = 1000.0
     async with serving(Mode.HARDENED, lambda: now) as client:
         _, token = await client.token("10")
@@ -184,7 +176,6 @@ async def test_the_other_cloud_wants_its_own_token_always() -> None:
 
 
 async def test_one_server_may_hold_nodes_of_both_clouds() -> None:
-    """A node keeps the cloud that it was added in."""
     async with serving() as client:
         client.server.add(OTHER, Cloud.AWS)
         assert (await client.ask(INSTANCE_ID))[0] == 200

@@ -36,8 +36,6 @@ time.sleep(600)
 
 
 class Cloud:
-    """A provider with stand-ins for agents, and what it does."""
-
     def __init__(self, root: Path, metadata: MetadataServer) -> None:
         self.places = Places(root)
         self.metadata = metadata
@@ -58,11 +56,9 @@ class Cloud:
         return child
 
     def hosts(self) -> list[str]:
-        """The operator's list."""
         return self.places.hosts.read_text().split()
 
     def happened(self) -> list[Event]:
-        """The truth so far."""
         return read(self.places.truth)
 
 
@@ -82,7 +78,6 @@ async def cloud(root: Path) -> AsyncIterator[Cloud]:
 
 
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait for something that has to come."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -99,7 +94,6 @@ async def test_nodes_arrive_listed_and_polled(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_ends_at_its_start_is_told_with_its_last_words(tmp_path: Path) -> None:
-    """A world whose agents do not work does not wait for them."""
     places = Places(tmp_path)
     metadata = MetadataServer()
     nodes = Nodes(places, lambda _: AgentCommand(["sh", "-c", "echo no token; exit 3"], {}))
@@ -127,7 +121,6 @@ async def test_a_node_goes_with_everything_on_it_and_the_operator_notices_later(
 
 
 async def test_a_worker_that_starts_on_a_node_just_gone_is_ended_too(tmp_path: Path) -> None:
-    """A launcher with an old list cannot revive a node."""
     async with cloud(tmp_path) as one:
         await one.provider.populate([A])
         one.provider.kill(A)
@@ -136,7 +129,6 @@ async def test_a_worker_that_starts_on_a_node_just_gone_is_ended_too(tmp_path: P
 
 
 async def test_a_node_that_comes_back_at_once_keeps_its_workers(tmp_path: Path) -> None:
-    """The end of its first life is no business of the second."""
     async with cloud(tmp_path) as one:
         await one.provider.populate([A])
         one.provider.kill(A)

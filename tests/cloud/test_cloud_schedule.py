@@ -29,12 +29,10 @@ def g4dn(start: float = 1380, end: float = 1860) -> Cut:
 
 
 def notices(schedule: Schedule) -> list[Notice]:
-    """All notices of a schedule, in order."""
     return [step for step in schedule.steps if isinstance(step, Notice)]
 
 
 def kills(schedule: Schedule) -> dict[str, float]:
-    """When each node goes."""
     return {step.node: step.at for step in schedule.steps if isinstance(step, Kill)}
 
 
@@ -64,7 +62,6 @@ def test_the_least_lead_holds_for_the_last_of_a_group(seed: int) -> None:
 
 
 def test_the_nodes_of_one_instant_are_one_group() -> None:
-    """Groups are what left together in the trace."""
     schedule = plan(g4dn(), Pace(withdrawal=False))
     groups: dict[str, int] = {}
     for notice in notices(schedule):
@@ -89,13 +86,11 @@ def test_a_lead_under_five_seconds_on_the_clock_is_refused() -> None:
 
 @pytest.mark.parametrize("pace", [Pace(speed=0), Pace(speed=-1), Pace(lead=0)])
 def test_speed_and_lead_are_positive(pace: Pace) -> None:
-    """Nonsense is refused as such."""
     with pytest.raises(ScheduleError, match="above 0"):
         plan(g4dn(), pace)
 
 
 def test_a_node_that_goes_soon_after_it_came_is_noticed_on_arrival() -> None:
-    """A notice never precedes its node."""
     piece = cut(parse(["0,add,a", "10000,add,b", "70000,remove,b"]), 1, 100)
     schedule = plan(piece, Pace(speed=10, lead=100, withdrawal=False))
     (arrival,) = [step.at for step in schedule.steps if isinstance(step, Add)]
@@ -142,13 +137,11 @@ def test_a_replay_too_dense_for_a_withdrawal_says_so() -> None:
 
 
 def test_a_cut_without_removals_can_still_have_a_withdrawal() -> None:
-    """Quiet capacity is good ground for a false alarm."""
     schedule = plan(cut(parse(["0,add,a", "0,add,b"]), 1, 201), Pace(speed=10, lead=100))
     assert [type(step) for step in schedule.steps] == [Notice, Withdraw]
 
 
 def test_steps_are_in_the_order_of_their_times() -> None:
-    """Who walks the schedule need not look ahead."""
     assert all(one.at <= two.at for one, two in pairwise(plan(g4dn(), Pace()).steps))
 
 
@@ -164,7 +157,6 @@ def test_steps_are_in_the_order_of_their_times() -> None:
     ],
 )
 def test_a_job_can_train_while_enough_nodes_are_free_of_notices(minimum: int, seconds: float) -> None:
-    """Counted from notice to arrival, whatever is still there in between."""
     schedule = plan(g4dn(), Pace(withdrawal=False))
     assert training_seconds(schedule, minimum) == pytest.approx(seconds, abs=SCATTER_SECONDS)
 

@@ -4,7 +4,6 @@ from simulator.cloud.trace import DEFAULT_TRACE, Change, Moment, Node, Record, T
 
 
 def test_the_carried_trace_has_what_its_readme_says() -> None:
-    """The trace in the package is whole."""
     records = load(DEFAULT_TRACE)
     removed = [record for record in records if record.change is Change.REMOVE]
     assert (len(records) - len(removed), len(removed)) == (79, 74)
@@ -12,7 +11,6 @@ def test_the_carried_trace_has_what_its_readme_says() -> None:
 
 
 def test_windows_line_ends_and_empty_lines_do_not_matter() -> None:
-    """A trace saved anywhere parses the same."""
     assert parse(["0,add,a\r", "", "1500,remove,a\n"]) == [
         Record(0.0, Change.ADD, Node("a")),
         Record(1.5, Change.REMOVE, Node("a")),
@@ -41,7 +39,6 @@ def test_a_wrong_line_is_named_by_its_number(line: str, complaint: str) -> None:
 
 
 def test_a_file_that_is_not_there_is_a_trace_error() -> None:
-    """A wrong path is told like any other mistake."""
     with pytest.raises(TraceError, match="cannot read"):
         load(DEFAULT_TRACE.with_name("none.csv"))
 
@@ -65,12 +62,10 @@ def test_a_cut_ends_with_what_happens_at_its_end() -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(5.0, 5.0), (6.0, 5.0), (-1.0, 5.0)])
 def test_a_cut_without_length_is_refused(start: float, end: float) -> None:
-    """Start and end that were mixed up are told."""
     with pytest.raises(TraceError, match="no length"):
         cut(parse(["0,add,a"]), start, end)
 
 
 def test_a_cut_without_any_node_is_refused() -> None:
-    """There is nothing to replay where nobody is."""
     with pytest.raises(TraceError, match="no node"):
         cut(parse(["0,add,a", "1000,remove,a"]), 2.0, 3.0)

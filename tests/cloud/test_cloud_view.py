@@ -12,32 +12,26 @@ from simulator.view import NodeView, Scene, news, nodes_of, screen, sentences, s
 
 
 def event(t: float, kind: Kind, **fields: object) -> Event:
-    """One event of the truth."""
     return Event(t, kind, fields)
 
 
 def added(t: float, node: str) -> Event:
-    """A node arrives."""
     return event(t, Kind.NODE_ADDED, node=node)
 
 
 def shown(t: float, node: str, group: str = "g", *, synthetic: bool = False) -> Event:
-    """A notice with ten seconds of lead."""
     return event(t, Kind.NOTICE_SHOWN, node=node, group=group, lead=10.0, gone_at=t + 10, synthetic=synthetic)
 
 
 def gone(t: float, node: str, *, announced: bool = True) -> Event:
-    """A node goes."""
     return event(t, Kind.NODE_GONE, node=node, announced=announced)
 
 
 def scene(*events: Event, phase: str = "Running", reason: str = "All is well.") -> Scene:
-    """A scene with one job."""
     return Scene(5.0, status=Status(jobs=[JobStatus("demo", phase, reason)]), events=events)
 
 
 def written(what: RenderableType) -> str:
-    """What stands on paper."""
     console = Console(file=io.StringIO(), width=120)
     with console.capture() as capture:
         console.print(what)
@@ -70,7 +64,6 @@ def figures(*, equal: bool = True) -> Figures:
 
 
 def outcome(verdict: Verdict | None, *wrong: str, late: float = 0.0) -> Outcome:
-    """A demo that was played."""
     return Outcome("demo", verdict, wrong, Costs(0.1, 0.01), 10.0, late, 60.0)
 
 
@@ -93,7 +86,6 @@ def test_nodes_are_what_the_truth_says() -> None:
 
 
 def test_a_deadline_that_has_passed_has_no_negative_seconds() -> None:
-    """A node that lingers is due, not overdue."""
     (node,) = nodes_of([added(0, "a"), shown(0, "a")], 12.0, lambda _: 0, frozenset())
     assert node.seconds_left == 0.0
 
@@ -114,7 +106,6 @@ def test_what_comes_together_is_one_sentence() -> None:
 
 
 def test_what_comes_apart_is_two_sentences() -> None:
-    """Two removals a second apart are two."""
     assert [words for _, words in sentences([gone(1, "a"), gone(2, "b")])] == ["gone: a", "gone: b"]
 
 
@@ -133,20 +124,17 @@ def test_plain_output_tells_what_is_new_and_nothing_twice() -> None:
 
 
 def test_what_was_there_before_the_clock_started_is_no_news() -> None:
-    """The arrival of the first nodes is not told."""
     now = Scene(5.0, events=(added(1, "a"), added(3, "b")), started_at=2.0)
     assert list(news(Scene(0.0, started_at=2.0), now)) == ["  1.0 s  arrived: b"]
 
 
 def test_a_supervisor_that_stops_answering_is_told_once() -> None:
-    """The view goes on without it."""
     silent = Scene(5.0)
     assert list(news(scene(), silent)) == ["  5.0 s  the supervisor does not answer"]
     assert list(news(silent, silent)) == []
 
 
 def test_the_screen_shows_nodes_notices_and_the_reason() -> None:
-    """Everything that people ask about is on it."""
     nodes = (NodeView("a", workers=1), NodeView("b", seconds_left=7.25, synthetic=True, excluded=True))
     text = written(screen(Scene(5.0, nodes, scene(phase="Suspended", reason="Too few.").status, (gone(3, "c"),))))
     for words in ("Suspended", "Too few.", "● a", "○ b", "synthetic  7.2 s", "excluded", "3.0 s  gone: c"):
@@ -154,7 +142,6 @@ def test_the_screen_shows_nodes_notices_and_the_reason() -> None:
 
 
 def test_the_screen_says_when_the_supervisor_does_not_answer() -> None:
-    """Nothing known is not nothing there."""
     assert "does not answer" in written(screen(Scene(1.0)))
     assert "no job yet" in written(screen(Scene(1.0, status=Status())))
 
@@ -168,7 +155,6 @@ def test_the_table_has_the_figures() -> None:
 
 
 def test_a_failed_verdict_says_why_but_not_endlessly() -> None:
-    """The first findings are listed, the others counted."""
     wrong = tuple(f"step lost: step {step}" for step in range(MAX_FINDINGS + 3))
     text = written(report(outcome(Verdict(figures(equal=False), ()), *wrong)))
     for words in ("FAILED", "NO", "step lost: step 0", "and 3 more"):

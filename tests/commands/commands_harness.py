@@ -29,7 +29,6 @@ def wait_until(holds: Callable[[], object], what: Callable[[], str], seconds: fl
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process exists and is more than a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -39,8 +38,6 @@ def is_alive(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class Launched:
-    """A running kubeai-run and what can be seen of it."""
-
     process: subprocess.Popen[bytes]
     supervisor: FakeSupervisor
     directory: Path
@@ -48,7 +45,6 @@ class Launched:
     said: Path
 
     def end(self, seconds: float = 30.0) -> int:
-        """Wait for its end; the exit code."""
         return self.process.wait(seconds)
 
     def output(self) -> str:
@@ -56,23 +52,19 @@ class Launched:
         return self.said.read_text(encoding="utf-8")
 
     def wait_for_output(self, text: str, count: int = 1) -> None:
-        """Wait until it has said this so many times."""
         wait_until(lambda: self.output().count(text) >= count, lambda: f"{text!r} in {self.output()}")
 
     def reports(self) -> list[dict[str, Any]]:
-        """Everything it has reported, by hello or by report."""
         hellos = [hello.body["report"] for hello in self.supervisor.hellos]
         return sorted([*hellos, *(report.body for report in self.supervisor.reports)], key=lambda one: one["revision"])
 
     def wait_for_report(self, **fields: object) -> None:
-        """Wait for a report with these fields."""
         wait_until(
             lambda: any(fields.items() <= report.items() for report in self.reports()),
             lambda: f"{fields} in {self.reports()}; {self.output()}",
         )
 
     def file(self, name: str) -> str:
-        """One file of its identity directory."""
         return (self.directory / name).read_text(encoding="utf-8")
 
     def clean_up(self) -> None:
@@ -86,8 +78,6 @@ class Launched:
 
 @dataclass(frozen=True)
 class Launchpad:
-    """Starts kubeai-run in a place of its own."""
-
     place: Path
     supervisor: FakeSupervisor
     launched: list[Launched]
@@ -125,13 +115,11 @@ class Launchpad:
         return launched
 
     def clean_up(self) -> None:
-        """End all of them."""
         for launched in self.launched:
             launched.clean_up()
 
 
 def discover(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run kubeai-discover-hosts to its end."""
     return subprocess.run(
         [*STRICT, DISCOVER, *arguments],
         env={**os.environ, "KUBEAI_DIR": str(directory), "KUBEAI_HOSTS_PORT": "0", **environ},
@@ -143,7 +131,6 @@ def discover(directory: Path, *arguments: str, **environ: str) -> subprocess.Com
 
 
 def kill_now(pid: int) -> None:
-    """End one process that may be gone already."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
@@ -164,16 +151,13 @@ def suspend(supervisor: FakeSupervisor) -> None:
 
 
 def resume(supervisor: FakeSupervisor, run: int = 2) -> None:
-    """The next run is granted one host."""
     supervisor.order(order="run", run=run, workers=1, phase="Resuming")
 
 
 def until_registered(launched: Launched) -> None:
-    """Wait for the first order's effect."""
     launched.wait_for_report(running=True)
 
 
 def command_of(launched: Launched) -> int:
-    """The command's pid."""
     children = Path(f"/proc/{launched.process.pid}/task/{launched.process.pid}/children")
     return int(children.read_text(encoding="ascii").split()[0])

@@ -11,14 +11,12 @@ from tests.commands.commands_harness import Launchpad
 
 @pytest.fixture
 def supervisor() -> Iterator[FakeSupervisor]:
-    """A supervisor that says what the test tells it to."""
     with FakeSupervisor(heartbeat=0.2) as fake:
         yield fake
 
 
 @pytest.fixture
 def launchpad(tmp_path: Path, supervisor: FakeSupervisor) -> Iterator[Launchpad]:
-    """Starts kubeai-run; whatever is left of it afterwards is ended."""
     pad = Launchpad(tmp_path, supervisor, [])
     yield pad
     pad.clean_up()

@@ -19,7 +19,6 @@ from tests.commands.commands_harness import DISCOVER, STRICT, discover
 
 @pytest.fixture
 def identity(tmp_path: Path) -> Path:
-    """An identity directory."""
     directory = tmp_path / "identity"
     directory.mkdir()
     return directory
@@ -27,7 +26,6 @@ def identity(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Path:
-    """The operator's list."""
     return write(tmp_path / "hosts", "a:1\nb:2\nc\n")
 
 
@@ -40,7 +38,6 @@ def listener() -> Iterator[int]:
 
 
 def write(path: Path, text: str) -> Path:
-    """Write a file that nobody has touched for a while."""
     path.write_text(text, encoding="utf-8")
     os.utime(path, (time.time() - 60, time.time() - 60))
     return path
@@ -55,13 +52,11 @@ def listed(directory: Path, *arguments: str, complains: bool = False, **environ:
 
 
 def test_it_lists_the_operators_hosts_with_their_slots(identity: Path, hosts: Path) -> None:
-    """From an option, or from the environment."""
     assert listed(identity, "--hosts-file", str(hosts)) == ["a:1", "b:2", "c"]
     assert listed(identity, KUBEAI_HOSTS_FILE=str(hosts)) == ["a:1", "b:2", "c"]
 
 
 def test_exclusions_are_left_out_by_name(identity: Path, hosts: Path) -> None:
-    """Whatever slots they have; a name that only begins alike stays."""
     write(hosts, "a:1\nb:2\nb1:2\n")
     write(identity / "exclusions", "b\n")
     assert listed(identity, "--hosts-file", str(hosts)) == ["a:1", "b1:2"]
@@ -96,7 +91,6 @@ def test_an_empty_list_says_who_is_left_out_and_why(identity: Path, hosts: Path,
 
 
 def test_many_hosts_that_are_left_out_are_counted(identity: Path, hosts: Path) -> None:
-    """It is one line, also for a thousand of them."""
     write(hosts, "".join(f"h{number}\n" for number in range(8)))
     write(identity / "hosts", "")
     said = discover(identity, "--hosts-file", str(hosts))
@@ -107,14 +101,12 @@ def test_many_hosts_that_are_left_out_are_counted(identity: Path, hosts: Path) -
 
 
 def test_a_script_takes_the_place_of_the_file(identity: Path, hosts: Path, tmp_path: Path) -> None:
-    """It is a command line with arguments."""
     script = write(tmp_path / "script.sh", 'echo "$1:4"\n')
     assert listed(identity, KUBEAI_HOSTS_FILE=str(hosts), KUBEAI_HOSTS_SCRIPT=f"sh {script} x") == ["x:4"]
 
 
 @pytest.mark.parametrize("script", ["false", "/does/not/exist", "sh -c 'unclosed", "sh -c 'echo x; exit 3'"])
 def test_a_script_that_fails_leaves_the_last_good_list(identity: Path, hosts: Path, script: str) -> None:
-    """What a failing script printed is not believed."""
     listed(identity, "--hosts-file", str(hosts))
     assert listed(identity, "--hosts-script", script, complains=True) == ["a:1", "b:2", "c"]
 
@@ -131,25 +123,21 @@ def test_an_exclusion_wins_also_over_the_last_good_list(identity: Path, hosts: P
     "arguments", [("--no-such-option",), ("--port", "x"), ("--port", "65536"), ("--port", "-1"), ("surplus",)]
 )
 def test_bad_arguments_leave_the_last_good_list(identity: Path, hosts: Path, arguments: tuple[str, ...]) -> None:
-    """A wrong command line must not kill the job either."""
     listed(identity, "--hosts-file", str(hosts))
     assert listed(identity, "--hosts-file", str(hosts), *arguments, complains=True) == ["a:1", "b:2", "c"]
 
 
 def test_with_nothing_at_all_it_lists_nothing(tmp_path: Path) -> None:
-    """No directory, no file: an empty list and one line."""
     missing = str(tmp_path / "missing")
     assert listed(tmp_path / "nowhere", "--hosts-file", missing, complains=True) == []
 
 
 def test_a_directory_that_cannot_be_written_only_costs_a_line(identity: Path, hosts: Path) -> None:
-    """The list is still the present one."""
     (identity / "hosts.last").mkdir()
     assert listed(identity, "--hosts-file", str(hosts), complains=True) == ["a:1", "b:2", "c"]
 
 
 def test_a_list_with_odd_bytes_is_passed_on_as_it_is(identity: Path, tmp_path: Path) -> None:
-    """What the operator writes is the operator's business."""
     odd = tmp_path / "hosts"
     odd.write_bytes(b"# comment\n\n \xff:1\nb slots=2\n")
     arguments = [*STRICT, DISCOVER, "--hosts-file", str(odd), "--port", "0"]
@@ -160,7 +148,6 @@ def test_a_list_with_odd_bytes_is_passed_on_as_it_is(identity: Path, tmp_path: P
 
 
 def test_nobody_reading_the_answer_is_no_failure(identity: Path, hosts: Path) -> None:
-    """Neither a broken pipe nor a closed descriptor."""
     reader, writer = os.pipe()
     os.close(reader)
     arguments = [*STRICT, DISCOVER, "--hosts-file", str(hosts), "--port", "0"]
@@ -198,7 +185,6 @@ def test_a_host_that_was_admitted_is_not_asked_again(identity: Path, hosts: Path
 
 
 def test_a_host_that_was_admitted_is_left_in_peace(identity: Path, hosts: Path) -> None:
-    """One connection in its life, not one a second."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         arguments = ("--hosts-file", str(write(hosts, "127.0.0.1\n")), "--port", str(server.getsockname()[1]))
         assert listed(identity, *arguments) == listed(identity, *arguments) == ["127.0.0.1"]
@@ -222,7 +208,6 @@ def test_a_new_host_is_not_asked_while_it_is_excluded(identity: Path, hosts: Pat
 def test_a_name_service_that_hangs_does_not_hold_it(
     identity: Path, hosts: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It cannot be interrupted, so it is left behind."""
     released = threading.Event()
 
     def hang(*_: object, **__: object) -> None:
@@ -249,7 +234,6 @@ def test_a_list_that_changes_while_it_reads_shows_no_host_that_was_never_usable(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """One that comes excluded, and one that goes excluded."""
     workspace = Workspace(identity, "job", "http://127.0.0.1:1", None)
     workspace.list_hosts(["a", "c"], ["c"])
     reads = iter(range(100))
@@ -267,7 +251,6 @@ def test_a_list_that_changes_while_it_reads_shows_no_host_that_was_never_usable(
 
 
 def test_all_new_hosts_are_asked_at_once(identity: Path, hosts: Path) -> None:
-    """Forty that swallow packets take half a second together."""
     with socket.create_server(("0.0.0.0", 0), backlog=0) as full, full_backlog(full):
         port = full.getsockname()[1]
         write(hosts, "".join(f"127.0.0.{number}:1\nno-such-{number}.invalid:1\n" for number in range(1, 41)))
@@ -308,7 +291,6 @@ def test_a_list_that_is_being_rewritten_in_place_is_read_when_it_is_whole(hosts:
 
 
 def test_a_file_that_was_just_emptied_is_not_believed_but_one_that_stays_empty_is(identity: Path, hosts: Path) -> None:
-    """Rewriting by exec empties it first."""
     listed(identity, "--hosts-file", str(hosts))
     hosts.write_text("", encoding="utf-8")
     assert listed(identity, "--hosts-file", str(hosts), complains=True) == ["a:1", "b:2", "c"]
@@ -317,14 +299,12 @@ def test_a_file_that_was_just_emptied_is_not_believed_but_one_that_stays_empty_i
 
 
 def test_help_is_no_failure(identity: Path) -> None:
-    """And names the environment."""
     done = discover(identity, "--help")
     assert done.returncode == 0
     assert "KUBEAI_HOSTS_FILE" in done.stdout
 
 
 def test_starting_it_imports_nothing_heavy() -> None:
-    """It starts once a second on a machine that trains."""
     check = "import sys, kubeai.elastic.commands.discover_hosts; print(*sys.modules)"
     done = subprocess.run([*STRICT, check], capture_output=True, text=True, check=True)
     assert not {"ssl", "http.client", "json", "dataclasses", "subprocess", "socket"} & set(done.stdout.split())

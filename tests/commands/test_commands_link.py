@@ -17,13 +17,11 @@ JOB = Job("job", "horovod", 1, 2, 2, 0.0, None)
 
 @pytest.fixture
 def outbox() -> Outbox:
-    """What is to be reported."""
     return Outbox()
 
 
 @pytest.fixture
 def events(tmp_path: Path, supervisor: FakeSupervisor, outbox: Outbox) -> Iterator[list[Event]]:
-    """What a running link has put."""
     token = tmp_path / "token"
     token.write_text(FakeSupervisor.launcher_token, encoding="utf-8")
     put: list[Event] = []
@@ -34,7 +32,6 @@ def events(tmp_path: Path, supervisor: FakeSupervisor, outbox: Outbox) -> Iterat
 
 
 def test_what_a_hello_said_is_confirmed_before_its_order_is_passed_on(events: list[Event], outbox: Outbox) -> None:
-    """The order was given with the report in mind."""
     wait_until(lambda: len(events) > 1, lambda: str(events))
     assert events[0] == Confirmed(outbox.latest())
     assert isinstance(events[1], Ordered)
@@ -58,7 +55,6 @@ def test_a_report_that_is_called_older_is_said_again_under_a_higher_revision(
 def test_a_stream_that_ends_is_opened_again_and_says_the_present_state(
     events: list[Event], outbox: Outbox, supervisor: FakeSupervisor
 ) -> None:
-    """Also one that ended in order."""
     wait_until(lambda: len(events) > 1, lambda: str(events))
     supervisor.refuse(503, "not_serving")
     outbox.offer(Report(run=7))

@@ -17,17 +17,14 @@ STOP_1 = replace(RUN_1, generation=7, stopping=True, phase="Stopping")
 
 
 def new() -> Situation:
-    """Nothing has happened yet."""
     return Situation(began_at=NOW)
 
 
 def given(order: Order, before: Situation | None = None) -> Situation:
-    """An order came and its exclusions are in place."""
     return (before or new()).ordered(order).applied_order()
 
 
 def running(order: Order = RUN_1, run: int = 1) -> Situation:
-    """A command runs as an order wants it."""
     return given(order).started(run, restart=False)
 
 
@@ -38,7 +35,6 @@ def failed(*, confirmed: bool = True, restarts: int = 0, delay: float = 2.0) -> 
 
 
 def then(situation: Situation, now: float = NOW) -> Step:
-    """What is to be done."""
     return reconcile(situation, LIMITS, now)
 
 
@@ -49,13 +45,11 @@ def test_before_the_first_order_it_waits_for_the_supervisor_and_gives_up_at_the_
 
 
 def test_once_registered_no_absence_ends_it() -> None:
-    """The time limit for the registration means nothing afterwards."""
     assert then(running().lost(), NOW + 1e9) == Rest()
 
 
 @pytest.mark.parametrize("order", [RUN_1, WAIT, STOP_1, replace(WAIT, verb=Verb.END)])
 def test_an_order_is_applied_before_anything_is_started_ended_or_finished(order: Order) -> None:
-    """Exclusions come first, whatever the order says."""
     assert then(new().ordered(order)) == Apply(order)
     assert then(running().ordered(order)) == Apply(order)
 
@@ -68,30 +62,25 @@ def test_nothing_is_started_while_exclusions_cannot_be_written() -> None:
 
 
 def test_a_command_is_ended_though_exclusions_cannot_be_written() -> None:
-    """A full disk does not keep a command alive."""
     assert then(running().ordered(WAIT).blocked(NOW + 1)) == Terminate()
 
 
 def test_the_first_run_order_starts_that_run() -> None:
-    """Whatever its number."""
     assert then(given(RUN_1)) == Start(1)
     assert then(given(replace(RUN_1, run=4))) == Start(4)
 
 
 def test_a_start_that_failed_is_tried_again_later() -> None:
-    """A lack of processes or of disk space may pass."""
     assert then(given(RUN_1).blocked(NOW + 1)) == Rest(NOW + 1)
     assert then(given(RUN_1).blocked(NOW + 1), NOW + 1) == Start(1)
 
 
 def test_a_run_that_is_to_stop_is_not_started_at_all() -> None:
-    """What follows comes as the next order."""
     assert then(given(STOP_1)) == Rest()
 
 
 @pytest.mark.parametrize("run", [1, 2])
 def test_a_run_order_at_or_below_the_running_number_lets_it_go_on(run: int) -> None:
-    """Also with a STOP under way: the processes end by themselves."""
     assert then(running(run=2).ordered(replace(RUN_1, run=run)).applied_order()) == Rest()
     assert then(running(run=2).ordered(replace(STOP_1, run=run)).applied_order()) == Rest()
 
@@ -102,7 +91,6 @@ def test_a_run_order_at_or_below_the_running_number_lets_it_go_on(run: int) -> N
     ids=["wait", "end", "another run"],
 )
 def test_a_command_that_should_not_run_is_asked_to_end_and_killed_after_the_grace(order: Order) -> None:
-    """Every step is taken once."""
     situation = given(order, running())
     assert then(situation) == Terminate()
     asked = situation.asked_to_end(NOW)
@@ -112,7 +100,6 @@ def test_a_command_that_should_not_run_is_asked_to_end_and_killed_after_the_grac
 
 
 def test_a_command_that_was_asked_to_end_is_brought_to_its_end_though_the_order_is_taken_back() -> None:
-    """It cannot be asked to live again."""
     asked = given(WAIT, running()).asked_to_end(NOW)
     assert then(given(replace(RUN_1, generation=10), asked), NOW + 10) == Kill()
 
@@ -133,36 +120,30 @@ def test_code_0_after_we_asked_for_the_end_is_no_success() -> None:
 
 
 def test_an_end_after_an_order_that_announced_a_stop_waits_for_the_next_order() -> None:
-    """However long that takes, it is no failure."""
     assert then(given(STOP_1, running()).ended(255, NOW, 1.0, None), NOW + 1e9) == Rest()
 
 
 def test_a_stop_that_is_announced_after_the_end_still_makes_it_one() -> None:
-    """Processes may hear of it a moment before the launcher does."""
     assert then(given(STOP_1, failed()), NOW + 1e9) == Rest()
 
 
 def test_a_stop_once_announced_stays_one_though_later_orders_do_not_repeat_it() -> None:
-    """An order that is older than the stop proves nothing."""
     stopped = given(STOP_1, running()).ended(255, NOW, 1.0, None)
     assert then(given(replace(RUN_1, generation=6), stopped), NOW + 1e9) == Rest()
 
 
 def test_a_word_left_by_a_process_makes_the_end_a_stop_while_the_supervisor_is_away() -> None:
-    """The file names the run; another run's word says nothing."""
     assert then(running().lost().ended(255, NOW, 1.0, Stop(1, 7)), NOW + 1e9) == Rest()
     assert then(running(run=2).lost().ended(255, NOW, 1.0, Stop(1, 7)), NOW + 31) == Start(3, restart=True)
 
 
 def test_a_stop_of_another_run_is_none_of_this_one() -> None:
-    """Only the run that the order is about is to stop."""
     assert then(given(STOP_1, running(run=2)).ended(3, NOW, 0.0, None).confirmed_end(2), NOW + 1) == Start(
         3, restart=True
     )
 
 
 def test_after_a_stop_and_a_suspension_the_next_run_is_started_and_not_counted() -> None:
-    """Suspend and resume."""
     stopped = given(STOP_1, running()).ended(255, NOW, 1.0, None)
     assert then(given(WAIT, stopped)) == Rest()
     assert then(given(replace(RUN_1, generation=12, run=2), given(WAIT, stopped))) == Start(2)
@@ -176,7 +157,6 @@ def test_a_newer_order_that_wants_the_job_to_run_ends_the_wait_after_a_stop() ->
 
 
 def test_a_failure_waits_for_orders_on_their_way_then_for_the_back_off() -> None:
-    """Then the next number starts, counted."""
     assert then(failed()) == Rest(NOW + 0.5)
     assert then(failed(), NOW + 0.5) == Rest(NOW + 2)
     assert then(failed(), NOW + 2) == Start(2, restart=True)
@@ -185,18 +165,15 @@ def test_a_failure_waits_for_orders_on_their_way_then_for_the_back_off() -> None
 
 @pytest.mark.parametrize("away", [failed(confirmed=False), failed().lost(), failed(confirmed=False).lost()])
 def test_an_end_that_the_supervisor_does_not_know_of_is_judged_after_the_offline_grace(away: Situation) -> None:
-    """Until then an order may still say that it was a STOP."""
     assert then(away, NOW + 29) == Rest(NOW + 30)
     assert then(away, NOW + 30) == Start(2, restart=True)
 
 
 def test_a_confirmation_of_an_earlier_run_confirms_nothing() -> None:
-    """Late confirmations are about what is over."""
     assert then(failed(confirmed=False).confirmed_end(0), NOW + 2) == Rest(NOW + 30)
 
 
 def test_beyond_the_back_off_limit_the_job_has_failed() -> None:
-    """But not before it is certain that it was a failure."""
     assert then(failed(restarts=2)) == Rest(NOW + 0.5)
     assert then(failed(restarts=2), NOW + 0.5) == Finish(ExitCode.BACK_OFF_LIMIT, Result.FAILED)
     assert then(failed(restarts=2).lost(), NOW + 29) == Rest(NOW + 30)
@@ -218,7 +195,6 @@ def test_the_supervisors_word_about_the_next_run_does_not_shorten_the_back_off_o
 
 
 def test_a_run_that_is_to_stop_before_its_restart_is_not_started() -> None:
-    """What follows the stop comes as the next order."""
     assert then(given(replace(STOP_1, generation=11, run=2), failed()), NOW + 1e9) == Rest()
 
 
@@ -230,7 +206,6 @@ def test_a_run_that_is_to_stop_before_its_restart_is_not_started() -> None:
     ],
 )
 def test_an_order_to_end_is_the_end(phase: str, expected: Finish) -> None:
-    """With its own exit code when the job waited too long."""
     end = replace(WAIT, verb=Verb.END, phase=phase)
     assert then(given(end)) == expected
     assert then(given(end, running()).asked_to_end(NOW).ended(-15, NOW, 1.0, None)) == expected
@@ -246,7 +221,6 @@ def test_an_order_to_end_is_the_end(phase: str, expected: Finish) -> None:
     ],
 )
 def test_leaving_ends_the_command_first(code: ExitCode, result: Result | None) -> None:
-    """And reports only what is true of this job."""
     leaving = running().leave(code)
     assert then(leaving) == Terminate()
     assert then(leaving.asked_to_end(NOW)) == Rest(NOW + 10)
@@ -255,7 +229,6 @@ def test_leaving_ends_the_command_first(code: ExitCode, result: Result | None) -
 
 
 def asked_to_end(situation: Situation) -> Situation:
-    """Somebody has sent a SIGTERM, at NOW."""
     return situation.end_job(ExitCode.TERMINATED, NOW)
 
 
@@ -272,7 +245,6 @@ def test_a_running_command_goes_on_until_it_is_stopped_or_its_grace_is_over() ->
 
 
 def test_what_is_not_in_place_yet_is_tried_again_while_it_saves() -> None:
-    """The order that follows the checkpoint is as important as any other."""
     assert then(asked_to_end(running().ordered(STOP_1).blocked(NOW + 1))) == Rest(NOW + 1)
 
 
@@ -287,14 +259,12 @@ def test_each_further_request_is_more_urgent() -> None:
 
 
 def test_a_request_after_the_grace_kills() -> None:
-    """The command was asked to end already."""
     late = asked_to_end(running()).asked_to_end(NOW + 60).end_job(ExitCode.TERMINATED, NOW + 61)
     assert then(late, NOW + 61) == Kill()
 
 
 @pytest.mark.parametrize("idle", [new(), given(WAIT), failed(), failed().lost(), given(WAIT, failed())])
 def test_without_a_running_command_there_is_nothing_to_save(idle: Situation) -> None:
-    """Also between a failure and its restart."""
     assert then(asked_to_end(idle)) == Finish(ExitCode.TERMINATED, Result.TERMINATED)
 
 
@@ -307,7 +277,6 @@ def test_a_command_that_ends_meanwhile_is_not_started_again() -> None:
 
 
 def test_a_request_during_a_suspension_changes_nothing_for_the_command() -> None:
-    """It is being ended already, and no checkpoint follows."""
     suspended = given(WAIT, running()).asked_to_end(NOW)
     assert then(asked_to_end(suspended)) == Rest(NOW + 10)
 

@@ -31,14 +31,12 @@ SAVING = ("--save-grace", "60")
 
 
 def test_success_is_reported_and_is_exit_code_0(launchpad: Launchpad) -> None:
-    """The last thing the supervisor hears is the result."""
     launched = launchpad.start("true")
     assert launched.end() == 0
     launched.wait_for_report(run=1, running=False, exit_code=0, result="succeeded")
 
 
 def test_the_hello_says_what_the_job_asks_for(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
-    """Every field of the contract."""
     options = ("--min-workers", "1", "--max-wait-time", "600", "--launcher-host", "a", "--framework", "torchrun")
     assert launchpad.start("true", options=options, job="my.job-1").end() == 0
     hello = supervisor.hellos[0].body
@@ -68,7 +66,6 @@ def test_the_hello_says_what_the_job_asks_for(launchpad: Launchpad, supervisor: 
 def test_the_command_finds_its_run_in_arguments_environment_and_files(
     launchpad: Launchpad, supervisor: FakeSupervisor
 ) -> None:
-    """And nothing of the launcher's own token."""
     supervisor.order(run=3, hosts=["x", "y", "z"], exclusions=["x"])
     show = "import json, os, pathlib, sys; d = pathlib.Path(os.environ['KUBEAI_DIR']); print(json.dumps(["
     show += "sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith('KUBEAI_')},"
@@ -105,7 +102,6 @@ def test_the_command_finds_its_run_in_arguments_environment_and_files(
 def test_without_a_directory_of_ones_own_a_temporary_one_is_used_and_removed(
     launchpad: Launchpad, tmp_path: Path
 ) -> None:
-    """Nothing stays behind."""
     launched = launchpad.start("sh", "-c", "echo at $KUBEAI_DIR", options=("--directory", ""))
     assert launched.end() == 0
     place = Path(next(line for line in launched.output().splitlines() if line.startswith("at "))[3:])
@@ -126,7 +122,6 @@ def test_failures_are_restarted_as_new_runs_up_to_the_limit(launchpad: Launchpad
 def test_a_restarted_run_has_no_token_until_the_supervisor_gave_it_one(
     launchpad: Launchpad, supervisor: FakeSupervisor
 ) -> None:
-    """A process must not speak for the run before."""
     launched = launchpad.start(*in_run("exit 3", "exec sleep 60"))
     launched.wait_for_output("up 2")
     assert launched.file("run") == "2\n"
@@ -137,7 +132,6 @@ def test_a_restarted_run_has_no_token_until_the_supervisor_gave_it_one(
 
 
 def test_a_stop_by_order_is_no_failure_and_a_resume_is_run_2(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
-    """Stop, suspend, resume, success: no restart is counted."""
     launched = launchpad.start(*in_run("trap 'exit 255' USR1; while :; do sleep 0.02; done"))
     launched.wait_for_output("up 1")
     order_stop(supervisor)
@@ -193,7 +187,6 @@ def test_a_command_starts_with_no_signal_ignored(launchpad: Launchpad) -> None:
 
 
 def test_waiting_too_long_has_its_own_exit_code(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
-    """The supervisor counts the time and says so."""
     supervisor.order(order="wait", run=1, phase="Waiting")
     launched = launchpad.start("true")
     launched.wait_for_report(applied=1)
@@ -206,7 +199,6 @@ def test_waiting_too_long_has_its_own_exit_code(launchpad: Launchpad, supervisor
 def test_a_signal_ends_the_command_in_order_and_is_reported(
     launchpad: Launchpad, number: signal.Signals, code: int
 ) -> None:
-    """Without waiting for the end of its grace."""
     orderly = ("sh", "-c", "trap 'echo in order; exit 9' TERM; echo up; while :; do sleep 0.02; done")
     launched = launchpad.start(*orderly, options=("--stop-grace", "60"))
     launched.wait_for_output("up")
@@ -247,7 +239,6 @@ def test_ctrl_c_in_a_terminal_does_not_reach_the_command(launchpad: Launchpad, s
 
 
 def test_a_command_that_is_done_while_it_could_save_has_succeeded(launchpad: Launchpad) -> None:
-    """Its work is done: what was asked for meanwhile makes no difference."""
     launched = launchpad.start(*in_run("while [ ! -e $KUBEAI_DIR/go ]; do sleep 0.02; done"), options=SAVING)
     launched.wait_for_output("up 1")
     launched.process.terminate()
@@ -258,7 +249,6 @@ def test_a_command_that_is_done_while_it_could_save_has_succeeded(launchpad: Lau
 
 
 def test_a_command_that_fails_while_it_could_save_is_not_started_again(launchpad: Launchpad) -> None:
-    """The job was to end anyway."""
     launched = launchpad.start(*in_run("while [ ! -e $KUBEAI_DIR/go ]; do sleep 0.02; done; exit 3"), options=SAVING)
     launched.wait_for_output("up 1")
     launched.process.terminate()
@@ -270,7 +260,6 @@ def test_a_command_that_fails_while_it_could_save_is_not_started_again(launchpad
 
 
 def test_without_a_word_of_a_checkpoint_the_command_is_ended_after_the_grace(launchpad: Launchpad) -> None:
-    """It says so, as steps may be lost."""
     launched = launchpad.start(*FOR_EVER, options=("--save-grace", "0.3"))
     until_registered(launched)
     launched.process.terminate()
@@ -279,7 +268,6 @@ def test_without_a_word_of_a_checkpoint_the_command_is_ended_after_the_grace(lau
 
 
 def test_further_signals_end_the_command_without_a_checkpoint_and_then_kill_it(launchpad: Launchpad) -> None:
-    """Long before either grace is over."""
     stubborn = ("sh", "-c", "trap 'echo asked' TERM; echo up; while :; do sleep 0.02; done")
     launched = launchpad.start(*stubborn, options=(*SAVING, "--stop-grace", "60"))
     launched.wait_for_output("up")
@@ -294,7 +282,6 @@ def test_further_signals_end_the_command_without_a_checkpoint_and_then_kill_it(l
 
 
 def test_a_job_that_waits_for_hosts_ends_at_once(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
-    """There is nothing to save."""
     supervisor.order(order="wait", run=0, phase="Waiting")
     launched = launchpad.start("true", options=SAVING)
     launched.wait_for_report(applied=1)
@@ -307,7 +294,6 @@ def test_a_job_that_waits_for_hosts_ends_at_once(launchpad: Launchpad, superviso
 def test_a_signal_during_a_suspension_neither_shortens_nor_prolongs_the_commands_end(
     launchpad: Launchpad, supervisor: FakeSupervisor
 ) -> None:
-    """It has been asked to end already, after its checkpoint."""
     slow = "trap 'echo asked; until [ -e $KUBEAI_DIR/go ]; do sleep 0.02; done; exit 9' TERM; "
     launched = launchpad.start(*in_run(slow + "while :; do sleep 0.02; done"), options=(*SAVING, "--stop-grace", "60"))
     launched.wait_for_output("up 1")
@@ -330,7 +316,6 @@ def test_an_ignored_sigint_ends_nothing(launchpad: Launchpad) -> None:
 
 
 def test_a_second_signal_kills_at_once(launchpad: Launchpad) -> None:
-    """Long before the grace is over."""
     launched = launchpad.start(
         "sh", "-c", "trap 'echo asked' TERM; echo up; while :; do sleep 0.02; done", options=("--stop-grace", "60")
     )
@@ -343,7 +328,6 @@ def test_a_second_signal_kills_at_once(launchpad: Launchpad) -> None:
 
 
 def test_a_command_does_not_outlive_a_killed_kubeai_run(launchpad: Launchpad) -> None:
-    """Also one that ignores SIGTERM."""
     launched = launchpad.start("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.02; done")
     launched.wait_for_output("up")
     pid = command_of(launched)
@@ -357,7 +341,6 @@ def test_a_command_does_not_outlive_a_killed_kubeai_run(launchpad: Launchpad) ->
 def test_exclusions_are_in_place_before_they_are_reported_as_applied(
     launchpad: Launchpad, supervisor: FakeSupervisor
 ) -> None:
-    """And unchanged ones are not written again."""
     launched = launchpad.start(*FOR_EVER)
     until_registered(launched)
     path = launched.directory / "exclusions"
@@ -375,7 +358,6 @@ def test_exclusions_are_in_place_before_they_are_reported_as_applied(
 def test_exclusions_that_cannot_be_written_are_not_reported_and_tried_again(
     launchpad: Launchpad, supervisor: FakeSupervisor
 ) -> None:
-    """The command runs on meanwhile."""
     launched = launchpad.start(*FOR_EVER)
     until_registered(launched)
     path = launched.directory / "exclusions"
@@ -391,7 +373,6 @@ def test_exclusions_that_cannot_be_written_are_not_reported_and_tried_again(
 
 
 def test_changes_of_the_operators_list_are_reported_and_an_unreadable_one_is_not(launchpad: Launchpad) -> None:
-    """One remark, however often it is looked for."""
     launched = launchpad.start(*FOR_EVER)
     launched.wait_for_report(hosts=["a", "b"], running=True)
     launched.hosts.unlink()
@@ -416,7 +397,6 @@ def test_changes_of_the_operators_list_are_reported_and_an_unreadable_one_is_not
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    """Said before anything is registered."""
     token = tmp_path / "token"
     token.write_text("t", encoding="utf-8")
     environ = {
@@ -442,21 +422,18 @@ def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...], tmp_p
     ],
 )
 def test_a_number_that_is_none_is_said_in_words(option: str, text: str, why: str) -> None:
-    """By its option, without names of the code."""
     arguments = ["--job", "j", "--max-workers", "2", f"{option}={text}", "--", "true"]
     done = subprocess.run([*STRICT, RUN, *arguments], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.splitlines()[0]) == (64, f"kubeai-run: argument {option}: {why}")
 
 
 def test_a_hosts_file_that_is_not_there_at_the_start_is_a_usage_error(launchpad: Launchpad, tmp_path: Path) -> None:
-    """There is no last good list yet to go on with."""
     launched = launchpad.start("true", options=("--hosts-file", str(tmp_path / "nope")))
     assert launched.end() == 64
     assert launched.output() == f"kubeai-run: --hosts-file {tmp_path}/nope: No such file or directory\n"
 
 
 def test_a_hosts_script_that_fails_at_the_start_is_tried_again(launchpad: Launchpad, tmp_path: Path) -> None:
-    """Meanwhile there is no good list to go on with."""
     script = f"sh -c 'cat {tmp_path}/listed'"
     launched = launchpad.start(*FOR_EVER, options=("--hosts-script", script))
     launched.wait_for_output("exit code 1: no hosts are known yet")
@@ -465,7 +442,6 @@ def test_a_hosts_script_that_fails_at_the_start_is_tried_again(launchpad: Launch
 
 
 def test_help_documents_every_exit_code() -> None:
-    """They are part of the contract."""
     done = subprocess.run([*STRICT, RUN, "--help"], capture_output=True, text=True, check=True)
     for code in (0, 64, 69, 70, 73, 75, 130, 143):
         assert f"  {code:>3}  " in done.stdout

@@ -65,7 +65,6 @@ def test_an_end_without_a_word_waits_for_the_supervisor_to_call_it_a_stop(
 def test_a_failure_while_the_supervisor_is_away_is_restarted_after_the_offline_grace(
     launchpad: Launchpad, supervisor: FakeSupervisor
 ) -> None:
-    """And success ends it also when nobody confirms it."""
     launched = launchpad.start(
         *in_run("while [ ! -e $KUBEAI_DIR/go ]; do sleep 0.02; done; exit 3", "exec sleep 60"),
         options=("--offline-grace", "0.2"),
@@ -81,7 +80,6 @@ def test_a_failure_while_the_supervisor_is_away_is_restarted_after_the_offline_g
 def test_an_absent_supervisor_changes_nothing_and_hears_everything_when_it_is_back(
     launchpad: Launchpad, supervisor: FakeSupervisor
 ) -> None:
-    """The command keeps running as the same process."""
     launched = launchpad.start(*FOR_EVER)
     launched.wait_for_output("up")
     pid = command_of(launched)
@@ -102,7 +100,6 @@ def test_an_absent_supervisor_changes_nothing_and_hears_everything_when_it_is_ba
 def test_a_refusal_after_the_registration_does_not_end_the_job(
     launchpad: Launchpad, supervisor: FakeSupervisor, status: int, code: str
 ) -> None:
-    """Whatever is wrong over there may be put right."""
     launched = launchpad.start(*FOR_EVER)
     until_registered(launched)
     supervisor.refuse(status, code)
@@ -115,7 +112,6 @@ def test_a_refusal_after_the_registration_does_not_end_the_job(
 
 
 def test_a_name_that_is_live_is_refused(launchpad: Launchpad) -> None:
-    """And the first one goes on."""
     first = launchpad.start(*FOR_EVER)
     until_registered(first)
     second = launchpad.start("echo", "never")
@@ -125,7 +121,6 @@ def test_a_name_that_is_live_is_refused(launchpad: Launchpad) -> None:
 
 
 def test_a_supervisor_that_is_never_reached_is_given_up(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
-    """With its own exit code, and the reason on stderr."""
     supervisor.stop()
     launched = launchpad.start("true", options=("--register-timeout", "0.3"))
     assert launched.end() == 69
@@ -135,7 +130,6 @@ def test_a_supervisor_that_is_never_reached_is_given_up(launchpad: Launchpad, su
 def test_a_certificate_that_is_not_trusted_is_no_absence_and_the_option_is_named(
     launchpad: Launchpad, supervisor: FakeSupervisor
 ) -> None:
-    """Whoever reads it knows what to do."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
     assert supervisor._server is not None
@@ -161,7 +155,6 @@ def test_a_registration_that_is_refused_for_good_is_not_repeated(
 def test_a_signal_while_the_supervisor_is_away_does_not_wait_for_it_long(
     launchpad: Launchpad, supervisor: FakeSupervisor
 ) -> None:
-    """Two seconds for the report at most."""
     launched = launchpad.start(*FOR_EVER)
     launched.wait_for_output("up")
     supervisor.stop()
@@ -192,7 +185,6 @@ def test_a_signal_while_the_supervisor_is_away_gives_it_the_grace_to_come_back(
 def test_a_supervisor_that_stays_away_is_waited_for_no_longer_than_the_grace(
     launchpad: Launchpad, supervisor: FakeSupervisor
 ) -> None:
-    """Then the command is ended without a checkpoint, which is said."""
     launched = launchpad.start(*FOR_EVER, options=("--save-grace", "0.3"))
     launched.wait_for_output("up")
     supervisor.stop()
@@ -203,7 +195,6 @@ def test_a_supervisor_that_stays_away_is_waited_for_no_longer_than_the_grace(
 
 
 def test_a_malformed_order_changes_nothing(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
-    """It is remarked, and the next good one counts."""
     launched = launchpad.start(*FOR_EVER)
     until_registered(launched)
     supervisor.order(order="explode", run=1)
@@ -215,7 +206,6 @@ def test_a_malformed_order_changes_nothing(launchpad: Launchpad, supervisor: Fak
 
 
 def test_reports_are_repeated_until_they_are_confirmed(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
-    """The latest state, not every one that was."""
     supervisor.refuse(503, "not_serving", path="/v1/launchers/report")
     launched = launchpad.start(*FOR_EVER)
     launched.wait_for_output("up")
@@ -227,7 +217,6 @@ def test_reports_are_repeated_until_they_are_confirmed(launchpad: Launchpad, sup
 def test_a_supervisor_that_does_not_know_the_job_hears_the_hello_again(
     launchpad: Launchpad, supervisor: FakeSupervisor
 ) -> None:
-    """A new one may have lost its store."""
     launched = launchpad.start(*FOR_EVER)
     until_registered(launched)
     supervisor.refuse(404, "unknown_job", path="/v1/launchers/report")

@@ -45,12 +45,10 @@ LINE: dict[str, Any] = {
     ],
 )
 def test_a_host_is_named_by_what_stands_before_its_slots(line: str, name: str) -> None:
-    """In any of the forms that launchers write."""
     assert name_of(line) == name
 
 
 def test_blank_lines_and_comments_are_no_hosts() -> None:
-    """And a host that is named twice is one host."""
     assert parse("\n# x\n a:1 \r\nb\na:2\n") == {"a": "a:2", "b": "b"}
 
 
@@ -69,7 +67,6 @@ def _chosen(chosen: Source) -> tuple[str, str | None]:
 
 
 def test_a_script_that_hangs_is_ended_with_what_it_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A grandchild that holds the pipe must not hold us."""
     monkeypatch.setattr("kubeai.elastic.commands.hosts.SCRIPT_SECONDS", 0.5)
     script, pids = tmp_path / "script.sh", tmp_path / "pids"
     script.write_text(f"sleep 60 &\necho $! > {pids}\nsleep 60\n", encoding="utf-8")
@@ -90,7 +87,6 @@ def test_a_group_of_zombies_is_not_alive() -> None:
 
 
 def test_a_watch_puts_what_is_new_and_remarks_once_that_it_cannot_read(tmp_path: Path) -> None:
-    """And once that it can again."""
     events: list[Event] = []
     file = tmp_path / "hosts"
     watch = HostsWatch(Source(str(file)), events.append)
@@ -104,7 +100,6 @@ def test_a_watch_puts_what_is_new_and_remarks_once_that_it_cannot_read(tmp_path:
 
 
 def test_an_order_is_read_whole() -> None:
-    """Unknown fields are ignored."""
     assert order_of({**LINE, "news": 1}) == Order(
         generation=4,
         verb=Verb.RUN,
@@ -139,20 +134,17 @@ def test_an_order_is_read_whole() -> None:
     ],
 )
 def test_a_malformed_order_is_refused(field: str, value: object) -> None:
-    """Rather than half understood."""
     with pytest.raises(MalformedOrder):
         order_of({**LINE, field: value})
 
 
 @pytest.mark.parametrize("field", ["generation", "order", "run", "workers", "hosts", "exclusions", "phase"])
 def test_an_order_without_a_field_is_refused(field: str) -> None:
-    """Leaving out the exclusions must not mean that there are none."""
     with pytest.raises(MalformedOrder):
         order_of({name: value for name, value in LINE.items() if name != field})
 
 
 def test_a_token_is_not_shown() -> None:
-    """Orders are logged."""
     assert "secret" not in repr(order_of(LINE))
 
 
@@ -160,7 +152,6 @@ def test_a_token_is_not_shown() -> None:
     ("restarts", "least", "most"), [(0, 1, 2), (1, 2, 4), (4, 16, 32), (5, 30, 60), (6, 30, 60), (10**6, 30, 60)]
 )
 def test_the_back_off_grows_from_one_second_to_sixty(restarts: int, least: float, most: float) -> None:
-    """With jitter over the upper half."""
     assert (back_off(1.0, restarts, 0.0), back_off(1.0, restarts, 1.0)) == (least, most)
 
 
@@ -176,7 +167,6 @@ def test_only_what_is_new_gets_a_new_revision() -> None:
 
 
 def test_the_latest_report_waits_until_it_is_confirmed() -> None:
-    """A confirmation of an older one does not count for it."""
     outbox = Outbox()
     outbox.set_open(True)
     older = outbox.wait()
@@ -192,7 +182,6 @@ def test_the_latest_report_waits_until_it_is_confirmed() -> None:
 
 
 def test_an_older_report_does_not_overtake_a_newer_one() -> None:
-    """Only the present one is said again."""
     outbox = Outbox()
     older = outbox.latest()
     outbox.offer(Report(run=1))

@@ -19,12 +19,10 @@ LISTS = [
 
 
 def workspace(directory: Path) -> Workspace:
-    """One without TLS."""
     return Workspace(directory, "job", "http://127.0.0.1:1", None)
 
 
 def names(directory: Path, file: str) -> set[str]:
-    """One of its lists."""
     return set((directory / file).read_text(encoding="utf-8").split())
 
 
@@ -65,14 +63,12 @@ def test_an_earlier_jobs_words_are_forgotten(tmp_path: Path) -> None:
     ("text", "word"), [("1 7\n", Stop(1, 7)), ("", None), ("1", None), ("a b\n", None), ("1 2 3", None)]
 )
 def test_a_word_of_a_stop_is_a_run_and_a_generation(text: str, word: Stop | None, tmp_path: Path) -> None:
-    """Anything else says nothing."""
     place = workspace(tmp_path)
     (tmp_path / "stopped").write_text(text, encoding="utf-8")
     assert place.word_of_stop() == word
 
 
 def test_a_new_run_asks_every_host_anew(tmp_path: Path) -> None:
-    """What was reachable before a suspension need not be now."""
     place = workspace(tmp_path)
     (tmp_path / "hosts.last").write_text("a\n", encoding="utf-8")
     place.enter_run(2, "t")
@@ -80,7 +76,6 @@ def test_a_new_run_asks_every_host_anew(tmp_path: Path) -> None:
 
 
 def test_a_run_is_complete_for_its_processes_once_its_token_is_there(tmp_path: Path) -> None:
-    """Not before, so that no process speaks for the run before."""
     (tmp_path / "ca.pem").write_text("PEM", encoding="utf-8")
     place = Workspace(tmp_path, "job", "https://127.0.0.1:1", tmp_path / "ca.pem")
     place.enter_run(1, "t1")
@@ -108,7 +103,6 @@ def test_the_certificates_to_trust_follow_their_file(tmp_path: Path) -> None:
 
 
 def test_an_earlier_jobs_certificates_are_not_trusted(tmp_path: Path) -> None:
-    """Without a file of ours the system's are."""
     (tmp_path / "ca.crt").write_text("old", encoding="utf-8")
     workspace(tmp_path).enter_run(1, "t1")
     own = identity.read(tmp_path)

@@ -40,7 +40,6 @@ async def api(cluster: Cluster) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
-    """The test's own part of the shared control plane."""
     async with fresh_namespace(cluster, api) as own:
         yield own
 
@@ -65,7 +64,6 @@ async def here(api_plane: ControlPlane) -> AsyncIterator[Place]:
 
 @pytest.fixture
 def own_controlplane(programs: Mapping[Program, Path], tmp_path: Path) -> Iterator[ControlPlane]:
-    """A control plane for a test that harms it."""
     with running(programs, tmp_path / "controlplane") as plane:
         yield plane
 

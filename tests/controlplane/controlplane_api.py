@@ -21,8 +21,6 @@ T = TypeVar("T")
 
 
 class Refused(Exception):  # noqa: N818  # It names what is so.
-    """The API server said no."""
-
     def __init__(self, status: int, said: str) -> None:
         super().__init__(f"{status}: {said}")
         self.status = status
@@ -39,15 +37,12 @@ class Api:
         return await self._request("GET", path, query)
 
     async def create(self, path: str, manifest: Manifest) -> Any:
-        """Post to a list's path, or to a subresource."""
         return await self._request("POST", path, {}, manifest)
 
     async def patch(self, path: str, changes: Manifest) -> Any:
-        """Merge into what is there."""
         return await self._request("PATCH", path, {}, changes)
 
     async def delete(self, path: str, options: Manifest | None = None) -> Any:
-        """Ask for deletion; does not wait for finalizers."""
         return await self._request("DELETE", path, {}, options)
 
     async def watch(self, path: str, version: str, **query: str) -> AsyncGenerator[Any, None]:
@@ -75,7 +70,6 @@ async def _refuse(answer: aiohttp.ClientResponse) -> None:
 
 @asynccontextmanager
 async def client(cluster: Cluster, token: str | None = None) -> AsyncIterator[Api]:
-    """A client with that token, or with the administrator's."""
     async with aiohttp.ClientSession(
         cluster.url,
         headers={"Authorization": f"Bearer {token or cluster.token}"},

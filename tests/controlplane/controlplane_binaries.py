@@ -70,8 +70,6 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class _Module(Generic[_Name]):
-    """One go.mod and the programs that are built of it."""
-
     name: str
     packages: Mapping[_Name, str]
 
@@ -81,7 +79,6 @@ class _Module(Generic[_Name]):
 
     @property
     def home(self) -> Path:
-        """Where its programs lie once they are built."""
         pins = b"".join((self.pins / name).read_bytes() for name in ("go.mod", "go.sum"))
         return _cache() / f"{self.pins.name}-{hashlib.sha256(pins + platform.machine().encode()).hexdigest()[:12]}"
 

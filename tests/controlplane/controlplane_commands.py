@@ -28,26 +28,21 @@ class Layout:
 
     @property
     def credentials(self) -> Credentials:
-        """Its keys and tokens."""
         return Credentials(self.directory / "credentials")
 
     @property
     def data(self) -> Path:
-        """What etcd keeps."""
         return self.directory / "etcd"
 
     def log(self, program: Program) -> Path:
-        """What a program has said."""
         return self.directory / f"{program}.log"
 
     @property
     def url(self) -> str:
-        """Of the API server."""
         return f"https://{self.address}:{_API_SERVER}"
 
     @property
     def etcd_url(self) -> str:
-        """Of etcd; no credentials are asked for."""
         return f"http://{self.address}:{_ETCD}"
 
     def health(self, program: Program) -> str:
@@ -66,7 +61,6 @@ Flags = Mapping[Program, Mapping[str, object]]
 
 
 def arguments(program: Program, layout: Layout, more: Mapping[str, object]) -> list[str]:
-    """The arguments of a program, with more of them."""
     return [f"--{name}={value}" for name, value in {**_FLAGS[program](layout), **more}.items()]
 
 

@@ -10,8 +10,6 @@ import trustme
 
 
 class User(Enum):
-    """Who has a token, as (file name, user name, group)."""
-
     ADMIN = ("admin", "admin", "system:masters")
     # Outside system:masters it gets 403s, the not-ready taint stays on every node, and pods stay pending; service
     # accounts of its own cost five seconds at the start.
@@ -31,31 +29,25 @@ class Credentials:
 
     @property
     def ca(self) -> Path:
-        """The certificate that all are verified with."""
         return self.directory / "ca.crt"
 
     @property
     def certificate(self) -> Path:
-        """Of every server."""
         return self.directory / "server.crt"
 
     @property
     def key(self) -> Path:
-        """Of every server."""
         return self.directory / "server.key"
 
     @property
     def service_accounts(self) -> Path:
-        """The key that tokens of service accounts are signed with."""
         return self.directory / "service-accounts.key"
 
     @property
     def tokens(self) -> Path:
-        """The API server's list of tokens."""
         return self.directory / "tokens.csv"
 
     def kubeconfig(self, user: User) -> Path:
-        """How that user reaches the API server."""
         return self.directory / f"{user.value[0]}.kubeconfig"
 
 
@@ -76,7 +68,6 @@ def make(credentials: Credentials, url: str, *names: str) -> None:
 
 
 def write_kubeconfig(path: Path, url: str, ca: Path, token: str, namespace: str = "default") -> None:
-    """Write a kubeconfig; JSON, which is YAML too."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -68,11 +68,9 @@ class Namespace:
         )
 
     async def get_pod(self, name: str) -> Any:
-        """The pod as it is now."""
         return await self._api.get(f"{self.path}/pods/{name}")
 
     async def running(self, name: str) -> Any:
-        """The pod, once it is Running and Ready."""
         return await until(lambda: self._ready(name), f"pod {name} is Running and Ready")
 
     async def runs_commands(self, pod: str, **variables: str) -> None:
@@ -89,8 +87,6 @@ class Namespace:
         )
 
     async def gone(self, name: str) -> None:
-        """Return when there is no pod of that name."""
-
         async def missing() -> bool:
             pods = await self._api.get(f"{self.path}/pods", fieldSelector=f"metadata.name={name}")
             return not pods["items"]
@@ -188,7 +184,6 @@ def _resource(rule: Manifest, namespace: str) -> Manifest:
 
 @asynccontextmanager
 async def fresh_namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
-    """A namespace that is nobody else's."""
     namespace = Namespace(cluster, api)
     await namespace._open()
     try:

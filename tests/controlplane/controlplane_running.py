@@ -44,22 +44,18 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """Of one who may do everything."""
         return self._credentials.kubeconfig(User.ADMIN)
 
     @property
     def ca(self) -> Path:
-        """The certificate that the API server is verified with."""
         return self._credentials.ca
 
     @property
     def url(self) -> str:
-        """Of the API server."""
         return str(self._config["clusters"][0]["cluster"]["server"])
 
     @property
     def token(self) -> str:
-        """Of one who may do everything."""
         return str(self._config["users"][0]["user"]["token"])
 
     def last_words(self) -> str:
@@ -95,11 +91,9 @@ class ControlPlane:
         self.cluster = Cluster(directory)
 
     def pid(self, program: Program) -> int:
-        """The process id of a program that was launched."""
         return self._processes[program].pid
 
     def runs(self, program: Program) -> bool:
-        """Whether a program was launched and not killed since."""
         return program in self._processes
 
     def launch(self, program: Program) -> None:
@@ -120,7 +114,6 @@ class ControlPlane:
             )
 
     def kill(self, program: Program) -> None:
-        """End a program with SIGKILL; its connections are reset."""
         process = self._processes.pop(program)
         process.kill()
         process.wait()

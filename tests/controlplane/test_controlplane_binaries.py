@@ -82,14 +82,12 @@ def test_a_killed_build_leaves_nothing_half(workshop: Path) -> None:
 
 
 def test_a_build_that_fails_says_so_in_a_sentence(workshop: Path) -> None:
-    """With the compiler's words, and nothing that looks built."""
     failed = _run(workshop, FAKE_WRONG="kube-apiserver")
     assert failed.stderr.splitlines()[-1] == ("no control plane: kube-apiserver cannot be built: undefined: everything")
     assert not list(_cache(workshop).glob("[!.]*"))
 
 
 def test_without_go_it_says_so_in_a_sentence(workshop: Path) -> None:
-    """With the version that is needed."""
     (workshop / "bin" / "go").unlink()
     failed = _run(workshop, PATH=str(workshop / "bin"))
     said = "no control plane: a control plane is built with Go 1.24 or later, and there is none on the PATH\n"
@@ -98,7 +96,6 @@ def test_without_go_it_says_so_in_a_sentence(workshop: Path) -> None:
 
 @pytest.mark.parametrize("version", ["go1.23.12", "go1.9", "devel"])
 def test_go_that_is_too_old_is_named_in_a_sentence(workshop: Path, version: str) -> None:
-    """Nothing is compiled with it."""
     failed = _run(workshop, FAKE_VERSION=version)
     said = "no control plane: a control plane is built with Go 1.24 or later, and the one on the PATH is"
     assert failed.stderr == f"{said} {version}\n"
@@ -106,7 +103,6 @@ def test_go_that_is_too_old_is_named_in_a_sentence(workshop: Path, version: str)
 
 
 def test_programs_that_somebody_has_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From KUBEBUILDER_ASSETS, without Go; kwok from there or from the PATH."""
     monkeypatch.setenv(ASSETS, str(tmp_path / "assets"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     for path in [*(tmp_path / "assets" / program for program in Program), tmp_path / "bin" / Program.KWOK]:
@@ -118,7 +114,6 @@ def test_programs_that_somebody_has_are_taken(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_directory_of_programs_that_lacks_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two versions of Kubernetes are not mixed."""
     monkeypatch.setenv(ASSETS, str(tmp_path))
     (tmp_path / Program.ETCD).touch()
     said = f"{ASSETS}={tmp_path} has no kube-apiserver; without {ASSETS} all are built"

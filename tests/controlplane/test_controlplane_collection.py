@@ -24,7 +24,6 @@ def _decode(data: bytes | msgspec.Raw) -> _ConfigMap:
 
 @pytest.fixture
 async def server(cluster: Cluster) -> AsyncIterator[ApiServer]:
-    """A connection that may do everything."""
     one = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     yield one
     await one.close()
@@ -35,7 +34,6 @@ def _collection(server: ApiServer, namespace: Namespace, labels: str = "") -> Co
 
 
 async def test_a_selection_is_all_that_is_listed(server: ApiServer, namespace: Namespace) -> None:
-    """By namespace and by label, in the core's group."""
     maps = _collection(server, namespace)
     for name in ("a", "b"):
         await maps.make(ObjectKey(namespace.name, name), {"data": {"k": name}}, labels={"is": name})
@@ -55,7 +53,6 @@ async def test_a_change_is_merged_into_what_others_changed(server: ApiServer, na
 
 
 async def test_another_object_of_the_name_is_left_alone(server: ApiServer, namespace: Namespace) -> None:
-    """Neither changed nor deleted for the one that was read."""
     maps = _collection(server, namespace)
     key = ObjectKey(namespace.name, "one")
     first = await maps.make(key, {"data": {"k": "first"}})

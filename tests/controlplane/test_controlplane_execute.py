@@ -14,7 +14,6 @@ from tests.controlplane.controlplane_running import Cluster
 
 @pytest.fixture
 async def server(cluster: Cluster) -> AsyncIterator[ApiServer]:
-    """A connection that may do everything."""
     one = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     yield one
     await one.close()
@@ -54,7 +53,6 @@ async def test_a_command_that_says_nothing_has_ended_well(server: ApiServer, pod
 
 
 async def test_a_command_in_a_pod_that_is_not_there_is_told_apart(server: ApiServer, namespace: Namespace) -> None:
-    """Nobody waits for a pod that is gone."""
     with pytest.raises(NotThereError):
         await execute(server, ObjectKey(namespace.name, "nobody"), "main", ["true"])
 
@@ -67,7 +65,6 @@ async def test_a_command_that_fails_is_no_success(server: ApiServer, pod: Object
 
 
 async def test_a_command_is_waited_for_only_so_long(cluster: Cluster, pod: ObjectKey) -> None:
-    """As long as one request may take."""
     impatient = await ApiServer.connect(str(cluster.kubeconfig), 0.5)
     try:
         with pytest.raises(ApiUnavailableError, match="has not run it within"):

@@ -21,7 +21,6 @@ _READ_NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
 
 @pytest.mark.skipif(ASSETS in os.environ, reason=f"{ASSETS} may have any version")
 async def test_the_api_server_answers_with_the_pinned_version(api: Api) -> None:
-    """What runs is what the pins say."""
     assert (await api.get("/version"))["gitVersion"] == f"v{kubernetes_version()}"
 
 
@@ -61,7 +60,6 @@ async def test_an_eviction_meets_the_disruption_budget_and_then_says_so_on_the_p
 
 
 async def test_a_taint_that_executes_deletes_the_pods_of_its_node(api: Api, namespace: Namespace) -> None:
-    """The controller manager's taint eviction works, and names itself on the pod."""
     node = await namespace.node()
     await namespace.pod("worker")
     version = (await namespace.running("worker"))["metadata"]["resourceVersion"]

@@ -51,7 +51,6 @@ def test_all_users_have_the_same_one_until_the_last_is_gone(programs: Mapping[Pr
 
 
 def test_a_killed_keeper_takes_everything_with_it(programs: Mapping[Program, Path], tmp_path: Path) -> None:
-    """No program outlives who has it."""
     assert programs
     with _using(_SHARING, tmp_path):
         assert len(_programs(tmp_path)) == len(Program)
@@ -62,7 +61,6 @@ def test_a_killed_keeper_takes_everything_with_it(programs: Mapping[Program, Pat
 def test_a_killed_test_run_takes_its_own_control_plane_with_it(
     programs: Mapping[Program, Path], tmp_path: Path
 ) -> None:
-    """Also where there is no keeper."""
     assert programs
     with _using(_OWNING, tmp_path) as (owner, _):
         assert len(_programs(tmp_path)) == len(Program)
@@ -110,6 +108,5 @@ def _keeper(directory: Path) -> int:
 
 
 def _programs(directory: Path) -> list[str]:
-    """The programs that run with files in there."""
     names = {Path(command[0]).name for command in processes(directory).values()}
     return sorted(names & set(Program))

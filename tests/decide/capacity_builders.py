@@ -30,7 +30,6 @@ def demand(gpus: int = 0, *, cpu: int = 0, scarce: str = GPU, **other: object) -
 
 
 def worker_names(count: int) -> frozenset[Host]:
-    """As the operator counts."""
     return frozenset(Host(f"job-worker-{number}") for number in range(count))
 
 
@@ -59,12 +58,10 @@ def applicant(  # noqa: PLR0913 - a job has no fewer sides
 
 
 def reservation(each: PendingJob, workers: int, *, launcher: bool = False, probing: bool = False) -> Reservation:
-    """That job, resuming."""
     since = T0 if probing else None
     decision = replace(each.job.decision, phase=Phase.RESUMING, waiting_since=since)
     return Reservation(replace(each.job, decision=decision), each.request, workers, launcher)
 
 
 def labelled(**labels: str) -> Mapping[str, str]:
-    """For a node's `labels` or a demand's `selector`."""
     return labels

@@ -69,7 +69,6 @@ def running_job(asked: Spec | None = None, workers: int = 6, *, name: str = "job
 def waiting_job(
     asked: Spec | None = None, listed: frozenset[Host] | None = None, *, since: float = T0, name: str = "job"
 ) -> SupervisedJob:
-    """A job that was registered and has not run yet."""
     listed = first(6) if listed is None else listed
     observed = Observed(launcher="launcher", instance="instance", registered_at=since, hosts=listed)
     decision = Decision(generation=1, phase=Phase.WAITING, reason="It waits.", waiting_since=since)
@@ -86,7 +85,6 @@ def suspended_job(
 
 
 def observing(job: SupervisedJob, **changes: object) -> SupervisedJob:
-    """The job with other facts."""
     return replace(job, observed=replace(job.observed, **changes))  # type: ignore[arg-type]  # Names are its fields.
 
 
@@ -109,7 +107,6 @@ def notice(
 
 
 def noticed(*notices: ReclaimNotice) -> dict[Host, ReclaimNotice]:
-    """The hosts that must not be used."""
     return {Host(each.subject.name): each for each in notices}
 
 
@@ -121,7 +118,6 @@ def report(
     announcement: Announcement = Announcement.ACTIVE,
     left: float | None = 300.0,
 ) -> Report:
-    """What the agent of n`number` says."""
     return Report(
         source=METADATA,
         subject=Subject(SubjectKind.NODE, f"n{number}", f"uid-{number}"),

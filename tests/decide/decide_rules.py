@@ -19,7 +19,6 @@ OVER = (Phase.FINISHED, Phase.TIMED_OUT)
 
 
 def check(world: World, job: SupervisedJob, view: View, planned: Plan) -> None:
-    """All rules, for one decision."""
     after = replace(job, decision=planned.decision)
     _same_input_same_output(world, job, view, planned)
     _nothing_more_to_decide(world, after, view, planned)
@@ -159,7 +158,6 @@ def _stops_are_justified(world: World, job: SupervisedJob, view: View, after: De
 
 
 def _breaking(job: SupervisedJob, view: View) -> list[float]:
-    """When those hosts are gone that the run stands on."""
     in_place = job.observed.applied >= job.decision.excluded_at
     hosts = job.decision.hosts - (job.decision.exclusions if in_place else frozenset())
     if job.spec.launcher_host is not None:

@@ -64,12 +64,10 @@ class Launcher:
 
     @property
     def in_use(self) -> frozenset[Host]:
-        """The hosts on which something of the job is running."""
         return (self.hosts - self.exclusions) & self.listed if self.running else frozenset()
 
     @property
     def report(self) -> LauncherReport:
-        """What it says to the supervisor."""
         return LauncherReport(
             revision=self.revision,
             hosts=self.listed,
@@ -82,7 +80,6 @@ class Launcher:
         )
 
     def do(self, action: Action, generation: int) -> None:
-        """Carries one action out; repeating it changes nothing."""
         match action:
             case SetHostList(hosts, exclusions):
                 self.hosts, self.exclusions, self.applied = hosts, exclusions, generation
@@ -114,7 +111,6 @@ class Launcher:
             self.run, self.running, self.exit_code, self.told = run, True, None, None
 
     def end(self, exit_code: int) -> None:
-        """The command ends, if one runs."""
         if self.running:
             self.running, self.ending, self.exit_code = False, False, exit_code
 
@@ -129,8 +125,6 @@ class History:
 
 @dataclass(slots=True)
 class World:
-    """All of it, at one instant `now`."""
-
     check: Check
     now: float = T0
     machines: dict[Host, Machine] = field(default_factory=dict)
@@ -144,7 +138,6 @@ class World:
     streams_are_up: bool = True
 
     def fork(self) -> "World":
-        """Another world that is the same so far."""
         other = copy(self)
         other.machines = {host: copy(machine) for host, machine in self.machines.items()}
         other.launchers = {name: copy(launcher) for name, launcher in self.launchers.items()}
@@ -162,7 +155,6 @@ class World:
         self._greet(self.machines[host])
 
     def add_job(self, name: JobName, spec: Spec, listed: frozenset[Host]) -> None:
-        """A launcher registers a job."""
         launcher = Launcher(listed)
         hello = Registration(name=name, uid=name, launcher=name, instance=name, spec=spec, report=launcher.report)
         self.launchers[name] = launcher
@@ -187,7 +179,6 @@ class World:
             self._say(machine)
 
     def repeat_late(self, host: Host, lead: float) -> None:
-        """An old report about what is known turns up again."""
         machine = self.machines[host]
         if any(notice.subject.uid == machine.uid for notice in self.notices.values()):
             self._report(machine, Announcement.ACTIVE, lead, machine.revision - 1)
@@ -198,20 +189,17 @@ class World:
         machine.alive = machine.connected = False
 
     def restart_agent(self, host: Host) -> None:
-        """An agent of a new session says what it sees."""
         machine = self.machines[host]
         if machine.alive:
             machine.session, machine.revision, machine.connected = machine.session + 1, 0, True
             self._greet(machine)
 
     def cut(self, host: Host) -> None:
-        """The agent's stream is gone; the machine is well."""
         self.machines[host].connected = False
 
     # What happens to launchers and their commands.
 
     def send(self, name: JobName) -> None:
-        """The present order is on its way; latest wins."""
         self.launchers[name].inbox = order_for(self.jobs[name])
 
     def deliver(self, name: JobName) -> None:
@@ -222,18 +210,15 @@ class World:
             launcher.inbox = None
 
     def serve(self, name: JobName) -> None:
-        """The present order arrives, is obeyed, and that is reported."""
         self.obey_unseen(name)
         self.reap(name)
         self.report(name)
 
     def obey_unseen(self, name: JobName) -> None:
-        """The present order is obeyed, which is not reported yet."""
         self.send(name)
         self.deliver(name)
 
     def reap(self, name: JobName) -> None:
-        """A command that is to end has ended."""
         if self.launchers[name].ending:
             self.launchers[name].end(-15)
 
@@ -244,7 +229,6 @@ class World:
             self.launchers[name].do(action, job.decision.generation)
 
     def report(self, name: JobName) -> None:
-        """The launcher's report arrives."""
         launcher = self.launchers[name]
         launcher.revision += 1
         self.jobs[name] = observe(self.jobs[name], name, name, launcher.report)
@@ -266,7 +250,6 @@ class World:
         self.report(name)
 
     def fail(self, name: JobName) -> None:
-        """The command fails by itself."""
         self.launchers[name].end(1)
 
     def relaunch(self, name: JobName) -> None:
@@ -324,7 +307,6 @@ class World:
         self.rank_zeros = dict.fromkeys(self.jobs, RankZero(connected=False, since=self.now))
 
     def reconnect(self) -> None:
-        """The streams of all that live are back."""
         for machine in self.machines.values():
             if machine.alive and not machine.connected:
                 machine.connected = True
@@ -343,7 +325,6 @@ class World:
         raise AssertionError("decisions do not come to rest")
 
     def view(self, name: JobName) -> View:
-        """What a decision about this job sees."""
         noticed = self.noticed()
         granted = grants(self.jobs.values(), self.available(), noticed)
         return View(
@@ -353,12 +334,10 @@ class World:
         )
 
     def noticed(self) -> dict[Host, ReclaimNotice]:
-        """The hosts that must not be used."""
         uids = {machine.host: machine.uid for machine in self.machines.values() if machine.connected}
         return noticed_hosts(self.notices.values(), Today(uids), POLICY)
 
     def available(self) -> frozenset[Host]:
-        """The hosts that may be given to a job."""
         clear = {each.host for each in self.machines.values() if each.connected and each.announcing is None}
         return frozenset(clear.difference(self.noticed()))
 

@@ -59,7 +59,6 @@ def _workers(granted: dict[JobName, Grant]) -> dict[JobName, int]:
 
 
 def test_a_job_gets_all_it_asked_for_or_what_is_enough_or_nothing() -> None:
-    """Never less than its minimum."""
     job = applicant("a", 2, 4)
     assert _workers(_shared(job, nodes=[room("n1", 8)])) == {A: 4}
     assert _workers(_shared(job, nodes=[room("n1", 1), room("n2", 2)])) == {A: 3}
@@ -75,7 +74,6 @@ def test_a_start_may_need_more_than_going_on_does() -> None:
 
 
 def test_capacity_for_one_of_two_goes_to_the_longest_waiting() -> None:
-    """Never half to each."""
     pair = applicant("a", 3, 4, since=2), applicant("b", 3, 4, since=1)
     assert _workers(_shared(*pair, nodes=[room("n1", 4)])) == {B: 4}
     assert _workers(_shared(*pair, nodes=[room("n1", 7)])) == {B: 4, A: 3}
@@ -98,7 +96,6 @@ def test_what_was_promised_to_a_resuming_job_is_kept() -> None:
 
 
 def test_a_launcher_that_was_promised_room_has_it() -> None:
-    """It comes after its workers."""
     resuming = reservation(applicant("a", launcher=demand(cpu=90)), workers=0, launcher=True)
     other = applicant("b", 1, 1, worker=demand(1, cpu=10))
     assert _shared(other, nodes=[room("n1", 8)], reservations=(resuming,)) == {}
@@ -106,7 +103,6 @@ def test_a_launcher_that_was_promised_room_has_it() -> None:
 
 
 def test_the_launcher_counts_too() -> None:
-    """Without room for it, the workers are not worth starting."""
     job = applicant("a", 2, 4, worker=demand(1, cpu=10), launcher=demand(cpu=20, selector=labelled(pool="cpu")))
     gpus = room("n1", 8)
     assert _shared(job, nodes=[gpus]) == {}
@@ -124,14 +120,12 @@ def test_the_launcher_takes_the_place_that_costs_the_fewest_workers() -> None:
 
 
 def test_a_launcher_goes_where_no_accelerators_are() -> None:
-    """The next job's workers need those nodes."""
     job = applicant("a", 1, 1, launcher=demand(cpu=90))
     other = applicant("b", 1, 1, since=1, worker=demand(1, cpu=90))
     assert _workers(_shared(job, other, nodes=[room("n1", 2), room("n2", 0)])) == {A: 1, B: 1}
 
 
 def test_only_nodes_that_suit_a_pod_count() -> None:
-    """By taints and labels; another job may suit them."""
     suits = room("n1", 8, taints=(SPOT,), labels=labelled(gpu="a10"))
     chosen = demand(1, tolerations=EVERYTHING, selector=labelled(gpu="a10"))
     assert _workers(_shared(applicant("a"), applicant("b", worker=chosen, since=1), nodes=[suits])) == {B: 4}
@@ -155,7 +149,6 @@ def test_a_doomed_node_that_could_take_the_launcher_holds_the_job_up() -> None:
 
 
 def test_a_job_that_is_held_up_keeps_nothing_from_others() -> None:
-    """It could not use it."""
     held, other = applicant("a", worker=demand(1, tolerations=EVERYTHING)), applicant("b", since=1)
     granted = _shared(held, other, nodes=[room("n1", 4)], doomed=(room("n2", 1, taints=(SPOT,)),))
     assert granted == {A: Grant(held_up=True), B: Grant(worker_names(4))}
@@ -167,13 +160,11 @@ def test_a_grant_is_the_first_of_the_operators_names() -> None:
 
 
 def test_a_job_gets_no_more_than_it_has_names_for() -> None:
-    """The operator's list is what there is."""
     short = replace(applicant("a", 2, 4), job=waiting("a", 2, 4, listed=3))
     assert _shared(short, nodes=[room("n1", 8)]) == {A: Grant(worker_names(3))}
 
 
 def test_virtual_nodes_count_by_what_they_say() -> None:
-    """To pods that tolerate their taint."""
     taint = replace(SPOT, key="virtual-kubelet.io/provider", value="alibabacloud")
     virtual = room("virtual", 1000, taints=(taint,), labels=labelled(type="virtual-kubelet"))
     assert _workers(_shared(applicant("a", worker=demand(1, tolerations=EVERYTHING)), nodes=[virtual])) == {A: 4}
@@ -189,7 +180,6 @@ def test_a_job_without_room_may_try() -> None:
 
 
 def test_one_job_tries_at_a_time_for_each_kind_of_capacity() -> None:
-    """Whoever is due first; one that is trying goes on."""
     a, b = applicant("a", since=1), applicant("b")
     c = applicant("c", worker=demand(1, scarce="amd.com/gpu"), since=5)
     assert _shared(a, b, c, nodes=[], policy=PROBING).keys() == {B, C}
@@ -220,7 +210,6 @@ def test_nobody_tries_while_a_doomed_node_could_take_the_pods() -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_equally_long_waiting_jobs_have_their_names_order(*, reverse: bool) -> None:
-    """And not that of the store."""
     pair = [applicant("a", 3, 3), applicant("b", 3, 3)]
     assert _workers(_shared(*(reversed(pair) if reverse else pair), nodes=[room("n1", 3)])) == {A: 3}
 
@@ -257,7 +246,6 @@ def test_nobody_grows_while_a_doomed_node_could_take_the_new_worker() -> None:
 
 
 def test_room_that_a_growing_job_was_promised_is_kept() -> None:
-    """For the workers that have no node yet."""
     grows = reservation(applicant("a"), workers=2)
     assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 4)], reservations=(grows,))) == {B: 2}
 

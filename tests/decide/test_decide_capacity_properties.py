@@ -21,8 +21,6 @@ _EXAMPLES = settings(max_examples=150, deadline=None)
 
 @dataclass(frozen=True)
 class Scene:
-    """Jobs that wait, and nodes."""
-
     jobs: tuple[PendingJob, ...]
     nodes: tuple[NodeCapacity, ...]
 
@@ -72,13 +70,11 @@ _SCENES = st.builds(Scene, jobs=_applicants(), nodes=_free_capacity())
 
 
 def _granted(jobs: Sequence[PendingJob], nodes: Sequence[NodeCapacity]) -> dict[JobName, int]:
-    """How many workers each job may start on."""
     granted = allocate(jobs, (), Nodes(usable=nodes), NEVER)
     return {name: len(grant.hosts) for name, grant in granted.items()}
 
 
 def _pods(request: ResourceRequest, count: int) -> list[Demand]:
-    """All of one run."""
     return [*([] if request.launcher is None else [request.launcher]), *[request.worker] * count]
 
 
@@ -121,7 +117,6 @@ def test_the_longest_waiting_never_starves(scene: Scene) -> None:
 @_EXAMPLES
 @given(_SCENES, st.randoms(use_true_random=False))
 def test_no_order_matters(scene: Scene, shuffle: Random) -> None:
-    """Neither that of the jobs nor that of the nodes."""
     jobs, nodes = list(scene.jobs), list(scene.nodes)
     shuffle.shuffle(jobs)
     shuffle.shuffle(nodes)
@@ -131,7 +126,6 @@ def test_no_order_matters(scene: Scene, shuffle: Random) -> None:
 @_EXAMPLES
 @given(_SCENES, _free_capacity(2))
 def test_more_nodes_never_take_from_the_longest_waiting(scene: Scene, more: tuple[NodeCapacity, ...]) -> None:
-    """Nor from a job that is alone."""
     job = _longest_waiting(scene.jobs).job.name
     nodes = (*scene.nodes, *(replace(each, name=f"more-{each.name}") for each in more))
     assert _granted(scene.jobs, scene.nodes).get(job, 0) <= _granted(scene.jobs, nodes).get(job, 0)

@@ -45,7 +45,6 @@ def _stopping() -> SupervisedJob:
 
 
 def test_without_a_notice_everybody_goes_on() -> None:
-    """RUN, at once, nothing to show."""
     told = _told(running_job(), {}, 1)
     assert (told.kind, told.act_at, told.notice, told.release) == (DirectiveKind.RUN, None, None, False)
 
@@ -92,7 +91,6 @@ def test_only_announced_notices_of_the_job_are_shown() -> None:
 
 
 def test_a_process_sees_its_own_hosts_notice_wherever_it_is() -> None:
-    """Also when the operator has taken the host off its list already."""
     assert _told(running_job(), noticed(notice(9)), 9).notice == notice(9)
 
 
@@ -105,7 +103,6 @@ def test_a_notice_is_told_by_the_jobs_host() -> None:
 
 
 def test_the_launchers_host_concerns_everybody() -> None:
-    """A notice on the launcher's host is the job's."""
     job = running_job(replace(spec(), launcher_host=Host("n9")))
     assert _told(job, noticed(notice(9)), 1).notice == notice(9)
 
@@ -120,7 +117,6 @@ def test_horovod_workers_leave_shortly_before_their_deadline() -> None:
 
 
 def test_torchrun_workers_save_and_the_doomed_leave() -> None:
-    """Survivors restart from the last checkpoint, so there has to be one."""
     job = _shrunk(Framework.TORCHRUN)
     assert _told(job, GROUP, 5).kind is DirectiveKind.LEAVE
     told = _told(job, GROUP, 1)
@@ -138,7 +134,6 @@ def test_one_group_is_one_checkpoint() -> None:
 
 
 def test_a_withdrawn_notice_takes_its_leave_back() -> None:
-    """Before it takes effect a LEAVE is replaced by RUN."""
     job = decide(_shrunk(Framework.HOROVOD), seeing(noticed(notice(5, left=120))), 3).job
     assert _told(job, noticed(notice(5, left=120)), 6).kind is DirectiveKind.RUN
 
@@ -166,7 +161,6 @@ def test_a_doomed_rank_of_a_stopping_run_leaves_after_everybody_should_have_been
 
 
 def test_then_it_goes_to_everybody() -> None:
-    """Near the deadline all are told, in the same generation."""
     job = decide(_stopping(), seeing(GROUP), 95).job
     kinds = {_told(job, GROUP, number, rank=number - 1).kind for number in range(1, 7)}
     assert kinds == {DirectiveKind.STOP}
@@ -191,7 +185,6 @@ def test_processes_of_an_earlier_run_are_released() -> None:
 
 
 def test_the_new_run_of_a_resumed_job_goes_on() -> None:
-    """A STOP was for the run before."""
     job = obeyed(decide(suspended_job(), seeing({}, first(6))).job)
     assert _told(job, {}, 1, rank=0, run=2).kind is DirectiveKind.RUN
 

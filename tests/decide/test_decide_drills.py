@@ -57,7 +57,6 @@ def test_a_drill_binds_the_machine_or_the_object_that_it_named(
 
 
 def test_the_end_of_a_drill_leaves_a_real_notice_beside_it() -> None:
-    """Two sources are two notices: the machine still goes."""
     real, drill = notice(1, left=300), _drill()
     assert noticed_hosts([real, drill], Today(), POLICY) == noticed(drill)
     ended = settle(drill, Presence.THERE, T0 + 60, POLICY)
@@ -74,7 +73,6 @@ def test_a_drill_whose_time_has_passed_never_begins() -> None:
 
 
 def test_a_second_drill_moves_the_deadline_of_the_first() -> None:
-    """The same notice, the same episode."""
     again = replace(report(revision=2, left=30.0), source=SIMULATED)
     moved = accept(_drill(), again, T0 + 10, POLICY)
     assert moved is not None
@@ -97,7 +95,6 @@ def test_every_reason_says_that_it_is_a_drill() -> None:
 
 
 def test_a_reason_that_is_also_a_reclaims_does_not_call_itself_a_drill() -> None:
-    """Nobody may take a real one for practice."""
     both = seeing(noticed(_drill(1), notice(2)))
     reason = decide(running_job(), both).job.decision.reason
     assert reason.startswith("n1, n2 will be reclaimed, say metadata and simulated")

@@ -11,18 +11,15 @@ from tests.decide.capacity_builders import EVERYTHING, GPU, SPOT, demand, labell
     ("gpus", "cpu", "count"), [(1, 0, 8), (3, 0, 2), (8, 96, 1), (9, 0, 0), (0, 97, 0), (1, 40, 2), (0, 0, 250)]
 )
 def test_a_node_takes_as_many_pods_as_its_scarcest_amount_allows(gpus: int, cpu: int, count: int) -> None:
-    """Every pod takes one of the node's pods as well."""
     assert how_many(demand(gpus, cpu=cpu), room("n", 8).free) == count
 
 
 def test_pods_that_stay_apart_are_one_a_node() -> None:
-    """However much room there is."""
     assert how_many(demand(1, apart=True), room("n", 8).free) == 1
     assert how_many(demand(1, apart=True), room("n", 0).free) == 0
 
 
 def test_an_accelerator_may_have_any_name() -> None:
-    """A node that has none of it has no room."""
     assert fits(demand(2, scarce="aliyun.com/ppu"), room("n", 2, scarce="aliyun.com/ppu"))
     assert not fits(demand(2, scarce="aliyun.com/ppu"), room("n", 2))
 
@@ -34,7 +31,6 @@ def test_what_a_pod_asks_nothing_of_need_not_be_there() -> None:
 
 @pytest.mark.parametrize("free", [{}, {"pods": 0}, {"pods": -2000}])
 def test_a_node_without_room_for_one_more_pod_takes_none(free: dict[str, int]) -> None:
-    """More may be taken than there is, as by static pods."""
     assert not fits(Demand(), NodeCapacity(name="n", free=free))
 
 
@@ -57,7 +53,6 @@ def test_a_taint_keeps_pods_off_that_do_not_tolerate_it(toleration: Toleration, 
 
 
 def test_every_taint_must_be_tolerated_but_a_preference() -> None:
-    """One that is not is enough; PreferNoSchedule keeps nobody off."""
     other = Taint(key="other", effect=Effect.NO_EXECUTE)
     one = Demand(tolerations=(Toleration(key="spot", exists=True),))
     assert not accepts(one, room("n", taints=(SPOT, other)))
@@ -66,7 +61,6 @@ def test_every_taint_must_be_tolerated_but_a_preference() -> None:
 
 
 def test_a_selector_must_match_whole() -> None:
-    """Every label of it."""
     node = room("n", labels=labelled(gpu="a10", zone="b"))
     assert accepts(Demand(selector=labelled(gpu="a10", zone="b")), node)
     assert not accepts(Demand(selector=labelled(gpu="a10", zone="c")), node)
@@ -98,13 +92,11 @@ def test_a_selector_must_match_whole() -> None:
     ],
 )
 def test_an_affinity_is_understood(operator: Operator, key: str, values: list[str], *, met: bool) -> None:
-    """As the scheduler understands it."""
     asked = Demand(affinity=((Requirement(key=key, operator=operator, values=frozenset(values)),),))
     assert accepts(asked, room("n1", labels=labelled(zone="b", generation="8"))) == met
 
 
 def test_one_term_of_an_affinity_is_enough_and_must_be_met_whole() -> None:
-    """A term without a requirement is met by no node."""
     zone = Requirement(key="zone", operator=Operator.EXISTS)
     rack = Requirement(key="rack", operator=Operator.EXISTS)
     node = room("n", labels=labelled(zone="a"))

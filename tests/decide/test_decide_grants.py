@@ -37,19 +37,16 @@ def test_capacity_for_one_resumes_one() -> None:
 
 
 def test_capacity_for_two_resumes_both() -> None:
-    """No host is granted twice."""
     assert grants(_pair(4, 4), first(8)) == {A: first(4), B: hosts(5, 6, 7, 8)}
 
 
 def test_a_job_that_is_being_ended_leaves_its_turn_to_others() -> None:
-    """It starts no more, and does not grow either."""
     later, earlier = _pair()
     assert grants([later, observing(earlier, ending=True)], first(7)) == {B: first(6)}
     assert grants([observing(running_job(spec(3, 6), 4), ending=True)], hosts(5, 6)) == {}
 
 
 def test_capacity_for_neither_is_given_to_neither() -> None:
-    """Fewer hosts than a minimum are no use."""
     assert grants(_pair(), first(3)) == {}
 
 
@@ -76,7 +73,6 @@ def test_a_small_job_uses_what_is_too_little_for_a_large_one() -> None:
 
 
 def test_no_host_of_another_job_is_given_away() -> None:
-    """What a job holds is not free, whether it runs or stops."""
     runs = running_job(spec(3, 6), 4, name="a")
     waits = waiting_job(spec(2, 4), first(6), name="b")
     assert grants([runs, waits], first(6)) == {B: hosts(5, 6)}
@@ -91,7 +87,6 @@ def test_only_available_and_listed_hosts_are_given() -> None:
 
 
 def test_a_running_job_grows_to_its_maximum() -> None:
-    """Excluded hosts leave room for others; without room there is no grant."""
     job = observing(running_job(spec(3, 6), 5), hosts=first(9))
     assert grants([job], first(9)) == {job.name: hosts(6)}
     excluding = replace(job, decision=replace(job.decision, exclusions=hosts(1, 2)))
@@ -130,6 +125,5 @@ def test_a_job_that_is_over_holds_its_hosts_until_its_command_has_ended() -> Non
 
 
 def test_a_waiting_job_with_something_running_gets_nothing() -> None:
-    """It cannot start yet, so others may."""
     first_in_line, other = reversed(_pair())
     assert grants([observing(first_in_line, running=True), other], first(6)) == {B: first(6)}

@@ -35,7 +35,6 @@ def small(least: int = 2) -> SupervisedJob:
 
 
 def room(more: int, view: View | None = None) -> View:
-    """Its operator could add so many."""
     return replace(view or seeing(), more=more)
 
 
@@ -48,7 +47,6 @@ def asked(least: int = 2, more: int = 3) -> SupervisedJob:
 
 
 def adds(step: Step) -> list[AddHosts]:
-    """What the operator is to add."""
     return [each for each in step.plan.actions if isinstance(each, AddHosts)]
 
 
@@ -65,7 +63,6 @@ def test_it_grows_once_room_has_lasted() -> None:
 
 
 def test_room_that_comes_and_goes_is_not_used() -> None:
-    """Somebody else has it."""
     job, _ = decide(small(), room(3))
     job, _ = decide(job, room(0), at=DELAY / 2)
     job, _ = decide(job, room(3), at=DELAY)
@@ -76,7 +73,6 @@ def test_room_that_comes_and_goes_is_not_used() -> None:
 
 
 def test_it_takes_what_there_is_at_the_end() -> None:
-    """Less than is missing is better than nothing."""
     job, _ = decide(small(), room(3))
     job, _ = decide(job, room(1), at=DELAY)
     assert job.decision.growing is not None
@@ -150,7 +146,6 @@ def test_a_notice_in_the_middle_of_a_growth_shrinks_as_ever() -> None:
 
 
 def test_a_new_host_that_is_doomed_at_once_is_left_out() -> None:
-    """As any other."""
     seen = seeing(noticed(notice(6)))
     job, _ = decide(observing(asked(), hosts=first(6)), seen, at=DELAY + 5)
     job, _ = decide(job, seen, at=DELAY + 5 + POLICY.window_seconds)
@@ -158,7 +153,6 @@ def test_a_new_host_that_is_doomed_at_once_is_left_out() -> None:
 
 
 def test_a_stop_in_the_middle_of_a_growth_ends_it() -> None:
-    """Neither the stopped run nor the next one knows of it."""
     seen = seeing(noticed(notice(1), notice(2)))
     step = decide(asked(), seen, at=DELAY + 1)
     assert (step.job.decision.phase, step.job.decision.growth, adds(step)) == (Phase.STOPPING, None, [])
@@ -170,7 +164,6 @@ def test_a_stop_in_the_middle_of_a_growth_ends_it() -> None:
 def test_a_run_that_its_operator_starts_again_begins_without_it(
     seen: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """On the hosts that the operator makes; it may grow again later."""
     job = asked()
     if seen:
         job, _ = decide(observing(job, running=False, exit_code=1), seeing(), at=DELAY + 1)

@@ -49,7 +49,6 @@ def test_a_drifting_deadline_updates_the_notice() -> None:
 
 @pytest.mark.parametrize(("session", "revision"), [(2, 2), (1, 9)])
 def test_late_reports_change_nothing(session: int, revision: int) -> None:
-    """Session first, then revision: a lower one is no news."""
     known = _after(report(session=2, revision=3))
     for announcement in Announcement:
         late = report(session=session, revision=revision, announcement=announcement, left=5)
@@ -67,7 +66,6 @@ def test_the_seconds_left_of_a_repeated_report_count(now: float) -> None:
 
 
 def test_a_repeated_report_that_is_right_is_no_news() -> None:
-    """Nothing is written when thousands of agents say hello again."""
     known = _after(report(left=100))
     for left in (38.5, 40.0, 41.5, None):
         assert accept(known, report(left=left), T0 + 60, POLICY) is known
@@ -103,7 +101,6 @@ def test_a_usual_lead_counts_from_its_first_sight_over_sessions() -> None:
 
 
 def test_a_new_session_outranks_every_revision() -> None:
-    """A restarted agent counts its revisions from one again."""
     known = _after(report(session=1, revision=50, left=100), report(session=2, revision=1, left=50))
     assert (known.deadline, known.session, known.revision) == (T0 + 51, 2, 1)
 
@@ -115,12 +112,10 @@ def test_a_new_session_can_withdraw() -> None:
 
 
 def test_withdrawing_what_is_unknown_is_nothing() -> None:
-    """A healthy agent's first words leave no record."""
     assert accept(None, report(announcement=WITHDRAWN), T0, POLICY) is None
 
 
 def test_an_announcement_after_the_end_is_a_new_episode() -> None:
-    """What was withdrawn and is announced again begins anew."""
     known = _after(report(), report(revision=2, announcement=WITHDRAWN), report(revision=3, left=60))
     assert (known.episode, known.state, known.first_seen) == (2, NoticeState.ACTIVE, T0 + 2)
     assert (known.deadline, known.ended_at) == (T0 + 62, None)
@@ -134,7 +129,6 @@ def test_an_announcement_that_a_withdrawal_overtook_is_late() -> None:
 
 
 def test_an_old_announcement_is_expired_on_arrival() -> None:
-    """An announcement whose time has long passed stops nobody."""
     known = _after(report(left=-POLICY.expire_seconds))
     assert (known.state, known.ended_at, known.holds) == (NoticeState.EXPIRED, T0, False)
     assert _after(report(left=-POLICY.expire_seconds + 1)).state is NoticeState.ACTIVE
@@ -157,7 +151,6 @@ def test_a_silent_agent_after_the_deadline_means_gone() -> None:
 
 
 def test_a_node_that_lives_on_was_not_reclaimed() -> None:
-    """A connected agent long after the deadline lets the notice expire."""
     known = notice(1, left=100)
     assert _settled(known, 399.9, Presence.THERE) is NoticeState.ACTIVE
     assert _settled(known, 400, Presence.THERE) is NoticeState.EXPIRED
@@ -180,14 +173,12 @@ def test_settling_is_due_exactly_when_announced(left: float | None, seen: Presen
 
 
 def test_ended_notices_do_not_age() -> None:
-    """An end is an end."""
     for state in (NoticeState.WITHDRAWN, NoticeState.GONE, NoticeState.EXPIRED):
         known = notice(1, state=state)
         assert settle(known, Presence.THERE, T0 + 1e6, POLICY) is known
 
 
 def test_a_source_without_a_time_has_the_usual_lead() -> None:
-    """Five minutes from the first sight where nothing is announced."""
     assert deadline_of(notice(1, left=None), POLICY) == T0 + POLICY.default_lead_seconds
 
 
@@ -216,14 +207,12 @@ def test_a_notice_binds_its_own_machine_only() -> None:
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_the_most_urgent_source_speaks_for_a_host(backwards: bool) -> None:  # noqa: FBT001  # pytest names it.
-    """Of two notices on one host the earlier deadline counts."""
     urgent = replace(notice(1, left=50), source=Source("events"))
     notices = [notice(1, left=100), urgent]
     assert noticed_hosts(reversed(notices) if backwards else notices, Today(), POLICY) == {Host("n1"): urgent}
 
 
 def test_a_pods_notice_is_no_hosts() -> None:
-    """A pod's name is not a host's."""
     pod = replace(notice(1), subject=Subject(SubjectKind.POD, "n1", "uid-1"))
     assert noticed_hosts([pod], Today(), POLICY) == {}
 

@@ -28,7 +28,6 @@ LAUNCHER = Host("launcher")
 
 
 def asked(least: int = 3, *, max_wait: float = 0.0) -> Spec:
-    """Three to six workers, a launcher beside them."""
     return replace(spec(least, max_wait=max_wait), operated=True, launcher_host=LAUNCHER)
 
 
@@ -38,13 +37,11 @@ def going(least: int = 3) -> SupervisedJob:
 
 
 def test_a_job_that_waits_takes_no_capacity() -> None:
-    """Its operator starts it, on whatever the scheduler finds."""
     job, planned = decide(waiting_job(asked()), seeing(granted=first(6)), at=10)
     assert (job.decision.phase, planned.actions) == (Phase.WAITING, ())
 
 
 def test_a_start_of_the_operator_is_taken_over() -> None:
-    """With its hosts and its number, and without an order."""
     waiting = observing(waiting_job(asked()), running=True, run=1, hosts=first(5))
     job, planned = decide(waiting, seeing())
     assert (job.decision.phase, job.decision.run, job.decision.hosts) == (Phase.RUNNING, 1, first(5))
@@ -53,7 +50,6 @@ def test_a_start_of_the_operator_is_taken_over() -> None:
 
 
 def test_a_job_that_never_got_its_first_resources_times_out() -> None:
-    """After its maximum waiting time and not before."""
     waiting = waiting_job(asked(max_wait=600))
     job, planned = decide(waiting, seeing(), at=599)
     assert (job.decision.phase, planned.wake_at) == (Phase.WAITING, T0 + 600)
@@ -101,7 +97,6 @@ def test_the_reason_agrees_with_the_workers_that_are_left() -> None:
 
 
 def test_a_replacement_on_a_noticed_node_is_left_out() -> None:
-    """It is doomed at once."""
     seen = seeing(noticed(notice(7)))
     job, _ = decide(observing(going(), hosts=hosts(1, 2, 3, 4, 5, 7)), seen, at=POLICY.window_seconds)
     assert job.decision.exclusions == hosts(7)
@@ -142,7 +137,6 @@ def test_processes_without_a_stream_are_told_to_leave_in_time() -> None:
 
 
 def test_standalone_hosts_are_never_deleted() -> None:
-    """They are machines."""
     seen = seeing(noticed(notice(1)))
     job, _ = decide(running_job(), seen, at=POLICY.window_seconds)
     _, planned = decide(observing(job, applied=job.decision.generation), seen, at=299)
@@ -184,7 +178,6 @@ def test_a_job_whose_launcher_is_lost_is_suspended_and_resumed() -> None:
 
 
 def test_an_operator_that_starts_another_launcher_is_left_alone() -> None:
-    """Within the grace, whether it has begun with it or is done."""
     job, _ = decide(_without_launcher(), seeing(), at=10)
     again, planned = decide(observing(job, running=True, run=2, launcher_lost_since=None), seeing(), at=14)
     assert (again.decision.phase, again.decision.run) == (Phase.RUNNING, 2)
@@ -193,14 +186,12 @@ def test_an_operator_that_starts_another_launcher_is_left_alone() -> None:
 
 
 def test_a_job_that_is_found_without_its_launcher_is_suspended_too() -> None:
-    """Nobody was there when it vanished."""
     found = observing(waiting_job(asked(max_wait=1)), launcher_lost_since=T0)
     job, planned = decide(found, seeing(), at=POLICY.launcher_grace_seconds)
     assert (job.decision.phase, planned.actions) == (Phase.SUSPENDED, (SuspendRun(0),))
 
 
 def test_a_run_that_succeeded_waits_for_its_operators_word() -> None:
-    """The pod has ended well; the job says so in a moment."""
     job, planned = decide(observing(going(), running=False, exit_code=0), seeing())
     assert (job.decision.phase, planned.actions) == (Phase.RUNNING, ())
 
@@ -215,7 +206,6 @@ def test_a_launcher_that_fails_after_a_stop_ends_in_suspension() -> None:
 
 
 def test_a_doomed_launcher_means_stop() -> None:
-    """Its pod or node goes, and with it the run."""
     on_launcher = {LAUNCHER: notice(9)}
     job, _ = decide(going(), seeing(on_launcher))
     assert job.decision.phase is Phase.STOPPING
@@ -223,7 +213,6 @@ def test_a_doomed_launcher_means_stop() -> None:
 
 
 def test_an_acknowledged_stop_suspends_until_it_is_confirmed() -> None:
-    """Nothing is granted before all of the run is gone."""
     stopping, _ = decide(going(4), seeing(noticed(notice(1), notice(2), notice(3))))
     job, planned = decide(answered(stopping), seeing(granted=first(6)))
     assert planned.actions == (SuspendRun(1),)
@@ -278,7 +267,6 @@ def test_a_resume_that_does_not_come_up_is_suspended_again() -> None:
 
 
 def test_workers_lost_without_a_notice_may_be_replaced_for_a_while() -> None:
-    """Then the rest only burns GPUs."""
     short = observing(going(), hosts=first(2))
     job, planned = decide(short, seeing())
     assert (job.decision.phase, planned.wake_at) == (Phase.RUNNING, T0 + POLICY.lost_grace_seconds)
@@ -289,7 +277,6 @@ def test_workers_lost_without_a_notice_may_be_replaced_for_a_while() -> None:
 
 
 def test_processes_without_a_stream_are_told_when_everybody_is() -> None:
-    """Until the run has ended; stand-alone there are none."""
     for job, told in ((going(4), [StopProcesses(1)]), (running_job(spec(4)), [])):
         seen = seeing(noticed(notice(1), notice(2), notice(3)), missing_since=T0)
         stopping, planned = decide(job, seen)

@@ -37,7 +37,6 @@ class World:
     to_add: AddHosts | None = None
 
     def view(self) -> View:
-        """Its own notices alone."""
         notices = {host: each for host, each in self.notices.items() if host in self.job.own_hosts}
         more = 0 if self.job.decision.growing else self.more
         return View(notices=notices, granted=self.granted, more=more, rank_zero=self.rank_zero)
@@ -143,17 +142,14 @@ class World:
             )
 
     def lists(self, workers: frozenset[Host]) -> None:
-        """Others run now."""
         if self.job.observed.running:
             self.job = observing(self.job, hosts=workers)
 
     def ends(self, code: int) -> None:
-        """The launcher ends."""
         if self.job.observed.running:
             self.job = observing(self.job, running=False, exit_code=code, hosts=first(SIZE))
 
     def loses_launcher(self) -> None:
-        """The launcher vanishes, and its operator does nothing about it."""
         if not self.job.observed.running and self.job.observed.exit_code == 0:
             return
         self.ends(-9)
@@ -161,7 +157,6 @@ class World:
         self.job = observing(self.job, launcher_lost_since=self.now if since is None else since)
 
     def obeys(self) -> None:
-        """All that was decided is in place."""
         if self.job.decision.phase is Phase.SUSPENDED:
             self.ends(-9)
             self.job = observing(self.job, launcher_lost_since=None)
@@ -183,7 +178,6 @@ class World:
         self.notices[host] = notice(number, left=left, seen=self.now)
 
     def spared(self, number: int) -> None:
-        """It will not."""
         self.notices.pop(Host(f"n{number}") if number else LAUNCHER, None)
 
     def grants(self, count: int) -> None:
@@ -214,11 +208,9 @@ class World:
         self.rank_zero = RankZero(connected=connected, since=self.now)
 
     def passes(self, seconds: float) -> None:
-        """Time does."""
         self.now += seconds
 
     def is_over(self, result: Result) -> None:
-        """The operator says so."""
         self.job = observing(self.job, result=self.job.observed.result or result)
 
 
@@ -259,7 +251,6 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 
 def _leaves_out(world: World, number: int, later: float) -> None:
-    """All the way to the last moments of a machine."""
     world.noticed(number, 120.0)
     world.think()
     world.passes(POLICY.window_seconds)

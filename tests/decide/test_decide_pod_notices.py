@@ -12,7 +12,6 @@ POD = Subject(SubjectKind.POD, "space/worker-0", "uid-1")
 
 
 def pod_report(left: float | None = 30.0, *, session: int = 1, revision: int = 1) -> Report:
-    """A pod will be gone."""
     return replace(report(left=left, session=session, revision=revision), subject=POD)
 
 
@@ -30,7 +29,6 @@ def test_a_pod_that_is_gone_stays_gone(left: float | None) -> None:
 
 
 def test_a_preemption_that_did_not_happen_is_taken_back() -> None:
-    """Late as it comes: the condition turns False after two minutes."""
     back = replace(pod_report(revision=2), announcement=Announcement.WITHDRAWN)
     for known in (pod_notice(), pod_notice(NoticeState.GONE, ended_at=T0 + 35)):
         after = accept(known, back, T0 + 120, POLICY)

@@ -50,14 +50,12 @@ def test_a_job_tries_when_it_has_waited_long_enough() -> None:
 
 
 def test_a_try_that_succeeds_is_a_resume() -> None:
-    """Nothing is left of the waiting."""
     job = decide(obeyed(_trying()), seeing(), PAUSE + 60).job
     assert (job.decision.phase, job.decision.probing) == (Phase.RUNNING, False)
     assert (job.decision.waiting_since, job.decision.failed_resumes) == (None, 0)
 
 
 def test_a_try_that_fails_suspends_the_job_again() -> None:
-    """It keeps its place among those that wait."""
     job = decide(_trying(), seeing(), PAUSE + BOUND).job
     assert (job.decision.phase, job.decision.waiting_since) == (Phase.SUSPENDED, T0)
     assert job.decision.reason == "No capacity appeared for run 2, which was a try; waiting before the next one."
@@ -74,7 +72,6 @@ def test_tries_become_rarer() -> None:
 
 
 def test_real_capacity_does_not_wait_for_the_next_try() -> None:
-    """Only for the shortest pause, however many have failed."""
     job = suspended_job()
     for pauses in (1, 2, 4, 8):
         job = _failed(_trying(job, PAUSE * pauses), PAUSE * pauses + BOUND)
@@ -92,7 +89,6 @@ def test_a_try_does_not_count_as_capacity() -> None:
 
 
 def test_trying_does_not_prolong_the_maximum_waiting_time() -> None:
-    """It ends when the last try has."""
     job = _failed(_trying(suspended_job(spec(max_wait=PAUSE + 60))), PAUSE + BOUND)
     assert job.decision.phase is Phase.SUSPENDED
     assert decide(job, TRY, PAUSE + BOUND).job.decision.phase is Phase.TIMED_OUT
@@ -116,14 +112,12 @@ def test_a_job_that_is_held_up_says_so_and_waits(at: float) -> None:
 
 
 def test_what_held_a_job_up_is_not_said_any_longer_than_it_is_so() -> None:
-    """Otherwise the reason for which it was suspended stays."""
     job = decide(suspended_job(), HELD_UP, 1).job
     assert decide(job, seeing(), 2).job.decision.reason == "Waiting for nodes with room for its pods."
     assert decide(suspended_job(), seeing(), 2).job.decision.reason == suspended_job().decision.reason
 
 
 def test_a_job_that_is_held_up_may_time_out() -> None:
-    """Waiting is waiting."""
     job = replace(suspended_job(spec(max_wait=60)))
     assert decide(job, HELD_UP, 60).job.decision.phase is Phase.TIMED_OUT
 

@@ -28,17 +28,14 @@ def _said(job: SupervisedJob) -> str:
 
 
 def test_a_job_that_runs_undisturbed_just_goes_on() -> None:
-    """Nothing is promised."""
     assert prospects(running_job()) == ()
 
 
 def test_a_job_that_is_over_has_none() -> None:
-    """Whatever it waited for."""
     assert prospects(observing(waiting_job(), result=Result.FAILED)) == ()
 
 
 def test_a_group_that_is_collected_is_left_out_when_it_says() -> None:
-    """At that instant the plan does it, and not before."""
     doomed = seeing(noticed(notice(1)))
     collecting = decide(running_job(), doomed).job
     (prospect,) = prospects(collecting)
@@ -53,14 +50,12 @@ def test_a_group_that_is_collected_is_left_out_when_it_says() -> None:
 
 
 def test_a_job_that_is_being_ended_is_not_started_again() -> None:
-    """Whether it stops or has stopped."""
     stopping = decide(observing(running_job(), ending=True), seeing()).job
     assert _said(stopping).endswith("as soon as rank 0 has / its launcher ends the job, which is not started again")
     assert _said(observing(suspended_job(), ending=True)) == "its launcher ends the job, which is not started again"
 
 
 def test_a_stop_waits_for_rank_zero() -> None:
-    """Until it has answered this very stop."""
     stopping = decide(running_job(spec(6)), seeing(noticed(notice(1)))).job
     assert stopping.decision.phase is Phase.STOPPING
     assert _said(stopping).startswith("rank 0 was told to stop and to save a checkpoint")
@@ -73,7 +68,6 @@ def test_a_stop_waits_for_rank_zero() -> None:
 
 
 def test_a_suspended_job_times_out_when_it_says() -> None:
-    """Unless it has started by then."""
     job = suspended_job(spec(max_wait=60))
     waits, ends = prospects(job)
     assert waits.what.startswith("it resumes when at least 3 of its hosts")
@@ -83,7 +77,6 @@ def test_a_suspended_job_times_out_when_it_says() -> None:
 
 
 def test_a_run_that_goes_on_has_to_end_before_another_one_starts() -> None:
-    """The launcher was told, and has not confirmed."""
     job = suspended_job()
     going_on = observing(replace(job, decision=replace(job.decision, hosts=first(6))), running=True)
     assert _said(going_on).startswith("run 1 has to end first")
@@ -99,12 +92,10 @@ def test_a_run_that_goes_on_has_to_end_before_another_one_starts() -> None:
     ],
 )
 def test_what_a_job_waits_for(job: SupervisedJob, part: str) -> None:
-    """Hosts of its own, or room that its operator's pods find."""
     assert part in _said(job)
 
 
 def test_a_growth_is_given_up_when_it_says() -> None:
-    """And is not asked for again before it says."""
     job = running_job(replace(spec(), operated=True), workers=4)
     asked = Growth(workers=6, number=1, until=T0 + 50)
     growing = replace(job, decision=replace(job.decision, growth=asked))
@@ -114,7 +105,6 @@ def test_a_growth_is_given_up_when_it_says() -> None:
 
 
 def test_a_resume_is_bounded() -> None:
-    """It says until when, and the plan gives it up then."""
     free = seeing(granted=first(6))
     resuming = decide(suspended_job(), free, at=10).job
     assert resuming.decision.phase is Phase.RESUMING

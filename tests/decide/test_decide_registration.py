@@ -58,7 +58,6 @@ def _answer(
 
 
 def test_a_new_job_waits() -> None:
-    """A first hello of a launcher that runs nothing."""
     job = register(
         None, _hello(report=LauncherReport(revision=1, hosts=first(6), run=0, running=False)), live=False, now=T0
     )
@@ -66,7 +65,6 @@ def test_a_new_job_waits() -> None:
 
 
 def test_a_running_job_is_taken_over_from_an_empty_store() -> None:
-    """A hello that says a run goes on is believed."""
     job = register(None, _hello(), live=False, now=T0)
     assert (job.decision.phase, job.decision.run, job.observed.applied) == (Phase.RUNNING, 2, 8)
 
@@ -87,7 +85,6 @@ def test_a_live_name_is_refused() -> None:
 
 
 def test_a_name_is_free_when_its_launcher_is_gone_or_its_job_is_over() -> None:
-    """The next job of that name is another job."""
     assert register(running_job(), _hello("other"), live=False, now=T0).uid == "new"
     over = observing(running_job(), result=Result.SUCCEEDED)
     assert register(over, _hello("other"), live=True, now=T0).uid == "new"
@@ -127,14 +124,12 @@ def test_processes_are_of_the_present_run() -> None:
 
 
 def test_rank_zero_acknowledges_a_stop() -> None:
-    """Its answer is kept."""
     job = _answer(_stopping())
     assert job is not None
     assert job.observed.acknowledgement is not None
 
 
 def test_other_answers_change_nothing() -> None:
-    """Other ranks, older directives, and answers to no STOP at all."""
     job = _stopping()
     assert _answer(job, rank=1) is job
     assert _answer(job, rank=None) is job
@@ -156,7 +151,6 @@ def test_a_saved_checkpoint_says_more_than_having_left() -> None:
 
 
 def test_hosts_of_a_first_hello_are_the_jobs() -> None:
-    """A taken-over run keeps all hosts that its launcher lists."""
     assert register(None, _hello(), live=False, now=T0).decision.hosts == hosts(1, 2, 3, 4, 5, 6)
 
 

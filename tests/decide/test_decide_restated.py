@@ -48,7 +48,6 @@ def _known(*words: Signal) -> ReclaimNotice:
 
 
 def test_the_deadline_counts_by_our_clock() -> None:
-    """However far ahead the cluster's is."""
     known = _known(_word(left=180))
     assert (known.id, known.episode, known.state) == ("event/ns/pod/uid", 1, NoticeState.ACTIVE)
     assert (known.first_seen, known.deadline, known.announced) == (T0, T0 + 180, "180 after")
@@ -73,7 +72,6 @@ def test_the_same_word_again_changes_nothing(state: NoticeState) -> None:
 
 
 def test_a_word_without_a_time_is_not_news_after_the_end() -> None:
-    """A condition that stays on an object for days is one announcement."""
     known = replace(_known(_word(left=None)), state=NoticeState.EXPIRED, ended_at=T0 + 700)
     assert weigh(known, _word(revision=50, left=None), T0 + 800, THERE + 800, POLICY) is known
 
@@ -85,7 +83,6 @@ def test_a_later_word_moves_the_deadline() -> None:
 
 
 def test_an_earlier_word_loses() -> None:
-    """Session first, then version."""
     known = _known(_word(revision=10, left=100, session=5))
     for earlier in (_word(revision=9, left=160, session=5), _word(revision=99, left=160, session=4)):
         assert weigh(known, earlier, T0 + 1, THERE + 1, POLICY) is known
@@ -109,7 +106,6 @@ def test_a_withdrawal_ends_what_holds_alone() -> None:
 
 
 def test_an_announcement_after_the_withdrawal_is_a_new_episode() -> None:
-    """Also where its instant has the same second as the first one."""
     known = _known(_word(), _withdrawal(), _word(revision=12))
     assert (known.episode, known.state) == (2, NoticeState.ACTIVE)
 

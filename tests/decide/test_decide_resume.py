@@ -29,7 +29,6 @@ from tests.decide.decide_builders import (
 
 
 def test_a_job_starts_at_once_at_full_size() -> None:
-    """All that was asked for is there: nothing to wait for."""
     job, planned = decide(waiting_job(), seeing({}, first(6)))
     assert (job.decision.phase, job.decision.run, job.decision.hosts) == (Phase.RUNNING, 1, first(6))
     assert planned.actions == (SetHostList(first(6), hosts()), StartRun(1))
@@ -56,7 +55,6 @@ def test_a_smaller_start_lets_more_arrive_first(count: int) -> None:
 
 
 def test_capacity_that_comes_and_goes_starts_the_moment_anew() -> None:
-    """A resume needs capacity that stays."""
     job = decide(suspended_job(), seeing({}, first(3))).job
     job = decide(job, seeing(), 1).job
     job = decide(job, seeing({}, first(3)), 1.5).job
@@ -87,7 +85,6 @@ def test_hosts_are_kept_until_no_start_can_be_under_way() -> None:
 
 
 def test_a_job_with_something_running_does_not_resume() -> None:
-    """The old run has to end first, whatever capacity there is."""
     job = observing(suspended_job(), running=True, exit_code=None)
     job, planned = decide(job, seeing({}, first(6)), 100)
     assert (job.decision.phase, planned.actions) == (Phase.SUSPENDED, (SuspendRun(1),))
@@ -101,7 +98,6 @@ def test_a_launcher_whose_host_is_noticed_starts_nothing() -> None:
 
 
 def _failed_resume(job: SupervisedJob, at: float) -> SupervisedJob:
-    """A resume at `at` that the launcher never starts."""
     job = decide(job, seeing({}, first(6)), at).job
     assert job.decision.phase is Phase.RESUMING
     job = observing(job, applied=job.decision.generation)
@@ -140,7 +136,6 @@ def test_a_late_start_is_ended() -> None:
 
 
 def test_a_notice_during_a_resume_stops_it() -> None:
-    """Too few for a run that is starting are too few."""
     job = obeyed(decide(suspended_job(spec(6, 6)), seeing({}, first(6))).job)
     assert decide(job, seeing(noticed(notice(1))), 1).job.decision.phase is Phase.STOPPING
 
@@ -167,7 +162,6 @@ def test_a_job_may_wait_for_ever() -> None:
 
 
 def test_a_timed_out_job_stays_timed_out() -> None:
-    """The launcher's word that it has ended changes neither phase nor reason."""
     job = decide(waiting_job(spec(max_wait=600)), seeing(), 600).job
     over, planned = decide(observing(job, result=Result.TIMED_OUT), seeing(), 601)
     assert (over.decision.phase, over.decision.reason) == (Phase.TIMED_OUT, job.decision.reason)
@@ -176,7 +170,6 @@ def test_a_timed_out_job_stays_timed_out() -> None:
 
 @pytest.mark.parametrize("result", [Result.SUCCEEDED, Result.FAILED, Result.TERMINATED])
 def test_a_finished_job_is_never_touched(result: Result) -> None:
-    """Whatever comes, a job that is over stays as it is."""
     job = observing(running_job(), running=False, exit_code=0, result=result)
     finished, planned = decide(job, seeing())
     assert (finished.decision.phase, finished.decision.hosts, planned.actions) == (Phase.FINISHED, hosts(), ())
@@ -238,7 +231,6 @@ def test_a_launcher_that_began_anew_is_given_the_run() -> None:
 
 
 def test_orders_name_the_run_that_stops() -> None:
-    """The launcher knows a STOP from a failure by the order."""
     job = decide(running_job(spec(6, 6)), seeing(noticed(notice(6)))).job
     order = order_for(job)
     assert (order.kind, order.run, order.stopping, order.generation) == (

@@ -73,7 +73,6 @@ def test_a_group_that_waited_for_the_store_is_one_change() -> None:
 
 
 def test_a_second_group_is_a_second_change() -> None:
-    """A notice after the window opens a window of its own."""
     job = obeyed(decide(running_job(), seeing(noticed(notice(6))), 2).job)
     later = seeing(noticed(notice(6), notice(5, seen=T0 + 3)))
     assert decide(job, later, 4).job.decision.exclusions == hosts(6)
@@ -82,7 +81,6 @@ def test_a_second_group_is_a_second_change() -> None:
 
 @pytest.mark.parametrize(("left", "at"), [(6.0, 1.0), (5.5, 0.5), (5.0, 0.0), (1.0, 0.0), (-3.0, 0.0)])
 def test_a_deadline_shortens_the_window(left: float, at: float) -> None:
-    """The list changes a margin before the first deadline, or at once."""
     view = seeing(noticed(notice(6, left=left)))
     if at:
         assert decide(running_job(), view, at - 0.01).job.decision.exclusions == hosts()
@@ -154,7 +152,6 @@ def test_a_host_that_has_left_the_list_leaves_the_job() -> None:
 
 
 def test_growth_collects_what_comes_together() -> None:
-    """Hosts join together, a moment after the first of them could."""
     job = observing(running_job(spec(3, 8), 6), hosts=first(8))
     job, planned = decide(job, seeing({}, hosts(7)))
     assert planned.wake_at == T0 + POLICY.resume_delay_seconds
@@ -185,7 +182,6 @@ def test_growth_is_decided_once() -> None:
 
 
 def test_capacity_that_goes_again_is_forgotten() -> None:
-    """Growing starts to wait anew when capacity has been away."""
     job = observing(running_job(spec(3, 8), 6), hosts=first(8))
     job = decide(job, seeing({}, hosts(7))).job
     job = decide(job, seeing(), 1).job
@@ -201,6 +197,5 @@ def test_a_noticed_host_that_is_not_the_jobs_changes_nothing() -> None:
 
 
 def test_a_run_below_its_requested_size_is_no_reason_to_stop() -> None:
-    """Only the minimum counts."""
     job = running_job(replace(spec(3, 6), requested_workers=6), 3)
     assert decide(job, seeing(), 1000).job.decision == job.decision

@@ -52,7 +52,6 @@ def test_stop_on_the_notice_that_makes_it_certain() -> None:
 
 
 def test_exactly_the_minimum_is_enough() -> None:
-    """A job goes on with as many hosts as it needs."""
     assert decide(running_job(spec(3, 4), 4), seeing(noticed(notice(4)))).job.decision.phase is Phase.RUNNING
 
 
@@ -187,7 +186,6 @@ def test_a_run_that_the_launcher_restarted_is_stopped_as_well() -> None:
 
 
 def test_without_an_answer_the_deadline_suspends() -> None:
-    """When the first host dies the run is broken anyway."""
     job, view = _stopping(), seeing(noticed(notice(3), notice(4, left=320)))
     assert decide(job, view, 299.9).job.decision.phase is Phase.STOPPING
     ended = decide(job, view, 300).job.decision
@@ -233,7 +231,6 @@ def test_the_end_of_a_host_that_is_still_listed_counts() -> None:
 
 
 def test_a_run_that_never_started_is_suspended_at_once() -> None:
-    """There is nobody to answer when the run has not begun."""
     job = observing(running_job(spec(4, 4), 4), run=0, running=False)
     decision = decide(job, seeing(noticed(notice(1)))).job.decision
     assert decision.phase is Phase.SUSPENDED
@@ -264,7 +261,6 @@ def test_a_lost_host_may_be_replaced_within_the_grace() -> None:
 
 
 def test_a_lost_host_that_is_back_leaves_no_trace() -> None:
-    """Enough hosts again: the reason says so and the grace is forgotten."""
     policy = Policy(resume_delay_seconds=0)
     job = decide(observing(running_job(spec(4, 4), 4), hosts=first(3)), seeing()).job
     job = decide(observing(job, hosts=first(4)), seeing({}, hosts(4)), 10, policy).job
@@ -272,13 +268,11 @@ def test_a_lost_host_that_is_back_leaves_no_trace() -> None:
 
 
 def test_a_missing_rank_zero_is_no_reason_to_stop() -> None:
-    """A supervisor that has just started and knows no stream stops nobody."""
     job = running_job()
     assert decide(job, seeing(missing_since=T0), 10_000).job.decision == job.decision
 
 
 def test_a_finished_job_is_not_stopped() -> None:
-    """Hosts of a job that is over may go as they like."""
     job = observing(running_job(), running=False, exit_code=0, result=Result.SUCCEEDED)
     job, planned = decide(job, seeing(noticed(*(notice(number) for number in range(1, 7)))))
     assert (job.decision.phase, planned.actions, planned.wake_at) == (Phase.FINISHED, (), None)

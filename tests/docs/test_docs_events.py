@@ -7,6 +7,5 @@ _PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text("utf-8")
 
 
 def test_the_page_lists_every_event() -> None:
-    """By its reason, type and action; and none besides."""
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (\w+) \|", _PAGE, re.MULTILINE)
     assert sorted(rows) == sorted((word.reason, word.kind.value, word.action) for word in EVENT_REASONS)

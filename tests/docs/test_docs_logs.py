@@ -25,7 +25,6 @@ Line = tuple[str, str, frozenset[str]]
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """What one module writes."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     bound = {each for call in calls if _named(call) == "bind" for each in _fields(call)}
@@ -62,7 +61,6 @@ def _written(fields: set[str]) -> str:
 
 
 def test_the_page_and_the_code_agree() -> None:
-    """Event by event."""
     rows = list(_ROW.finditer(PAGE.read_text(encoding="utf-8")))
     written = {row["event"]: (row["level"], row["fields"].strip()) for row in rows}
     assert written == logged()
@@ -70,7 +68,6 @@ def test_the_page_and_the_code_agree() -> None:
 
 
 def test_lines_about_one_notice_or_job_say_which() -> None:
-    """By the same field everywhere."""
     missing = [
         event
         for event, (_, fields) in logged().items()
@@ -81,7 +78,6 @@ def test_lines_about_one_notice_or_job_say_which() -> None:
 
 @pytest.mark.parametrize("source", ['log.info("a.b", x=1)', 'log.bind(x=1)\nlog.exception("a.b", exc_info=error)'])
 def test_a_line_is_found(tmp_path: Path, source: str) -> None:
-    """With what is bound to its logger."""
     module = tmp_path / "module.py"
     module.write_text(source, encoding="utf-8")
     [(event, level, fields)] = lines(module)

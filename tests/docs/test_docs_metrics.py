@@ -26,7 +26,6 @@ _SUFFIXES = {"counter": "_total", "info": "_info"}
 
 
 def supervisors() -> CollectorRegistry:
-    """All that a leader has."""
     clock = Clock()
     metrics = Metrics("0", Refusals(), clock)
     metrics.leading(lambda: True).watch(live(Snapshot, clock))
@@ -34,7 +33,6 @@ def supervisors() -> CollectorRegistry:
 
 
 def agents(directory: Path) -> CollectorRegistry:
-    """All that an agent has."""
     clock, outbox = Clock(), Outbox(1)
     uplink = Uplink(
         endpoint=Endpoint(Address("127.0.0.1", 1), directory / "token", None),
@@ -50,7 +48,6 @@ def agents(directory: Path) -> CollectorRegistry:
 
 
 def served(registry: CollectorRegistry) -> Iterator[tuple[str, str, str]]:
-    """Name, type and labels of each family."""
     # Nothing public says which labels a family has that has no samples.
     for collector in registry._collector_to_names:
         for family in collector.collect():
@@ -64,7 +61,6 @@ def _name(family: Metric) -> str:
 
 
 def test_the_page_and_the_registries_agree(tmp_path: Path) -> None:
-    """Name by name, with types and labels."""
     written = [(row["name"], row["kind"], row["labels"].strip()) for row in _ROW.finditer(PAGE.read_text("utf-8"))]
     assert sorted(written) == sorted([*served(supervisors()), *served(agents(tmp_path))])
     assert len(written) == len({name for name, _, _ in written})

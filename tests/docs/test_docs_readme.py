@@ -23,12 +23,10 @@ def _prose(name: str) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """What stands in backquotes, however lines are broken."""
     return sorted(" ".join(word.split()) for word in _CODE.findall(_prose(name)))
 
 
 def test_both_have_the_same_commands() -> None:
-    """Every block, as it is to be typed, in the same order."""
     english, chinese = (_BLOCKS.findall(_text(name)) for name in READMES)
     assert english == chinese
     assert english
@@ -45,7 +43,6 @@ def test_both_speak_of_the_same_things() -> None:
 
 @pytest.mark.parametrize("name", READMES)
 def test_every_page_that_is_linked_is_there(name: str) -> None:
-    """Relative to the README."""
     linked = [link for link in _LINKS.findall(_text(name)) if "://" not in link]
     assert linked
     assert not [link for link in linked if not (ROOT / link.partition("#")[0]).exists()]

@@ -12,20 +12,17 @@ _LINKS = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 
 def _runbooks() -> dict[str, str]:
-    """The page that each alert names."""
     groups = yaml.safe_load(_ALERTS.read_text("utf-8"))["groups"]
     return {rule["alert"]: rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]}
 
 
 def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
-    """Under the alert's name."""
     runbooks = _runbooks()
     assert runbooks
     assert runbooks == {page.stem: f"docs/runbooks/{page.name}" for page in _PAGES.glob("*.md")}
 
 
 def test_every_page_says_what_it_means_what_to_check_and_what_to_do() -> None:
-    """With commands, and links that lead somewhere."""
     for name, page in _runbooks().items():
         text = (ROOT / page).read_text("utf-8")
         assert text.startswith(f"# {name}\n")
@@ -35,6 +32,5 @@ def test_every_page_says_what_it_means_what_to_check_and_what_to_do() -> None:
 
 
 def test_every_alert_is_listed_where_dashboards_are_described() -> None:
-    """With its page."""
     listed = set(_LINKS.findall((ROOT / "docs" / "dashboards.md").read_text("utf-8")))
     assert {f"runbooks/{name}.md" for name in _runbooks()} <= listed

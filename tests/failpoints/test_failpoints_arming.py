@@ -25,7 +25,6 @@ for number in range(4):
 
 
 def test_nothing_is_armed_by_default() -> None:
-    """No text, no trigger; and passing a point without one is nothing."""
     assert parse("", At) is None
     arm(None)
     failpoint(At.STORE_COMMITTED)
@@ -52,7 +51,6 @@ def test_the_process_is_gone_at_the_nth_passing(text: str, before: int) -> None:
 
 
 def test_a_signal_begins_the_count() -> None:
-    """What was passed before it does not count."""
     script = _PASS_FOUR_TIMES.replace(
         "    print(number", "    number == 1 and signal.raise_signal(signal.SIGUSR1); print(number"
     )
@@ -86,7 +84,6 @@ def test_a_signal_begins_the_count() -> None:
 def test_a_service_does_not_start_with_an_unknown_one(
     tmp_path: Path, module: str, variables: dict[str, str], code: int
 ) -> None:
-    """It is a wrong setting like any other."""
     arguments = ["serve"] if module == "supervisor" else []
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
@@ -102,6 +99,5 @@ def test_a_service_does_not_start_with_an_unknown_one(
 
 
 def test_names_are_told_apart_in_a_log() -> None:
-    """No name stands for two points of one process."""
     for registry in (supervisor.At, agent.At):
         assert len({each.value for each in registry}) == len(registry.__members__)

@@ -47,5 +47,4 @@ def test_every_name_stands_for_one_place(registry: type[Enum]) -> None:
     ids=lambda _: "",
 )
 def test_every_name_has_a_scenario(registry: type[Enum], scenarios: tuple[Armed, ...]) -> None:
-    """And each scenario fails where its failpoint does not fire."""
     assert {armed.name for armed in scenarios} == {each.value for each in registry}

@@ -9,7 +9,6 @@ from tests.line.scenes import OpenWorld, opening
 
 @pytest.fixture(scope="session")
 def horovod() -> Path:
-    """The environment that has Horovod's elastic driver."""
     try:
         return installed()
     except NotInstallable as reason:
@@ -24,7 +23,6 @@ async def open_world(tmp_path: Path) -> AsyncIterator[OpenWorld]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what the tests have measured."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {name} {value}")

@@ -39,8 +39,6 @@ class StoreError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The driver's key-value store over HTTP."""
-
     address: str
     port: int
 
@@ -92,11 +90,9 @@ class Core:
         self._join(int(environ["HOROVOD_RANK"]), int(environ["HOROVOD_SIZE"]))
 
     def rank(self) -> int:
-        """Rank in the present ring."""
         return self._ring.rank
 
     def size(self) -> int:
-        """Workers in the present ring."""
         return self._ring.size
 
     def epoch(self) -> int:
@@ -114,7 +110,6 @@ class Core:
         self._join(rank, size)
 
     def allreduce(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sum over all ranks; raises HorovodInternalError."""
         return _translated(lambda: self._ring.allreduce(values))
 
     def broadcast(self, value: Any) -> Any:

@@ -23,7 +23,6 @@ class _Record(logging.Handler):
         self._events = events
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Look at one line of the driver's log."""
         if (found := _BLACKLISTING.search(record.getMessage())) is not None:
             self._events.write(Kind.HOST_BLACKLISTED, run=self._run, host=found[1])
 

@@ -39,7 +39,6 @@ def installed() -> Path:
 
 
 def site_packages(home: Path) -> Path:
-    """Where the environment's packages lie."""
     return home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 

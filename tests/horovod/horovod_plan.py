@@ -28,7 +28,6 @@ class HorovodPlan(JobPlan):
     step_seconds: float = 0.05
 
     def command(self, places: Places, supervisor_url: str, token: Path) -> list[str]:
-        """The whole command line: kubeai-run, the driver, the training script."""
         return [*self._run(places, supervisor_url, token), "--", *self._launcher(), *self._script(places)]
 
     def _launcher(self) -> Iterator[str]:

@@ -21,7 +21,6 @@ _SPARE = 0.5
 
 
 def live(world: World, node: Node) -> list[int]:
-    """The worker processes on a node that live."""
     return [pid for pid in worker_pids(world.places, node) if carries(pid, world.places.root)]
 
 
@@ -41,12 +40,10 @@ def rings(events: Sequence[Event], run: int = 1) -> list[tuple[str, ...]]:
 
 
 def blacklisted(events: Sequence[Event]) -> set[str]:
-    """The hosts that the driver has blacklisted."""
     return {event.text("host") for event in events if event.kind is Kind.HOST_BLACKLISTED}
 
 
 def instant(events: Sequence[Event], kind: Kind) -> float:
-    """When this last happened, in Unix seconds."""
     return next(event.t for event in reversed(events) if event.kind is kind)
 
 

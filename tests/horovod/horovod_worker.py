@@ -83,7 +83,6 @@ class Script:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the script in this process."""
     host, run = os.environ["HOROVOD_HOSTNAME"], int(os.environ["KUBEAI_RUN"])
     # For the cloud, which ends what runs on a node that it takes away.
     node = Path(os.environ["SIM_STATE"]) / "nodes" / host

@@ -14,14 +14,12 @@ from tests.supervisor.serving import Served, serving
 
 @pytest.fixture
 def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    """The loop that is in service."""
     policy: asyncio.AbstractEventLoopPolicy = uvloop.EventLoopPolicy()
     return policy
 
 
 @pytest_asyncio.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    """A supervisor that nobody has spoken to yet."""
     # Silent after 1.5 s, so that a busy machine alone makes nobody look as if an attack had hurt it.
     async with serving(tmp_path, heartbeat_seconds=0.5) as supervisor:
         yield supervisor

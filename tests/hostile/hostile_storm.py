@@ -41,8 +41,6 @@ _CONNECT = (
 
 
 class Pace(Enum):
-    """How it is said."""
-
     AT_ONCE = auto()
     DRIP = auto()
 
@@ -57,8 +55,6 @@ class End(Enum):
 
 
 class Wrap(Enum):
-    """In what it is said."""
-
     BARE = auto()
     TLS = auto()
 
@@ -67,38 +63,31 @@ EventDraft = Callable[[random.Random], bytes]
 
 
 def noise(chance: random.Random) -> bytes:
-    """Any bytes at all."""
     return chance.randbytes(chance.randrange(1, 2000))
 
 
 def nothing(_chance: random.Random) -> bytes:
-    """A port scanner's word."""
     return b""
 
 
 def half_a_head(chance: random.Random) -> bytes:
-    """Of a request that may never be complete."""
     head = b"POST /v1/processes/report HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n"
     return head[: chance.randrange(1, len(head))]
 
 
 def half_a_body(chance: random.Random) -> bytes:
-    """A complete head, and a tenth of what it announces."""
     return b"POST /v1/launchers/report HTTP/1.1\r\nHost: h\r\nContent-Length: 999\r\n\r\n" + chance.randbytes(100)
 
 
 def bad_chunks(chance: random.Random) -> bytes:
-    """A body whose framing is none."""
     return b"POST /v1/launchers/stream HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + chance.randbytes(50)
 
 
 def no_token(_chance: random.Random) -> bytes:
-    """A request of somebody who has none."""
     return b"GET /v1/status HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 def many_requests(chance: random.Random) -> bytes:
-    """For what is not there, without waiting for any answer."""
     return b"GET /%x HTTP/1.1\r\nHost: h\r\n\r\n" % chance.getrandbits(64) * chance.randrange(1, 200)
 
 
@@ -122,12 +111,10 @@ def bad_frames(chance: random.Random) -> bytes:
 
 
 def bad_headers(chance: random.Random) -> bytes:
-    """A frame of headers that no table unpacks."""
     return _PREFACE + _headers(chance.randbytes(80))
 
 
 def call_without_token(_chance: random.Random) -> bytes:
-    """An agent's stream on which nothing follows."""
     return _PREFACE + _headers(
         b"".join(bytes([0, len(name)]) + name + bytes([len(value)]) + value for name, value in _CONNECT)
     )
@@ -153,8 +140,6 @@ SAYINGS: tuple[EventDraft, ...] = (
 
 
 class Kind(NamedTuple):
-    """One kind of connection."""
-
     address: Address
     saying: EventDraft
     end: End
@@ -251,7 +236,6 @@ async def _end(how: End, reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 def main() -> None:
-    """Rages once."""
     parser = argparse.ArgumentParser()
     parser.add_argument("http", type=parse)
     parser.add_argument("grpc", type=parse)

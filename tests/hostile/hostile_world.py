@@ -32,7 +32,6 @@ class World(Protocol):
 
 
 async def refused(served: World) -> Counts:
-    """What was refused so far, as the status shows it."""
     return Counter({(each["wire"], each["code"]): each["count"] for each in (await served.status())["refused"]})
 
 
@@ -63,7 +62,6 @@ class Bystander:
 
     @classmethod
     async def of(cls, world: World, job: str = JOB) -> Self:
-        """One that is up and running."""
         nodes = [f"{job}-1", f"{job}-2"]
         agents = await world.peers.agents(nodes)
         launcher, order = await world.peers.running(job, nodes)
@@ -112,5 +110,4 @@ async def agent_refused(peers: Peers, token: str | None, *messages: wire.AgentMe
 
 
 def said(node: str, **changes: Any) -> wire.AgentMessage:
-    """An agent's hello as a message."""
     return wire.AgentMessage(hello=hello(node, **changes))

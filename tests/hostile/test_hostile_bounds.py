@@ -73,7 +73,6 @@ async def test_reports_that_wait_for_a_disk_are_bounded(served: Served) -> None:
 
 
 async def test_a_source_that_never_settles_fills_no_disk(served: Served) -> None:
-    """A hundred episodes of a notice are kept."""
     agent = await served.peers.agent("n1")
     for revision in range(1, 241):
         await agent.notices("n1", revision=revision, withdrawn=revision % 2 == 0)
@@ -105,7 +104,6 @@ async def test_an_agent_that_does_not_read_is_given_up(served: Served) -> None:
 
 
 async def reads_on(agent: AgentPeer) -> None:
-    """Hears one heartbeat after the other, until cancelled."""
     while True:
         await agent.read("heartbeat")
 
@@ -174,7 +172,6 @@ def ended(known: SupervisedJob | None) -> SupervisedJob:
 async def test_the_streams_of_a_job_are_bounded(
     served: Served, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Far above what a job has; the test lowers it."""
     monkeypatch.setattr("supervisor.fanout.processes.MAX_STREAMS", 2)
     assert MAX_STREAMS > 2
     before = await refused(served)

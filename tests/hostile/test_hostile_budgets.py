@@ -20,7 +20,6 @@ pytestmark = pytest.mark.usefixtures("bystander")
 
 @pytest_asyncio.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    """A supervisor whose launchers may list ten hosts each."""
     async with serving(tmp_path, launcher_hosts=BUDGET) as supervisor:
         yield supervisor
 
@@ -32,21 +31,18 @@ def listing(job: str, hosts: int, **changes: Any) -> dict[str, Any]:
 
 
 def report(hello: dict[str, Any], revision: int, hosts: int) -> dict[str, Any]:
-    """A report of that job's launcher with so many hosts."""
     listed = [f"{hello['job']}-{number}" for number in range(hosts)]
     said = {**hello["report"], "revision": revision, "hosts": listed, "restarts": revision}
     return {"job": hello["job"], "instance": hello["instance"], **said}
 
 
 async def opened(served: Served, hello: dict[str, Any]) -> Lines:
-    """The stream of mallory's launcher, which has been told something."""
     lines = await served.peers.lines(STREAM, served.peers.tokens.launcher("mallory"), hello)
     assert (await lines.any())["type"] == "order"
     return lines
 
 
 def listed(served: Served) -> dict[str, int]:
-    """How many hosts each of mallory's jobs lists."""
     jobs = served.store.snapshot().jobs.values()
     return {job.name: len(job.observed.hosts) for job in jobs if job.observed.launcher == "mallory"}
 
@@ -77,7 +73,6 @@ async def test_a_job_beyond_the_budget_is_refused_and_the_others_go_on(served: S
 
 
 async def test_jobs_that_arrive_together_cannot_all_take_the_same_room(served: Served) -> None:
-    """Of eight with four hosts each two fit."""
     token = served.peers.tokens.launcher("mallory")
     hellos = [listing(f"job-{number}", 4) for number in range(8)]
     answers = await asyncio.gather(*(served.peers.refused_or_open(STREAM, token, hello) for hello in hellos))

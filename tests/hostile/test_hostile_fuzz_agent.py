@@ -58,7 +58,6 @@ def replies(bodies: st.SearchStrategy[bytes]) -> st.SearchStrategy[Reply]:
 
 @pytest_asyncio.fixture
 async def service() -> AsyncIterator[FakeMetadata]:
-    """A metadata service."""
     async with metadata() as fake:
         yield fake
 
@@ -85,7 +84,6 @@ async def one_poll(source: Source) -> None:
 @steadily(40)
 @given(replies(stamps))
 async def test_no_answer_of_aliyun_ends_the_agent(service: FakeMetadata, reply: Reply) -> None:
-    """It is a notice, clear or unknown."""
     service.replies[TERMINATION] = reply
     await one_poll(AliyunSource(service.url, MetadataMode.AUTO, Clock()))
 
@@ -93,7 +91,6 @@ async def test_no_answer_of_aliyun_ends_the_agent(service: FakeMetadata, reply: 
 @steadily(40)
 @given(replies(actions), replies(warnings))
 async def test_no_answer_of_aws_ends_the_agent(service: FakeMetadata, action: Reply, warning: Reply) -> None:
-    """Nor one that only warns."""
     await one_poll_of_aws(service, action, warning)
 
 
@@ -106,7 +103,6 @@ async def test_no_odd_field_of_aws_ends_the_agent(service: FakeMetadata) -> None
 
 
 async def one_poll_of_aws(service: FakeMetadata, action: Reply, warning: Reply) -> None:
-    """A poll that asks for both."""
     service.replies |= {ACTION: action, REBALANCE: warning}
     service.token_reply = Reply(body=b"token")
     service.tokens = {"token"}
@@ -116,7 +112,6 @@ async def one_poll_of_aws(service: FakeMetadata, action: Reply, warning: Reply) 
 @steadily(30)
 @given(replies(stamps | st.text().map(str.encode)), replies(stamps))
 async def test_no_identity_or_token_ends_the_agent(service: FakeMetadata, item: Reply, token: Reply) -> None:
-    """The answers to the questions before the first poll."""
     service.hardened = True
     service.token_reply = token
     service.replies["/latest/meta-data/instance-id"] = item
@@ -126,7 +121,6 @@ async def test_no_identity_or_token_ends_the_agent(service: FakeMetadata, item: 
 @steadily(60)
 @given(content=stamps | actions)
 async def test_no_file_ends_the_agent(tmp_path: Path, content: bytes) -> None:
-    """Whoever writes it."""
     file = tmp_path / "announcement"
     file.write_bytes(content)
     await one_poll(FileSource(file, Clock()))
@@ -140,12 +134,10 @@ class Call:
         self.said: list[pb.AgentMessage] = []
 
     async def read(self) -> pb.SupervisorMessage | None:
-        """The next message."""
         await asyncio.sleep(0)
         return next(self._messages, None)
 
     async def write(self, message: pb.AgentMessage) -> None:
-        """Takes anything that can be sent at all."""
         self.said.append(pb.AgentMessage.FromString(message.SerializeToString()))
 
     async def done_writing(self) -> None:
@@ -174,7 +166,6 @@ said = st.one_of(
 
 
 def report(number: int, revision: int, announcement: Announcement) -> NoticeReport:
-    """What the agent knows."""
     return NoticeReport(SourceName("s"), Subject(SubjectKind.NODE, "n1", f"uid-{number}"), revision, announcement)
 
 

@@ -53,13 +53,11 @@ def test_a_directive_is_understood_or_ignored(lines: list[bytes]) -> None:
 
 
 def test_a_directive_with_one_odd_field_is_understood_or_ignored() -> None:
-    """Each field and each value that some parser has met too late."""
     for line in each_field_odd(MESSAGE):
         understood_or_ignored([line])
 
 
 def understood_or_ignored(lines: list[bytes]) -> None:
-    """Takes directives a second apart."""
     state, final = State(), False
     for now, message in enumerate(filter(None, map(read, lines))):
         try:
@@ -83,13 +81,11 @@ def test_an_order_is_understood_or_ignored(tmp_path: Path, line: bytes) -> None:
 
 
 def test_an_order_with_one_odd_field_is_understood_or_ignored(tmp_path: Path) -> None:
-    """As a directive."""
     for line in each_field_odd(ORDER):
         in_place_or_ignored(tmp_path, line)
 
 
 def in_place_or_ignored(directory: Path, line: bytes) -> None:
-    """Takes an order."""
     message = read(line)
     if message is None:
         return
@@ -143,7 +139,6 @@ def one_answer(answer: bytes) -> Iterator[Endpoint]:
 
 
 def hear(there: Endpoint) -> None:
-    """Listens to a stream as long as it lasts."""
     with open_stream(there, "/v1/processes/stream", {}, 5.0) as stream:
         assert all(isinstance(message, dict) for message in stream)
 

@@ -171,14 +171,11 @@ async def until_the_end(agent: AgentPeer) -> tuple[list[wire.SupervisorMessage],
 
 
 def notice_id(message: wire.NoticeReport) -> str:
-    """As the contract makes it."""
     return f"{message.source}/{message.subject.uid}"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Says things over HTTP, with one token."""
-
     served: Served
     token: str
 
@@ -201,17 +198,14 @@ class Caller:
 
 
 def told(served: Served) -> dict[str, tuple[Any, Any]]:
-    """What is durable of what was said."""
     return {name: (job.spec, job.observed) for name, job in served.store.snapshot().jobs.items()}
 
 
 async def no_fault_of_the_servers(served: Served) -> None:
-    """Nothing was answered that is no refusal."""
     assert "internal" not in {code for _, code in await refused(served)}
 
 
 async def keeps_to_its_vocabulary(served: Served) -> None:
-    """Every job, and what people are shown of it."""
     for name, job in served.store.snapshot().jobs.items():
         assert re.fullmatch(r"[a-z0-9.-]{1,253}", name)
         assert 1 <= job.spec.min_workers <= job.spec.requested_workers <= job.spec.max_workers <= 100_000
@@ -247,7 +241,6 @@ async def test_a_launcher_says_anything(served: Served, body: bytes, now: bytes)
 @steadily(40)
 @given(body=spoken(PROCESS), now=spoken(ANSWER))
 async def test_a_process_says_anything(served: Served, body: bytes, now: bytes) -> None:
-    """In its hello, and in a report."""
     if not served.store.snapshot().jobs:
         await served.peers.agent("host-1")
         await served.peers.running("job", ["host-1"])

@@ -27,7 +27,6 @@ async def test_two_nodes_with_one_uid_are_both_heard(served: Served) -> None:
 
 
 async def test_a_notice_is_not_withdrawn_by_who_shares_its_uid(served: Served) -> None:
-    """Not even with a higher session and revision."""
     honest = await served.peers.agent("n1", node_uid=UID)
     await honest.notices("n1", uid=UID)
     other = await served.peers.agent("n2", node_uid=UID, session=2**62)
@@ -66,7 +65,6 @@ async def test_a_node_is_not_taken_for_a_pod(served: Served, node: str) -> None:
 
 
 async def test_two_drills_on_nodes_with_one_uid_are_two(served: Served) -> None:
-    """The uid that drills are held by is the agents', too."""
     await asyncio.gather(*(served.peers.agent(node, node_uid=UID) for node in NODES))
     operator = served.peers.tokens.operator("ann")
     for node in NODES:
@@ -91,7 +89,6 @@ async def test_a_shared_uid_is_warned_of_at_connect_and_shown_until_one_of_them_
 
 
 async def test_one_node_that_connects_again_shares_its_uid_with_nobody(served: Served) -> None:
-    """Nor does a new machine under an old name."""
     with structlog.testing.capture_logs() as lines:
         await served.peers.agent("n1", node_uid=UID)
         await served.peers.agent("n1", node_uid=UID, session=11)

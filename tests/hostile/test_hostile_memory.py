@@ -32,7 +32,6 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 async def silent(address: Address) -> None:
-    """A connection without a byte, until the server ends it."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         await reader.read()

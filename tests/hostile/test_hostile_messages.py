@@ -23,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("bystander")
 
 
 def source(name: str) -> wire.AgentMessage:
-    """A source that has just answered."""
     return wire.AgentMessage(source=wire.SourceReport(source=name, state=wire.SOURCE_STATE_CLEAR))
 
 
@@ -54,7 +53,6 @@ def reported(**changes: Any) -> wire.AgentMessage:
 async def test_an_agent_that_says_what_no_agent_says_is_refused(
     served: Served, messages: list[wire.AgentMessage], refusal: tuple[grpc.StatusCode, str]
 ) -> None:
-    """Its stream ends, and nothing that it said is kept."""
     before, stored = await refused(served), served.store.snapshot()
     assert await agent_refused(served.peers, served.peers.tokens.agent("n1"), *messages) == refusal
     await counted(served, before, **{f"grpc_{refusal[1]}": 1})
@@ -64,7 +62,6 @@ async def test_an_agent_that_says_what_no_agent_says_is_refused(
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("data", [b"\xff" * 64, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x03\x0a\x01\xff"])
 async def test_bytes_that_are_no_message_are_refused(served: Served, data: bytes, first: bool) -> None:  # noqa: FBT001
-    """At whatever place in the stream."""
     before = await refused(served)
     async with grpc.aio.insecure_channel(served.peers.grpc) as channel:
         connect: Any = channel.stream_stream(
@@ -79,7 +76,6 @@ async def test_bytes_that_are_no_message_are_refused(served: Served, data: bytes
 
 
 async def test_a_call_that_does_not_exist_is_refused(served: Served) -> None:
-    """On both wires."""
     before = await refused(served)
     async with grpc.aio.insecure_channel(served.peers.grpc) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -180,7 +176,6 @@ async def test_a_body_without_end_is_refused(served: Served, bystander: Bystande
 
 
 async def test_a_body_that_would_unpack_to_more_is_not_unpacked(served: Served, bystander: Bystander) -> None:
-    """A compressed body is bytes like others."""
     before = await refused(served)
     headers = {"Authorization": f"Bearer {bystander.process.token}", "Content-Encoding": "deflate"}
     async with served.peers.session.post(
@@ -191,7 +186,6 @@ async def test_a_body_that_would_unpack_to_more_is_not_unpacked(served: Served, 
 
 
 async def test_unknown_fields_are_ignored(served: Served, bystander: Bystander) -> None:
-    """They come from a newer peer."""
     before = await refused(served)
     body = {**bystander.launcher.report, "mood": ["fine"] * 1000}
     assert await served.peers.post(REPORT, bystander.launcher.token, body) == Refusal(200, None)
@@ -209,7 +203,6 @@ class Stopped:
 
 
 async def stopped(served: Served) -> Stopped:
-    """Another job, whose only node is noticed."""
     agent = await served.peers.agent("n1")
     _, order = await served.peers.running("other", ["n1"])
     process = await served.peers.process(order["token"], "n1", 0)
@@ -218,7 +211,6 @@ async def stopped(served: Served) -> Stopped:
 
 
 async def test_an_answer_to_what_was_never_said_acknowledges_nothing(served: Served, bystander: Bystander) -> None:
-    """Before a STOP, and for a generation that no directive has had."""
     for generation in (bystander.generation, 10**9):
         assert await bystander.process.reports("left", {"run": 1, "generation": generation}) == Refusal(200, None)
         assert served.job(JOB).observed.acknowledgement is None

@@ -46,7 +46,6 @@ print(time.monotonic(), flush=True)
 
 @asynccontextmanager
 async def in_service(directory: Path, *, tls: bool) -> AsyncIterator[tuple[Served, bytes | None]]:
-    """A supervisor with little patience, and whom its peers trust."""
     authority = Authority(directory / "certificates") if tls else None
     files = {} if authority is None else {"tls_cert_file": authority.cert_file, "tls_key_file": authority.key_file}
     ca = None if authority is None else authority.ca_pem
@@ -75,7 +74,6 @@ def training(directory: Path, served: Served, token: str, ca: bytes | None) -> I
 
 @contextmanager
 def storm(served: Served, *, tls: bool) -> Iterator["subprocess.Popen[str]"]:
-    """The strangers, under way."""
     arguments = [served.peers.http.rpartition("/")[2], served.peers.grpc, str(CONNECTIONS), str(CONNECTION_SECONDS)]
     command = [sys.executable, "-m", "tests.hostile.hostile_storm", *arguments, *(["tls"] if tls else [])]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -99,7 +97,6 @@ async def slowest_acknowledgement(agent: AgentPeer, strangers: "subprocess.Popen
 
 
 async def line(process: "subprocess.Popen[str]", within: float = 30.0) -> str:
-    """The next line that it says."""
     if process.stdout is None:
         raise AssertionError("it has no output")
     async with asyncio.timeout(within):
@@ -107,17 +104,14 @@ async def line(process: "subprocess.Popen[str]", within: float = 30.0) -> str:
 
 
 def descriptors() -> int:
-    """How many are open."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def tasks() -> Counter[str]:
-    """What is under way, by name of its code."""
     return Counter(task.get_coro().__qualname__ for task in asyncio.all_tasks())  # type: ignore[union-attr]  # All have.
 
 
 def resident_kib() -> int:
-    """The most memory that was resident so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

@@ -39,7 +39,6 @@ def test_a_thousand_refusals_are_one_line_and_a_number() -> None:
 
 
 def test_what_a_peer_says_commands_no_terminal() -> None:
-    """Nor adds lines to a log, nor fills it."""
     with capture_logs() as logs:
         Refusals().add(Wire.HTTP, Code.MALFORMED, "\x1b[2J\r\n" + "x" * 10_000)
     assert logs[0]["why"].startswith("�[2J��x")
@@ -47,7 +46,6 @@ def test_what_a_peer_says_commands_no_terminal() -> None:
 
 
 async def test_the_status_shows_what_was_refused(served: Served) -> None:
-    """By wire and code; what was not is not there."""
     assert (await served.status())["refused"] == []
     for _ in range(2):
         assert await served.peers.post(REPORT, "no token", {}) == Refusal(401, "bad_token")
@@ -60,7 +58,6 @@ async def test_the_status_shows_what_was_refused(served: Served) -> None:
     [b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: many\r\n\r\n"],
 )
 async def test_bytes_that_are_not_http_are_counted(served: Served, said: bytes) -> None:
-    """Answered and ended before any handler is asked."""
     before = await refused(served)
     async with connection(served) as (reader, writer):
         writer.write(said)
@@ -77,7 +74,6 @@ async def test_bytes_that_are_not_http_are_counted(served: Served, said: bytes) 
     ],
 )
 async def test_no_answer_names_versions(served: Served, said: bytes) -> None:
-    """Whether it is served, refused, or not HTTP at all."""
     async with connection(served) as (reader, writer):
         writer.write(said)
         answer = await reader.read()
@@ -86,7 +82,6 @@ async def test_no_answer_names_versions(served: Served, said: bytes) -> None:
 
 
 async def test_a_request_beside_a_stream_is_counted(served: Served) -> None:
-    """Its connection is dropped, with the stream on it."""
     before = await refused(served)
     token = served.peers.tokens.launcher("launcher").encode()
     body = json.dumps(launcher_hello("job", ["n1"])).encode()

@@ -95,7 +95,6 @@ def _nested(secret: bytes) -> str:
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: each.path)
 async def test_a_bad_token_is_refused_over_http(served: Served, tmp_path: Path, endpoint: Endpoint) -> None:
-    """Whatever is bad about it, on every path."""
     before = await refused(served)
     headers = bad_headers((tmp_path / SECRET_FILE).read_bytes(), endpoint.claims)
     found = {name: await _called(served, endpoint, header) for name, header in headers.items()}
@@ -104,7 +103,6 @@ async def test_a_bad_token_is_refused_over_http(served: Served, tmp_path: Path, 
 
 
 async def test_a_bad_token_is_refused_to_agents(served: Served, tmp_path: Path) -> None:
-    """As over HTTP; also with bytes where the text should be."""
     before = await refused(served)
     headers = bad_headers((tmp_path / SECRET_FILE).read_bytes(), AGENT)
     found = {name: await _agent_called(served, header) for name, header in headers.items()}
@@ -161,7 +159,6 @@ async def _raw(served: Served, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: each.path)
 async def test_a_token_of_another_kind_is_foreign(served: Served, tmp_path: Path, endpoint: Endpoint) -> None:
-    """A good signature opens one door."""
     before = await refused(served)
     secret = (tmp_path / SECRET_FILE).read_bytes()
     others = [kind for kind in KINDS if kind["kind"] != endpoint.claims["kind"]]
@@ -199,7 +196,6 @@ async def test_a_replayed_process_token_is_refused(served: Served) -> None:
 
 
 async def test_a_process_token_speaks_for_its_own_run(served: Served, bystander: Bystander) -> None:
-    """Not for a run to come."""
     before = await refused(served)
     body = {**WHO, "run": 2, "generation": 1, "kind": "left"}
     assert await served.peers.post(ANSWERS, bystander.process.token, body) == Refusal(403, "foreign_token")
@@ -207,7 +203,6 @@ async def test_a_process_token_speaks_for_its_own_run(served: Served, bystander:
 
 
 async def test_a_launcher_cannot_speak_for_another_ones_job(served: Served, bystander: Bystander) -> None:
-    """Neither report nor register, although it knows the instance."""
     before = await refused(served)
     token = served.peers.tokens.launcher("mallory")
     for instance in ("instance-1", "instance-2"):

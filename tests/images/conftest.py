@@ -20,7 +20,6 @@ def images() -> Images:
 
 @pytest.fixture(scope="session")
 def engine(images: Images) -> Iterator[Engine]:
-    """What runs containers."""
     try:
         require(PACKAGES)
     except CannotBeHad as reason:

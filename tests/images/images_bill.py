@@ -16,7 +16,6 @@ _STATUS = "var/lib/dpkg/status"
 
 
 def write(images: Images, image: Image, directory: Path) -> Path:
-    """The document about an image that was built."""
     title, bill = image.reference.split("/")[1].split(":")[0], directory / f"{image}.cdx.json"
     with tempfile.TemporaryDirectory() as scratch:
         packages, base = Path(scratch) / "packages.cdx.json", Path(scratch) / "base.cdx.json"

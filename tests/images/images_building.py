@@ -38,14 +38,11 @@ _MEGABYTES = {"KB": 1e-3, "MB": 1.0, "GB": 1e3}
 
 
 class Image(StrEnum):
-    """What is built, by the end of its Dockerfile's name."""
-
     SERVER = "server"
     AGENT = "agent"
 
     @property
     def reference(self) -> str:
-        """The name that it has here."""
         return f"localhost/{_NAMES[self]}:{version()}"
 
 
@@ -58,8 +55,6 @@ class NotBuilt(Exception):  # noqa: N818  # It names what is so.
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Where built images lie, and what they are made from."""
-
     storage: Path
     stand_in: bool
     """The base is made of Debian's packages, as no image registry can be reached."""
@@ -71,13 +66,11 @@ class Images:
         return config
 
     def size(self, reference: str) -> float:
-        """Megabytes of all its layers, not compressed."""
         number, unit = json.loads(buildah(self.storage, "images", "--json", reference))[0]["size"].split()
         return float(number) * _MEGABYTES[unit]
 
 
 def version() -> str:
-    """The project's."""
     with (CHECKOUT / "pyproject.toml").open("rb") as file:
         return str(tomllib.load(file)["project"]["version"])
 

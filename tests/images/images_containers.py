@@ -32,7 +32,6 @@ class Engine:
     directory: Path
 
     def once(self, image: Image, *arguments: str, more: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-        """Run a container to its end."""
         command = self._command(image, arguments, more)
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_SECONDS)
 
@@ -54,7 +53,6 @@ class Engine:
                 container.stop()
 
     def clean_up(self) -> None:
-        """Take away the control groups that podman leaves."""
         for group in _CGROUPS.glob(f"*/{self._group}"):
             for inner in sorted(group.rglob("*/"), reverse=True):
                 inner.rmdir()
@@ -77,19 +75,15 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One that runs, and what it has said."""
-
     process: subprocess.Popen[bytes]
     said: Path
 
     def events(self, name: str) -> list[Mapping[str, Any]]:
-        """Its log's events of that name."""
         lines = self.said.read_text(encoding="utf-8").splitlines()
         records = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [record for record in records if record["event"] == name]
 
     def wait_for(self, holds: Callable[[], Any], what: str) -> Any:
-        """The first answer that is true in Python's sense."""
         deadline = time.monotonic() + _SECONDS
         while not (found := holds()):
             assert self.process.poll() is None, self._last_words()

@@ -44,12 +44,10 @@ def test_every_locked_package_has_a_wheel(locked: str, platform: str, tmp_path: 
 
 
 def test_a_platform_without_wheels_is_noticed(tmp_path: Path) -> None:
-    """So the test above could fail."""
     assert "no usable wheels" in _installable("agent", "x86_64-pc-windows-msvc", tmp_path).stderr
 
 
 @pytest.mark.parametrize("name", ["Dockerfile.server", "Dockerfile.agent"])
 def test_no_dockerfile_names_an_architecture(name: str) -> None:
-    """Its base, which whoever builds chooses, is all that differs."""
     text = (CHECKOUT / name).read_text(encoding="utf-8")
     assert not [word for word in ("amd64", "arm64", "x86_64", "aarch64") if word in text]

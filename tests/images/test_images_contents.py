@@ -41,7 +41,6 @@ def test_nothing_in_it_builds_or_installs(engine: Engine, image: Image) -> None:
 
 @_EACH
 def test_nothing_in_it_is_for_trying_things(engine: Engine, image: Image) -> None:
-    """Neither the simulator nor the benchmarks, nor any tests of ours."""
     said = engine.shell(
         image, 'for name in simulator benchmarks tests supervisor; do python -c "import $name" && echo $name; done'
     )

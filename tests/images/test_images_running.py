@@ -19,7 +19,6 @@ _PROBE_SECONDS = 5.0
 
 @_EACH
 def test_help_lists_every_setting(engine: Engine, image: Image) -> None:
-    """`--help` needs nothing, and names each variable."""
     prefix = {Image.SERVER: "JOB_SUPERVISOR_", Image.AGENT: "NODE_AGENT_"}[image]
     said = engine.once(image, "--help")
     assert said.returncode == 0
@@ -101,7 +100,6 @@ def _volume(data: Path) -> str:
 
 
 def _ready(container: Container) -> Any:
-    """What its probe says once it says yes."""
     event = container.wait_for(lambda: container.events("probes.listening"), "it can be probed")[0]
     return container.wait_for(lambda: _answer(f"http://{event['address']}/readyz"), "it is ready")
 

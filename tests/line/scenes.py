@@ -31,12 +31,10 @@ async def opening(root: Path) -> AsyncIterator[OpenWorld]:
 
 
 def node(number: int) -> Node:
-    """A node by its number."""
     return Node(f"node{number}")
 
 
 def group(name: str, *numbers: int) -> list[Notice]:
-    """Notices that come together, at once."""
     return [Notice(0, node(number), LEAD, name) for number in numbers]
 
 

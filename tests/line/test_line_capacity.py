@@ -43,7 +43,6 @@ async def test_a_job_that_waits_too_long_is_timed_out(open_world: OpenWorld) -> 
 
 
 async def test_a_suspended_job_that_waits_too_long_is_timed_out(open_world: OpenWorld) -> None:
-    """The same after a reclaim, counted from the suspension."""
     world = await open_world(2)
     plan = JobPlan(min_workers=2, max_workers=2, step_seconds=0.05, run_arguments=("--max-wait-time", "2"))
     job = world.start_job(plan)

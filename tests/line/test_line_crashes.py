@@ -32,7 +32,6 @@ async def test_the_supervisor_is_killed_right_after_the_notices(open_world: Open
 
 
 async def test_an_agent_is_killed_right_after_its_notice(open_world: OpenWorld) -> None:
-    """Its successor says the same again, and it is the same notice."""
     world = await open_world(4)
     job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=160, step_seconds=0.05))
     await world.until_training(job, workers=4)
@@ -45,7 +44,6 @@ async def test_an_agent_is_killed_right_after_its_notice(open_world: OpenWorld) 
 
 
 async def test_supervisor_and_agent_are_killed_together(open_world: OpenWorld) -> None:
-    """Neither remembers for the other, and still nothing is lost."""
     world = await open_world(4)
     job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=160, step_seconds=0.05))
     await world.until_training(job, workers=4)

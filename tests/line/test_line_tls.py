@@ -47,7 +47,6 @@ async def _said(one: World, event: str) -> None:
 
 
 async def _served(one: World, leaf: bytes) -> None:
-    """Waits until new connections to both ports verify that leaf."""
     url = urlsplit(one.supervisor.endpoints.http)
     for address in (parse(one.supervisor.endpoints.grpc), Address(url.hostname or "", url.port or 0)):
         deadline = time.monotonic() + PATIENCE

@@ -8,7 +8,6 @@ from tests.monitoring.monitoring_programs import CannotBeHad, Program, Schemas, 
 
 @pytest.fixture(scope="session", name="programs")
 def _programs() -> Mapping[Program, Path]:
-    """Skipped where they cannot be had."""
     try:
         return programs()
     except CannotBeHad as reason:
@@ -17,7 +16,6 @@ def _programs() -> Mapping[Program, Path]:
 
 @pytest.fixture(scope="session", name="schemas")
 def _schemas() -> Schemas:
-    """As above."""
     try:
         return schemas()
     except CannotBeHad as reason:

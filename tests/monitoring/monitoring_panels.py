@@ -15,8 +15,6 @@ STEP_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One query of one panel."""
-
     panel: str
     kind: str
     expr: str
@@ -31,7 +29,6 @@ class Asked:
         return [each for each in shown if each.points]
 
     def called(self, labels: Mapping[str, str]) -> str:
-        """What the legend calls a series with these labels."""
         return re.sub(r"{{(\w+)}}", lambda name: labels.get(name[1], ""), self.legend)
 
 
@@ -57,7 +54,6 @@ def boards() -> Mapping[str, Sequence[Panel]]:
 
 
 def every_query() -> Sequence[Asked]:
-    """All of them, in the order of the panels."""
     return [asked for panels in boards().values() for panel in panels for asked in panel.queries]
 
 
@@ -80,7 +76,6 @@ def _asked(panel: Any, target: Any) -> Asked:
 
 
 def _filled(expr: str, span: float) -> str:
-    """With the variables that Grafana knows."""
     every = f"{STEP_SECONDS * 1000:.0f}ms"
     rate = f"{max(STEP_SECONDS + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS) * 1000:.0f}ms"
     filled = expr.replace("$__range", f"{math.ceil(span)}s").replace("$__rate_interval", rate)

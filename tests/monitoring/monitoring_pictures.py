@@ -30,7 +30,6 @@ Shown = tuple[Asked, Series]
 
 
 def draw(name: str, panels: Sequence[Panel], recording: Recording) -> bytes:
-    """The picture of one dashboard, as PNG."""
     rows = max(panel.at["y"] + panel.at["h"] for panel in panels)
     wide, high = _INCHES_A_CELL
     figure = Figure(figsize=(_COLUMNS * wide, rows * high), facecolor="white")
@@ -100,7 +99,6 @@ def _over_time(axes: Axes, panel: Panel, shown: Sequence[Shown], begin: float) -
 
 
 def _line(axes: Axes, points: Mapping[float, float], name: str) -> None:
-    """Interrupted where there is no number."""
     gaps = {when + STEP_SECONDS: math.nan for when in points if not _has_next(points, when)}
     times, values = zip(*sorted({**points, **gaps}.items()), strict=True)
     axes.plot(times, values, marker=".", markersize=3, linewidth=1, label=name)
@@ -129,7 +127,6 @@ def _unit(panel: Panel) -> str:
 
 
 def _small(drawn: io.BytesIO) -> bytes:
-    """With few colours, as there are few."""
     small = io.BytesIO()
     with Image.open(drawn) as picture:
         picture.convert("RGB").quantize(_COLOURS).save(small, format="PNG", optimize=True)
@@ -137,7 +134,6 @@ def _small(drawn: io.BytesIO) -> bytes:
 
 
 def main() -> int:
-    """Write all of them."""
     try:
         found = programs()
     except CannotBeHad as reason:

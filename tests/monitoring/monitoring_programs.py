@@ -31,8 +31,6 @@ exec unshare --map-root-user --mount sh -c 'mount --bind "$0" /usr/share && exec
 
 
 class Program(StrEnum):
-    """What is run."""
-
     PROMETHEUS = "prometheus"
     PROMTOOL = "promtool"
     ALERTMANAGER = "prometheus-alertmanager"
@@ -44,14 +42,11 @@ class CannotBeHad(Exception):  # noqa: N818  # It names what is so.
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One published type: of which file, and its name there."""
-
     file: str
     type: str
 
     @property
     def arguments(self) -> list[str]:
-        """For the generator of schemas."""
         return ["--path", f"{_TYPES}/{self.file}", "--type", self.type, "--no-type-check"]
 
 
@@ -158,7 +153,6 @@ def _run(command: Sequence[str], at: Path) -> None:
 
 
 def main() -> int:
-    """Have all of it."""
     try:
         for program, path in programs().items():
             print(f"{program}\t{path}")  # noqa: T201  # That is what it is run for.

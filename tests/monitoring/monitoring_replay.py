@@ -57,8 +57,6 @@ _LATE_SECONDS = 25.0
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What the replay itself knows, of its first job."""
-
     verdict: Verdict
     withdrawn: int
     ended: float
@@ -69,8 +67,6 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What there is to look at, while Prometheus still runs."""
-
     prometheus: Prometheus
     truth: Truth
     begin: float
@@ -87,7 +83,6 @@ class _Standby:
     events: Counter[str]
 
     def works(self) -> None:
-        """A pod was asked about, and an Event written."""
         self.metrics.reviewed("shaped", 0.002)
         self.events["sent"] += 1
 
@@ -131,7 +126,6 @@ async def _play(root: Path, server: Prometheus, heard: Receiver) -> Truth:
 
 
 async def _stranger(one: World) -> None:
-    """Somebody without a token asks for the status."""
     url = f"{one.supervisor.endpoints.http}/v1/status"
     async with aiohttp.ClientSession() as session, session.get(url, headers={"Authorization": "Bearer none"}) as said:
         assert said.status == 401

@@ -56,18 +56,15 @@ class Prometheus:
         written.rename(self._targets)
 
     def at(self, query: str, when: float) -> list[Series]:
-        """A query at an instant."""
         found = self._asked("query", {"query": query, "time": repr(when)})
         return [Series(each["metric"], [_point(each["value"])]) for each in found]
 
     def over(self, query: str, begin: float, end: float, step: float) -> list[Series]:
-        """A query over time."""
         span = {"start": repr(begin), "end": repr(end), "step": repr(step)}
         found = self._asked("query_range", {"query": query, **span})
         return [Series(each["metric"], [_point(point) for point in each["values"]]) for each in found]
 
     def exemplars(self, query: str, begin: float, end: float) -> list[Any]:
-        """Single observations that are kept beside histograms."""
         data = _answer(f"{self._url}/api/v1/query_exemplars", {"query": query, "start": repr(begin), "end": repr(end)})
         found: list[Any] = data["data"]
         return found
@@ -121,28 +118,23 @@ def alertmanager(program: Path, root: Path, receiver: str) -> Iterator[str]:
 
 
 class Receiver:
-    """What Alertmanager has told us."""
-
     def __init__(self) -> None:
         self._lock = Lock()
         self._firing: dict[str, Any] = {}
 
     def told(self, message: Any) -> None:
-        """Keep what fires, by the alert's name."""
         with self._lock:
             for alert in message["alerts"]:
                 if alert["status"] == "firing":
                     self._firing[alert["labels"]["alertname"]] = alert
 
     def firing(self) -> Mapping[str, Any]:
-        """All that have ever fired."""
         with self._lock:
             return dict(self._firing)
 
 
 @contextmanager
 def receiver() -> Iterator[tuple[str, Receiver]]:
-    """A webhook of ours, and its URL."""
     heard = Receiver()
 
     class Handler(BaseHTTPRequestHandler):

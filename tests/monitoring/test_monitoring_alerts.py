@@ -29,7 +29,6 @@ def test_alerts_fire_when_they_should_and_at_no_other_time(programs: Mapping[Pro
 
 
 def test_recording_rules_record_what_they_say(programs: Mapping[Program, Path]) -> None:
-    """Each of them, on made-up series."""
     _promtool(programs, "test", "rules", str(_RECORDING_TESTS))
     tried = {test["name"] for test in yaml.safe_load(_RECORDING_TESTS.read_text("utf-8"))["tests"]}
     assert tried == _named("record")

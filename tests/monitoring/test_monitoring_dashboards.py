@@ -17,13 +17,11 @@ _EVERY = pytest.mark.parametrize("board", _BOARDS.values(), ids=_BOARDS)
 
 @_EVERY
 def test_a_dashboard_is_valid_by_the_published_schema(schemas: Schemas, board: Any) -> None:
-    """Strictly: no field that Grafana does not know."""
     jsonschema.Draft7Validator(schemas[DASHBOARD]).validate(board)
 
 
 @_EVERY
 def test_a_panels_options_are_those_of_its_kind(schemas: Schemas, board: Any) -> None:
-    """The dashboard's own schema lets anything pass there."""
     for panel in _panels(board):
         jsonschema.Draft7Validator(schemas[OPTIONS[panel["type"]]]).validate(panel["options"])
 
@@ -40,7 +38,6 @@ def test_the_schema_refuses_what_no_dashboard_has(schemas: Schemas) -> None:
 
 @_EVERY
 def test_every_panel_says_what_it_shows_and_asks_the_source_that_is_chosen(board: Any) -> None:
-    """With an id of its own, on the grid beside the others."""
     panels = list(_panels(board))
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     for panel in panels:
@@ -53,7 +50,6 @@ def test_every_panel_says_what_it_shows_and_asks_the_source_that_is_chosen(board
 
 
 def test_one_leader_is_green_and_none_or_two_are_red() -> None:
-    """Also where no supervisor is seen at all, which has no value."""
     (panel,) = [each for each in _panels(_BOARDS["health.json"]) if each["title"] == "Leaders"]
     steps = [(step["value"], step["color"]) for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
     assert steps == [(None, "red"), (1, "green"), (2, "red")]

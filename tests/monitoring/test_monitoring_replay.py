@@ -32,14 +32,12 @@ def test_the_replay_itself_went_well(recording: Recording) -> None:
 
 
 def test_no_panel_is_without_data(recording: Recording) -> None:
-    """Every query of every panel returns numbers."""
     begin, end = recording.begin, recording.truth.closed
     empty = [asked for asked in _QUERIES if not asked.answer(recording.prometheus, begin, end)]
     assert not empty
 
 
 def test_rules_speak_of_what_is_served(recording: Recording) -> None:
-    """Every metric that an expression names was scraped."""
     named = {name for path in RULES for name in _METRIC.findall(path.read_text("utf-8"))}
     begin, end = recording.begin, recording.truth.closed
     assert not [name for name in named if not recording.prometheus.over(f"count({name})", begin, end, 1.0)]
@@ -59,7 +57,6 @@ def test_rules_speak_of_what_is_served(recording: Recording) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_number_is_the_replays_own(recording: Recording, panel: str, truth: Callable[[Figures], int]) -> None:
-    """What the judge counted, as the panel rounds it."""
     [asked] = [each for each in _QUERIES if (each.panel, each.kind) == (panel, "stat")]
     [shown] = asked.answer(recording.prometheus, recording.begin, recording.truth.ended)
     assert round(shown.points[-1][1]) == truth(recording.truth.verdict.figures)
@@ -92,14 +89,12 @@ def test_bars_count_every_event_once(recording: Recording) -> None:
 
 
 def test_a_picture_of_it_can_be_drawn(recording: Recording) -> None:
-    """Of the dashboard that has every kind of panel; a small one."""
     picture = draw("health", boards()["health"], recording)
     assert picture.startswith(b"\x89PNG")
     assert len(picture) < 200_000
 
 
 def test_an_outlier_leads_to_its_notice_and_job(recording: Recording) -> None:
-    """By the exemplars beside the histogram."""
     metric = "job_supervisor_notice_to_directive_seconds_bucket"
     found = recording.prometheus.exemplars(metric, recording.begin, recording.truth.ended)
     assert found
@@ -110,7 +105,6 @@ def test_an_outlier_leads_to_its_notice_and_job(recording: Recording) -> None:
 
 
 def test_a_reclaim_that_would_miss_its_deadline_fires(recording: Recording) -> None:
-    """Before the deadline and after it, through Alertmanager, with what to do."""
     assert recording.alerts.keys() >= LATE_ALERTS
     for name in LATE_ALERTS:
         alert = recording.alerts[name]
@@ -120,7 +114,6 @@ def test_a_reclaim_that_would_miss_its_deadline_fires(recording: Recording) -> N
 
 
 def _changes(figures: Figures) -> int:
-    """Of the host list, as whoever reads it saw them."""
     return sum(group.changes for group in figures.groups)
 
 

@@ -40,7 +40,6 @@ CHECKS = (Check("demo", ("demo",)), Check("replay", ("replay",)))
 
 
 def project(root: Path, answer: str = "right") -> Path:
-    """Write it; the product is right where its answer is."""
     for name in (*PACKAGES, "supervisor", "simulator"):
         (root / name).mkdir(parents=True, exist_ok=True)
         (root / name / "__init__.py").touch()
@@ -51,7 +50,6 @@ def project(root: Path, answer: str = "right") -> Path:
 
 
 def setting(root: Path) -> Setting:
-    """How a suite is run on the project below `root`."""
     return Setting(logs=root / "logs", checks=CHECKS, source=root)
 
 

@@ -50,7 +50,6 @@ def test_there_are_many_mutants_of_every_part() -> None:
 
 
 def mutant(*edits: Edit) -> Mutant:
-    """A mutant of the file that the tests below write."""
     return Mutant(name="wrong", breaks="Is wrong.", edits=edits)
 
 
@@ -71,7 +70,6 @@ def test_a_mutant_that_is_no_python_is_an_error(tmp_path: Path) -> None:
 
 
 def test_several_edits_of_one_file_add_up(tmp_path: Path) -> None:
-    """In their order."""
     (tmp_path / "file.py").write_text("a = 1\n", encoding="utf-8")
     mutant(Edit("file.py", "1", "2"), Edit("file.py", "a = 2", "b = 2")).apply(tmp_path)
     assert (tmp_path / "file.py").read_text(encoding="utf-8") == "b = 2\n"

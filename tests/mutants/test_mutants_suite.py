@@ -14,7 +14,6 @@ FALSE_STOP = Finding("false stop", "STOP of run 1", 1)
 
 
 async def played(root: Path, *mutants: Mutant) -> list[Trials]:
-    """A suite on the project below `root`."""
     told: list[Trials] = []
     found = await play(mutants, setting(root), told.append)
     assert sorted(each.mutant.name for each in told) == sorted(each.mutant.name for each in found)
@@ -22,7 +21,6 @@ async def played(root: Path, *mutants: Mutant) -> list[Trials]:
 
 
 async def endings(root: Path, *mutants: Mutant) -> list[list[Ending]]:
-    """How each command of each ended."""
     return [[each.ending for each in one.outcomes] for one in await played(root, *mutants)]
 
 
@@ -39,7 +37,6 @@ async def test_a_mutant_that_both_fail_is_caught(tmp_path: Path) -> None:
 
 
 async def test_a_mutant_that_one_passes_is_not_caught(tmp_path: Path) -> None:
-    """However loudly the other one fails."""
     found = await played(project(tmp_path), answering("blind demo"), answering("wrong"))
     assert [each.ok for each in found] == [True, False, True]
     assert "1 of 2 mutants were not caught by every check: blind-demo" in report.conclusion(found, 60.0)
@@ -59,7 +56,6 @@ async def test_a_crash_says_nothing_about_the_judge(tmp_path: Path, answer: str)
 
 
 async def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
-    """And is no success: the command is to bound its own time."""
     tree = copy(tmp_path / "tree", project(tmp_path / "source", answer="hang"))
     outcome = await run(CHECKS[0], tree, (), tmp_path / "log", limit=1.0)
     assert outcome.ending is Ending.HUNG
@@ -67,7 +63,6 @@ async def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
 
 
 async def test_a_command_ends_with_the_suite(tmp_path: Path) -> None:
-    """That somebody interrupts."""
     tree, log = copy(tmp_path / "tree", project(tmp_path / "source", answer="hang")), tmp_path / "log"
     running = asyncio.create_task(run(CHECKS[0], tree, (), log))
     while not (log.exists() and "waiting" in log.read_text(encoding="utf-8")):  # noqa: ASYNC110 - it sets no event
@@ -80,12 +75,10 @@ async def test_a_command_ends_with_the_suite(tmp_path: Path) -> None:
 
 
 def working_in(directory: Path) -> list[str]:
-    """The processes that have this working directory."""
     return [entry.name for entry in Path("/proc").iterdir() if works_in(entry, directory)]
 
 
 def works_in(entry: Path, directory: Path) -> bool:
-    """Whether an entry of /proc is such a process."""
     try:
         return (entry / "cwd").readlink() == directory
     except OSError:
@@ -99,14 +92,12 @@ async def test_a_mutant_of_a_file_that_nobody_imports_is_found(tmp_path: Path) -
 
 
 async def test_a_mutant_that_does_not_fit_is_found_before_anything_is_tried(tmp_path: Path) -> None:
-    """Not after an hour."""
     with pytest.raises(DoesNotApplyError):
         await played(project(tmp_path, answer="other"), answering("wrong"))
     assert not (tmp_path / "logs").exists()
 
 
 def test_the_table_shows_every_command_of_every_mutant() -> None:
-    """With what the judge found, or how else it ended."""
     outcomes = tuple(
         Outcome(check=check.name, ending=Ending.FAILED, findings=(FALSE_STOP,), said="Done.", seconds=12.0)
         for check in CHECKS

@@ -18,7 +18,6 @@ SHOUTING = Mutant(
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """A copy of this checkout."""
     return copy(tmp_path)
 
 
@@ -30,7 +29,6 @@ def output_of(tree: Tree, *command: str) -> str:
 
 
 def test_an_installed_command_runs_the_tree(tree: Tree) -> None:
-    """Although it belongs to the checkout, from which it is installed."""
     SHOUTING.apply(tree.root)
     assert "MUTATED" in output_of(tree, script("kubeai-discover-hosts"), "--hosts-file", "none")
 
@@ -44,7 +42,6 @@ def test_a_file_counts_as_imported_once_a_process_has_done_so(tree: Tree) -> Non
 
 
 def test_a_changed_file_counts_as_imported_only_by_processes_of_its_own_tree(tree: Tree, tmp_path: Path) -> None:
-    """All else is compiled already, which saves each process the time."""
     tree.compile()
     mutated = copy_compiled(tmp_path / "mutated", tree)
     mutated.put(SHOUTING)
@@ -55,7 +52,6 @@ def test_a_changed_file_counts_as_imported_only_by_processes_of_its_own_tree(tre
 
 
 def test_all_packages_come_from_the_tree(tree: Tree) -> None:
-    """As the processes of demo and replay find them."""
     tree.check_origins()
 
 

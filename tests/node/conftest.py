@@ -14,7 +14,6 @@ from tests.node.node_world import World, world
 
 @pytest.fixture(scope="session")
 def ground() -> Path:
-    """The directory of a machine of the tests' own."""
     directory = os.environ.get(GROUND)
     if not directory:
         pytest.skip(os.environ.get(MISSING) or "`make test-node` runs these on a machine of their own")
@@ -23,14 +22,12 @@ def ground() -> Path:
 
 @pytest.fixture(scope="session")
 def plane(ground: Path) -> Iterator[ControlPlane]:
-    """A control plane with one real node."""
     with node(build(), build_node(), ground) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def cluster(plane: ControlPlane) -> Cluster:
-    """How to reach it."""
     return plane.cluster
 
 

@@ -57,7 +57,6 @@ _OWN = ("unshare", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount", "
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code of the tests."""
     pytest = [sys.executable, "-m", "pytest", "tests/node", *arguments]
     try:
         _check()

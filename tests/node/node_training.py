@@ -15,7 +15,6 @@ _DIRECTIVE = "job-supervisor.kube-ai.io/directive="
 
 
 def main(directory: Path) -> None:
-    """Train."""
     kubeai.init(rank=lambda: 0)
     step = 0
     while kubeai.check_alive():

@@ -38,8 +38,6 @@ TRAIN = ("python3", "/training/train.py", "/checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Made by `world()`; the node's name is `NODE`."""
-
     api: Api
     metadata: MetadataServer
     ground: Path
@@ -48,7 +46,6 @@ class World:
     """Of whoever has installed it."""
 
     async def follow(self, line: str) -> str:
-        """What a command of the install page prints."""
         return await asyncio.to_thread(page.follow, line, self.cluster, self.desk)
 
     def reclaim(self, gone_at: float) -> None:
@@ -134,21 +131,16 @@ class World:
         await until(made, f"steps in {home}", _SECONDS)
 
     async def pods(self, namespace: str, labels: str = "") -> list[Any]:
-        """Those with these labels, as `NAME=VALUE`."""
         found = await self.api.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=labels)
         return list(found["items"])
 
     async def no_pods(self, name: str) -> None:
-        """Return when the job has none any more."""
-
         async def none() -> bool:
             return not await self.pods(JOBS, f"training-job-name={name}")
 
         await until(none, f"{name} has no pods", _SECONDS)
 
     async def address(self, pod: str) -> str:
-        """The pod's, once it is Ready."""
-
         async def given() -> str:
             found = await self.api.get(f"/api/v1/namespaces/{JOBS}/pods/{pod}")
             return str(found["status"]["podIP"]) if _is_ready(found) else ""
@@ -223,7 +215,6 @@ def _is_ready(pod: Any) -> bool:
 
 @contextmanager
 def _explained(ground: Path) -> Iterator[None]:
-    """With a failure come the last words of every container."""
     try:
         yield
     except Exception as error:

@@ -30,7 +30,6 @@ async def test_jobs_train_on_while_no_supervisor_runs(here: World) -> None:
 
 
 async def test_a_job_trains_on_while_the_api_server_is_away(here: World, plane: ControlPlane) -> None:
-    """And when it is back, what was announced meanwhile is decided."""
     home = await here.train("away")
     plane.kill(Program.API_SERVER)
     try:

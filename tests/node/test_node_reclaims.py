@@ -20,7 +20,6 @@ SSHD = ("/usr/sbin/sshd", "-D", "-e", "-o", "AuthorizedKeysFile=/checkpoint/keys
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
-    """Of a launcher that reaches its workers over ssh."""
     path = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)  # noqa: S607  # The PATH's.
     return path
@@ -88,5 +87,4 @@ async def _code(process: "subprocess.Popen[bytes]") -> int | None:
 
 
 def _show(**seconds: float) -> None:
-    """For people: with `-rP`, which shows what tests wrote."""
     sys.stdout.write("".join(f"{name} after {value:.2f} s\n" for name, value in seconds.items()))

@@ -21,22 +21,17 @@ MEBIBYTE = 1024 * 1024
 
 @dataclass
 class Process:
-    """A running agent and the lines that it has logged."""
-
     process: asyncio.subprocess.Process
     lines: list[dict[str, Any]]
     raw: list[str]
 
     def event(self, name: str) -> dict[str, Any] | None:
-        """The first line of that name."""
         return next((line for line in self.lines if line["event"] == name), None)
 
     def count(self, name: str, dependency: str) -> int:
-        """How many lines of that name are about that dependency."""
         return sum((line["event"], line.get("dependency")) == (name, dependency) for line in self.lines)
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
-        """Signal it, and return the seconds it took to end."""
         before = time.monotonic()
         self.process.send_signal(number)
         async with asyncio.timeout(30):
@@ -45,19 +40,16 @@ class Process:
 
     @property
     def resident(self) -> int:
-        """Resident memory, bytes."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     @property
     def descriptors(self) -> int:
-        """Open descriptors."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
 
 @asynccontextmanager
 async def agent(environ: Mapping[str, str], module: Sequence[str] = ("node_agent",)) -> AsyncIterator[Process]:
-    """Run an agent for as long as the context lasts."""
     # Where the tests themselves run in a pod, that one's cluster is none of theirs.
     foreign = ("NODE_AGENT_", "KUBERNETES_SERVICE_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
@@ -84,7 +76,6 @@ async def _read(running: Process) -> None:
 
 
 async def probe(running: Process, path: str) -> tuple[int, Any]:
-    """The status and body of a probe."""
     await until(lambda: running.event("probes.listening"))
     line = running.event("probes.listening")
     assert line is not None

@@ -28,7 +28,6 @@ class FakeApiServer:
         self._watches: set[tuple[str, asyncio.Queue[bytes | None]]] = set()
 
     def put(self, kind: str, manifest: dict[str, Any]) -> None:
-        """There is this, as it is now."""
         self._version += 1
         manifest["metadata"]["resourceVersion"] = str(self._version)
         name = manifest["metadata"]["name"]
@@ -37,20 +36,17 @@ class FakeApiServer:
         self._tell(kind, told, manifest)
 
     def remove(self, kind: str, name: str) -> None:
-        """There is no such thing any more."""
         self._version += 1
         gone = self.objects[kind].pop(name)
         gone["metadata"]["resourceVersion"] = str(self._version)
         self._tell(kind, "DELETED", gone)
 
     def leave(self) -> None:
-        """Is away, until `away` is False again."""
         self.away = True
         for _, watch in self._watches:
             watch.put_nowait(None)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """A list, or a watch."""
         kind = request.path.rpartition("/")[2]
         self.selections.add((kind, request.query.get("fieldSelector", "")))
         if self.away:
@@ -97,7 +93,6 @@ async def _nobody() -> dict[str, str]:
 
 @asynccontextmanager
 async def fake_api_server() -> AsyncIterator[tuple[FakeApiServer, ApiServer]]:
-    """One, and a connection to it."""
     fake = FakeApiServer()
     application = web.Application()
     application.router.add_get("/{path:.*}", fake.handle)

@@ -13,8 +13,6 @@ _TOKEN = "X-aliyun-ecs-metadata-token"
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer; a Date of None leaves out the header."""
-
     status: int = 200
     body: bytes = b""
     date: str | None = None
@@ -42,11 +40,9 @@ class FakeMetadata:
 
     @property
     def asked(self) -> list[str]:
-        """Method and last part of the path of each request."""
         return [f"{method} {path.rpartition('/')[2]}" for method, path, _ in self.requests]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer anything."""
         self.requests.append((request.method, request.path, request.headers))
         return _response(self._reply(request))
 
@@ -81,7 +77,6 @@ def _response(reply: Reply) -> web.Response:
 
 @asynccontextmanager
 async def metadata() -> AsyncIterator[FakeMetadata]:
-    """Serve for as long as the context lasts."""
     fake = FakeMetadata()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", fake.handle)

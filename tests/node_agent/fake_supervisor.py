@@ -21,8 +21,6 @@ async def until(condition: Callable[[], Any], within: float = 30.0) -> None:
 
 
 class Stream:
-    """One recorded stream."""
-
     def __init__(self, authorization: str) -> None:
         self.authorization = authorization
         self.messages: list[pb.AgentMessage] = []
@@ -31,22 +29,18 @@ class Stream:
 
     @property
     def hello(self) -> pb.Hello:
-        """The first message, which must be a hello."""
         assert self.messages[0].WhichOneof("message") == "hello"
         return self.messages[0].hello
 
     @property
     def notices(self) -> list[pb.NoticeReport]:
-        """The reports that followed the hello."""
         return [message.notice for message in self.messages if message.WhichOneof("message") == "notice"]
 
     @property
     def kinds(self) -> list[str | None]:
-        """What was said, in order."""
         return [message.WhichOneof("message") for message in self.messages]
 
     def say(self, message: pb.SupervisorMessage | grpc.StatusCode | None) -> None:
-        """Send a message, end with a status, or end well."""
         self.outgoing.put_nowait(message)
 
 
@@ -75,12 +69,11 @@ class FakeSupervisor(ReclaimServiceServicer):
         self._server = server
 
     async def stop(self) -> None:
-        """End all streams without a word and stop listening."""
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
 
-    async def Connect(  # noqa: N802, D102 - the contract's name and text
+    async def Connect(  # noqa: N802 - the contract's name and text
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[pb.SupervisorMessage]:
         authorization = dict(context.invocation_metadata()).get("authorization", "")
@@ -127,7 +120,6 @@ class FakeSupervisor(ReclaimServiceServicer):
 
 
 def acknowledgement(*reports: pb.NoticeReport) -> pb.SupervisorMessage:
-    """That these reports are durable."""
     entries = [
         pb.Acknowledgement.Entry(notice_id=f"{report.source}/{report.subject.uid}", revision=report.revision)
         for report in reports
@@ -137,7 +129,6 @@ def acknowledgement(*reports: pb.NoticeReport) -> pb.SupervisorMessage:
 
 @asynccontextmanager
 async def fake_supervisor() -> AsyncIterator[FakeSupervisor]:
-    """Serve for as long as the context lasts."""
     fake = FakeSupervisor()
     await fake.start()
     try:

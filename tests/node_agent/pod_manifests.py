@@ -18,7 +18,6 @@ def at(seconds: int) -> str:
 
 
 def disruption(reason: str, since: int = 0, *, status: str = "True", message: str = "") -> dict[str, Any]:
-    """The condition DisruptionTarget."""
     return {
         "type": "DisruptionTarget",
         "status": status,
@@ -74,5 +73,4 @@ def manifest(  # noqa: PLR0913 - one for each thing that a pod may have
 
 
 def pod(*conditions: dict[str, Any], **changes: Any) -> Pod:
-    """The same, as the agent keeps it."""
     return read_pod(manifest(*conditions, **changes))

@@ -24,21 +24,15 @@ REBALANCE_URL = f"{BASE}/latest/meta-data/events/recommendations/rebalance"
 
 
 class StoppedClock(Clock):
-    """Five minutes before the release, for ever."""
-
     def wall(self) -> float:
-        """Unix seconds."""
         return NOW
 
     def monotonic(self) -> float:
-        """Seconds."""
         return 1000.0
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """How one cloud's announcements are asked for and written."""
-
     make: Callable[[], Source]
     url: str
     write: Callable[[str], bytes]
@@ -67,7 +61,6 @@ class Said:
     failure: Exception | None = None
 
     def register(self, mocked: aioresponses, method: str, url: str, write: Callable[[str], bytes]) -> None:
-        """Say it whenever that is asked for."""
         body = self.body if self.time is None else write(self.time)
         getattr(mocked, method)(
             url, status=self.status, body=body, headers=self.headers, exception=self.failure, repeat=True
@@ -75,12 +68,10 @@ class Said:
 
 
 def at(time: str, **headers: str) -> Said:
-    """An announcement."""
     return Said(time=time, headers=headers)
 
 
 def dated(date: str) -> Said:
-    """An announcement whose answer has this Date."""
     return at(TIME, Date=date)
 
 
@@ -90,7 +81,6 @@ def status(number: int, **headers: str) -> Said:
 
 
 def body(text: bytes, **headers: str) -> Said:
-    """A body as it is."""
     return Said(body=text, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
 
@@ -190,7 +180,6 @@ TOKEN_TABLE: list[tuple[str, Said, str]] = [
 
 @pytest_asyncio.fixture
 async def mocked() -> AsyncIterator[aioresponses]:
-    """A service that exists in this process only."""
     with aioresponses() as mock:
         yield mock
 
@@ -217,7 +206,6 @@ async def outcome(cloud: Cloud) -> Answer | str:
 
 
 def check(found: Answer | str, means: str | float) -> None:
-    """Compare with what the table says."""
     if isinstance(means, float):
         assert isinstance(found, Noticed), found
         assert found.seconds_left == means
@@ -266,6 +254,5 @@ async def test_a_new_token_that_cannot_be_had_in_mid_poll_is_unknown(mocked: aio
 
 
 def test_the_table_is_about_both_clouds() -> None:
-    """No row is lost, and each has a name of its own."""
     names = [row.id for row in rows()]
     assert len(names) == len(set(names)) == 2 * len(TABLE) + len(AWS_TABLE)

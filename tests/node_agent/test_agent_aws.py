@@ -24,28 +24,22 @@ WARNED = Clear("rebalance recommended since 2026-01-05T17:00:00Z")
 
 
 class SetClock(Clock):
-    """A clock that the test moves."""
-
     steady = 1000.0
 
     def now(self) -> float:
-        """Unix seconds."""
         return 1767635820.0
 
     def monotonic(self) -> float:
-        """Seconds."""
         return self.steady
 
 
 @pytest.fixture
 def clock() -> SetClock:
-    """A clock."""
     return SetClock()
 
 
 @pytest_asyncio.fixture
 async def aws(clock: SetClock) -> AsyncIterator[AwsSource]:
-    """A source."""
     source = AwsSource(BASE, clock)
     yield source
     await source.close()
@@ -53,7 +47,6 @@ async def aws(clock: SetClock) -> AsyncIterator[AwsSource]:
 
 @pytest_asyncio.fixture
 async def mocked() -> AsyncIterator[aioresponses]:
-    """A service that grants tokens and announces nothing."""
     with aioresponses() as service:
         service.put(f"{BASE}/latest/api/token", body=b"t", repeat=True)
         service.get(ACTION, status=404, repeat=True)
@@ -61,7 +54,6 @@ async def mocked() -> AsyncIterator[aioresponses]:
 
 
 def asked(mocked: aioresponses, url: str) -> int:
-    """How often that was asked for."""
     return sum(len(calls) for (_, called), calls in mocked.requests.items() if str(called) == url)
 
 
@@ -78,7 +70,6 @@ async def test_the_message_says_what_will_be_done(aws: AwsSource, action: str) -
 
 
 async def test_the_instance_is_identified(aws: AwsSource, mocked: aioresponses) -> None:
-    """Id, region, zone and type, each asked for once."""
     items = {
         "instance-id": b"i-1",
         "placement/region": b"eu-west-1",
@@ -92,7 +83,6 @@ async def test_the_instance_is_identified(aws: AwsSource, mocked: aioresponses) 
 
 
 async def test_every_request_carries_a_token(aws: AwsSource, mocked: aioresponses) -> None:
-    """One token for all of them, asked for with its longest life."""
     mocked.get(REBALANCE, status=404)
     await aws.poll()
     headers = {str(url): calls[0].kwargs["headers"] for (_, url), calls in mocked.requests.items()}
@@ -120,7 +110,6 @@ async def test_a_recommendation_is_a_warning_and_no_notice(
 
 
 async def test_a_warning_is_looked_for_every_few_seconds(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:
-    """Polling each second does not double the requests."""
     mocked.get(REBALANCE, status=404, repeat=True)
     for _ in range(11):
         assert await aws.poll() == Clear()

@@ -67,7 +67,6 @@ class Scene:
         return shown
 
     async def until_shown(self, *states: str) -> dict[str, Any]:
-        """Wait until the probes say so."""
         deadline = time.monotonic() + WITHIN
         while (shown := await self.shown())["state"] not in states:
             assert time.monotonic() < deadline, shown
@@ -86,7 +85,6 @@ class Scene:
             assert len(self.reports(self.source)) == before, f"{spell.fault} was taken for an announcement"
 
     async def recover(self) -> None:
-        """Be well again, and wait until that is known."""
         await self.faulty.misbehave(None)
         await self.until_shown("clear", "noticed")
         await until(lambda: self.told(self.source) != pb.SOURCE_STATE_UNKNOWN, WITHIN)
@@ -112,7 +110,6 @@ class Scene:
 
 @asynccontextmanager
 async def serving(cloud: Cloud) -> AsyncIterator[MetadataServer]:
-    """The node's metadata in one cloud."""
     server = MetadataServer(Mode.HARDENED, cloud=cloud)
     await server.start()
     server.add(NODE)
@@ -227,7 +224,6 @@ async def test_a_deadline_may_be_anywhere(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_faults_is_the_seeds() -> None:
-    """The same seed gives the same plan, every fault once a round."""
     assert spells(3, 2, 1.0) == spells(3, 2, 1.0) != spells(4, 2, 1.0)
     assert sorted(spell.fault for spell in spells(3, 2, 1.0)) == sorted([*MetadataFault, *MetadataFault])
     assert all(0.25 <= spell.seconds <= 1.0 for spell in spells(3, 2, 1.0))

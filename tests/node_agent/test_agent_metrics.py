@@ -21,7 +21,6 @@ Value = Callable[..., float | None]
 
 
 async def scrape(running: Process) -> Value:
-    """Looks up one sample of an answer."""
     await until(lambda: running.event("metrics.listening"))
     line = running.event("metrics.listening")
     assert line is not None
@@ -71,7 +70,6 @@ async def test_polls_reports_and_the_stream_are_measured(tmp_path: Path) -> None
 
 
 def report(number: int, revision: int = 1) -> NoticeReport:
-    """On one of many pods."""
     about = Subject(SubjectKind.POD, f"pod-{number}", f"uid-{number}")
     return NoticeReport(SourceName("pods"), about, revision, Announcement.ACTIVE)
 

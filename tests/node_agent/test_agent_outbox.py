@@ -21,12 +21,10 @@ S = SourceName("s")
 
 
 def report(uid: str = "u", revision: int = 1, announcement: Announcement = Announcement.ACTIVE) -> NoticeReport:
-    """A report about some node."""
     return NoticeReport(S, Subject(SubjectKind.NODE, "n", uid), revision, announcement)
 
 
 def test_latest_wins_per_notice() -> None:
-    """A newer report replaces the older one that still waits."""
     outbox = Outbox(10)
     outbox.put(report(revision=1))
     outbox.put(report("other"))
@@ -96,7 +94,6 @@ async def test_changes_wake_whoever_waits() -> None:
     status = SourceStatus(S, SourceState.CLEAR, last_good=1.0)
 
     async def woken() -> bool:
-        """Whether there was a change since the last call."""
         waiter = asyncio.create_task(outbox.changed())
         await asyncio.sleep(0)
         done = waiter.done()

@@ -27,7 +27,6 @@ LABEL = "node.alibabacloud.com/spot-strategy"
 
 @asynccontextmanager
 async def running(*loops: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Run loops that do not end by themselves."""
     tasks = [asyncio.create_task(loop()) for loop in loops]
     try:
         yield
@@ -39,19 +38,16 @@ async def running(*loops: Callable[[], Coroutine[Any, Any, None]]) -> AsyncItera
 
 
 def shown(*conditions: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A pod, for the API server."""
     value: dict[str, Any] = json.loads(manifest(*conditions, **changes))
     return value
 
 
 def status(outbox: Outbox) -> SourceStatus:
-    """What the agent says of its view."""
     (only,) = outbox.statuses()
     return only
 
 
 def reports(outbox: Outbox) -> dict[str, NoticeReport]:
-    """What there is to say, by pod."""
     return {report.subject.name: report for report in outbox.everything()}
 
 
@@ -156,7 +152,6 @@ async def test_the_seconds_left_are_the_api_servers() -> None:
 
 
 async def test_a_withdrawal_is_said_until_it_is_durable() -> None:
-    """Then the pod is as any other."""
     async with fake_api_server() as (fake, server):
         outbox = Outbox(10)
         pods = PodWatch(server, "n1", outbox, Clock())
@@ -173,7 +168,6 @@ async def test_a_withdrawal_is_said_until_it_is_durable() -> None:
 
 
 def node(**labels: str) -> dict[str, Any]:
-    """This node, as the API server shows it."""
     return {"metadata": {"name": "n1", "uid": "node-uid", "labels": {"much": "more", **labels}}, "status": {}}
 
 

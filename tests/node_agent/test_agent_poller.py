@@ -24,8 +24,6 @@ During = Callable[[], Awaitable[object]]
 
 
 class Script:
-    """A source that says what the test has set."""
-
     name = SourceName("script")
 
     def __init__(self, *answers: Answer | Exception) -> None:
@@ -37,13 +35,11 @@ class Script:
         self.during: During | None = None
 
     async def identify(self) -> NodeIdentity | None:
-        """Say who the node is."""
         if isinstance(self.identity, Exception):
             raise self.identity
         return self.identity
 
     async def poll(self) -> Answer:
-        """The next answer; the last one is repeated."""
         self.polls += 1
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
@@ -67,7 +63,6 @@ def poller(source: Script, outbox: Outbox, uid: str = "uid-1", period: float = 1
 
 
 async def test_a_notice_is_in_the_outbox_after_its_poll() -> None:
-    """One turn is enough, with the source's state beside it."""
     outbox = Outbox(10)
     await poller(Script(NOTICE), outbox).turn()
     assert [report.id for report in outbox.unacknowledged()] == ["script/uid-1"]
@@ -75,7 +70,6 @@ async def test_a_notice_is_in_the_outbox_after_its_poll() -> None:
 
 
 async def test_a_source_is_unknown_before_its_first_poll() -> None:
-    """A hello that comes first says so."""
     outbox = Outbox(10)
     poller(Script(Clear()), outbox)
     assert [status.state for status in outbox.statuses()] == [SourceState.UNKNOWN]
@@ -118,7 +112,6 @@ async def test_an_announcement_for_the_far_future_is_unknown_until_it_is_nearer(
 
 
 async def test_a_poll_that_hangs_is_given_up() -> None:
-    """No poll takes longer than a second."""
     source, outbox = Script(Clear()), Outbox(10)
     source.during = asyncio.Event().wait
     before = time.monotonic()
@@ -198,7 +191,6 @@ async def test_the_settings_uid_wins() -> None:
 
 
 async def test_a_full_outbox_delays_a_report_and_loses_none() -> None:
-    """What found no room is offered again at the next poll."""
     outbox = Outbox(1)
     other = NoticeReport(SourceName("other"), Subject(SubjectKind.POD, "a/b", "p"), 1, Announcement.WITHDRAWN)
     outbox.put(other)

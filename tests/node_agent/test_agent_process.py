@@ -20,21 +20,18 @@ from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor, un
 
 @pytest_asyncio.fixture
 async def supervisor() -> AsyncIterator[FakeSupervisor]:
-    """A supervisor."""
     async with fake_supervisor() as fake:
         yield fake
 
 
 @pytest_asyncio.fixture
 async def cloud() -> AsyncIterator[FakeMetadata]:
-    """A metadata service."""
     async with metadata() as fake:
         yield fake
 
 
 @pytest.fixture
 def environ(supervisor: FakeSupervisor, cloud: FakeMetadata, tmp_path: Path) -> dict[str, str]:
-    """Settings of an agent that has both."""
     token_file = tmp_path / "token"
     token_file.write_text("secret")
     return {
@@ -112,7 +109,6 @@ async def test_not_ready_without_an_identity(
 
 
 async def test_a_replaced_agent_ends_with_its_own_code(supervisor: FakeSupervisor, environ: dict[str, str]) -> None:
-    """A newer agent for the node ends the older one."""
     async with agent(environ) as running:
         await until(lambda: supervisor.streams and supervisor.streams[0].messages)
         supervisor.streams[0].say(pb.SupervisorMessage(superseded=pb.Superseded(session=2**60)))
@@ -122,7 +118,6 @@ async def test_a_replaced_agent_ends_with_its_own_code(supervisor: FakeSuperviso
 
 
 async def test_pods_that_must_be_watched_and_cannot_be_end_it_at_once(environ: dict[str, str], tmp_path: Path) -> None:
-    """Outside of a cluster, or in a pod without an account."""
     pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     for where in ({}, pod):
         extra = {**where, "NODE_AGENT_PODS": "on", "NODE_AGENT_ACCOUNT_DIR": str(tmp_path)}
@@ -151,7 +146,6 @@ def test_it_does_not_load_the_client_library() -> None:
 
 
 async def test_bad_settings_end_it_at_once(environ: dict[str, str]) -> None:
-    """One line says which variable is wrong."""
     async with agent(environ | {"NODE_AGENT_POLL_SECONDS": "5"}) as running:
         async with asyncio.timeout(30):
             assert await running.process.wait() == ExitCode.MISCONFIGURED

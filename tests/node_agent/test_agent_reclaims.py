@@ -115,7 +115,6 @@ def test_what_a_pod_lacks_is_nothing() -> None:
 
 @pytest.mark.parametrize("annotations", [{MANAGED: "true"}, {SPOT: "true"}, {MANAGED: "false", SPOT: "true"}])
 def test_either_annotation_opts_in(annotations: dict[str, str]) -> None:
-    """Arena's is as good as ours."""
     assert isinstance(verdict(pod(EVICTED, annotations=annotations)), Reclaim)
 
 
@@ -131,14 +130,12 @@ def told(last: NoticeReport | None, state: Pod, now: float = 1000.0, wall: float
 
 
 def reported(last: NoticeReport | None, state: Pod, **changes: Any) -> NoticeReport:
-    """The news, which there must be."""
     new = told(last, state, **changes)
     assert new is not None
     return new
 
 
 def test_a_report_is_about_the_pod() -> None:
-    """By namespace, name and uid; the seconds left count from now."""
     new = reported(None, pod(EVICTED, deleted=0), wall=NOON + 10)
     assert (new.id, new.subject.kind, new.subject.name) == (f"kubernetes/{UID}", SubjectKind.POD, "space/worker-0")
     assert (new.revision, new.announcement, new.gone_at) == (1, Announcement.ACTIVE, 1020.0)

@@ -20,7 +20,6 @@ LEAST = {
 
 
 def test_the_promised_defaults() -> None:
-    """What is not set is as the documentation says."""
     assert load(LEAST) == Settings(
         node_name="n1",
         supervisor="127.0.0.1:7000",
@@ -50,7 +49,6 @@ def test_the_promised_defaults() -> None:
 
 @pytest.mark.parametrize("variable", sorted(LEAST))
 def test_what_must_be_set(variable: str) -> None:
-    """A missing name, address or token file is named."""
     with pytest.raises(SettingsError, match=variable):
         load({name: value for name, value in LEAST.items() if name != variable})
 
@@ -88,7 +86,6 @@ def test_what_is_refused(extra: dict[str, str], why: str) -> None:
 
 
 def test_what_is_wrong_is_said_by_name_and_with_the_choices() -> None:
-    """Somebody has to correct it."""
     for variable, text, why in (
         ("SOURCES", "gcp", "'gcp' is none of aliyun, aws, file"),
         ("POLL_SECONDS", "soon", "'soon' is not a number"),
@@ -102,7 +99,6 @@ def test_what_is_wrong_is_said_by_name_and_with_the_choices() -> None:
 
 @pytest.mark.parametrize("arguments", [["--bogus"], ["serve"], ["-x", "y"]])
 def test_wrong_usage_says_what_is_wrong(arguments: list[str]) -> None:
-    """With the exit code of wrong usage; wrong settings have another one."""
     command = (sys.executable, "-m", "node_agent", *arguments)
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (said.returncode, said.stdout) == (64, "")
@@ -110,7 +106,6 @@ def test_wrong_usage_says_what_is_wrong(arguments: list[str]) -> None:
 
 
 def test_the_help_names_every_exit_code() -> None:
-    """And every setting."""
     command = (sys.executable, "-m", "node_agent", "--help")
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert [line.split()[0] for line in said.split("exit codes:\n")[1].splitlines()[:5]] == ["0", "1", "3", "64", "78"]
@@ -118,7 +113,6 @@ def test_the_help_names_every_exit_code() -> None:
 
 
 def test_another_machine_needs_a_ca() -> None:
-    """With somebody to trust, any address will do."""
     extra = {"NODE_AGENT_SUPERVISOR": "supervisor.kube-system:7000", "NODE_AGENT_CA_FILE": "ca.crt"}
     assert load(LEAST | extra).ca_file == Path("ca.crt")
 
@@ -130,7 +124,6 @@ def test_two_clouds_may_be_asked() -> None:
 
 
 def test_labels_have_names_and_values() -> None:
-    """With commas between; none may be named."""
     variable = "NODE_AGENT_NOT_SPOT_LABELS"
     assert load({**LEAST, variable: "a=b, c/d="}).not_spot_labels == ("a=b", "c/d=")
     assert load({**LEAST, variable: ""}).not_spot_labels == ()
@@ -139,7 +132,6 @@ def test_labels_have_names_and_values() -> None:
 
 
 def test_every_setting_is_described() -> None:
-    """The help names every variable, its default and what it is for."""
     lines = describe(Settings, PREFIX).splitlines()
     assert [line.split()[0] for line in lines[::2]] == [
         f"NODE_AGENT_{field.name.upper()}" for field in fields(Settings)

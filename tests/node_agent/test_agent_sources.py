@@ -50,11 +50,9 @@ class SetClock(Clock):
         super().__init__()
 
     def wall(self) -> float:
-        """Unix seconds."""
         return self.system
 
     def monotonic(self) -> float:
-        """Seconds."""
         return self.steady
 
 
@@ -63,14 +61,12 @@ NOW = DEADLINE.timestamp() - 300
 
 @pytest_asyncio.fixture
 async def fake() -> AsyncIterator[FakeMetadata]:
-    """A metadata service."""
     async with metadata() as service:
         yield service
 
 
 @pytest_asyncio.fixture
 async def aliyun(fake: FakeMetadata) -> AsyncIterator[Callable[..., AliyunSource]]:
-    """Makes sources that ask it."""
     sources: list[AliyunSource] = []
 
     def make(mode: MetadataMode = MetadataMode.AUTO, clock: Clock | None = None, url: str = "") -> AliyunSource:
@@ -93,7 +89,6 @@ async def test_nothing_is_announced(fake: FakeMetadata, aliyun: Aliyun, reply: R
 
 
 async def test_a_release_is_announced(fake: FakeMetadata, aliyun: Aliyun) -> None:
-    """A UTC timestamp is the instant of the release."""
     fake.replies[TERMINATION] = Reply(
         200, STAMP + b"\n", date=format_datetime(datetime.fromtimestamp(NOW, UTC), usegmt=True)
     )
@@ -103,7 +98,6 @@ async def test_a_release_is_announced(fake: FakeMetadata, aliyun: Aliyun) -> Non
 
 @pytest.mark.parametrize("body", MALFORMED)
 async def test_a_malformed_answer_is_unknown(fake: FakeMetadata, aliyun: Aliyun, body: bytes) -> None:
-    """Anything else in the body is neither a notice nor none."""
     fake.replies[TERMINATION] = Reply(200, body)
     with pytest.raises(SourceUnavailable, match=r"malformed|larger"):
         await aliyun().poll()
@@ -134,7 +128,6 @@ async def test_a_compressed_answer_is_not_unpacked(fake: FakeMetadata, aliyun: A
 
 
 async def test_nobody_there_is_unknown(aliyun: Aliyun) -> None:
-    """A refused connection is a reason, not an answer."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(SourceUnavailable, match="no answer"):
@@ -188,7 +181,6 @@ async def test_no_proxy_and_no_forwarding_header(
 async def test_seconds_left_are_counted_by_the_clock_that_named_the_deadline(
     fake: FakeMetadata, aliyun: Aliyun, node_clock: float, date: float | None, left: float
 ) -> None:
-    """A skewed clock of the node changes nothing about the lead."""
     stamp = "not a date" if date is None else format_datetime(datetime.fromtimestamp(date, UTC), usegmt=True)
     fake.replies[TERMINATION] = Reply(200, STAMP, date=stamp)
     answer = await aliyun(clock=SetClock(node_clock)).poll()
@@ -214,7 +206,6 @@ async def test_a_date_is_never_local_time(
 
 
 async def test_hardened_mode_uses_one_token_for_many_polls(fake: FakeMetadata, aliyun: Aliyun) -> None:
-    """A token is fetched once and sent with every request."""
     fake.hardened = True
     source = aliyun(MetadataMode.HARDENED)
     for _ in range(3):
@@ -223,7 +214,6 @@ async def test_hardened_mode_uses_one_token_for_many_polls(fake: FakeMetadata, a
 
 
 async def test_plain_mode_never_asks_for_a_token(fake: FakeMetadata, aliyun: Aliyun) -> None:
-    """Refused for want of a token, plain mode stays unknown."""
     fake.hardened = True
     with pytest.raises(SourceUnavailable, match="403"):
         await aliyun(MetadataMode.PLAIN).poll()
@@ -231,7 +221,6 @@ async def test_plain_mode_never_asks_for_a_token(fake: FakeMetadata, aliyun: Ali
 
 
 async def test_auto_mode_asks_plainly_while_that_works(fake: FakeMetadata, aliyun: Aliyun) -> None:
-    """No token is fetched that nobody wants."""
     source = aliyun()
     await source.poll()
     await source.poll()
@@ -277,7 +266,6 @@ async def test_no_token_is_unknown(fake: FakeMetadata, aliyun: Aliyun, reply: Re
 
 
 async def test_a_token_is_renewed_before_it_expires(fake: FakeMetadata, aliyun: Aliyun) -> None:
-    """No poll is lost to the end of a token's six hours."""
     clock = SetClock(NOW)
     source = aliyun(MetadataMode.HARDENED, clock)
     await source.poll()
@@ -326,7 +314,6 @@ async def test_a_wait_that_is_asked_for_is_kept_within_bounds(
 
 
 async def test_the_instance_is_asked_for_once(fake: FakeMetadata, aliyun: Aliyun) -> None:
-    """Stable items are fetched a single time."""
     source = aliyun()
     for _ in range(2):
         assert await source.identify() == NodeIdentity("i-1", "cn-beijing", "cn-beijing-a", "ecs.gn6i")
@@ -353,7 +340,6 @@ async def test_what_is_for_people_holds_nothing_up(fake: FakeMetadata, aliyun: A
 
 @pytest.mark.parametrize("content", [None, b"", b"  \n"])
 async def test_no_file_or_an_empty_one_announces_nothing(tmp_path: Path, content: bytes | None) -> None:
-    """Absent or empty is clear."""
     path = tmp_path / "notice"
     if content is not None:
         path.write_bytes(content)
@@ -361,7 +347,6 @@ async def test_no_file_or_an_empty_one_announces_nothing(tmp_path: Path, content
 
 
 async def test_a_file_with_a_timestamp_announces(tmp_path: Path) -> None:
-    """The same timestamp as the cloud's, counted by the node's clock."""
     path = tmp_path / "notice"
     path.write_bytes(STAMP + b"\n")
     source = FileSource(path, SetClock(NOW))

@@ -18,7 +18,6 @@ ACTIVE, WITHDRAWN = Announcement.ACTIVE, Announcement.WITHDRAWN
 
 
 def noticed(seconds_left: float | None = 100.0, shift: float = 0.0, message: str = "m") -> Noticed:
-    """A notice whose deadline is `shift` seconds off."""
     return Noticed(DEADLINE + timedelta(seconds=shift), seconds_left, message)
 
 
@@ -81,7 +80,6 @@ def test_reports(answers: list[Answer | Unknown], expected: list[tuple[int, Anno
     ],
 )
 def test_what_is_news(answer: Noticed, changes: bool) -> None:  # noqa: FBT001 - a table's column
-    """A notice that changed materially is reported again, at the next revision."""
     _, reports = after([NOTICE, answer])
     assert [report.revision for report in reports] == ([1, 2] if changes else [1])
 
@@ -93,7 +91,6 @@ def test_a_slow_drift_adds_up() -> None:
 
 
 def test_a_notice_keeps_its_instant_between_polls() -> None:
-    """Seconds left count down with the clock, which is no change."""
     state, first = step(start(SourceName("s")), noticed(seconds_left=100.0), NODE, 1000.0)
     _, second = step(state, noticed(seconds_left=70.0), NODE, 1030.0)
     assert first is not None
@@ -106,7 +103,6 @@ USUAL = Noticed(None, 30.0, "m")
 
 
 def polled(*answers: Answer) -> list[NoticeReport]:
-    """The reports of answers that come a second apart."""
     state, reports = start(SourceName("s")), []
     for now, answer in enumerate(answers):
         state, report = step(state, answer, NODE, float(now))
@@ -122,7 +118,6 @@ def test_a_usual_lead_is_reported_once() -> None:
 
 
 def test_a_usual_lead_counts_anew_after_a_withdrawal() -> None:
-    """What is announced again is another episode."""
     reports = polled(USUAL, USUAL, *[CLEAR] * 3, USUAL, USUAL)
     assert [(report.revision, report.announcement) for report in reports] == [(1, ACTIVE), (2, WITHDRAWN), (3, ACTIVE)]
     assert reports[-1].gone_at == 35.0

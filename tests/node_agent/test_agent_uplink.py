@@ -56,19 +56,16 @@ class Agent:
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> "asyncio.Task[None]":
-        """Run the uplink."""
         self.task = asyncio.create_task(self.uplink.run())
         return self.task
 
     async def stop(self) -> None:
-        """Cancel it, as the service does at its end."""
         if self.task is not None:
             self.task.cancel()
             with contextlib.suppress(asyncio.CancelledError, AgentReplaced):
                 await self.task
 
     def report(self, revision: int = 1, seconds_left: float = 100.0) -> NoticeReport:
-        """An active notice about the node."""
         gone_at = self.clock.monotonic() + seconds_left
         return NoticeReport(
             S, NODE, revision, Announcement.ACTIVE, gone_at, datetime(2026, 1, 5, tzinfo=UTC), "m" * 600
@@ -77,14 +74,12 @@ class Agent:
 
 @pytest_asyncio.fixture
 async def fake() -> AsyncIterator[FakeSupervisor]:
-    """A supervisor."""
     async with fake_supervisor() as supervisor:
         yield supervisor
 
 
 @pytest_asyncio.fixture
 async def agent(fake: FakeSupervisor, tmp_path: Path) -> AsyncIterator[Agent]:
-    """An agent of it, not started yet."""
     token_file = tmp_path / "token"
     token_file.write_text("secret\n")
     subject = Agent(Address("127.0.0.1", fake.port), token_file)
@@ -201,7 +196,6 @@ async def test_heartbeats_keep_an_idle_stream(fake: FakeSupervisor, agent: Agent
 
 
 async def test_a_silent_supervisor_is_left(fake: FakeSupervisor, agent: Agent) -> None:
-    """Nothing heard for three heartbeats: connect again."""
     fake.answers_heartbeats, fake.heartbeat = False, 0.05
     agent.start()
     await until(lambda: len(fake.streams) >= 2)
@@ -211,7 +205,6 @@ async def test_a_silent_supervisor_is_left(fake: FakeSupervisor, agent: Agent) -
 
 @pytest.mark.parametrize("heartbeat", [0.0, 0.001, -1.0, 1e9, float("inf"), float("nan")])
 async def test_an_impossible_heartbeat_is_not_followed(fake: FakeSupervisor, agent: Agent, heartbeat: float) -> None:
-    """The agent keeps its own interval, and neither floods nor falls silent."""
     fake.heartbeat = heartbeat
     own = Agent(Address("127.0.0.1", fake.port), agent.token_file, heartbeat=0.5)
     own.start()
@@ -241,7 +234,6 @@ async def test_what_waits_for_acknowledgement_is_said_once_a_stream(fake: FakeSu
 
 
 async def test_a_supervisor_that_never_welcomes_leaves_the_agent_unready(fake: FakeSupervisor, agent: Agent) -> None:
-    """A stream is not enough: ready means acknowledged."""
     fake.welcomes = False
     agent.start()
     await until(lambda: fake.streams and fake.streams[0].messages)
@@ -289,7 +281,6 @@ async def test_an_agent_that_was_replaced_ends(fake: FakeSupervisor, agent: Agen
 
 
 async def test_an_agent_that_was_replaced_while_away_ends(fake: FakeSupervisor, agent: Agent) -> None:
-    """Superseded at a reconnection after an earlier welcome means the same."""
     task = agent.start()
     await until(lambda: agent.uplink.welcomed)
     fake.least_session = 2**60
@@ -396,7 +387,6 @@ async def test_tls_trusts_the_ca_file_alone(fake: FakeSupervisor, agent: Agent, 
 
 
 def _certificate(directory: Path, name: str) -> tuple[Path, Path]:
-    """A key and a self-signed certificate for localhost."""
     key, certificate = directory / f"{name}.key", directory / f"{name}.crt"
     what = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "1", "-nodes"]
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]

@@ -8,6 +8,5 @@ from tests.supervisor.serving import Served, serving
 
 @pytest_asyncio.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    """A supervisor that nobody has spoken to yet."""
     async with serving(tmp_path) as supervisor:
         yield supervisor

@@ -15,8 +15,6 @@ NODES = ["n1", "n2", "n3"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
-
     status: int
     headers: dict[str, str]
     text: str
@@ -29,17 +27,14 @@ class Answer:
 
 
 async def get(peers: Peers, path: str = "/", token: str | None = None, cookie: str | None = None) -> Answer:
-    """Asks for it once, as nobody unless something is given."""
     return await _answer(peers, "GET", path, token, cookie)
 
 
 async def sign_in(peers: Peers, token: str, **headers: str) -> Answer:
-    """Sends the form."""
     return await _answer(peers, "POST", "/status/login", data={"token": token}, headers=headers)
 
 
 async def post(peers: Peers, path: str, **given: Any) -> Answer:
-    """Sends something else."""
     return await _answer(peers, "POST", path, **given)
 
 
@@ -66,29 +61,23 @@ async def _answer(
 
 
 async def viewing(served: Served) -> Answer:
-    """The page, with a viewer's token."""
     return await get(served.peers, token=served.peers.tokens.viewer())
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The changing part, as a browser reads it."""
-
     response: aiohttp.ClientResponse
 
     async def line(self) -> dict[str, Any]:
-        """The next line; `{}` at the end."""
         data = await self.response.content.readuntil(b"\n") if not self.response.content.at_eof() else b""
         value: dict[str, Any] = json.loads(data) if data else {}
         return value
 
     async def showing(self, text: str) -> str:
-        """The next page with that in it."""
         while text not in (html_text := str((await self.line())["html"])):
             pass
         return html_text
 
 
 async def stream(peers: Peers, token: str) -> Stream:
-    """Opens one."""
     return Stream(await peers.opened("/status/stream", token))

@@ -34,14 +34,12 @@ async def test_it_shows_what_is_under_way_and_why(served: Served) -> None:
 
 
 async def test_nodes_that_share_a_machine_uid_are_named(served: Served) -> None:
-    """As one of them is set up wrongly."""
     for node in ("n1", "n2"):
         await served.peers.agent(node, node_uid="one-uid")
     assert "n1, n2 share a machine uid" in (await viewing(served)).seen
 
 
 async def test_names_are_never_markup(served: Served) -> None:
-    """Neither in the page nor in its stream."""
     await reclaimed(served)
     page = (await viewing(served)).text
     looking = await stream(served.peers, served.peers.tokens.viewer())
@@ -75,7 +73,6 @@ async def test_the_page_has_no_script_or_style_of_its_own(served: Served) -> Non
 
 
 async def test_what_changes_is_pushed(served: Served) -> None:
-    """A reader hears of a notice without asking again."""
     looking = await stream(served.peers, served.peers.tokens.viewer())
     await looking.showing("Nothing is being reclaimed")
     agents = await served.peers.agents(["n1"])
@@ -91,7 +88,6 @@ async def test_the_figures_are_said_again_though_nothing_changes(served: Served)
 
 
 async def test_everybody_gets_the_same_rendering(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for all, however many look."""
     renderings: list[View] = []
 
     def counted(view: View) -> Contents:
@@ -121,7 +117,6 @@ async def test_no_more_than_so_many_look_at_a_time(served: Served, monkeypatch: 
 
 
 async def test_a_supervisor_that_stops_says_goodbye(tmp_path: Path) -> None:
-    """To those who look as to everybody else."""
     async with serving(tmp_path) as served:
         looking = await stream(served.peers, served.peers.tokens.viewer())
         await looking.line()

@@ -15,7 +15,6 @@ from tests.supervisor.serving import Served, serving, tls_settings
 
 
 def kept(answer: Answer) -> str:
-    """The cookie's value."""
     assert answer.cookie is not None
     return SimpleCookie(answer.cookie)["job_supervisor_viewer"].value
 
@@ -28,7 +27,6 @@ def ends(answer: Answer) -> float:
 
 
 async def test_a_stranger_gets_the_form_and_nothing_else(served: Served) -> None:
-    """Neither the page nor its stream."""
     answer = await get(served.peers)
     assert (answer.status, answer.headers["Content-Type"]) == (401, "text/html; charset=utf-8")
     assert "Viewer token" in answer.seen
@@ -40,7 +38,6 @@ async def test_a_stranger_gets_the_form_and_nothing_else(served: Served) -> None
 
 @pytest.mark.parametrize("path", ["/", "/status"])
 async def test_a_viewers_token_opens_the_page(served: Served, path: str) -> None:
-    """In the header, as tools send it; and signs nobody in."""
     answer = await get(served.peers, path, token=served.peers.tokens.viewer())
     assert (answer.status, answer.cookie) == (200, None)
     assert "Nothing is being reclaimed" in answer.seen
@@ -62,7 +59,6 @@ async def test_signing_in_gives_the_browser_a_session(served: Served) -> None:
 
 
 async def test_with_tls_a_session_travels_by_tls_alone(tmp_path: Path) -> None:
-    """The cookie says so."""
     authority = Authority(tmp_path / "tls")
     async with serving(tmp_path, authority.ca_pem, **tls_settings(authority)) as served:
         answer = await sign_in(served.peers, served.peers.tokens.viewer())
@@ -77,13 +73,11 @@ async def test_a_session_ends_after_half_a_day(served: Served) -> None:
 
 
 async def test_a_session_never_outlives_its_token(served: Served) -> None:
-    """A token of a minute is a session of a minute."""
     until = time.time() + 60
     assert ends(await sign_in(served.peers, served.peers.tokens.viewer(until))) <= until
 
 
 async def test_an_operators_token_is_kept_as_a_viewers(served: Served) -> None:
-    """A browser that is left open cannot hold drills."""
     answer = await sign_in(served.peers, served.peers.tokens.operator("ann"))
     assert answer.status == 303
     assert ends(answer)
@@ -115,13 +109,11 @@ async def test_any_other_token_is_refused_with_a_sentence(served: Served, make: 
 
 
 async def test_a_session_is_none_elsewhere(served: Served) -> None:
-    """What other tools use takes no cookie."""
     session = kept(await sign_in(served.peers, served.peers.tokens.viewer()))
     assert (await get(served.peers, "/v1/status", cookie=session)).status == 401
 
 
 async def test_signing_out_takes_the_session_from_the_browser(served: Served) -> None:
-    """It is told to forget it."""
     answer = await post(served.peers, "/status/logout")
     assert answer.status == 303
     assert answer.cookie is not None
@@ -130,7 +122,6 @@ async def test_signing_out_takes_the_session_from_the_browser(served: Served) ->
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 async def test_another_sites_page_cannot_sign_anybody_in_or_out(served: Served, site: str) -> None:
-    """Browsers say where a request comes from."""
     headers = {"Sec-Fetch-Site": site}
     answer = await sign_in(served.peers, served.peers.tokens.viewer(), **headers)
     assert (answer.status, answer.cookie) == (400, None)
@@ -143,13 +134,11 @@ async def test_another_sites_page_cannot_sign_anybody_in_or_out(served: Served, 
     [(b"", 400), (b"token", 400), (b"tok=en", 400), (b"token=a&token=b", 400), (b"\xff", 400), (b"a" * 20_000, 413)],
 )
 async def test_what_is_no_form_is_refused(served: Served, body: bytes, status: int) -> None:
-    """And harms nobody."""
     assert (await post(served.peers, "/status/login", data=body)).status == status
     assert (await viewing(served)).status == 200
 
 
 async def test_a_stream_ends_with_its_session(served: Served) -> None:
-    """Whoever looks on must have a token that is good."""
     looking = await stream(served.peers, served.peers.tokens.viewer(time.time() + 2))
     lines = [await looking.line()]
     while lines[-1].get("type") == "page":

@@ -43,7 +43,6 @@ def seen(*numbers: int, jobs: int = 1, streams: int = 6) -> StatusSnapshot:
 
 
 def shown(*numbers: int, jobs: int = 1) -> View:
-    """The view of that."""
     return view(seen(*numbers, jobs=jobs))
 
 
@@ -60,17 +59,14 @@ def shown(*numbers: int, jobs: int = 1) -> View:
     ],
 )
 def test_a_length_of_time_has_two_units_at_most(seconds: float, text: str) -> None:
-    """The lesser one always with two digits, so that columns stand still."""
     assert span(seconds) == text
 
 
 def test_what_has_run_out_is_now() -> None:
-    """No countdown goes below it."""
     assert (countdown(0.0), countdown(0.4)) == ("now", "0 s")
 
 
 def test_long_lists_are_cut() -> None:
-    """And say how many are left out."""
     assert names([f"n{number}" for number in range(12)]).endswith("n9 and 2 more")
     assert names(["n1", "n2"]) == "n1, n2"
 
@@ -107,12 +103,10 @@ GROUP = GroupView(
     ],
 )
 def test_a_checkpoint_is_told_with_its_margin(group: GroupView, text: str) -> None:
-    """Too late is said as such."""
     assert checkpoint(group) == text
 
 
 def test_the_most_urgent_reclaim_is_first() -> None:
-    """Whatever the order in which they came."""
     assert [each.subject for each in contents(shown(1, 3, 2)).reclaims] == ["n3", "n2", "n1"]
 
 
@@ -124,7 +118,6 @@ def test_what_there_is_no_room_for_is_counted() -> None:
 
 
 def test_jobs_in_trouble_are_first() -> None:
-    """Before those that run, by name."""
     now = shown(jobs=3)
     stopping = replace(now.jobs[2], phase=Phase.STOPPING)
     jobs = contents(replace(now, jobs=[now.jobs[1], now.jobs[0], stopping])).jobs
@@ -132,7 +125,6 @@ def test_jobs_in_trouble_are_first() -> None:
 
 
 def test_the_sentence_counts_what_people_look_for() -> None:
-    """And holds no number that changes with the time alone."""
     assert contents(shown(1)).summary == "6 workers are not covered. 1 reclaim under way, 1 job Running."
     later = view(replace(seen(1), now=T0 + 7))
     assert contents(later).summary == contents(shown(1)).summary
@@ -180,12 +172,10 @@ def test_only_real_trouble_is_red() -> None:
     ],
 )
 def test_real_trouble_is_said_first_and_is_red(bad: View, said: str) -> None:
-    """Each kind of it."""
     assert (contents(bad).trouble, contents(bad).summary) == (True, said)
 
 
 def test_a_suspended_job_says_what_it_waits_for() -> None:
-    """Beside why it was stopped."""
     job = replace(
         shown().jobs[0], phase=Phase.SUSPENDED, reason="Stopped.", prospects=[ProspectView("it resumes", None)]
     )
@@ -194,7 +184,6 @@ def test_a_suspended_job_says_what_it_waits_for() -> None:
 
 
 def test_a_drill_is_marked() -> None:
-    """Beside its notice and its job."""
     now = seen(1)
     drill = replace(notice(1), source=SIMULATED)
     job = replace(now.jobs[0], noticed=dict.fromkeys(hosts(1), drill))
@@ -203,13 +192,11 @@ def test_a_drill_is_marked() -> None:
 
 
 def test_what_is_not_durable_yet_is_marked() -> None:
-    """Nothing was decided on it."""
     now = replace(seen(), unconfirmed=(notice(2),))
     assert "not durable yet" in Renderer().page(now, signed_in=False)
 
 
 def test_a_lease_that_is_not_certain_is_said() -> None:
-    """As is who leads."""
     leader = LeaderView(name="supervisor-1", acts=False, serving_seconds=1.0)
     html = Renderer().page(replace(seen(), leader=leader), signed_in=False)
     assert "supervisor-1 leads" in html

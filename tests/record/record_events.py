@@ -26,37 +26,30 @@ PATIENCE = 30.0
 
 
 def pod(number: int) -> About:
-    """One worker."""
     return About("v1", "Pod", "team", f"bert-worker-{number}", f"pod-{number}")
 
 
 @dataclass
 class Known:
-    """Objects that the test names."""
-
     noticed_pods: Sequence[About] = ()
     resource: About | None = NOTICE
     every_notice_has_its_own: bool = True
     jobs: Sequence[About] = (JOB, TRAINING_JOB)
 
     def notice(self, notice: ReclaimNotice) -> About | None:
-        """The same for all, or one for each."""
         if self.resource is None or not self.every_notice_has_its_own:
             return self.resource
         return replace(self.resource, uid=f"resource of {notice.id}")
 
     def job(self, job: SupervisedJob) -> Sequence[About]:
-        """The same for all."""
         assert job
         return self.jobs
 
     def noticed(self, notice: ReclaimNotice) -> Iterable[About]:
-        """The same for all."""
         assert notice
         return self.noticed_pods
 
     def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterable[About]:
-        """By the number in the host's name."""
         assert job
         return [pod(int(host[1:])) for host in hosts]
 
@@ -75,7 +68,6 @@ class EventServer:
     lost: int = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """One request."""
         self.requests.append((request.method, request.path))
         await self.open.wait()
         if (refused := self.refuse(request)) is not None:
@@ -102,7 +94,6 @@ class EventServer:
 
 
 def answer(status: int, message: str) -> Callable[[web.Request], web.Response]:
-    """The same to everything."""
     return lambda _request: web.json_response({"message": message}, status=status)
 
 
@@ -115,24 +106,20 @@ class Scene:
     known: Known
 
     def notices(self, number: int) -> None:
-        """One more node will be reclaimed."""
         self.recorder.heard(NoticeChanged(None, notice(number), Clock().now()))
 
     def decides(self, reason: str) -> None:
-        """A job becomes known, of which that is decided."""
         job = running_job()
         self.recorder.heard(
             JobChanged(None, replace(job, decision=replace(job.decision, reason=reason)), Clock().now())
         )
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits for it."""
         async with asyncio.timeout(PATIENCE):
             while not condition():  # noqa: ASYNC110 - what it waits for is on the other side of a connection
                 await asyncio.sleep(0.005)
 
     def outcomes(self) -> Mapping[str, int]:
-        """Those that there were."""
         return {str(outcome): count for outcome, count in self.recorder.outcomes.items() if count}
 
 
@@ -142,7 +129,6 @@ async def _nobody() -> dict[str, str]:
 
 @asynccontextmanager
 async def recording(*, timeout_seconds: float = 5.0, **limits: float) -> AsyncIterator[Scene]:
-    """Both, on loopback."""
     events, known = EventServer(), Known()
     events.open.set()
     application = web.Application()

@@ -30,15 +30,12 @@ class Story:
     at: float = 0.0
 
     def now(self) -> float:
-        """Unix seconds."""
         return T0 + self.at
 
     def noticed(self, _job: JobName) -> Mapping[Host, ReclaimNotice]:
-        """The hosts that must not be used."""
         return self.notices
 
     def hear(self, change: Change) -> None:
-        """All listeners are told."""
         for listener in self.listeners:
             listener.heard(change)
 
@@ -48,21 +45,17 @@ class Story:
         self.hear(JobChanged(before, job, self.now()))
 
     def decides(self, at: float) -> None:
-        """Whatever the notices mean by then."""
         self.becomes(decide(self.job, seeing(self.notices), at).job, at)
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Of one sample; None where there is none."""
         return self.registry.get_sample_value(f"job_supervisor_{name}", labels)
 
     def measured(self, name: str, **labels: str) -> tuple[float, float]:
-        """How many times, and the sum to the millisecond."""
         count, total = (self.value(f"{name}_{kind}", **labels) for kind in ("count", "sum"))
         return count or 0.0, round(total or 0.0, 3)
 
 
 def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
-    """Of a supervisor that nobody has connected to."""
     return LiveState(
         snapshot=snapshot,
         agents=AgentRegistry(lambda _node: None, clock.now),

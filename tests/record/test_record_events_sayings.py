@@ -21,23 +21,19 @@ from tests.supervisor.cluster_scene import cluster_scene
 
 
 def said(change: Change, known: Known | None = None) -> list[EventDraft]:
-    """All of it."""
     return list(drafts(change, known or Known()))
 
 
 def decided(job: SupervisedJob, **changes: object) -> SupervisedJob:
-    """The job after another decision."""
     decision: Decision = replace(job.decision, generation=job.decision.generation + 1, **changes)  # type: ignore[arg-type]  # Names are its fields.
     return replace(job, decision=decision)
 
 
 def told(found: Sequence[EventDraft]) -> list[tuple[About, str, str]]:
-    """About whom, in which word and sentence."""
     return [(each.about, each.word.reason, each.note) for each in found]
 
 
 def test_a_notice_is_said_on_its_pods_and_on_its_resource() -> None:
-    """With its deadline as an instant; what it comes from is named."""
     active = replace(notice(1, left=30.4), message="Spot")
     found = said(NoticeChanged(None, active, T0), Known([pod(1), pod(2)]))
     sentence = 'Node n1 will be reclaimed at 2023-11-14T22:13:50Z, says metadata: "Spot"'
@@ -65,7 +61,6 @@ def test_the_end_of_a_notice_is_said(state: NoticeState, sentence: str) -> None:
 
 
 def test_a_drill_says_that_it_is_one() -> None:
-    """At its beginning and at its end, however it ends."""
     drill = replace(notice(1, left=30.0), source=SIMULATED)
     (begun,) = said(NoticeChanged(None, drill, T0))
     assert begun.note == "Drill: Node n1 will be reclaimed at 2023-11-14T22:13:50Z, says simulated."
@@ -75,7 +70,6 @@ def test_a_drill_says_that_it_is_one() -> None:
 
 
 def test_a_deadline_that_drifts_is_no_news_and_another_episode_is() -> None:
-    """A source that names no time is quoted without one."""
     active = notice(1, left=None)
     assert said(NoticeChanged(active, replace(active, deadline=T0 + 9, revision=2), T0)) == []
     ended = replace(active, state=NoticeState.WITHDRAWN, ended_at=T0)
@@ -118,21 +112,18 @@ def test_what_a_host_reports_and_what_is_only_put_otherwise_is_no_news() -> None
 
 
 def test_a_suspended_job_that_lets_go_of_its_hosts_is_no_news() -> None:
-    """It leaves nobody out, as it has nobody."""
     excluded = decided(running_job(), phase=Phase.SUSPENDED, exclusions=hosts(2), reason="n2 will be reclaimed.")
     after = decided(excluded, exclusions=frozenset(), hosts=frozenset(), reason="No room.")
     assert said(JobChanged(excluded, after, T0)) == []
 
 
 def test_asking_for_more_workers_is_news_and_its_end_is_the_operators() -> None:
-    """The phase stays the same."""
     before = running_job()
     after = decided(before, reason="More.", growth=Growth(workers=8, number=1, until=T0 + 60))
     assert [each.note for each in said(JobChanged(before, after, T0))] == ["More.", "More."]
 
 
 def test_a_job_without_a_resource_is_not_talked_about() -> None:
-    """It was forgotten meanwhile; pods that are left out are told nevertheless."""
     before = running_job()
     after = decided(before, phase=Phase.SHRINKING, exclusions=hosts(2), reason="n2 will be reclaimed.")
     found = said(JobChanged(before, after, T0), Known(jobs=()))
@@ -140,7 +131,6 @@ def test_a_job_without_a_resource_is_not_talked_about() -> None:
 
 
 def test_every_phase_and_every_state_has_its_word() -> None:
-    """One word each, as the API wants it."""
     assert set(OF_JOBS) == set(Phase)
     assert set(OF_NOTICES) == set(NoticeState)
     assert all(re.fullmatch(r"([A-Z][a-z]+)+", text) for word in EVENT_REASONS for text in (word.reason, word.action))

@@ -41,7 +41,6 @@ async def test_an_event_says_who_what_and_why() -> None:
 
 
 async def test_events_on_one_object_are_named_in_their_order() -> None:
-    """That is how kubectl describe shows those of this API."""
     async with recording() as scene:
         scene.known.jobs = (JOB,)
         for number in range(20):
@@ -52,7 +51,6 @@ async def test_events_on_one_object_are_named_in_their_order() -> None:
 
 
 async def test_what_has_no_namespace_is_talked_about_in_default() -> None:
-    """As the API server wants it."""
     async with recording() as scene:
         scene.notices(1)
         await scene.until(lambda: scene.outcomes() == {"sent": 1})
@@ -79,7 +77,6 @@ async def test_what_is_said_again_is_counted_up() -> None:
 
 
 async def test_after_a_while_the_same_is_another_event() -> None:
-    """As is one that somebody has deleted meanwhile."""
     async with recording(again_seconds=0.0) as scene:
         scene.known.jobs = (JOB,)
         for count in (1, 2):
@@ -133,7 +130,6 @@ async def test_an_api_server_that_is_away_gets_it_later() -> None:
 
 
 async def test_an_answer_that_got_lost_makes_no_second_event() -> None:
-    """It has the same name, and is there already."""
     async with recording() as scene:
         scene.server.lost = 1
         scene.known.jobs = (JOB,)
@@ -183,7 +179,6 @@ async def test_without_the_right_it_is_said_once_and_the_rest_goes_on() -> None:
 
 
 async def test_a_namespace_that_is_going_is_no_fault_of_ours() -> None:
-    """Nor one that is gone."""
     with capture_logs() as logs:
         async with recording() as scene:
             scene.server.refuse = answer(403, "namespace team is forbidden because it is being terminated")
@@ -196,7 +191,6 @@ async def test_a_namespace_that_is_going_is_no_fault_of_ours() -> None:
 
 
 async def test_what_no_event_can_hold_costs_that_event_alone() -> None:
-    """It is logged; all others are sent."""
     with capture_logs() as logs:
         async with recording() as scene:
             scene.known.jobs = (replace(TRAINING_JOB, name="\ud800"),)
@@ -208,7 +202,6 @@ async def test_what_no_event_can_hold_costs_that_event_alone() -> None:
 
 
 async def test_who_is_not_certain_to_lead_says_nothing() -> None:
-    """And says it when it is certain again."""
     async with recording() as scene:
         leads = asyncio.Event()
         scene.recorder.lead(leads.is_set)

@@ -14,13 +14,11 @@ from tests.record.record_events import JOB, pod
 
 
 def saying(number: int = 1, note: str = "So.", rank: Rank = Rank.POD) -> EventDraft:
-    """Something about one pod."""
     word = OF_NOTICES[NoticeState.ACTIVE]
     return EventDraft(about=pod(number), related=None, word=word, note=note, at=T0, rank=rank)
 
 
 def test_jobs_come_first_and_then_whoever_was_first() -> None:
-    """However late they come."""
     waiting = EventQueue(9)
     job = replace(saying(), about=JOB, word=OF_JOBS[Phase.STOPPING], rank=Rank.JOB)
     for each in (saying(1), saying(2), job):
@@ -33,7 +31,6 @@ def test_jobs_come_first_and_then_whoever_was_first() -> None:
 
 
 def test_the_latest_of_a_topic_takes_the_place_of_what_waits() -> None:
-    """The same once more is counted; another sentence begins anew."""
     waiting = EventQueue(9)
     waiting.put(saying(1))
     waiting.put(saying(2))
@@ -62,7 +59,6 @@ def test_what_could_not_be_said_comes_first_again() -> None:
 
 
 def test_of_too_much_the_oldest_is_dropped() -> None:
-    """Each rank has its own bound."""
     waiting = EventQueue(2)
     outcomes = [waiting.put(saying(number)) for number in range(4)]
     assert outcomes == [None, None, Outcome.DROPPED, Outcome.DROPPED]
@@ -72,7 +68,6 @@ def test_of_too_much_the_oldest_is_dropped() -> None:
 
 @given(st.lists(st.floats(0, 5), max_size=60))
 def test_no_more_than_the_burst_and_the_rate(pauses: list[float]) -> None:
-    """Whenever they are asked for."""
     bucket, now, taken = Bucket(rate=2.0, burst=5.0), 100.0, 0
     for pause in pauses:
         now += pause
@@ -81,7 +76,6 @@ def test_no_more_than_the_burst_and_the_rate(pauses: list[float]) -> None:
 
 
 def test_a_bucket_says_when_there_is_a_token_again() -> None:
-    """And has one then."""
     bucket = Bucket(rate=4.0, burst=1.0)
     assert bucket.take(0.0) == 0.0
     wait = bucket.take(0.0)
@@ -90,7 +84,6 @@ def test_a_bucket_says_when_there_is_a_token_again() -> None:
 
 
 def test_whoever_was_silent_for_long_may_not_say_everything_at_once() -> None:
-    """The burst, whatever has not been said."""
     bucket = Bucket(rate=2.0, burst=5.0)
     assert bucket.take(0.0) == 0.0
     assert [bucket.take(1000.0) == 0.0 for _ in range(6)] == [True] * 5 + [False]

@@ -41,11 +41,9 @@ class Life:
         self.phases = Phases()
 
     def of(self, _name: JobName) -> Mapping[Host, ReclaimNotice]:
-        """What is noticed now."""
         return self.noticed
 
     def becomes(self, job: SupervisedJob, at: float) -> None:
-        """The job is another one."""
         for listener in (self.groups, self.phases):
             listener.heard(JobChanged(self.job, job, T0 + at))
         self.job = job
@@ -55,7 +53,6 @@ class Life:
         self.becomes(decide(self.job, seeing(self.noticed), at).job, at)
 
     def only(self) -> Group:
-        """The one group there is."""
         (group,) = self.groups.all()
         return group
 
@@ -80,7 +77,6 @@ def test_a_change_of_exclusions_is_one_group() -> None:
 
 
 def test_a_second_change_holds_only_what_is_new() -> None:
-    """What was excluded before has its own group."""
     life = Life(running_job(spec(3)), notice(1))
     life.decided(0.0)
     life.decided(5.0)
@@ -129,7 +125,6 @@ def test_an_answer_to_something_else_is_none() -> None:
 
 
 def test_a_run_that_ends_before_the_stop_was_heard_of_is_a_stop_all_the_same() -> None:
-    """STOP and suspension that became durable together are one change."""
     job = running_job(spec(4))
     life = Life(job, notice(1), notice(2), notice(3))
     life.becomes(replace(job, decision=replace(job.decision, phase=Phase.SUSPENDED, generation=7)), 1.0)
@@ -146,7 +141,6 @@ def test_a_try_that_fails_is_no_group() -> None:
 
 
 def test_workers_that_went_without_a_word_have_no_notice() -> None:
-    """The group says that it knows no announcement."""
     job = observing(running_job(spec(4)), hosts=hosts(1, 2, 3))
     life = Life(job)
     life.decided(0.0)
@@ -157,7 +151,6 @@ def test_workers_that_went_without_a_word_have_no_notice() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.TIMED_OUT, Phase.FINISHED])
 def test_a_suspension_may_end_otherwise(phase: Phase) -> None:
-    """Nobody waits any more."""
     life = stopped()
     life.becomes(answered(life.job), 3.0)
     life.decided(3.5)
@@ -166,7 +159,6 @@ def test_a_suspension_may_end_otherwise(phase: Phase) -> None:
 
 
 def test_a_job_that_is_forgotten_is_not_suspended_for_ever() -> None:
-    """Its group stays, and ends."""
     life = stopped()
     life.becomes(answered(life.job), 3.0)
     life.decided(3.5)
@@ -175,7 +167,6 @@ def test_a_job_that_is_forgotten_is_not_suspended_for_ever() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    """The newest are."""
     life = Life(running_job(spec(3)))
     for number in range(MAX_GROUPS + 5):
         decision = replace(life.job.decision, exclusions=hosts(number), generation=number)
@@ -186,26 +177,22 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 def since(life: Life) -> float | None:
-    """Of the job's phase."""
     return life.phases.since(life.job)
 
 
 def test_a_phase_begins_when_it_was_heard_of() -> None:
-    """Other changes do not begin it again."""
     life = stopped()
     life.becomes(obeyed(life.job), 4.0)
     assert since(life) == T0 + 2
 
 
 def test_what_began_before_is_known_only_where_the_decision_says_it() -> None:
-    """After a restart."""
     stopping, fresh = stopped().job, Phases()
     assert fresh.since(stopping) == T0 + 2
     assert fresh.since(running_job()) is None
 
 
 def test_a_job_that_is_forgotten_has_no_phase() -> None:
-    """A later one of the name begins anew."""
     phases, job = Phases(), waiting_job()
     phases.heard(JobChanged(None, job, T0))
     assert phases.since(job) == T0
@@ -230,7 +217,6 @@ def test_a_second_stop_has_the_answers_to_itself() -> None:
 
 
 def rank(number: int, run: int) -> Worker:
-    """A process of the job."""
     return Worker("process", running_job().name, run, Host("n4"), number)
 
 
@@ -248,7 +234,6 @@ def test_what_is_done_again_is_lost() -> None:
 
 
 def test_a_run_that_goes_on_where_it_was_has_lost_nothing() -> None:
-    """Also where it has gone further by the time it says so."""
     life = stopped()
     life.becomes(answered(life.job, step=41), 3.0)
     life.groups.stepped(rank(0, 2), 44)
@@ -256,7 +241,6 @@ def test_a_run_that_goes_on_where_it_was_has_lost_nothing() -> None:
 
 
 def test_a_later_job_of_the_name_says_nothing_of_an_earlier_one() -> None:
-    """It begins at its own first step."""
     life = stopped()
     life.becomes(answered(life.job, step=41), 3.0)
     life.groups.heard(JobForgotten(life.job, T0 + 9))

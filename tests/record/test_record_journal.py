@@ -20,8 +20,6 @@ from tests.supervisor.store_behaviour import opened, put_job, to
 
 
 class Diary:
-    """Writes everything down, after it has failed so often."""
-
     def __init__(self, failures: int = 0) -> None:
         self.name = "diary"
         self.heard_of: list[Change] = []
@@ -29,7 +27,6 @@ class Diary:
         self._news = asyncio.Event()
 
     def heard(self, change: Change) -> None:
-        """One more."""
         if self._failures:
             self._failures -= 1
             raise RuntimeError("no ink")
@@ -37,7 +34,6 @@ class Diary:
         self._news.set()
 
     async def wrote(self, count: int) -> list[Change]:
-        """The first so many."""
         async with asyncio.timeout(10):
             while len(self.heard_of) < count:
                 self._news.clear()
@@ -47,13 +43,11 @@ class Diary:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    """An empty one."""
     async with opened(lambda: SqliteStore.open(tmp_path / "store.sqlite")) as store:
         yield store
 
 
 async def told(store: SqliteStore, *listeners: Listener) -> tuple[Journal, "asyncio.Task[None]"]:
-    """A journal of that store that has begun."""
     journal = Journal(store, listeners, Clock())
     task = asyncio.create_task(journal.run())
     await asyncio.sleep(0)
@@ -61,7 +55,6 @@ async def told(store: SqliteStore, *listeners: Listener) -> tuple[Journal, "asyn
 
 
 async def ended(task: "asyncio.Task[None]") -> None:
-    """It is over."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -142,8 +135,6 @@ async def test_a_store_says_how_long_it_takes(store: SqliteStore) -> None:
         await timed.put_notice(notice(2).id, refuse)
 
     class Away(SqliteStore):
-        """A store that cannot write."""
-
         async def put_job(self, *_: object) -> None:
             raise StoreUnavailableError("away")
 

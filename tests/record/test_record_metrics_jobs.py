@@ -36,8 +36,6 @@ Tell = Callable[[SupervisedJob], Story]
 
 @pytest.fixture
 def counted() -> Tell:
-    """A job with everything that counts what becomes of it."""
-
     def tell(job: SupervisedJob) -> Story:
         story = Story(job, registry())
         story.listeners = [
@@ -114,7 +112,6 @@ def test_a_better_acknowledgement_is_no_second_checkpoint(counted: Tell) -> None
 
 
 def test_a_stop_that_nobody_answers_is_late_once(counted: Tell) -> None:
-    """When the deadline has passed; the job is suspended without a checkpoint."""
     story = counted(running_job(spec(6, 6)))
     stopping(story, 6)
     for at in (29.0, 31.0, 32.0):
@@ -137,7 +134,6 @@ def test_an_answer_after_the_deadline_is_late(counted: Tell) -> None:
 
 
 def test_a_run_that_ends_by_itself_while_it_stops_is_not_late(counted: Tell) -> None:
-    """Nobody is left to answer."""
     story = counted(running_job(spec(6, 6)))
     stopping(story, 6)
     story.becomes(observing(story.job, running=False, exit_code=1), 2.0)
@@ -177,7 +173,6 @@ def test_what_comes_together_counts_as_if_it_had_come_apart(counted: Tell, skipp
 
 
 def test_a_job_that_waits_too_long_is_given_up(counted: Tell) -> None:
-    """Its suspension is over then, and it releases nothing any more."""
     story = counted(suspended_job(spec(max_wait=60.0)))
     story.decides(1.0)
     story.decides(61.0)
@@ -190,7 +185,6 @@ def test_a_job_that_waits_too_long_is_given_up(counted: Tell) -> None:
 
 
 def test_a_suspended_job_that_is_deleted_releases_nothing_more(counted: Tell) -> None:
-    """Its suspension has ended with it."""
     story = counted(suspended_job())
     story.becomes(replace(story.job, decision=replace(story.job.decision, reason="No room.")), 2.0)
     story.hear(JobForgotten(story.job, T0 + 12.0))
@@ -219,7 +213,6 @@ def timed() -> tuple[Story, Latencies]:
 
 
 def directive(kind: DirectiveKind, generation: int, host: Host | None = None) -> Directive:
-    """What a process is told."""
     return Directive(kind=kind, run=1, generation=generation, reason="It must.", host=host)
 
 
@@ -253,7 +246,6 @@ def test_a_leave_that_nothing_was_decided_about_is_not_timed(timed: tuple[Story,
 
 
 def test_a_stop_is_timed_from_the_notice_that_made_it_certain(timed: tuple[Story, Latencies]) -> None:
-    """Three of six may go: the fourth notice is it, however late."""
     story, latencies = timed
     story.notices = noticed(*(notice(number, seen=T0 + number / 4) for number in (1, 2, 3, 4)))
     story.decides(1.01)
@@ -264,7 +256,6 @@ def test_a_stop_is_timed_from_the_notice_that_made_it_certain(timed: tuple[Story
 
 
 def test_a_loss_without_notice_has_no_notice_to_count_from() -> None:
-    """The launcher's own notice is one, however many workers are left."""
     job = running_job(spec(3, 6))
     assert certain(job, noticed(notice(1), notice(2)), T0) is None
     launched = replace(job, spec=replace(job.spec, launcher_host=Host("n9")))

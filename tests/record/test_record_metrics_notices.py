@@ -15,7 +15,6 @@ from tests.decide.decide_builders import T0, notice
 
 
 def outcomes(registry: CollectorRegistry) -> dict[str, float]:
-    """How many of each, whatever the source."""
     [family] = [each for each in registry.collect() if each.name == "job_supervisor_notices"]
     return {sample.labels["outcome"]: sample.value for sample in family.samples}
 
@@ -41,7 +40,6 @@ def test_an_episode_is_received_and_ends_once() -> None:
 
 
 def test_what_had_expired_when_it_came_was_no_reclaim() -> None:
-    """An old Event that is found at the start."""
     metrics = NoticeMetrics(found := registry(), nowhere, Few(8))
     metrics.heard(NoticeChanged(None, notice(1, state=NoticeState.EXPIRED), T0))
     assert outcomes(found) == {"expired": 1}

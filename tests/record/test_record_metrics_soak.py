@@ -45,7 +45,6 @@ def lives(number: int) -> Iterator[Change]:
 
 
 def stops(number: int) -> Iterator[Change]:
-    """A job is told to stop, is suspended, and goes."""
     job = running_job(spec(6, 6), name=f"job-{number}")
     stopped = decide(job, seeing(noticed(notice(6))), 1.0).job
     saved = answered(stopped)
@@ -72,7 +71,6 @@ class Soak:
         refusals.add(Wire.GRPC, Code.OLDER_REVISION, "late")
 
     def run(self, numbers: range) -> None:
-        """What comes with so many notices."""
         for number in numbers:
             for change in lives(number):
                 for listener in self.listeners:
@@ -85,16 +83,13 @@ class Soak:
                     listener.heard(JobForgotten(running_job(name=f"job-{number - 99}"), T0))
 
     def samples(self) -> int:
-        """How many there are to scrape."""
         return sum(len(family.samples) for family in self.registry.collect())
 
     def answer(self) -> int:
-        """How long an answer with exemplars is, in bytes."""
         return len(generate_latest(self.registry))  # type: ignore[no-untyped-call]  # It has no annotations.
 
 
 def populate(agents: AgentRegistry) -> None:
-    """One agent for each node."""
     for number in range(NODES):
         view = AgentView(
             node=Host(f"node-{number}"),
@@ -107,7 +102,6 @@ def populate(agents: AgentRegistry) -> None:
 
 
 def kept() -> int:
-    """How many pieces of memory Python's objects take."""
     gc.collect()
     return sys.getallocatedblocks()
 

@@ -15,13 +15,11 @@ NODES = ["n1", "n2", "n3"]
 
 @pytest_asyncio.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    """A supervisor that nobody has spoken to yet."""
     async with serving(tmp_path) as supervisor:
         yield supervisor
 
 
 async def shown(served: Served, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The first status that fits."""
     deadline = time.monotonic() + PATIENCE
     while not fits(status := await served.status()):
         assert time.monotonic() < deadline, f"nothing fits; the last was {status}"
@@ -50,7 +48,6 @@ async def test_a_reclaim_is_shown_from_its_notice_to_its_cost(served: Served) ->
 
 
 async def test_a_worker_that_nobody_looks_after_is_counted(served: Served) -> None:
-    """Its node's agent has gone, and it never had a stream."""
     agents = await served.peers.agents(NODES)
     _, order = await served.peers.running("train", NODES)
     await served.peers.process(order["token"], "n1", rank=0)
@@ -70,14 +67,12 @@ async def test_a_worker_that_nobody_looks_after_is_counted(served: Served) -> No
 
 
 async def test_the_supervisor_says_who_leads(served: Served) -> None:
-    """Outside of a cluster it has no name, and no rivals."""
     leader = (await served.status())["leader"]
     assert (leader["name"], leader["acts"]) == ("", True)
     assert 0 <= leader["serving_seconds"] < PATIENCE
 
 
 async def page(served: Served, **asked: Any) -> dict[str, Any]:
-    """One page of the status."""
     headers = {"Authorization": f"Bearer {served.peers.tokens.viewer()}"}
     async with served.peers.session.get(served.peers.http + "/v1/status", headers=headers, params=asked) as answer:
         found: dict[str, Any] = await answer.json()
@@ -85,7 +80,6 @@ async def page(served: Served, **asked: Any) -> dict[str, Any]:
 
 
 async def pages(served: Served, limit: int) -> list[dict[str, Any]]:
-    """All pages of at most so many entries."""
     found = [await page(served, limit=limit)]
     while (after := found[-1]["next"]) is not None:
         found.append(await page(served, limit=limit, after=after))
@@ -93,7 +87,6 @@ async def pages(served: Served, limit: int) -> list[dict[str, Any]]:
 
 
 def entries(page: dict[str, Any]) -> int:
-    """How much is on a page."""
     hosts = [{*job["hosts"], *(state["host"] for state in job["host_states"])} for job in page["jobs"]]
     return sum(max(1, len(each)) for each in hosts) + sum(len(page[part]) for part in ("notices", "agents"))
 
@@ -146,7 +139,6 @@ async def test_no_answer_is_larger_than_a_page(served: Served) -> None:
 
 
 async def test_a_page_that_does_not_exist_is_refused(served: Served) -> None:
-    """With a sentence; nothing is guessed."""
     for asked in ({"limit": "0"}, {"limit": "many"}, {"after": "nonsense"}, {"after": "Wzld"}, {"after": "é"}):
         refused = await page(served, **asked)
         assert (refused["status"], refused["error"]) == (400, "malformed")

@@ -20,7 +20,6 @@ NOW = T0 + 100
 
 
 def agents(*numbers: int) -> dict[Host, AgentView]:
-    """Connected agents of those numbers."""
     return {
         host: AgentView(node=host, uid=f"uid-{host}", session=1, connected=True, sources={METADATA: SourceState.CLEAR})
         for host in sorted(hosts(*numbers))
@@ -47,13 +46,11 @@ def seen(*jobs: JobStatus, notices: tuple[ReclaimNotice, ...] = (), **changes: A
 
 
 def only_job(shown: View) -> JobView:
-    """The one job there is."""
     (job,) = shown.jobs
     return job
 
 
 def by_host(shown: View) -> Mapping[str, HostView]:
-    """The hosts of the one job."""
     return {state.host: state for state in only_job(shown).host_states}
 
 
@@ -68,7 +65,6 @@ def test_a_job_counts_down_to_the_first_of_its_hosts() -> None:
 
 
 def test_a_notice_without_a_time_counts_down_to_the_assumed_one() -> None:
-    """For its host; the notice itself says that its source named none."""
     untimed = notice(1, left=None)
     shown = seen(job_seen(running_job(), untimed), notices=(untimed,))
     assert by_host(shown)["n1"].seconds_left == POLICY.default_lead_seconds - 100
@@ -76,14 +72,12 @@ def test_a_notice_without_a_time_counts_down_to_the_assumed_one() -> None:
 
 
 def test_nothing_is_below_zero_but_a_margin() -> None:
-    """A deadline that has passed has no seconds left."""
     late = notice(1, left=50.0)
     shown = seen(job_seen(running_job(), late), notices=(late,))
     assert (only_job(shown).seconds_left, shown.notices[0].seconds_left) == (0.0, 0.0)
 
 
 def test_an_excluded_host_is_no_worker() -> None:
-    """Nor is any while no run goes on."""
     job = running_job()
     job = replace(job, decision=replace(job.decision, exclusions=hosts(2)))
     excluded = by_host(seen(job_seen(job)))["n2"]
@@ -93,7 +87,6 @@ def test_an_excluded_host_is_no_worker() -> None:
 
 
 def test_the_launchers_host_is_shown_beside_the_workers() -> None:
-    """Its reclaim ends the run as well."""
     job = running_job()
     job = replace(job, spec=replace(job.spec, launcher_host=Host("boss")))
     launcher = by_host(seen(job_seen(job)))["boss"]
@@ -101,7 +94,6 @@ def test_the_launchers_host_is_shown_beside_the_workers() -> None:
 
 
 def test_coverage_counts_workers_that_a_reclaim_would_not_reach() -> None:
-    """By what is missing; a host may miss both."""
     unknown = replace(agents(3)[Host("n3")], connected=False)
     around = {**agents(1, 2, 4, 5), Host("n3"): unknown}
     shown = seen(job_seen(running_job(), streams=hosts(1, 2, 3)), agents=around, silent={Host("n3"): NOW - 7})
@@ -125,7 +117,6 @@ def test_pods_are_where_they_are_placed() -> None:
 
 
 def test_a_notice_that_has_ended_concerns_nobody() -> None:
-    """It is kept for people to see."""
     ended = replace(notice(1, state=NoticeState.WITHDRAWN), ended_at=NOW - 5)
     (shown,) = seen(job_seen(running_job()), notices=(ended,)).notices
     assert (shown.jobs, shown.ended_seconds, shown.age_seconds) == ([], 5.0, 100.0)
@@ -141,13 +132,11 @@ def test_a_drill_is_marked_wherever_it_is_shown() -> None:
 
 
 def test_what_is_not_durable_is_shown_apart() -> None:
-    """Nothing is decided on it."""
     shown = seen(job_seen(running_job()), unconfirmed=(notice(1),))
     assert ([each.subject for each in shown.unconfirmed], shown.notices) == (["n1"], [])
 
 
 def test_an_acknowledgement_has_an_age() -> None:
-    """As everything that travels."""
     answer = Acknowledgement(run=1, generation=5, kind=AcknowledgementKind.SAVED, step=41, at=NOW - 4)
     shown = only_job(seen(job_seen(observing(running_job(), acknowledgement=answer)))).acknowledgement
     assert shown is not None
@@ -178,13 +167,11 @@ def test_a_group_says_what_it_cost() -> None:
 
 
 def test_a_suspension_that_is_over_does_not_grow() -> None:
-    """It lasted from the one instant to the other."""
     (shown,) = seen(groups=(replace(GROUP, suspended_at=T0 + 74, resumed_at=T0 + 84),)).groups
     assert (shown.suspended, shown.suspended_seconds, shown.margin_seconds) == (False, 10.0, None)
 
 
 def test_what_was_refused_is_sorted() -> None:
-    """By wire and code."""
     counts = {(Wire.HTTP, Code.MALFORMED): 2, (Wire.GRPC, Code.BAD_TOKEN): 1}
     assert [(each.wire, each.code, each.count) for each in seen(refused=counts).refused] == [
         (Wire.GRPC, Code.BAD_TOKEN, 1),
@@ -193,7 +180,6 @@ def test_what_was_refused_is_sorted() -> None:
 
 
 def ended(number: int, state: NoticeState) -> ReclaimNotice:
-    """A notice that ended a while ago."""
     return replace(notice(number, state=state), ended_at=NOW - 50)
 
 
@@ -212,7 +198,6 @@ def test_an_agent_whose_node_is_gone_is_not_unknown() -> None:
 
 
 def test_a_connected_agent_is_never_taken_for_one_of_a_node_that_is_gone() -> None:
-    """Its machine is another one by now, or the notice was wrong."""
     gone = ended(1, NoticeState.GONE)
     around = {Host("n1"): replace(agents(1)[Host("n1")], uid="uid-1")}
     shown = seen(notices=(gone,), agents=around)
@@ -221,7 +206,6 @@ def test_a_connected_agent_is_never_taken_for_one_of_a_node_that_is_gone() -> No
 
 
 def test_a_stop_is_late_if_it_was_answered_after_the_end_or_never() -> None:
-    """Where no time is known, nothing is."""
     group = Group(
         job=running_job().name,
         uid="uid",

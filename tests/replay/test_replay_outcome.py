@@ -12,18 +12,15 @@ COSTS = Costs(step=0.2, checkpoint=0.1)
 
 
 def figures() -> Figures:
-    """The figures of nothing but a group of one host."""
     empty = judge([], Expectations(1, "", 1)).figures
     return replace(empty, groups=(Group("group-1", GroupMeaning.SHRINK, ("node1",), 1, (1.5,)),))
 
 
 def outcome(*wrong: str, late: float = 0.0) -> Outcome:
-    """An act that came to its end."""
     return Outcome("an act", Verdict(figures(), ()), wrong, COSTS, 7.5, late, 12.0)
 
 
 def test_the_judges_findings_are_shortcomings() -> None:
-    """What the judge found is told in its words."""
     verdict = judge([], Expectations(1, "", 1))
     assert list(shortcomings(verdict, COSTS, 7.5)) == ["unfinished: nobody said that step 1 was the last"]
 
@@ -62,12 +59,10 @@ def test_the_result_for_machines_has_every_figure(tmp_path: Path) -> None:
 
 
 def test_the_table_has_a_row_for_every_act() -> None:
-    """One that broke off is shown as well."""
     assert table([outcome(), replace(outcome("x"), verdict=None)]).row_count == 2
 
 
 def test_a_checkpoint_is_timed_by_writing_it(tmp_path: Path) -> None:
-    """The time is of this machine and this disk."""
     assert 0 < timed_checkpoint(tmp_path) < 5
 
 

@@ -9,13 +9,11 @@ from simulator.cloud.trace import DEFAULT_TRACE, Cut, Moment, Node, TraceError, 
 
 
 def moment(at: float, added: str = "", removed: str = "") -> Moment:
-    """A moment with nodes of one letter each."""
     return Moment(at, tuple(map(Node, added)), tuple(map(Node, removed)))
 
 
 @st.composite
 def cuts(draw: st.DrawFn) -> Cut:
-    """Cuts whose moments lie whole seconds apart."""
     gaps = draw(st.lists(st.integers(1, 500), max_size=20))
     ends = [sum(gaps[: number + 1]) for number in range(len(gaps))]
     moments = tuple(Moment(at, (Node(f"n{number}"),), ()) for number, at in enumerate(ends))
@@ -38,7 +36,6 @@ def test_long_stretches_are_cut_and_nothing_else_changes(piece: Cut, longest: fl
 
 @given(cuts(), st.floats(1, 600))
 def test_a_trace_without_long_stretches_stays_as_it_is(piece: Cut, longest: float) -> None:
-    """Shortening again with the same limit changes nothing."""
     once = shortened(piece, longest)
     assert gaps_of(shortened(once, longest)) == pytest.approx(gaps_of(once))
 

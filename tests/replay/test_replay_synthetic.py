@@ -25,13 +25,11 @@ COSTS = Costs(step=0.2, checkpoint=0.01)
 
 @given(st.integers())
 def test_one_seed_gives_one_trace(seed: int) -> None:
-    """Made-up capacity can be repeated by its seed."""
     assert fixed_rate(Rates(), seed) == fixed_rate(Rates(), seed)
     assert hard(seed) == hard(seed)
 
 
 def test_other_seeds_give_other_traces() -> None:
-    """A seed decides something."""
     assert len({fixed_rate(Rates(), seed).moments for seed in range(10)}) == 10
     assert len({hard(seed).steps for seed in range(10)}) == 10
 
@@ -110,7 +108,6 @@ def test_a_schedule_that_ends_below_the_minimum_is_refused() -> None:
 
 @pytest.mark.parametrize("part", list(Part))
 def test_every_part_can_be_judged(part: Part) -> None:
-    """No act is refused as it is."""
     assert acts(Wanted(part), COSTS)
 
 

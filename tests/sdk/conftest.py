@@ -20,7 +20,6 @@ STRICT = ("-X", "dev", "-W", "error")
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[FakeSupervisor]:
-    """A fake supervisor, to which the identity in `tmp_path` leads."""
     with FakeSupervisor(heartbeat=0.1) as fake:
         fake.write_identity(tmp_path)
         yield fake
@@ -68,7 +67,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def clean(tmp_path: Path) -> Clean:
-    """A virtual environment with nothing in it."""
     home = tmp_path / "venv"
     uv = str(Path(sys.executable).with_name("uv"))
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(home)], check=True)

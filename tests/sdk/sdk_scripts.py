@@ -27,8 +27,6 @@ HOLDING = "kubeai.elastic: the job stops: said by a test. This process waits unt
 
 @dataclass(frozen=True)
 class Script:
-    """A running script with its output in files."""
-
     process: subprocess.Popen[bytes]
     out: Path
     err: Path
@@ -38,11 +36,9 @@ class Script:
         wait_until(lambda: text in self.out.read_text(), seconds, f"{text!r} of {self.output()}")
 
     def end(self, seconds: float = 30.0) -> int:
-        """Wait for the end; the exit code."""
         return self.process.wait(seconds)
 
     def output(self) -> str:
-        """Everything it has said."""
         return self.out.read_text() + self.err.read_text()
 
 
@@ -50,7 +46,6 @@ Start = Callable[..., Script]
 
 
 def wait_until(what: Callable[[], object], seconds: float = 30.0, wanted: str = "the condition") -> None:
-    """Wait until `what()` is true."""
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {wanted}"
@@ -59,29 +54,23 @@ def wait_until(what: Callable[[], object], seconds: float = 30.0, wanted: str = 
 
 @dataclass(frozen=True)
 class Clean:
-    """A virtual environment of its own."""
-
     home: Path
     uv: str
 
     @property
     def python(self) -> str:
-        """Its interpreter."""
         return str(self.home / "bin" / "python")
 
     @property
     def packages(self) -> Path:
-        """Its site-packages."""
         return next(self.home.glob("lib/python*/site-packages"))
 
     def install(self, *arguments: str) -> bool:
-        """Install; whether that was possible."""
         # uv's own certificates do not know an index behind a company's authority; those of the system do.
         command = [self.uv, "pip", "install", "--system-certs", "--quiet", "--python", self.python, *arguments]
         return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
     def remove(self, distribution: str) -> None:
-        """Uninstall."""
         command = [self.uv, "pip", "uninstall", "--quiet", "--python", self.python, distribution]
         subprocess.run(command, check=True, capture_output=True)
 

@@ -22,7 +22,6 @@ NOTICE = {"id": "s/1", "source": "s", "host": "h", "seconds_left": 90}
 
 
 def wait(what: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait until `what()` is true."""
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline
@@ -58,7 +57,6 @@ def train() -> None:
 
 
 def supervise(directory: Path) -> None:
-    """The supervisor."""
     with FakeSupervisor(heartbeat=0.1) as supervisor:
         supervisor.write_identity(directory)
         environ = {"PYTHONPATH": os.environ["PYTHONPATH"], "KUBEAI_DIR": str(directory)}
@@ -78,7 +76,6 @@ def supervise(directory: Path) -> None:
 
 
 def main() -> None:
-    """Every module is imported, then the line is walked once."""
     for module in pkgutil.walk_packages(kubeai.elastic.__path__, "kubeai.elastic."):
         if not module.name.endswith("die_with_parent"):  # a script
             importlib.import_module(module.name)

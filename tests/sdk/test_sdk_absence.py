@@ -39,7 +39,6 @@ def test_with_nothing_configured_training_goes_on_with_one_warning(tmp_path: Pat
 def test_with_nobody_reachable_training_goes_on_with_one_warning_until_somebody_is(
     supervisor: FakeSupervisor, start: Start
 ) -> None:
-    """The supervisor starts later than the job."""
     supervisor.stop()
     script = start(TRAINING, KUBEAI_EXIT_HOLD="0")
     wait_until(script.err.read_text)
@@ -83,7 +82,6 @@ def test_a_restarted_supervisor_is_found_again_at_its_new_address(
 def test_a_line_that_makes_no_sense_stops_nobody(
     supervisor: FakeSupervisor, start: Start, line: bytes, warnings: int
 ) -> None:
-    """And the next good one is heard."""
     script = start(TRAINING, KUBEAI_EXIT_HOLD="0")
     supervisor.wait_for(lambda: supervisor.open_streams)
     supervisor.send_raw(line * 3)
@@ -96,7 +94,6 @@ def test_a_line_that_makes_no_sense_stops_nobody(
 
 
 def test_an_identity_of_another_run_ends_the_calls(supervisor: FakeSupervisor, start: Start, tmp_path: Path) -> None:
-    """A process that outlives its run must not speak for the next."""
     script = start(
         """
         import threading, time
@@ -116,7 +113,6 @@ def test_an_identity_of_another_run_ends_the_calls(supervisor: FakeSupervisor, s
 
 
 def test_a_refused_process_says_so_once_and_trains_on(supervisor: FakeSupervisor, start: Start) -> None:
-    """Its token speaks for somebody else."""
     supervisor.refuse(403, "foreign_token", "this token is another job's")
     script = start(TRAINING)
     wait_until(script.err.read_text)

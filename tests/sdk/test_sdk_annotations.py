@@ -26,7 +26,6 @@ def annotate(directory: Path, value: str) -> None:
 
 
 def directive(kind: DirectiveKind, run: int, generation: int) -> Directive:
-    """As an annotation says it."""
     return Directive(kind, job="", run=run, generation=generation, reason="why")
 
 
@@ -58,7 +57,6 @@ def test_the_directive_is_found_among_all_annotations() -> None:
     ],
 )
 def test_anything_else_means_nothing(value: str) -> None:
-    """Nor does a file without it."""
     assert parse(f"{KEY}={value}\n") is None
     assert parse("other=1\n") is None
 
@@ -112,7 +110,6 @@ def test_a_process_that_hears_nobody_leaves(supervisor: FakeSupervisor, start: S
 def test_what_was_there_before_counts_once_the_supervisor_names_that_run(
     supervisor: FakeSupervisor, start: Start, tmp_path: Path
 ) -> None:
-    """And not for another."""
     supervisor.write_identity(tmp_path, run=2)
     supervisor.direct(directive="RUN", generation=3)
     annotate(tmp_path, "2 4 STOP again")
@@ -123,7 +120,6 @@ def test_what_was_there_before_counts_once_the_supervisor_names_that_run(
 
 
 def test_no_such_file_costs_nothing(supervisor: FakeSupervisor, start: Start, tmp_path: Path) -> None:
-    """Nor is it looked for again: outside of pods there is none."""
     script = start(TRAINING)
     supervisor.wait_for(lambda: supervisor.hellos)
     annotate(tmp_path, "1 9 STOP")

@@ -19,7 +19,6 @@ def original(clean: Clean) -> Clean:
 
 
 def install_original(where: Clean, *arguments: str) -> None:
-    """Install it, its dependencies left out: kubeai.elastic needs none."""
     assert where.install(*arguments, "--no-deps", "kubeai==0.1.0")
 
 
@@ -38,7 +37,6 @@ def test_both_work_in_one_environment_in_either_order(original: Clean, wheel: Pa
 
 
 def test_either_can_be_removed_and_the_other_goes_on(original: Clean, wheel: Path) -> None:
-    """They own no file together."""
     install_original(original)
     assert original.install("--no-index", str(wheel))
     original.remove("kubeai")

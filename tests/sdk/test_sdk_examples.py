@@ -71,7 +71,6 @@ def test_the_plain_loop_goes_on_where_it_stopped(supervisor: FakeSupervisor, exa
 def test_only_rank_zero_of_the_distributed_example_saves(
     supervisor: FakeSupervisor, example: Run, tmp_path: Path
 ) -> None:
-    """The others leave without a checkpoint."""
     script = example("distributed.py", RANK="1")
     supervisor.direct(1, directive="LEAVE")
     assert script.wait(5) == 255
@@ -80,7 +79,6 @@ def test_only_rank_zero_of_the_distributed_example_saves(
 
 
 def test_the_readmes_test_passes(tmp_path: Path) -> None:
-    """As it stands there, in a directory with a train.py."""
     blocks = re.findall(r"```python\n(.*?)```", (SDK / "README.md").read_text(), re.DOTALL)
     (own,) = (block for block in blocks if "FakeSupervisor" in block)
     (tmp_path / "test_train.py").write_text(own)

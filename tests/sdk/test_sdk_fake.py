@@ -10,17 +10,14 @@ LAUNCHER = {"job": "job", "instance": "a", "report": {"hosts": ["n1", "n2", "n3"
 
 
 def process(fake: FakeSupervisor) -> Endpoint:
-    """A training process's endpoint."""
     return Endpoint(fake.address, fake.job_token("job", 1))
 
 
 def launcher(fake: FakeSupervisor) -> Endpoint:
-    """A launcher's endpoint."""
     return Endpoint(fake.address, fake.launcher_token)
 
 
 def test_it_leaves_no_thread_even_with_callers_that_hang() -> None:
-    """Open streams and connections that never ask for anything."""
     before = threading.active_count()
     with FakeSupervisor() as fake:
         stream = open_stream(process(fake), "/v1/processes/stream", {"process": "p"})
@@ -30,7 +27,6 @@ def test_it_leaves_no_thread_even_with_callers_that_hang() -> None:
 
 
 def test_it_comes_back_on_the_same_port_with_what_it_said_last() -> None:
-    """As a supervisor that was restarted."""
     with FakeSupervisor() as fake:
         fake.direct(directive="CHECKPOINT", generation=9)
         address = fake.address
@@ -45,7 +41,6 @@ def test_it_comes_back_on_the_same_port_with_what_it_said_last() -> None:
 
 
 def test_it_speaks_to_one_process_by_id_or_rank_or_to_all() -> None:
-    """The most particular word counts; a word to all replaces the others."""
     path = "/v1/processes/stream"
     with (
         FakeSupervisor() as fake,
@@ -100,7 +95,6 @@ def test_it_refuses_what_the_contract_refuses() -> None:
 
 
 def test_waiting_in_vain_says_what_was_heard() -> None:
-    """A test that fails should say why."""
     with FakeSupervisor() as fake:
         post(process(fake), "/v1/processes/report", {"kind": "left"})
         with pytest.raises(TimeoutError, match="left"):

@@ -9,12 +9,10 @@ from kubeai.elastic.identity import Identity
 
 
 def an_identity(directory: Path, run: int = 3, ca: Path | None = None) -> Identity:
-    """Some identity."""
     return Identity(directory, "http://127.0.0.1:1", f"token-{run}", "job", run, ca)
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    """With and without a CA."""
     identity.write(an_identity(tmp_path))
     assert identity.read(tmp_path) == an_identity(tmp_path)
     pem = tmp_path / "other.pem"
@@ -29,7 +27,6 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 def test_a_file_that_is_missing_or_empty_or_no_text_means_not_configured(
     tmp_path: Path, name: str, content: bytes | None
 ) -> None:
-    """None, not an exception."""
     identity.write(an_identity(tmp_path))
     (tmp_path / name).unlink()
     if content is not None:
@@ -39,14 +36,12 @@ def test_a_file_that_is_missing_or_empty_or_no_text_means_not_configured(
 
 @pytest.mark.parametrize("run", ["one", "1.5", "1 2"])
 def test_a_run_that_is_no_number_means_not_configured(tmp_path: Path, run: str) -> None:
-    """None, not an exception."""
     identity.write(an_identity(tmp_path))
     (tmp_path / "run").write_text(run)
     assert identity.read(tmp_path) is None
 
 
 def test_the_directory_is_the_fixed_one_unless_the_environment_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KUBEAI_DIR; empty is as unset."""
     monkeypatch.delenv("KUBEAI_DIR", raising=False)
     assert identity.directory() == Path("/var/run/kubeai")
     monkeypatch.setenv("KUBEAI_DIR", "")
@@ -56,12 +51,10 @@ def test_the_directory_is_the_fixed_one_unless_the_environment_names_another(mon
 
 
 def test_a_token_is_not_shown(tmp_path: Path) -> None:
-    """An identity may land in a log."""
     assert "token-3" not in repr(an_identity(tmp_path))
 
 
 def test_only_the_owner_may_read_what_is_written(tmp_path: Path) -> None:
-    """Unless another mode is asked for, and whatever the mode was before."""
     path = tmp_path / "token"
     path.touch(mode=0o644)
     identity.write_atomically(path, "secret")
@@ -69,7 +62,6 @@ def test_only_the_owner_may_read_what_is_written(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The old content stays and there is no draft."""
     (tmp_path / "target").mkdir()
     with pytest.raises(OSError, match="target"):
         identity.write_atomically(tmp_path / "target", "text")

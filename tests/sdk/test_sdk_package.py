@@ -13,21 +13,18 @@ SOURCES = sorted((SDK / "kubeai").rglob("*.py"))
 
 
 def test_it_is_a_namespace_package_that_owns_no_foreign_name() -> None:
-    """The original distribution may own kubeai/__init__.py in the same site-packages."""
     assert SOURCES
     assert not (SDK / "kubeai" / "__init__.py").exists()
     assert not (SDK / "kubeai" / "elastic.py").exists()
 
 
 def test_there_is_one_version() -> None:
-    """The distribution's is the module's."""
     written = re.search(r'^version = "(.+)"$', (SDK / "pyproject.toml").read_text(), re.MULTILINE)
     assert written is not None
     assert written[1] == kubeai.elastic.__version__
 
 
 def test_it_needs_the_standard_library_alone() -> None:
-    """Every import of every module is our own or the interpreter's."""
     foreign = set()
     for source in SOURCES:
         for node in ast.walk(ast.parse(source.read_text(), feature_version=(3, 8))):
@@ -39,20 +36,17 @@ def test_it_needs_the_standard_library_alone() -> None:
 
 
 def test_all_names_are_there_and_no_other() -> None:
-    """Loaded when first asked for."""
     assert all(hasattr(kubeai.elastic, name) for name in kubeai.elastic.__all__)
     assert not hasattr(kubeai.elastic, "invented")
 
 
 def test_importing_it_loads_nothing_heavy() -> None:
-    """One of the commands beside it starts every second."""
     shown = "import sys; old = set(sys.modules); import kubeai.elastic; print(*sorted(set(sys.modules) - old))"
     loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, check=True, text=True).stdout.split()
     assert not {"ssl", "http.client", "dataclasses", "kubeai.elastic.api"} & set(loaded)
 
 
 def test_alive_before_init() -> None:
-    """Nothing listens yet, so nothing has stopped."""
     shown = "from kubeai.elastic import check_alive; print(check_alive(), end='')"
     done = subprocess.run([sys.executable, *("-W", "error", "-c", shown)], capture_output=True, check=True, text=True)
     assert (done.stdout, done.stderr) == ("True", "")

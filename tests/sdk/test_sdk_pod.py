@@ -37,7 +37,6 @@ def pod(tmp_path: Path, supervisor: FakeSupervisor) -> FakeSupervisor:
 
 
 def test_token_and_address_are_enough(tmp_path: Path) -> None:
-    """The supervisor knows the rest; a CA where there is one."""
     project(tmp_path, "first", address="http://127.0.0.1:1", token="t")
     assert identity.read(tmp_path) == Identity(tmp_path, "http://127.0.0.1:1", "t", None, None, None)
     project(tmp_path, "second", address="https://supervisor:1\n", token="t2\n", ca_crt="PEM")
@@ -47,7 +46,6 @@ def test_token_and_address_are_enough(tmp_path: Path) -> None:
 
 
 def test_it_names_no_run_before_it_was_told_one_and_then_that(pod: FakeSupervisor, start: Start) -> None:
-    """In the hello of its next stream, and in every report."""
     script = start(TRAINING, RANK="0")
     pod.wait_for(lambda: pod.hellos)
     pod.direct(0)

@@ -15,11 +15,9 @@ class Framework:
         self.current = rank
 
     def torch(self) -> ModuleType:
-        """As torch.distributed."""
         return _module(is_available=lambda: True, is_initialized=lambda: self.current is not None, get_rank=self._rank)
 
     def horovod(self) -> ModuleType:
-        """As horovod.torch and its siblings."""
         return _module(is_initialized=lambda: self.current is not None, rank=self._rank)
 
     def _rank(self) -> int:
@@ -57,7 +55,6 @@ def test_a_loaded_framework_is_believed_first() -> None:
 
 
 def test_the_callable_comes_before_the_environment() -> None:
-    """And both are asked where no framework is initialised."""
     watch = _watch(_torch(None), {"RANK": "1"})
     assert watch.look() == 1
     watch.callable = _says(2)
@@ -66,18 +63,15 @@ def test_the_callable_comes_before_the_environment() -> None:
 
 @pytest.mark.parametrize("name", ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK"])
 def test_each_variable_of_a_launcher_is_known(name: str) -> None:
-    """What torchrun, Open MPI, MPICH and Horovod set."""
     assert _watch({}, {name: "5"}).look() == 5
     assert _watch({}, {name: "five"}).look() is None
 
 
 def test_nobody_knows() -> None:
-    """Unknown is None."""
     assert _watch({}).look() is None
 
 
 def test_every_look_asks_anew() -> None:
-    """A rank changes at each re-rendezvous."""
     framework = Framework(1)
     watch = _watch({"horovod.tensorflow": framework.horovod()})
     assert watch.look() == 1
@@ -97,8 +91,6 @@ def test_between_two_rendezvous_the_last_rank_stands() -> None:
 
 
 def test_a_framework_that_raises_does_not_know() -> None:
-    """Half imported, or shut down between two questions."""
-
     def boom() -> Any:
         raise RuntimeError("shut down")
 
@@ -115,7 +107,6 @@ def test_an_answer_that_is_no_rank_is_no_answer(answer: Any) -> None:
 
 
 def test_a_failing_callable_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    """However often it is asked."""
     watch = _watch({})
     watch.callable = lambda: 1 // 0
     assert [watch.look() for _ in range(3)] == [None, None, None]

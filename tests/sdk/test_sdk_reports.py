@@ -8,7 +8,6 @@ from tests.sdk.sdk_scripts import TRAINING, Start, wait_until
 
 
 def test_a_changed_rank_is_reported(supervisor: FakeSupervisor, start: Start, tmp_path: Path) -> None:
-    """Until it is confirmed, and said in the next hello."""
     script = start(
         """
         import os, pathlib, time
@@ -36,7 +35,6 @@ def test_a_changed_rank_is_reported(supervisor: FakeSupervisor, start: Start, tm
 
 
 def test_a_rank_function_that_hangs_does_not_hold_up_the_flag(supervisor: FakeSupervisor, start: Start) -> None:
-    """A framework may lock it for the whole of a rendezvous."""
     script = start(
         TRAINING.replace("kubeai.init()", "kubeai.init(rank=lambda: time.sleep(60))"),
         KUBEAI_EXIT_HOLD="0.5",
@@ -48,7 +46,6 @@ def test_a_rank_function_that_hangs_does_not_hold_up_the_flag(supervisor: FakeSu
 
 
 def test_a_saved_checkpoint_is_reported_until_it_is_confirmed(supervisor: FakeSupervisor, start: Start) -> None:
-    """Asked for once; the training does not wait for the report."""
     script = start(
         """
         import time

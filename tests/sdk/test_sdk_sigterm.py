@@ -25,7 +25,6 @@ LEFT = "training\nLEAVE SIGTERM has arrived True\nFalse\n"
 
 
 def test_sigterm_is_left_alone_unless_it_is_asked_for(supervisor: FakeSupervisor, start: Start) -> None:
-    """A process that does not ask ends as it always did."""
     script = start(LEAVES.replace("sigterm=True", ""))
     supervisor.wait_for(lambda: supervisor.hellos)
     script.wait_for_line("training\n")
@@ -35,7 +34,6 @@ def test_sigterm_is_left_alone_unless_it_is_asked_for(supervisor: FakeSupervisor
 
 
 def test_sigterm_makes_a_process_leave_and_say_so(supervisor: FakeSupervisor, start: Start) -> None:
-    """It saves, reports that it left, and is not held."""
     supervisor.direct(directive="CHECKPOINT", generation=3)
     script = start(LEAVES, RANK="2")
     supervisor.wait_for(lambda: supervisor.hellos)
@@ -60,7 +58,6 @@ def test_the_report_answers_the_last_decision(supervisor: FakeSupervisor, start:
 
 
 def test_sigterm_needs_no_supervisor_and_waits_for_none(start: Start) -> None:
-    """The network may be cut, or nothing configured."""
     script = start(LEAVES)
     script.wait_for_line("training\n")
     script.process.terminate()

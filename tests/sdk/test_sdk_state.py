@@ -23,15 +23,12 @@ def line(  # noqa: PLR0913 - the fields of a line
     seconds_left: float | None = None,
     release: bool = False,
 ) -> Line:
-    """A line as the supervisor could send it."""
     directive = Directive(DirectiveKind(kind), "job", 1, generation, "a reason")
     return Line(directive, act_in, seconds_left, notice, release)
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A line and when it was received."""
-
     at: float
     line: Line
 
@@ -95,7 +92,6 @@ def test_a_pending_directive_leaves_the_present_one_in_effect() -> None:
 
 
 def test_a_final_process_still_hears_notices_and_its_release_and_nothing_else() -> None:
-    """After a STOP, later lines update release and notice."""
     notice = Notice("a/1", "a", "node", 5.0)
     stopped = apply(State(), line("STOP", 3, seconds_left=50), 0)
     later = apply(stopped, line("RUN", 4, notice=notice, seconds_left=1, release=True), 10)
@@ -108,7 +104,6 @@ def test_a_final_process_still_hears_notices_and_its_release_and_nothing_else() 
 
 
 def test_seconds_are_counted_down_to_zero_and_not_below() -> None:
-    """A duration is one from the receipt of its line."""
     state = apply(State(), line(notice=Notice("a", "a", "n", 3.0), seconds_left=2), 100)
     assert [state.seconds_left(now) for now in (100, 101.5, 103)] == [2, 0.5, 0]
     assert state.notice is not None
@@ -123,7 +118,6 @@ def test_without_seconds_of_the_job_those_of_the_notice_count() -> None:
 
 
 def test_a_withdrawn_notice_is_gone_with_the_line_that_no_longer_has_it() -> None:
-    """Every line is the whole present state."""
     state = apply(State(), line(notice=Notice("a", "a", "n", 3.0), seconds_left=3), 0)
     state = apply(state, line(), 1)
     assert state.notice is None
@@ -144,7 +138,6 @@ def test_a_checkpoint_is_wanted_once_a_generation(kind: str) -> None:
 
 
 def test_a_message_is_read_with_all_its_fields() -> None:
-    """And fields that are not known are ignored."""
     read = parse({**MESSAGE, "invented": {"later": True}})
     notice = Notice("aliyun/i-1", "aliyun", "node-1", 29.5)
     assert read == Line(
@@ -154,7 +147,6 @@ def test_a_message_is_read_with_all_its_fields() -> None:
 
 @pytest.mark.parametrize("field", ["seconds_left", "notice", "release"])
 def test_what_may_be_left_out_is_neutral(field: str) -> None:
-    """An optional field that is missing is as null or false."""
     kept = {name: value for name, value in MESSAGE.items() if name != field}
     neutral = {"seconds_left": None, "notice": None, "release": False}[field]
     assert parse(kept) == parse({**MESSAGE, field: neutral})
@@ -162,7 +154,6 @@ def test_what_may_be_left_out_is_neutral(field: str) -> None:
 
 @pytest.mark.parametrize("field", ["directive", "act_in", "job", "run", "generation", "reason"])
 def test_a_message_without_a_field_it_must_have_is_malformed(field: str) -> None:
-    """It must not stop anybody."""
     with pytest.raises(MalformedLine):
         parse({name: value for name, value in MESSAGE.items() if name != field})
 
@@ -193,13 +184,11 @@ def test_a_message_without_a_field_it_must_have_is_malformed(field: str) -> None
     ],
 )
 def test_a_field_of_the_wrong_kind_makes_the_message_malformed(field: str, value: object) -> None:
-    """Whatever a mistaken supervisor sends, it is refused as a whole."""
     with pytest.raises(MalformedLine):
         parse({**MESSAGE, field: value})
 
 
 def test_a_negative_duration_is_now() -> None:
-    """What should have happened a second ago happens at once."""
     read = parse({**MESSAGE, "act_in": -1, "seconds_left": -3})
     assert apply(State(), read, 10).directive.kind is DirectiveKind.STOP
     assert apply(State(), read, 10).seconds_left(10) == 0

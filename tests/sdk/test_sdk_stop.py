@@ -14,7 +14,6 @@ from tests.sdk.sdk_scripts import HOLDING, TRAINING, Start, wait_until
 def test_a_stopped_script_saves_says_so_is_held_and_exits_255(
     supervisor: FakeSupervisor, start: Start, tmp_path: Path
 ) -> None:
-    """The script shape, with its exit held until it is released."""
     script = start(TRAINING, RANK="0", KUBEAI_HOST="node-7")
     hello = supervisor.wait_for(lambda: supervisor.hellos)[0].body
     assert (hello["host"], hello["rank"], hello["pid"], hello["step"]) == ("node-7", 0, script.process.pid, None)
@@ -38,7 +37,6 @@ def test_a_stopped_script_saves_says_so_is_held_and_exits_255(
 
 
 def test_a_reason_that_is_a_sentence_ends_with_one_full_stop(supervisor: FakeSupervisor, start: Start) -> None:
-    """The supervisor says whole sentences."""
     script = start(TRAINING, KUBEAI_EXIT_HOLD="0")
     supervisor.wait_for(lambda: supervisor.hellos)
     supervisor.direct(directive="STOP", reason="Too few hosts would be left: stopping.")
@@ -47,7 +45,6 @@ def test_a_reason_that_is_a_sentence_ends_with_one_full_stop(supervisor: FakeSup
 
 
 def test_the_hold_is_bounded(supervisor: FakeSupervisor, start: Start) -> None:
-    """Nobody releases it; it goes all the same."""
     script = start(TRAINING, KUBEAI_EXIT_HOLD="0.5")
     supervisor.wait_for(lambda: supervisor.hellos)
     began = time.monotonic()
@@ -78,7 +75,6 @@ def test_without_a_hold_a_stopped_process_still_says_that_it_leaves(supervisor: 
 
 
 def test_left_is_repeated_until_it_is_confirmed(supervisor: FakeSupervisor, start: Start) -> None:
-    """The supervisor restarts while the process is in its exit hook."""
     script = start(TRAINING)
     supervisor.wait_for(lambda: supervisor.hellos)
     supervisor.refuse(503, "not_serving", path="/v1/processes/report")
@@ -93,7 +89,6 @@ def test_left_is_repeated_until_it_is_confirmed(supervisor: FakeSupervisor, star
 
 
 def test_a_run_that_is_over_releases_a_held_process(supervisor: FakeSupervisor, start: Start) -> None:
-    """There is nobody left to wait for."""
     script = start(TRAINING)
     supervisor.wait_for(lambda: supervisor.hellos)
     supervisor.direct(directive="STOP")
@@ -104,7 +99,6 @@ def test_a_run_that_is_over_releases_a_held_process(supervisor: FakeSupervisor, 
 
 
 def test_sigterm_ends_a_held_process_at_once(supervisor: FakeSupervisor, start: Start) -> None:
-    """The launcher is not kept waiting."""
     script = start(TRAINING)
     supervisor.wait_for(lambda: supervisor.hellos)
     supervisor.direct(directive="STOP")
@@ -114,7 +108,6 @@ def test_sigterm_ends_a_held_process_at_once(supervisor: FakeSupervisor, start: 
 
 
 def test_a_leaving_process_is_not_held(supervisor: FakeSupervisor, start: Start, tmp_path: Path) -> None:
-    """It says that it left, and goes; the job is not stopping."""
     script = start(TRAINING, RANK="3")
     supervisor.wait_for(lambda: supervisor.hellos)
     supervisor.direct(3, directive="LEAVE", generation=2)
@@ -150,7 +143,6 @@ def test_a_process_whose_flag_never_fell_exits_at_once(supervisor: FakeSuperviso
 def test_a_directive_takes_effect_after_its_act_in_while_the_supervisor_is_away(
     supervisor: FakeSupervisor, start: Start
 ) -> None:
-    """The process counts by itself."""
     script = start(TRAINING, KUBEAI_EXIT_HOLD="0")
     supervisor.wait_for(lambda: supervisor.hellos)
     began = time.monotonic()
@@ -162,7 +154,6 @@ def test_a_directive_takes_effect_after_its_act_in_while_the_supervisor_is_away(
 
 
 def test_nothing_after_a_stop_makes_a_process_alive_again(supervisor: FakeSupervisor, start: Start) -> None:
-    """Neither later lines nor another stream."""
     script = start(
         """
         import time

@@ -227,7 +227,6 @@ print(worker.exitcode)
 
 
 def test_many_threads_ask_and_none_ever_sees_it_rise(supervisor: FakeSupervisor, start: Start) -> None:
-    """From the first access, which loads the library, to after the fall."""
     script = start(
         PRELUDE
         + """
@@ -296,7 +295,6 @@ os.environ.clear()
 
 
 def test_asking_a_module_that_was_emptied_does_not_raise(start: Start) -> None:
-    """As the interpreter does with every module at its end."""
     script = start(
         """
         import kubeai.elastic as kubeai, kubeai.elastic.flag as flag
@@ -312,7 +310,6 @@ def test_asking_a_module_that_was_emptied_does_not_raise(start: Start) -> None:
 
 @pytest.mark.parametrize("broken", ["mmap.mmap", "threading.Thread.start", "os.register_at_fork", "os.urandom"])
 def test_init_never_raises(start: Start, broken: str) -> None:
-    """No memory, no threads: one line on stderr, and training goes on."""
     module = broken.partition(".")[0]
     script = start(
         f"""

@@ -38,19 +38,16 @@ USER_SCRIPT = """
 
 
 def contents(wheel: Path) -> list[str]:
-    """The names of the files in it."""
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
 
 
 def told(wheel: Path, name: str) -> bytes:
-    """One file of its metadata."""
     with zipfile.ZipFile(wheel) as archive:
         return next(archive.read(path) for path in archive.namelist() if path.endswith(f".dist-info/{name}"))
 
 
 def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    """All of it, typed; no foreign kubeai/__init__.py, no tests, no examples."""
     sources = {str(path.relative_to(SDK)) for path in SDK.glob("kubeai/**/*") if path.suffix in {".py", ".typed"}}
     assert "kubeai/elastic/py.typed" in sources
     assert {name for name in contents(wheel) if ".dist-info/" not in name} == sources
@@ -66,12 +63,10 @@ def test_it_depends_on_nothing(wheel: Path) -> None:
 
 
 def test_it_carries_its_licence(wheel: Path) -> None:
-    """The repository's own."""
     assert told(wheel, "licenses/LICENSE") == (SDK.parent / "LICENSE").read_bytes()
 
 
 def test_it_installs_alone_and_its_commands_run(wheel: Path, clean: Clean) -> None:
-    """Without an index, into an empty environment."""
     assert clean.install("--no-index", str(wheel))
     assert clean.says("import kubeai.elastic; print(kubeai.elastic.__file__)").startswith(str(clean.packages))
     assert {path.name for path in clean.packages.iterdir() if "dist-info" in path.name} == {
@@ -83,7 +78,6 @@ def test_it_installs_alone_and_its_commands_run(wheel: Path, clean: Clean) -> No
 
 
 def test_a_users_script_is_checked_strictly_against_it(wheel: Path, clean: Clean, tmp_path: Path) -> None:
-    """py.typed is honoured, and a wrong use is an error."""
     assert clean.install("--no-index", str(wheel))
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
     good.write_text(textwrap.dedent(USER_SCRIPT))

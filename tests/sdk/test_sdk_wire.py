@@ -23,12 +23,10 @@ HELLO = {"process": "p", "rank": 0}
 
 
 def endpoint(supervisor: FakeSupervisor, ca: Path | None = None) -> Endpoint:
-    """The fake, as a process of a job."""
     return Endpoint(supervisor.address, supervisor.job_token("job", 1), ca)
 
 
 def listen(supervisor: FakeSupervisor, silence: float = 5.0) -> Stream:
-    """Open a stream."""
     return open_stream(endpoint(supervisor), STREAM, HELLO, silence)
 
 
@@ -53,27 +51,23 @@ def answering(answer: bytes, *, stay: bool = False) -> Iterator[Endpoint]:
 
 
 def answer(status: str, body: bytes, *headers: str) -> bytes:
-    """An HTTP answer."""
     head = "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers])
     return head.encode() + b"\r\n\r\n" + body
 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_open() -> Iterator[None]:
-    """Whatever a test does, no connection is left behind."""
     yield
     assert not _open_sockets
 
 
 def test_a_post_says_what_it_is_given_and_returns_the_answer(supervisor: FakeSupervisor) -> None:
-    """With the token in its header."""
     assert post(endpoint(supervisor), REPORT, {"kind": "left", "process": "p", "rank": None}) == {}
     assert supervisor.reports[0].body == {"kind": "left", "process": "p", "rank": None}
     assert supervisor.reports[0].token == supervisor.job_token("job", 1)
 
 
 def test_a_refusal_carries_the_contracts_word(supervisor: FakeSupervisor) -> None:
-    """For posts and for streams."""
     supervisor.refuse(409, "run_is_over", "the run is over")
     for call in (lambda: post(endpoint(supervisor), REPORT, {}), lambda: listen(supervisor)):
         with pytest.raises(Refused) as refused:
@@ -87,14 +81,12 @@ def test_a_refusal_carries_the_contracts_word(supervisor: FakeSupervisor) -> Non
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff"])
 def test_a_refusal_in_other_words_has_no_code(body: bytes) -> None:
-    """A proxy's page, for example."""
     with answering(answer("502 Bad Gateway", body)) as there, pytest.raises(Refused) as refused:
         post(there, REPORT, {})
     assert (refused.value.status, refused.value.code) == (502, "")
 
 
 def test_a_redirect_is_refused_and_not_followed(supervisor: FakeSupervisor) -> None:
-    """The token goes to the configured address only."""
     elsewhere = answer("307 Temporary Redirect", b"", f"Location: {supervisor.address}{REPORT}")
     with answering(elsewhere) as there, pytest.raises(Refused) as refused:
         post(there, REPORT, {})
@@ -103,7 +95,6 @@ def test_a_redirect_is_refused_and_not_followed(supervisor: FakeSupervisor) -> N
 
 
 def test_proxies_of_the_environment_are_not_asked(supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing listens at that proxy."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     assert post(endpoint(supervisor), REPORT, {}) == {}
@@ -114,13 +105,11 @@ def test_proxies_of_the_environment_are_not_asked(supervisor: FakeSupervisor, mo
     [b"", b"nonsense\r\n\r\n", answer("200 OK", b"nonsense"), answer("200 OK", b"[]"), answer("200 OK", b"[" * 200000)],
 )
 def test_an_answer_that_is_none_is_unreachable(raw: bytes) -> None:
-    """Whoever listens there, it is no supervisor."""
     with answering(raw) as there, pytest.raises(Unreachable):
         post(there, REPORT, {})
 
 
 def test_a_server_that_says_nothing_is_unreachable_after_the_time_out() -> None:
-    """And not for ever."""
     with answering(b"", stay=True) as there:
         began = time.monotonic()
         with pytest.raises(Unreachable):
@@ -130,19 +119,16 @@ def test_a_server_that_says_nothing_is_unreachable_after_the_time_out() -> None:
 
 @pytest.mark.parametrize("address", ["", "ftp://h:1", "http://", "http://h:port", "127.0.0.1:80", "http://bücher:1"])
 def test_an_address_that_is_none_is_unreachable(address: str) -> None:
-    """It comes from a file that anybody may have written."""
     with pytest.raises(Unreachable):
         post(Endpoint(address, "token"), REPORT, {})
 
 
 def test_a_token_that_would_be_a_header_of_its_own_is_unreachable(supervisor: FakeSupervisor) -> None:
-    """Nothing is sent."""
     with pytest.raises(Unreachable):
         post(Endpoint(supervisor.address, "a\r\nX-Other: b"), REPORT, {})
 
 
 def test_lines_come_as_they_are_sent_without_heartbeats(supervisor: FakeSupervisor) -> None:
-    """The first is the present state; many heartbeats lie between."""
     supervisor.direct(directive="CHECKPOINT")
     with listen(supervisor) as stream:
         lines = iter(stream)
@@ -155,7 +141,6 @@ def test_lines_come_as_they_are_sent_without_heartbeats(supervisor: FakeSupervis
 
 
 def test_heartbeats_are_life(supervisor: FakeSupervisor) -> None:
-    """Silent for longer than the bound without a line, and still open."""
     with listen(supervisor, silence=0.3) as stream:
         lines = iter(stream)
         next(lines)
@@ -164,7 +149,6 @@ def test_heartbeats_are_life(supervisor: FakeSupervisor) -> None:
 
 
 def test_silence_is_unreachable() -> None:
-    """A peer that hears nothing reconnects."""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     first = b"b\r\n" + b'{"type":1}\n' + b"\r\n"
     with answering(head + first, stay=True) as there, open_stream(there, STREAM, {}, silence=0.1) as stream:
@@ -175,14 +159,12 @@ def test_silence_is_unreachable() -> None:
 
 
 def test_a_stream_that_ends_in_order_ends_the_iteration(supervisor: FakeSupervisor) -> None:
-    """The goodbye is its last line."""
     with listen(supervisor) as stream:
         supervisor.stop(goodbye=True)
         assert [line["type"] for line in stream] == ["directive", "goodbye"]
 
 
 def test_a_stream_that_breaks_is_unreachable(supervisor: FakeSupervisor) -> None:
-    """It did not say goodbye."""
     with listen(supervisor) as stream:
         supervisor.drop()
         with pytest.raises(Unreachable):
@@ -206,13 +188,11 @@ def test_a_malformed_line_is_unreachable_and_the_good_ones_before_it_count(
 
 
 def test_an_answer_that_is_no_stream_is_unreachable() -> None:
-    """Not chunked, so it cannot go on."""
     with answering(answer("200 OK", b"{}")) as there, pytest.raises(Unreachable):
         open_stream(there, STREAM, {})
 
 
 def test_close_wakes_a_reader_in_another_thread() -> None:
-    """Its iteration ends at once and without an exception, though nothing comes."""
     with FakeSupervisor(heartbeat=60) as quiet:
         stream = listen(quiet, silence=30)
         heard: list[Any] = []
@@ -254,7 +234,6 @@ def certificate(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def secure(supervisor: FakeSupervisor, certificate: Path) -> FakeSupervisor:
-    """The fake supervisor behind TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     assert supervisor._server is not None
@@ -269,7 +248,6 @@ def _https(supervisor: FakeSupervisor, ca: Path | None) -> Endpoint:
 
 
 def test_posts_and_streams_over_tls(secure: FakeSupervisor, certificate: Path) -> None:
-    """With the given CA; a waiting reader is woken here too."""
     there = _https(secure, certificate)
     assert post(there, REPORT, {}) == {}
     with open_stream(there, STREAM, HELLO, silence=5) as stream:
@@ -289,7 +267,6 @@ def test_a_stranger_behind_tls_is_unreachable(secure: FakeSupervisor) -> None:
 
 
 def test_a_ca_that_cannot_be_read_is_unreachable(secure: FakeSupervisor, tmp_path: Path) -> None:
-    """Half written, for example."""
     (tmp_path / "broken.pem").write_text(json.dumps({}))
     with pytest.raises(Unreachable):
         post(_https(secure, tmp_path / "broken.pem"), REPORT, {})

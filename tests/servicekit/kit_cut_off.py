@@ -23,7 +23,6 @@ _SILENT_SECONDS = 60.0
 
 
 def loopback(flags: int) -> None:
-    """Bring this network's only interface up, or take it down."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14s", b"lo", flags, b""))
 
@@ -40,7 +39,6 @@ async def _nobody() -> dict[str, str]:
 
 
 async def main() -> None:
-    """One watch, until its end."""
     loopback(_UP)
     application = web.Application()
     application.router.add_get("/watch", _watch)

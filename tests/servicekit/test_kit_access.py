@@ -19,7 +19,6 @@ VERSION = Call(method="GET", path="/version")
 
 
 def mounted(directory: Path, ca: trustme.CA) -> Path:
-    """What Kubernetes mounts into a pod."""
     (directory / "token").write_text("first\n")
     (directory / "namespace").write_text("training\n")
     ca.cert_pem.write_to_path(directory / "ca.crt")
@@ -71,7 +70,6 @@ async def test_a_pod_speaks_with_the_token_that_is_there_now(tmp_path: Path) -> 
 
 
 async def test_a_token_is_not_read_for_every_request(tmp_path: Path) -> None:
-    """It is good for a minute at least."""
     ca = trustme.CA()
     directory = mounted(tmp_path, ca)
     async with api_server(ca) as (environ, shown):
@@ -86,7 +84,6 @@ async def test_a_token_is_not_read_for_every_request(tmp_path: Path) -> None:
 
 
 async def test_another_authority_is_not_believed(tmp_path: Path) -> None:
-    """The token is not shown to whoever answers."""
     directory = mounted(tmp_path, trustme.CA())
     async with api_server(trustme.CA()) as (environ, shown):
         server = ApiServer(as_pod(environ, directory), 5.0)
@@ -108,7 +105,6 @@ def test_an_address_may_be_of_either_kind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["namespace", "ca.crt", "KUBERNETES_SERVICE_PORT"])
 def test_what_a_pod_lacks_is_said_in_a_sentence(tmp_path: Path, missing: str) -> None:
-    """The operator has to act."""
     directory = mounted(tmp_path, trustme.CA())
     (directory / missing).unlink(missing_ok=True)
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}

@@ -34,22 +34,18 @@ STREAM = b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n"
 
 @pytest.fixture
 def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    """The loop that is in service."""
     policy: asyncio.AbstractEventLoopPolicy = uvloop.EventLoopPolicy()
     return policy
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A server and how it is reached."""
-
     address: Address
     dropped: Counter[Drop]
     client: ssl.SSLContext | None
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """One connection."""
         name = None if self.client is None else "localhost"
         host, port = self.address.host, self.address.port
         reader, writer = await asyncio.open_connection(host, port, ssl=self.client, server_hostname=name)
@@ -60,7 +56,6 @@ class Guarded:
 
 
 async def quick(request: web.Request) -> web.Response:
-    """Answers once the body is there."""
     return web.Response(text=str(len(await request.read())))
 
 
@@ -78,19 +73,16 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
 
 async def stuck(_request: web.Request) -> web.Response:
-    """Never answers."""
     await asyncio.Event().wait()
     raise AssertionError
 
 
 async def huge(_request: web.Request) -> web.Response:
-    """Answers with more than any buffer takes."""
     return web.Response(body=bytes(64 * 1024 * 1024))
 
 
 @pytest_asyncio.fixture(params=["plain", "tls"])
 async def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Guarded]:
-    """A server without TLS, and one with it."""
     context, client = None, None
     if request.param == "tls":
         authority = Authority(tmp_path / "tls")
@@ -125,14 +117,12 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
 
 
 async def drip(writer: asyncio.StreamWriter, what: bytes) -> None:
-    """One byte now and then, many times in one patience."""
     for byte in what:
         writer.write(bytes([byte]))
         await asyncio.sleep(PATIENCE / 20)
 
 
 async def test_a_silent_connection_is_dropped(guarded: Guarded) -> None:
-    """Nobody has said anything."""
     begun = time.monotonic()
     async with guarded.connected() as (reader, _):
         assert await ended(reader) == b""
@@ -142,7 +132,6 @@ async def test_a_silent_connection_is_dropped(guarded: Guarded) -> None:
 
 @pytest.mark.parametrize("before", [b"", GET], ids=["first", "second"])
 async def test_a_byte_now_and_then_does_not_extend_the_head(guarded: Guarded, before: bytes) -> None:
-    """Neither the first request's nor that of a later one."""
     async with guarded.connected() as (reader, writer):
         if before:
             writer.write(before)
@@ -154,7 +143,6 @@ async def test_a_byte_now_and_then_does_not_extend_the_head(guarded: Guarded, be
 
 
 async def test_a_byte_now_and_then_does_not_extend_the_body(guarded: Guarded) -> None:
-    """Its whole request has to be there in time."""
     async with guarded.connected() as (reader, writer):
         writer.write(b"POST /quick HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n")
         dripping = asyncio.create_task(drip(writer, b"x" * 1000))
@@ -164,7 +152,6 @@ async def test_a_byte_now_and_then_does_not_extend_the_body(guarded: Guarded) ->
 
 
 async def test_an_answer_that_is_not_taken_is_dropped(guarded: Guarded) -> None:
-    """A peer that does not read holds nothing for longer."""
     async with guarded.connected() as (reader, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]  # The stubs know the base class only.
         writer.write(b"GET /huge HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -176,7 +163,6 @@ async def test_an_answer_that_is_not_taken_is_dropped(guarded: Guarded) -> None:
 
 
 async def test_an_answer_that_never_comes_is_bounded(guarded: Guarded) -> None:
-    """Whatever keeps the handler."""
     async with guarded.connected() as (reader, writer):
         writer.write(b"GET /stuck HTTP/1.1\r\nHost: h\r\n\r\n")
         assert await ended(reader) == b""
@@ -184,7 +170,6 @@ async def test_an_answer_that_never_comes_is_bounded(guarded: Guarded) -> None:
 
 
 async def test_a_stream_outlives_every_deadline(guarded: Guarded) -> None:
-    """It ends when its handler does; then the connection is idle again."""
     async with guarded.connected() as (reader, writer):
         writer.write(STREAM)
         assert b"end" in await ended(reader)
@@ -219,7 +204,6 @@ async def test_honest_requests_share_a_connection(guarded: Guarded) -> None:
 
 
 async def test_garbage_is_answered_and_ended(guarded: Guarded) -> None:
-    """At once, and without a deadline."""
     async with guarded.connected() as (reader, writer):
         writer.write(b"\x16\x03\x01garbage\r\n\r\n")
         assert b" 400 " in await ended(reader)

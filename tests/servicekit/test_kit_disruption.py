@@ -26,12 +26,10 @@ WITHDRAWN = Said(Announcement.WITHDRAWN)
 
 
 def gone(ends: float | None, lead: float, message: str) -> Said:
-    """An announcement."""
     return Said(Announcement.ACTIVE, ends, lead, message)
 
 
 def by_agent(data: bytes) -> Said | None:
-    """The agent's word on a pod of its node."""
     match reclaim.verdict(agents.read_pod(data)):
         case Reclaim(message, ends, lead):
             return gone(None if ends is None else ends.timestamp() - NOON, lead, message)
@@ -41,7 +39,6 @@ def by_agent(data: bytes) -> Said | None:
 
 
 def by_supervisor(data: bytes) -> Said | None:
-    """The supervisor's word on the same pod."""
     word = pod_word(read_pod(data, frozenset()))
     if word is None:
         return None

@@ -19,8 +19,6 @@ _FAILED = {"status": "Failure", "message": "exit 3", "details": {"causes": [{"re
 
 
 def says(*messages: tuple[int, bytes]) -> Answer:
-    """A channel on which that comes, and which ends then."""
-
     async def answer(request: web.Request) -> web.StreamResponse:
         channel = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
         await channel.prepare(request)
@@ -33,18 +31,15 @@ def says(*messages: tuple[int, bytes]) -> Answer:
 
 
 def status(content: Any) -> tuple[int, bytes]:
-    """The last word on a command."""
     return 3, json.dumps(content).encode()
 
 
 async def refuses(_request: web.Request) -> web.StreamResponse:
-    """No role allows it."""
     return web.json_response({"message": "no"}, status=403)
 
 
 @asynccontextmanager
 async def serving(directory: Path, answer: Answer) -> AsyncIterator[ApiServer]:
-    """A connection to an API server that answers so."""
     application = web.Application()
     application.router.add_get("/api/v1/namespaces/space/pods/pod/exec", answer)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
@@ -66,19 +61,16 @@ async def serving(directory: Path, answer: Answer) -> AsyncIterator[ApiServer]:
 
 
 async def run(directory: Path, answer: Answer, command: Sequence[str] = ("true",)) -> Ran:
-    """What comes of a command there."""
     async with serving(directory, answer) as server:
         return await execute(server, ObjectKey("space", "pod"), "et", command)
 
 
 async def test_both_outputs_and_the_code_come_back(tmp_path: Path) -> None:
-    """As a kubelet says them."""
     ran = await run(tmp_path, says((1, b""), (1, b"out "), (2, b"err"), status(_FAILED)))
     assert ran == Ran(3, "out err")
 
 
 async def test_what_is_asked_for_is_the_container_the_command_and_the_outputs(tmp_path: Path) -> None:
-    """Word by word, with the credentials of the configuration."""
     asked: list[object] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -100,13 +92,11 @@ async def test_what_is_asked_for_is_the_container_the_command_and_the_outputs(tm
     ids=["cut", "garbage", "not run", "forbidden"],
 )
 async def test_what_did_not_run_to_its_end_has_no_code(tmp_path: Path, answer: Answer, error: type[ApiError]) -> None:
-    """Each says what the caller does next."""
     with pytest.raises(error):
         await run(tmp_path, answer)
 
 
 async def test_a_command_that_never_stops_speaking_fills_no_memory(tmp_path: Path) -> None:
-    """What is too much is dropped, and the end is heard nevertheless."""
     ran = await run(tmp_path, says(*[(1, b"x" * 50_000)] * 20, status({"status": "Success"})))
     assert ran.code == 0
     assert len(ran.said) == 64 * 1024

@@ -16,6 +16,5 @@ async def _turns(how: str) -> int:
 
 
 async def test_a_burst_of_calls_takes_few_turns_of_the_loop() -> None:
-    """Where gRPC's own way takes about one for each event."""
     kept, plain = await asyncio.gather(_turns("keep-up"), _turns("as-it-is"))
     assert kept * 4 < plain

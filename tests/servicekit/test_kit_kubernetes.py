@@ -37,26 +37,20 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Thing(msgspec.Struct, frozen=True):
-    """An object of the collection."""
-
     metadata: Metadata
 
 
 def thing(name: str, version: int) -> dict[str, Any]:
-    """As the API server shows it."""
     metadata = {"name": name, "namespace": "space", "uid": name, "resourceVersion": str(version), "labels": {"a": "b"}}
     return {"kind": "Thing", "metadata": metadata, "spec": {"much": "more"}}
 
 
 def page(version: int, *names: str, more: str = "") -> Answer:
-    """One page of a list."""
     items = [thing(name, version) for name in names]
     return answered(200, {"metadata": {"resourceVersion": str(version), "continue": more}, "items": items})
 
 
 def answered(status: int, body: Any) -> Answer:
-    """That answer."""
-
     async def answer(_request: web.Request) -> web.StreamResponse:
         return web.json_response(body, status=status)
 
@@ -64,7 +58,6 @@ def answered(status: int, body: Any) -> Answer:
 
 
 def event(kind: str, shown: dict[str, Any]) -> bytes:
-    """One line of a watch."""
     return json.dumps({"type": kind, "object": shown}).encode() + b"\n"
 
 
@@ -94,7 +87,6 @@ class Script:
     headers: list[str] = field(default_factory=list)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """The next answer."""
         self.asked.append(dict(request.query))
         self.headers.append(request.headers.get("Authorization", ""))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -102,14 +94,11 @@ class Script:
 
     @property
     def lists(self) -> int:
-        """How many lists, or pages of one, were asked for."""
         return sum("watch" not in each for each in self.asked)
 
 
 @dataclass
 class Following:
-    """A follower of a scripted collection."""
-
     script: Script
     server: ApiServer
     collection: Collection[Thing]
@@ -117,11 +106,9 @@ class Following:
     reflector: Reflector[Thing]
 
     def shown(self) -> dict[str, int]:
-        """What the mirror shows."""
         return {key.name: one.metadata.version for key, one in self.mirror.objects.items()}
 
     async def until(self, shown: dict[str, int]) -> None:
-        """Follows until the mirror shows that."""
         task = asyncio.create_task(self.reflector.run())
         try:
             async with asyncio.timeout(PATIENCE):
@@ -136,7 +123,6 @@ class Following:
 async def following(
     directory: Path, *answers: Answer, timeout_seconds: float = 2.0, cached: bool = False
 ) -> AsyncIterator[Following]:
-    """A follower, and the script that it meets."""
     script = Script([*answers])
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", script.handle)
@@ -156,7 +142,6 @@ async def following(
 
 
 def kubeconfig(directory: Path, port: int) -> str:
-    """One that names that port, a token and a namespace."""
     file = directory / "kubeconfig"
     context = {"cluster": "c", "user": "u", "namespace": "home"}
     content = {
@@ -170,7 +155,6 @@ def kubeconfig(directory: Path, port: int) -> str:
 
 
 async def test_a_list_comes_by_pages_and_is_seen_as_one(tmp_path: Path) -> None:
-    """With the credentials of the configuration, whose namespace is known."""
     async with following(tmp_path, page(7, "a", "b", more="token"), page(7, "c")) as one:
         await one.reflector.list()
         assert one.shown() == {"a": 7, "b": 7, "c": 7}
@@ -188,7 +172,6 @@ async def test_a_list_that_breaks_off_shows_nothing_of_itself(tmp_path: Path) ->
 
 
 async def test_a_list_whose_rest_has_expired_begins_again(tmp_path: Path) -> None:
-    """It took longer than the history is kept."""
     answers = [page(7, "a", more="token"), answered(410, {"message": "expired"}), page(9, "a", "b")]
     async with following(tmp_path, *answers) as one:
         await one.reflector.first()
@@ -196,7 +179,6 @@ async def test_a_list_whose_rest_has_expired_begins_again(tmp_path: Path) -> Non
 
 
 async def test_the_first_list_waits_for_an_api_server_that_is_away(tmp_path: Path) -> None:
-    """But not where waiting does not help."""
     async with following(tmp_path, answered(503, {}), answered(429, {}), page(7, "a")) as one:
         await one.reflector.first()
         assert one.shown() == {"a": 7}
@@ -262,7 +244,6 @@ async def test_what_the_api_server_does_not_know_any_more_is_not_asked_for_twice
     ids=["too-old", "cut", "garbage", "unreadable", "ends-at-once", "silent", "410", "500"],
 )
 async def test_after_anything_but_an_orderly_end_it_lists_again(tmp_path: Path, broken: Answer) -> None:
-    """Something may have been missed; what was deleted meanwhile is gone afterwards."""
     answers = [page(7, "a", "b"), broken, page(9, "b"), watch(event("ADDED", thing("c", 10)))]
     async with following(tmp_path, *answers) as one:
         await one.until({"b": 9, "c": 10})
@@ -286,7 +267,6 @@ async def test_a_watch_whose_version_was_compacted_away_is_no_fault(
 
 
 async def test_a_watch_that_is_never_allowed_is_no_storm(tmp_path: Path) -> None:
-    """Pauses grow although every list between goes well."""
     answers: list[Answer] = []
     for _ in range(1000):
         answers += [page(7, "a"), answered(403, {"message": "you may list and not watch"})]
@@ -314,7 +294,6 @@ async def test_a_watch_that_is_never_allowed_is_no_storm(tmp_path: Path) -> None
     ],
 )
 async def test_a_refusal_says_what_to_do_next(tmp_path: Path, status: int, error: type[ApiError]) -> None:
-    """In the API server's own words where it has any."""
     async with following(tmp_path, answered(status, {"message": "in its own words"}), answered(status, [])) as one:
         with pytest.raises(error, match="in its own words"):
             await one.collection.get(ObjectKey("space", "a"))
@@ -323,8 +302,6 @@ async def test_a_refusal_says_what_to_do_next(tmp_path: Path, status: int, error
 
 
 async def test_silence_and_absence_are_given_up(tmp_path: Path) -> None:
-    """In the time that is set, and not for ever."""
-
     async def silent(_request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(PATIENCE)
         return web.Response()
@@ -341,7 +318,6 @@ async def test_silence_and_absence_are_given_up(tmp_path: Path) -> None:
 
 
 async def test_an_object_that_does_not_decode_is_named(tmp_path: Path) -> None:
-    """Somebody has to look at it."""
     async with following(tmp_path, answered(200, {"metadata": {"name": "strange"}})) as one:
         with pytest.raises(UnreadableError, match="strange of things does not decode"):
             await one.collection.get(ObjectKey("space", "a"))
@@ -349,7 +325,6 @@ async def test_an_object_that_does_not_decode_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, "", "{}", "apiVersion: [", '{"current-context": "x", "contexts": []}'])
 async def test_a_kubeconfig_that_is_no_good_is_said_in_a_sentence(tmp_path: Path, content: str | None) -> None:
-    """The operator has to act."""
     file = tmp_path / "kubeconfig"
     if content is not None:
         file.write_text(content)

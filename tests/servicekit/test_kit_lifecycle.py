@@ -23,7 +23,6 @@ class Probe:
         self.ended = False
 
     async def run(self) -> None:
-        """Run until cancelled."""
         self.started.set()
         try:
             await asyncio.Event().wait()
@@ -33,7 +32,6 @@ class Probe:
 
 
 async def test_tasks_run_until_stop_and_have_ended_when_it_returns() -> None:
-    """Stop cancels every task and waits for what it still does."""
     stop, first, second = asyncio.Event(), Probe(), Probe()
     running = asyncio.create_task(run_tasks({"first": first.run, "second": second.run}, stop))
     await first.started.wait()
@@ -60,8 +58,6 @@ async def test_a_root_task_that_returns_is_a_failure() -> None:
 
 
 async def test_a_root_task_that_raises_is_the_cause() -> None:
-    """The exception of a root task is chained."""
-
     async def raises() -> None:
         raise LookupError("lost")
 
@@ -71,8 +67,6 @@ async def test_a_root_task_that_raises_is_the_cause() -> None:
 
 
 async def test_a_failure_while_stopping_is_not_swallowed() -> None:
-    """A task whose clean-up raises after stop fails the run too."""
-
     async def raises_at_the_end() -> None:
         try:
             await asyncio.Event().wait()
@@ -86,7 +80,6 @@ async def test_a_failure_while_stopping_is_not_swallowed() -> None:
 
 
 async def test_cancelling_run_tasks_ends_its_tasks() -> None:
-    """No root task outlives the call."""
     probe = Probe()
     running = asyncio.create_task(run_tasks({"probe": probe.run}, asyncio.Event()))
     await probe.started.wait()
@@ -98,7 +91,6 @@ async def test_cancelling_run_tasks_ends_its_tasks() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_signals_set_stop(number: signal.Signals) -> None:
-    """SIGTERM and SIGINT ask for an orderly end."""
     stop = asyncio.Event()
     with stop_on_signals(stop):
         os.kill(os.getpid(), number)
@@ -108,7 +100,6 @@ async def test_signals_set_stop(number: signal.Signals) -> None:
 
 @pytest.fixture
 def sigint_ignored() -> Iterator[None]:
-    """As a shell starts the background jobs of a script."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGINT, before)
@@ -125,8 +116,6 @@ async def test_an_ignored_sigint_stays_ignored(handling: Callable[[], AbstractCo
 
 
 def test_run_uses_uvloop_and_returns_the_exit_code() -> None:
-    """A service runs on uvloop."""
-
     async def main() -> int:
         assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
         return 7
@@ -135,7 +124,6 @@ def test_run_uses_uvloop_and_returns_the_exit_code() -> None:
 
 
 def test_the_clock_is_near_wall_time_and_advances_with_the_monotonic_clock() -> None:
-    """Wall time is anchored once."""
     clock = Clock()
     assert abs(clock.now() - time.time()) < 1.0
     wall, steady = clock.now(), clock.monotonic()

@@ -12,18 +12,14 @@ MIB = 1024 * 1024
 
 @dataclass(slots=True)
 class Process:
-    """So much in use, of which so much is free."""
-
     used: int
     free: int = 0
     given_back: list[int] = field(default_factory=list)
 
     def resident(self) -> int:
-        """Both together."""
         return self.used + self.free
 
     def give_back(self) -> None:
-        """Nothing is free afterwards."""
         self.given_back.append(self.free)
         self.free = 0
 
@@ -45,7 +41,6 @@ async def test_it_is_given_back_once_it_is_worthwhile() -> None:
 
 
 async def test_what_comes_back_by_itself_counts_as_the_least() -> None:
-    """It may grow again, and is to be given back then."""
     process = Process(used=300 * MIB)
     trimmer = Trimmer(process.resident, process.give_back)
     process.used = 100 * MIB

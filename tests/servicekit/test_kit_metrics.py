@@ -25,7 +25,6 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 @pytest.fixture
 def registry() -> CollectorRegistry:
-    """With one histogram that has seen something."""
     made = metrics.registry()
     seconds = Histogram("some_seconds", "Seconds.", registry=made, buckets=(1.0,))
     seconds.observe(0.5, exemplar({"notice_id": "metadata/uid-1"}))
@@ -33,7 +32,6 @@ def registry() -> CollectorRegistry:
 
 
 async def get(address: Address, path: str = "/metrics", accept: str = "") -> tuple[int, str, str]:
-    """Status, content type and text."""
     async with (
         aiohttp.ClientSession(headers={"Accept": accept}) as session,
         session.get(f"http://{address}{path}") as answer,
@@ -59,7 +57,6 @@ async def test_it_answers_as_it_is_asked(registry: CollectorRegistry) -> None:
 
 
 async def test_it_does_not_name_versions(registry: CollectorRegistry) -> None:
-    """Neither its own nor those of what it is made of."""
     async with (
         MetricsServer(registry, ANYWHERE, Clock()).serving() as address,
         aiohttp.ClientSession() as session,
@@ -69,19 +66,15 @@ async def test_it_does_not_name_versions(registry: CollectorRegistry) -> None:
 
 
 class Broken(Collector):
-    """Has nothing to tell, until it is mended."""
-
     mended = False
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`."""
         if not self.mended:
             raise LookupError("lost")
         yield from ()
 
 
 async def test_what_cannot_be_collected_is_said_once() -> None:
-    """And to whoever asks."""
     made, broken = metrics.registry(), Broken()
     made.register(broken)
     with capture_logs() as logs:
@@ -112,7 +105,6 @@ async def test_an_address_that_is_taken_is_tried_again(
 async def test_bytes_that_are_not_http_are_nobodys_concern(
     registry: CollectorRegistry, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """They are answered, and nothing is written about them."""
     async with MetricsServer(registry, ANYWHERE, Clock()).serving() as address:
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(b"\x16\x03\x01\x00\xa5\r\n\r\n")
@@ -149,7 +141,6 @@ def test_an_exemplar_has_room_for_so_much() -> None:
 
 
 def test_labels_are_few() -> None:
-    """Those that are known stay known; values count together."""
     few = Few(2)
     assert [few.of("a", "x"), few.of("b", "x"), few.of("a", "y"), few.of("a", "x")] == [
         ("a", "x"),

@@ -12,18 +12,14 @@ from servicekit.kubernetes.objects import Metadata, ObjectKey
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """An object that is nothing but its metadata."""
-
     metadata: Metadata
 
 
 def thing(version: int, *, name: str = "a", uid: str = "uid") -> Thing:
-    """A state of an object."""
     return Thing(Metadata(name, uid, str(version)))
 
 
 def versions(mirror: Cache[Thing]) -> dict[str, int]:
-    """What the mirror shows."""
     return {key.name: one.metadata.version for key, one in mirror.objects.items()}
 
 
@@ -59,7 +55,6 @@ def test_what_was_deleted_here_does_not_come_back_by_the_watch() -> None:
 
 
 def test_an_answer_that_comes_after_the_watch_told_of_the_deletion_is_old() -> None:
-    """Somebody else deleted it in between."""
     mirror = empty()
     mirror.told(thing(2))
     mirror.told_gone(thing(4))
@@ -88,7 +83,6 @@ def test_a_list_takes_away_what_is_not_in_it_and_leaves_what_is_newer() -> None:
 
 
 def test_a_list_from_before_an_own_deletion_does_not_bring_it_back() -> None:
-    """Neither does the watch that goes on from there."""
     mirror = empty()
     mirror.told(thing(2))
     mirror.deleted(thing(2))
@@ -98,7 +92,6 @@ def test_a_list_from_before_an_own_deletion_does_not_bring_it_back() -> None:
 
 
 def test_a_cluster_that_was_restored_from_a_backup_counts_as_it_is() -> None:
-    """Its versions go back: newer ones from before mean nothing."""
     mirror = empty()
     mirror.told(thing(50))
     mirror.told(thing(60, name="lost", uid="lost"))
@@ -147,7 +140,6 @@ class Playing:
         self._highest: dict[str, int] = {}
 
     def watch(self) -> bool:
-        """The next event; whether there was one."""
         if self._told == len(self.cluster.history):
             return False
         delete, one = self.cluster.history[self._told]
@@ -156,7 +148,6 @@ class Playing:
         return True
 
     def answer(self) -> bool:
-        """Any of the answers; whether there was one."""
         if not self.cluster.answers:
             return False
         delete, one = self.cluster.answers.pop(self._random.randrange(len(self.cluster.answers)))
@@ -164,12 +155,10 @@ class Playing:
         return True
 
     def list(self) -> None:
-        """A list, from which the watch goes on."""
         self.mirror.listed([*self.cluster.objects.values()], str(self.cluster.version))
         self._told = len(self.cluster.history)
 
     def look(self) -> None:
-        """No object is older than it was."""
         for one in self.mirror.objects.values():
             assert one.metadata.version >= self._highest.get(one.metadata.uid, 0)
             self._highest[one.metadata.uid] = one.metadata.version

@@ -52,13 +52,11 @@ def test_console_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unknown_level_is_refused() -> None:
-    """A level that does not exist is an error, not silence."""
     with pytest.raises(ValueError, match="loud"):
         configure(LogFormat.JSON, "loud")
 
 
 def test_a_fault_is_logged_once_when_it_starts_and_once_when_it_ends() -> None:
-    """Repeated failures say nothing new."""
     with capture_logs() as lines:
         fault = Fault("metadata", Clock())
         fault.recovered()
@@ -99,7 +97,6 @@ async def test_probes_answer_what_the_callables_say() -> None:
 
 
 async def test_a_port_that_is_taken_is_an_error() -> None:
-    """Two probes cannot listen at one address."""
     first = Probes(live=lambda: Health(ok=True), ready=lambda: Health(ok=True))
     address = await first.start()
     second = Probes(lambda: Health(ok=True), lambda: Health(ok=True), Address(address.host, address.port))
@@ -110,7 +107,6 @@ async def test_a_port_that_is_taken_is_an_error() -> None:
 
 
 def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk under the log must not reach whoever logs."""
     configure(LogFormat.JSON, "info")
     with open("/dev/full", "w", encoding="utf-8", buffering=1) as full:  # noqa: PTH123 - a device, not a path of ours
         monkeypatch.setattr("sys.stderr", full)

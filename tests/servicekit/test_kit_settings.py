@@ -13,16 +13,12 @@ from servicekit.settings import SettingsError, checked, load
 
 
 class Mode(enum.StrEnum):
-    """Some choice."""
-
     FAST = "fast"
     SLOW = "slow"
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One field of every kind."""
-
     name: str
     seconds: Annotated[float, msgspec.Meta(ge=0.1, le=1.0, description="Seconds.")] = 1.0
     limit: Annotated[int, msgspec.Meta(ge=1)] = 10
@@ -44,7 +40,6 @@ def _not_bad(name: str) -> None:
 
 
 def test_values_are_converted() -> None:
-    """Every kind of field is read from text."""
     environ = {
         "EXAMPLE_NAME": "n",
         "EXAMPLE_SECONDS": "0.5",
@@ -83,7 +78,6 @@ def test_defaults_and_empty_values() -> None:
     ],
 )
 def test_a_bad_value_or_unknown_variable_is_named(variable: str, value: str) -> None:
-    """Whoever wrote the environment learns which variable to correct."""
     with pytest.raises(SettingsError, match=variable) as raised:
         load(Example, "EXAMPLE", {"EXAMPLE_NAME": "n", variable: value})
     assert raised.value.variable == variable
@@ -103,20 +97,17 @@ def test_a_bad_value_or_unknown_variable_is_named(variable: str, value: str) -> 
     ],
 )
 def test_what_is_wrong_with_a_value_is_said_in_words(variable: str, value: str, why: str) -> None:
-    """With the choices that there are, or the bounds."""
     with pytest.raises(SettingsError) as raised:
         load(Example, "EXAMPLE", {"EXAMPLE_NAME": "n", variable: value})
     assert str(raised.value) == f"{variable}: {why}"
 
 
 def test_a_missing_variable_is_named() -> None:
-    """A field without a default must be set."""
     with pytest.raises(SettingsError, match="EXAMPLE_NAME"):
         load(Example, "EXAMPLE", {})
 
 
 def test_values_that_contradict_each_other() -> None:
-    """A check over several fields is reported as a settings error too."""
     with pytest.raises(SettingsError, match="13 with that name"):
         load(Example, "EXAMPLE", {"EXAMPLE_NAME": "n", "EXAMPLE_LIMIT": "13"})
 
@@ -141,6 +132,5 @@ def test_addresses(text: str, address: Address, loopback: bool) -> None:  # noqa
 
 @pytest.mark.parametrize("text", ["", "host", ":80", "host:", "host:http", "host:65536", "::1:80", "host:-1", "host:²"])
 def test_what_is_no_address(text: str) -> None:
-    """Anything but host:port is refused."""
     with pytest.raises(ValueError, match=r"host:port|port between"):
         parse(text)

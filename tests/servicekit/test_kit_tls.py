@@ -24,7 +24,6 @@ DAY = 86400.0
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Who signs the certificate."""
     return Authority(tmp_path / "tls")
 
 
@@ -51,7 +50,6 @@ def shown(served: ServerCertificate, ca: bytes, name: str | None = "localhost") 
 
 
 def encrypted(key: bytes) -> bytes:
-    """The same key behind a passphrase."""
     plain: Any = serialization.load_pem_private_key(key, password=None)
     form = serialization.PrivateFormat.PKCS8
     protection = serialization.BestAvailableEncryption(b"secret")
@@ -60,7 +58,6 @@ def encrypted(key: bytes) -> bytes:
 
 
 def spoil(authority: Authority, how: str) -> None:
-    """Make the files unusable."""
     pair = authority.cert_file.read_bytes(), authority.key_file.read_bytes()
     match how:
         case "key of another":
@@ -109,7 +106,6 @@ WAYS: Sequence[str] = (
 
 @pytest.mark.parametrize("how", WAYS)
 def test_nothing_unusable_is_served(authority: Authority, how: str) -> None:
-    """At the start: somebody has to correct it."""
     spoil(authority, how)
     with pytest.raises(CertificateUnusable):
         certificate(authority)
@@ -160,7 +156,6 @@ def test_nobody_resumes_an_earlier_session(authority: Authority) -> None:
 
 
 def test_the_same_pair_again_is_no_change(authority: Authority) -> None:
-    """New files of the same content, as a mount makes them."""
     served = certificate(authority)
     with capture_logs() as logged:
         authority.place(authority.cert_file.read_bytes(), authority.key_file.read_bytes())
@@ -182,7 +177,6 @@ def test_the_same_pair_again_is_no_change(authority: Authority) -> None:
     ],
 )
 def test_the_end_is_near_in_the_last_tenth_or_the_last_fortnight(days: float, left: float, expected: Validity) -> None:
-    """Whichever is shorter: renewal comes before both."""
     assert Lifetime(0.0, days * DAY).validity((days - left) * DAY) is expected
 
 

@@ -22,8 +22,6 @@ _versions = itertools.count(1)
 
 
 class ClusterScene:
-    """Adds, changes and removes nodes and pods."""
-
     def __init__(self, server: ApiServer) -> None:
         self.view = ClusterView(server, frozenset(), Clock(), lambda: None)
         # The followers' own, as there is nobody to follow.
@@ -38,7 +36,6 @@ class ClusterScene:
         cordoned: bool = False,
         taints: tuple[Taint, ...] = (),
     ) -> Node:
-        """A node, or what it is now."""
         node = Node(
             metadata=_metadata(name, ""),
             taints=taints,
@@ -50,23 +47,19 @@ class ClusterScene:
         return node
 
     def pod(self, name: str, node: str = "", gpus: int = 1) -> Pod:
-        """A pod that runs on that node, or is pending."""
         phase = PodPhase.RUNNING if node else PodPhase.PENDING
         requests = {GPU: gpus * 1000, "cpu": 1000}
         return self.now(Pod(metadata=_metadata(name, "ns"), owner=None, node=node, phase=phase, requests=requests))
 
     def now(self, pod: Pod) -> Pod:
-        """The pod is that now."""
         pod = replace(pod, metadata=_newer(pod.metadata))
         self._pods.told(pod)
         return pod
 
     def pod_gone(self, pod: Pod) -> None:
-        """The pod has been deleted."""
         self._pods.told_gone(replace(pod, metadata=_newer(pod.metadata)))
 
     def node_gone(self, node: Node) -> None:
-        """The node has been deleted."""
         self._nodes.told_gone(replace(node, metadata=_newer(node.metadata)))
 
 
@@ -87,7 +80,6 @@ async def _nobody() -> Mapping[str, str]:
 
 @asynccontextmanager
 async def cluster_scene() -> AsyncIterator[ClusterScene]:
-    """An empty cluster."""
     access = Access(url="https://127.0.0.1:1", namespace="", tls=ssl.create_default_context(), credentials=_nobody)
     server = ApiServer(access, 1.0)
     try:

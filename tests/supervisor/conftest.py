@@ -14,26 +14,22 @@ from tests.supervisor.serving import Served, serving, tls_settings
 
 @pytest.fixture
 def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    """Its transports are not those of the standard loop."""
     policy: asyncio.AbstractEventLoopPolicy = uvloop.EventLoopPolicy()
     return policy
 
 
 @pytest_asyncio.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    """A supervisor that nobody has spoken to yet."""
     async with serving(tmp_path) as supervisor:
         yield supervisor
 
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Who signs the supervisor's certificate."""
     return Authority(tmp_path / "tls")
 
 
 @pytest_asyncio.fixture
 async def secured(tmp_path: Path, authority: Authority) -> AsyncIterator[Served]:
-    """A supervisor with a certificate."""
     async with serving(tmp_path, authority.ca_pem, **tls_settings(authority)) as supervisor:
         yield supervisor

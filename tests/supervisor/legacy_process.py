@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def serving(address: str, answer: bytes | None, port: int = 0) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """A process that takes requests; None: and never answers."""
     heard: list[bytes] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -57,7 +57,6 @@ FAST: Mapping[str, Any] = {
 
 
 def tls_settings(authority: Authority) -> dict[str, Any]:
-    """The settings that name an authority's certificate, looked at often."""
     return {
         "tls_cert_file": authority.cert_file,
         "tls_key_file": authority.key_file,
@@ -66,7 +65,6 @@ def tls_settings(authority: Authority) -> dict[str, Any]:
 
 
 async def until(condition: Callable[[], Any], within: float = PATIENCE) -> None:
-    """Waits for a condition."""
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, "the condition never came true"
@@ -79,8 +77,6 @@ def durable(job: dict[str, Any]) -> dict[str, Any]:
 
 
 class Lines:
-    """The lines of one stream, as its peer reads them."""
-
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
 
@@ -92,7 +88,6 @@ class Lines:
         return value
 
     async def next(self) -> dict[str, Any]:
-        """The next line that is no heartbeat."""
         async with asyncio.timeout(PATIENCE):
             while (line := await self.any()).get("type") == "heartbeat":
                 pass
@@ -109,7 +104,6 @@ class Lines:
         return line
 
     async def before_heartbeat(self) -> list[dict[str, Any]]:
-        """All lines up to the next heartbeat."""
         lines: list[dict[str, Any]] = []
         while (line := await self.any()).get("type") != "heartbeat":
             assert line, "the stream ended"
@@ -117,7 +111,6 @@ class Lines:
         return lines
 
     def close(self) -> None:
-        """Goes away without a word."""
         self._response.close()
 
 
@@ -130,19 +123,15 @@ class Refusal:
 
 
 class AgentPeer:
-    """One agent's stream."""
-
     def __init__(self, call: Any) -> None:
         self.call = call
         self._writing = asyncio.Lock()
 
     async def say(self, **message: Any) -> None:
-        """Sends a message: `notice=…`, `source=…`, `hello=…`."""
         async with self._writing:
             await self.call.write(wire.AgentMessage(**message))
 
     async def live(self) -> None:
-        """Sends heartbeats until the stream ends."""
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
                 await asyncio.sleep(_AGENT_HEARTBEAT)
@@ -163,7 +152,6 @@ class AgentPeer:
         raise AssertionError(f"the stream ended before a {kind}")
 
     async def acknowledged(self, revision: int) -> str:
-        """Waits for that revision's acknowledgement; returns the notice's id."""
         while True:
             for entry in (await self.read("acknowledgement")).entries:
                 if entry.revision == revision:
@@ -202,7 +190,6 @@ class Peers:
             yield cls(tokens, endpoints["http"], endpoints["grpc"], stack, session, ReclaimServiceStub(channel))
 
     def stranger(self, token: str | None) -> AgentPeer:
-        """An agent's stream on which nothing has been said yet."""
         call = self._stub.Connect(metadata=(("authorization", f"Bearer {token}"),) if token else ())
         self._stack.callback(call.cancel)
         return AgentPeer(call)
@@ -217,11 +204,9 @@ class Peers:
         return agent
 
     async def agents(self, nodes: list[str]) -> dict[str, AgentPeer]:
-        """Connected agents by node."""
         return {node: await self.agent(node) for node in nodes}
 
     async def post(self, path: str, token: str | None, body: Any) -> Refusal:
-        """A short POST, or a stream that should be refused."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
         # A stream that is not refused after all would be read for ever.
@@ -239,7 +224,6 @@ class Peers:
             return Refusal(response.status, None if response.status == 200 else (await response.json())["error"])
 
     async def lines(self, path: str, token: str, body: Any) -> Lines:
-        """An accepted stream."""
         headers = {"Authorization": f"Bearer {token}"}
         response = await self.session.post(self.http + path, headers=headers, data=json.dumps(body).encode())
         self._stack.callback(response.close)
@@ -269,7 +253,6 @@ class Peers:
         return launcher, order
 
     async def process(self, token: str, host: str, rank: int | None) -> "ProcessPeer":
-        """A connected training process."""
         peer = ProcessPeer(self, token, {"process": f"process-on-{host}", "host": host, "rank": rank})
         await peer.connect()
         return peer
@@ -277,27 +260,21 @@ class Peers:
 
 @dataclass(slots=True)
 class LauncherPeer:
-    """A registered launcher; `report` is what it last said."""
-
     peers: Peers
     lines: Lines
     token: str
     report: dict[str, Any]
 
     async def says(self, **changes: Any) -> Refusal:
-        """Reports what has changed."""
         self.report = {**self.report, "revision": self.report["revision"] + 1, **changes}
         return await self.peers.post("/v1/launchers/report", self.token, self.report)
 
     async def reports(self, **changes: Any) -> None:
-        """As `says`, and is believed."""
         assert await self.says(**changes) == Refusal(200, None)
 
 
 @dataclass(slots=True)
 class ProcessPeer:
-    """A training process."""
-
     peers: Peers
     token: str
     who: dict[str, Any]
@@ -305,17 +282,14 @@ class ProcessPeer:
 
     @property
     def lines(self) -> Lines:
-        """The newest stream."""
         return self._lines[-1]
 
     async def connect(self) -> Lines:
-        """Says hello."""
         hello = {**self.who, "pid": 1, "step": None, "sdk": "0"}
         self._lines.append(await self.peers.lines("/v1/processes/stream", self.token, hello))
         return self.lines
 
     async def reports(self, kind: str, directive: Mapping[str, Any], **changes: Any) -> Refusal:
-        """Answers a directive."""
         answer = {"kind": kind, "step": 7, "run": directive["run"], "generation": directive["generation"]}
         return await self.peers.post("/v1/processes/report", self.token, {**self.who, **answer, **changes})
 
@@ -329,7 +303,6 @@ def _channel(address: str, ca: bytes | None) -> grpc.aio.Channel:
 
 
 def hello(node: str, *, state: int = wire.SOURCE_STATE_CLEAR, **changes: Any) -> wire.Hello:
-    """An agent's hello."""
     fields = {"node": node, "node_uid": f"uid-{node}", "session": 10, "agent_version": "0", **changes}
     sources = [wire.SourceReport(source="metadata", state=state)]  # type: ignore[arg-type]  # An enum's number.
     return wire.Hello(sources=sources, **fields)
@@ -338,7 +311,6 @@ def hello(node: str, *, state: int = wire.SOURCE_STATE_CLEAR, **changes: Any) ->
 def noticed(
     node: str, revision: int = 1, *, withdrawn: bool = False, uid: str | None = None, left: float | None = 60.0
 ) -> wire.NoticeReport:
-    """The metadata source's word on a node."""
     return wire.NoticeReport(
         source="metadata",
         subject=wire.Subject(kind=wire.SUBJECT_KIND_NODE, name=node, uid=uid or f"uid-{node}"),
@@ -368,8 +340,6 @@ def launcher_hello(job: str, hosts: list[str], **changes: Any) -> dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A supervisor that is serving."""
-
     store: SqliteStore
     peers: Peers
     _stop: asyncio.Event
@@ -377,7 +347,6 @@ class Served:
     _since: float = field(default_factory=time.monotonic)
 
     def age(self) -> float:
-        """Seconds since it began to serve."""
         return time.monotonic() - self._since
 
     async def stop(self) -> None:
@@ -386,15 +355,12 @@ class Served:
         await self._task
 
     def job(self, name: str) -> SupervisedJob:
-        """What is durable about a job."""
         return self.store.snapshot().jobs[JobName(name)]
 
     def notices(self) -> dict[str, ReclaimNotice]:
-        """The durable notices by subject."""
         return {notice.subject.name: notice for notice in self.store.snapshot().notices.values()}
 
     async def status(self) -> dict[str, Any]:
-        """What a viewer sees on all pages."""
         value = await self._page({})
         while value["next"] is not None:
             page = await self._page({"after": value["next"]})

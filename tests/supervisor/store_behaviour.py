@@ -25,7 +25,6 @@ S = TypeVar("S", bound=Store)
 
 @contextlib.asynccontextmanager
 async def opened(opener: Callable[[], Awaitable[S]]) -> AsyncIterator[S]:
-    """A store that makes changes."""
     store = await opener()
     task = asyncio.create_task(store.run())
     try:
@@ -37,12 +36,10 @@ async def opened(opener: Callable[[], Awaitable[S]]) -> AsyncIterator[S]:
 
 
 def to(value: ReclaimNotice) -> NoticeChange:
-    """The change to that value, whatever was there."""
     return lambda _known: value
 
 
 async def put_job(store: Store, job: SupervisedJob) -> None:
-    """Stores a job as it is."""
     await store.put_job(job.name, lambda _known: job)
 
 
@@ -50,7 +47,6 @@ class StoreBehaviour:
     """The tests; a class of its own for each store, with a fixture `opener`."""
 
     async def test_everything_comes_back_after_reopening(self, opener: Opener) -> None:
-        """Notices with their newest episode, and jobs with all three parts."""
         second = replace(notice(1), episode=2, first_seen=T0 + 50)
         job = running_job()
         async with opened(opener) as store:
@@ -62,7 +58,6 @@ class StoreBehaviour:
             assert store.snapshot().jobs == {job.name: job}
 
     async def test_changes_of_one_key_are_made_in_order_each_to_the_outcome_before(self, opener: Opener) -> None:
-        """No change is lost and none sees an old value."""
         seen: list[int] = []
 
         def next_revision(known: ReclaimNotice | None) -> ReclaimNotice:
@@ -75,8 +70,6 @@ class StoreBehaviour:
         assert [each.revision for each in results if each] == list(range(1, 21))
 
     async def test_a_change_that_refuses_itself_concerns_its_caller_alone(self, opener: Opener) -> None:
-        """The others of the same commit are made."""
-
         def refuse(_known: SupervisedJob | None) -> SupervisedJob:
             raise NameIsLiveError("no")
 
@@ -103,7 +96,6 @@ class StoreBehaviour:
             assert set(store.snapshot().notices) == {notice(2).id}
 
     async def test_a_decision_is_stored_only_for_the_generation_that_was_read(self, opener: Opener) -> None:
-        """A stale reader is told so and changes nothing."""
         job = running_job()
         first = replace(job.decision, generation=6, reason="First.")
         second = replace(job.decision, generation=6, reason="Second.")
@@ -114,7 +106,6 @@ class StoreBehaviour:
             assert store.snapshot().jobs[job.name].decision == first
 
     async def test_a_decision_about_an_earlier_job_of_the_name_is_not_stored(self, opener: Opener) -> None:
-        """The first generations of two jobs are the same number."""
         earlier = waiting_job()
         later = replace(earlier, uid="later")
         decision = Decision(generation=2, phase=Phase.FINISHED, reason="Over.")
@@ -126,12 +117,10 @@ class StoreBehaviour:
             assert not await store.decide(earlier, decision)
 
     async def test_deciding_about_a_job_that_is_unknown_is_false(self, opener: Opener) -> None:
-        """It was forgotten meanwhile."""
         async with opened(opener) as store:
             assert not await store.decide(running_job(), running_job().decision)
 
     async def test_after_its_end_every_change_is_refused(self, opener: Opener) -> None:
-        """Nobody waits for a commit that will never come."""
         store = await opener()
         running = asyncio.create_task(store.run())
         await store.put_notice(notice(1).id, to(notice(1)))
@@ -143,7 +132,6 @@ class StoreBehaviour:
         await store.close()
 
     async def test_a_change_that_waits_while_the_store_ends_is_refused(self, opener: Opener) -> None:
-        """Its caller may not believe that it is durable."""
         store = await opener()
         waiting = asyncio.create_task(store.put_notice(notice(1).id, to(notice(1))))
         await asyncio.sleep(0)
@@ -165,7 +153,6 @@ class StoreBehaviour:
             assert second.notices == {notice(1).id: notice(1)}
 
     async def test_a_change_that_changes_nothing_wakes_nobody(self, opener: Opener) -> None:
-        """A repeated report costs no commit."""
         async with opened(opener) as store:
             await store.put_notice(notice(1).id, to(notice(1)))
             version = store.snapshot().version
@@ -174,7 +161,6 @@ class StoreBehaviour:
             assert store.snapshot().version == version
 
     async def test_prune_forgets_what_ended_long_ago_and_nothing_else(self, opener: Opener) -> None:
-        """Live notices and jobs stay, however old."""
         ended = replace(notice(1), state=NoticeState.EXPIRED, ended_at=T0)
         late = replace(notice(2), state=NoticeState.GONE, ended_at=T0 + 500)
         over = observing(waiting_job(name="over"), result=Result.SUCCEEDED)

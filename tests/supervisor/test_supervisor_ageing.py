@@ -23,12 +23,9 @@ LEAD = 100.0
 
 
 class SetClock(Clock):
-    """As it is set."""
-
     seconds = T0
 
     def now(self) -> float:
-        """Unix seconds."""
         return self.seconds
 
 
@@ -49,7 +46,6 @@ class Scene:
         self.ageing = Expiry(*parts, unconfirmed=self.unconfirmed)
 
     async def state(self) -> NoticeState:
-        """That of the notice, after one look at it."""
         await self.ageing.once()
         (known,) = self.store.snapshot().notices.values()
         return known.state

@@ -16,7 +16,6 @@ from tests.supervisor.serving import HEARTBEAT, Served, hello, noticed, serving,
 
 
 async def test_an_agent_is_welcomed_and_its_notices_are_acknowledged_when_durable(served: Served) -> None:
-    """Those of the hello, and those that follow."""
     agent = served.peers.stranger(served.peers.tokens.agent("n1"))
     await agent.say(hello=hello("n1", state=wire.SOURCE_STATE_NOTICED, notices=[noticed("n1", 1)]))
     welcome = await agent.read("welcome")
@@ -29,7 +28,6 @@ async def test_an_agent_is_welcomed_and_its_notices_are_acknowledged_when_durabl
 
 
 async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
-    """A restart loses no notice."""
     async with serving(tmp_path) as served:
         agent = await served.peers.agent("n1")
         await agent.say(notice=noticed("n1"))
@@ -69,7 +67,6 @@ async def test_late_and_repeated_reports_change_nothing_and_are_acknowledged(ser
 
 
 async def test_an_older_session_is_told_of_the_higher_one(served: Served) -> None:
-    """Neither what it says nor its end counts."""
     await served.peers.agent("n1", session=11)
     older = served.peers.stranger(served.peers.tokens.agent("n1"))
     await older.say(hello=hello("n1", session=10, notices=[noticed("n1")]))
@@ -80,7 +77,6 @@ async def test_an_older_session_is_told_of_the_higher_one(served: Served) -> Non
 
 
 async def test_a_connected_agent_that_is_replaced_is_told_so(served: Served) -> None:
-    """It ends, and its end does not count against the new one."""
     older = await served.peers.agent("n1", session=10)
     newer = await served.peers.agent("n1", session=11)
     assert (await older.read("superseded")).session == 11
@@ -110,7 +106,6 @@ async def test_the_end_of_an_old_stream_does_not_count_against_the_new_one(serve
     ],
 )
 async def test_a_wrong_token_is_refused(served: Served, kind: str | None, code: grpc.StatusCode) -> None:
-    """Nobody known, somebody else, or the agent of another node."""
     tokens = served.peers.tokens
     agent = served.peers.stranger({"launcher": tokens.launcher("me"), "n2": tokens.agent("n2")}.get(kind or "", kind))
     with pytest.raises(grpc.aio.AioRpcError):
@@ -133,7 +128,6 @@ async def test_a_wrong_token_is_refused(served: Served, kind: str | None, code: 
     ],
 )
 async def test_a_malformed_first_message_is_refused(served: Served, first: wire.AgentMessage) -> None:
-    """It is wrong and will stay wrong."""
     agent = served.peers.stranger(served.peers.tokens.agent("n1"))
     await agent.call.write(first)
     assert await agent.ended() is grpc.StatusCode.INVALID_ARGUMENT
@@ -141,7 +135,6 @@ async def test_a_malformed_first_message_is_refused(served: Served, first: wire.
 
 
 def changed(**changes: object) -> wire.NoticeReport:
-    """A good report, but for what is given."""
     report = noticed("n1", 3)
     subject = wire.Subject(kind=wire.SUBJECT_KIND_POD, name="n1", uid="uid-n1")
     for name, value in changes.items():
@@ -179,7 +172,6 @@ async def test_a_malformed_report_is_refused_and_stored_nowhere(served: Served, 
 
 
 async def test_seconds_that_are_beyond_reason_are_bounded(served: Served) -> None:
-    """A deadline in a million years is one in a year."""
     agent = await served.peers.agent("n1")
     await agent.say(notice=noticed("n1", left=1e300))
     await agent.acknowledged(1)
@@ -189,7 +181,6 @@ async def test_seconds_that_are_beyond_reason_are_bounded(served: Served) -> Non
 
 
 async def test_an_agent_cannot_speak_about_another_node(served: Served) -> None:
-    """Its token names a node; another one's uid does not change that."""
     owner = await served.peers.agent("n1")
     await owner.notices("n1")
     impostor = await served.peers.agent("n2", node_uid="uid-n1", session=99)
@@ -199,7 +190,6 @@ async def test_an_agent_cannot_speak_about_another_node(served: Served) -> None:
 
 
 async def test_an_oversized_message_is_refused(served: Served) -> None:
-    """Nothing honest is larger than a mebibyte."""
     agent = await served.peers.agent("n1")
     await agent.say(notice=changed(message="x" * 2 * 1024 * 1024))
     assert await agent.ended() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -207,14 +197,12 @@ async def test_an_oversized_message_is_refused(served: Served) -> None:
 
 
 async def test_a_second_hello_is_refused(served: Served) -> None:
-    """Who speaks is said once."""
     agent = await served.peers.agent("n1")
     await agent.say(hello=hello("n1"))
     assert await agent.ended() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_silent_agent_is_disconnected_and_its_sources_are_unknown(served: Served) -> None:
-    """Unknown is neither "no notice" nor "reclaimed"."""
     agent = await served.peers.agent("n1", silent=True)
     known = await served.agent_is("n1", connected=True)
     assert known["sources"] == [{"source": "metadata", "state": "clear"}]
@@ -234,7 +222,6 @@ async def test_an_agent_that_is_heard_stays_connected(served: Served) -> None:
 
 
 async def test_a_changed_source_is_known_at_once(served: Served) -> None:
-    """An unknown state, or one from a newer agent, is unknown."""
     agent = await served.peers.agent("n1")
     for state, name in [
         (wire.SOURCE_STATE_NOTICED, "noticed"),
@@ -249,7 +236,6 @@ async def test_a_changed_source_is_known_at_once(served: Served) -> None:
 
 
 async def test_a_new_machine_under_an_old_name_ends_the_old_notice(served: Served) -> None:
-    """The noticed machine is gone, and the new one is clear."""
     agent = await served.peers.agent("n1")
     await agent.say(notice=noticed("n1"))
     await agent.acknowledged(1)
@@ -260,7 +246,6 @@ async def test_a_new_machine_under_an_old_name_ends_the_old_notice(served: Serve
 
 
 async def test_what_the_api_server_says_of_a_node_outlives_its_agents_hello(served: Served) -> None:
-    """Its notices are about the node's object, which is no earlier machine."""
     said = replace(decided_notice(1), source=NODE_CONDITION, first_seen=time.time(), deadline=time.time() + 300.0)
     await served.store.put_notice(said.id, lambda _: said)
     await served.peers.agent("n1")
@@ -287,7 +272,6 @@ async def test_an_agent_that_lost_its_stream_a_moment_ago_is_not_gone(tmp_path: 
 
 
 async def test_agents_hear_goodbye_when_the_supervisor_stops(tmp_path: Path) -> None:
-    """They reconnect without waiting for silence."""
     async with serving(tmp_path) as served:
         agent = await served.peers.agent("n1")
         farewell, _ = await asyncio.gather(agent.read("goodbye"), served.stop())

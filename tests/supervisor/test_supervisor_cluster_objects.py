@@ -29,13 +29,11 @@ METADATA = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7"}
     ],
 )
 def test_amounts_are_read_as_kubernetes_writes_them(text: str, amount: int) -> None:
-    """In thousandths, rounded up."""
     assert thousandths(text) == amount
 
 
 @pytest.mark.parametrize("text", ["", "m", "Gi", "4 Gi", "NaN", "inf", "1e", "0x4", "9" * 41, "1e999999999"])
 def test_what_is_no_amount_is_refused(text: str) -> None:
-    """With words that name it."""
     with pytest.raises(ValueError, match="is no amount"):
         thousandths(text)
 
@@ -142,7 +140,6 @@ def test_what_is_not_there_or_null_is_empty() -> None:
 
 
 def test_a_node_says_what_it_has_and_who_is_kept_off() -> None:
-    """Allocatable, not capacity."""
     node = read_node(
         json.dumps(
             {

@@ -13,7 +13,6 @@ from tests.supervisor.cluster_scene import ClusterScene, cluster_scene
 
 @pytest.fixture
 async def scene() -> AsyncIterator[ClusterScene]:
-    """An empty cluster."""
     async with cluster_scene() as empty:
         yield empty
 

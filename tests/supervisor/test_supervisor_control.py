@@ -25,20 +25,14 @@ async def heartbeats(lines: Lines, count: int) -> list[object]:
 
 
 class Doubtful:
-    """A leader that is not always certain to be it."""
-
     certain = True
 
     def may_act(self) -> bool:
-        """See `Leadership`."""
         return self.certain
 
 
 class OneSlowJob(SqliteStore):
-    """Decides nothing about the job `slow`."""
-
     async def decide(self, job: SupervisedJob, decision: Decision) -> bool:
-        """See `Store`."""
         if job.name == "slow":
             await asyncio.get_running_loop().create_future()
         return await super().decide(job, decision)
@@ -119,7 +113,6 @@ async def test_nothing_is_confirmed_that_is_not_durable(served: Served) -> None:
 
 
 async def test_a_group_that_waits_for_room_is_one_change(tmp_path: Path) -> None:
-    """However long ago its notices came, and however far apart."""
     async with serving(tmp_path, window_seconds=0.5) as served:
         agents = await served.peers.agents(["n1", "n2", "n3"])
         launcher, order = await served.peers.running("job", ["n1", "n2", "n3"], min_workers=1)
@@ -258,7 +251,6 @@ async def test_after_a_restart_the_line_goes_on(tmp_path: Path) -> None:
 
 
 async def test_of_two_jobs_with_capacity_for_one_the_first_runs_and_then_the_other(served: Served) -> None:
-    """Two jobs must not each take half of the same hosts."""
     await served.peers.agents(["n1", "n2"])
     first, _ = await served.peers.running("first", ["n1", "n2"])
     second = await served.peers.launcher("second", ["n1", "n2"])
@@ -269,7 +261,6 @@ async def test_of_two_jobs_with_capacity_for_one_the_first_runs_and_then_the_oth
 
 
 async def test_nothing_is_kept_for_a_job_whose_launcher_will_be_reclaimed(served: Served) -> None:
-    """It could not start, and another can."""
     agents = await served.peers.agents(["n1", "n2"])
     await agents["n2"].notices("n2")
     await served.peers.launcher("first", ["n1"], launcher_host="n2")
@@ -280,7 +271,6 @@ async def test_nothing_is_kept_for_a_job_whose_launcher_will_be_reclaimed(served
 
 
 async def test_waiting_too_long_ends_the_job(served: Served) -> None:
-    """Time alone decides it, and the order is to end."""
     launcher = await served.peers.launcher("job", ["n1"], max_wait_seconds=0.3)
     async with asyncio.timeout(PATIENCE):
         assert (await launcher.lines.matching(order="end"))["phase"] == "TimedOut"
@@ -289,7 +279,6 @@ async def test_waiting_too_long_ends_the_job(served: Served) -> None:
 
 
 async def test_a_store_that_cannot_forget_now_does_so_later(tmp_path: Path) -> None:
-    """A full disk ends nothing that is not about to be written."""
     settings = Settings(data_dir=tmp_path)
     store = await SqliteStore.open(tmp_path / "store")
     await store.close()

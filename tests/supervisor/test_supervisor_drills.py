@@ -73,7 +73,6 @@ async def test_a_drill_below_the_minimum_suspends_and_the_job_resumes(served: Se
 
 
 async def test_a_drill_ends_when_somebody_says_so(served: Served) -> None:
-    """That of one node, or all; where there is none, nothing happens."""
     await served.peers.agents(["n1", "n2"])
     for node in ("n1", "n2"):
         await _says(served, BEGIN, node=node, lead_seconds=600)
@@ -88,7 +87,6 @@ async def test_a_drill_ends_when_somebody_says_so(served: Served) -> None:
 
 
 async def test_another_drill_on_a_node_is_the_same_notice(served: Served) -> None:
-    """Its deadline moves; one after its end is another episode."""
     await served.peers.agent("n1")
     for lead in (600, 60):
         await _says(served, BEGIN, node="n1", lead_seconds=lead)

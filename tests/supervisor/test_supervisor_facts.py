@@ -23,23 +23,17 @@ OTHER = cluster_job("team", "trainingjob", "gpt")
 
 
 class Around(NoCluster):
-    """Jobs whose hosts are pods, each on some node."""
-
     def __init__(self) -> None:
         self.placed: dict[JobName, Mapping[Host, Placement]] = {}
 
     def place(self, job: JobName, **nodes: str) -> None:
-        """These pods are on these nodes."""
         self.placed[job] = {Host(pod): Placement(f"uid-{pod}", Host(node)) for pod, node in nodes.items()}
 
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:  # type: ignore[override]  # They are here.
-        """Where a job's hosts are."""
         return self.placed.get(name)
 
 
 class Scene:
-    """Facts about a store."""
-
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.around = Around()
@@ -53,19 +47,16 @@ class Scene:
         await self.store.put_notice(value.id, to(value))
 
     def noticed(self, job: JobName = JOB) -> set[str]:
-        """The hosts that a job must not use."""
         return set(self.facts.noticed(job))
 
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    """An empty one."""
     async with opened(lambda: SqliteStore.open(tmp_path / "store.sqlite")) as store:
         yield Scene(store)
 
 
 async def test_a_pod_is_noticed_with_its_node_alone(scene: Scene) -> None:
-    """Each job has its own."""
     scene.around.place(JOB, a="n1", b="n2")
     scene.around.place(OTHER, c="n2")
     await scene.announce()
@@ -73,7 +64,6 @@ async def test_a_pod_is_noticed_with_its_node_alone(scene: Scene) -> None:
 
 
 async def test_a_pod_that_comes_to_a_noticed_node_is_noticed_at_once(scene: Scene) -> None:
-    """Though nothing else has changed."""
     scene.around.place(JOB, a="n1", b="n2")
     await scene.announce()
     assert scene.noticed() == {"a"}
@@ -82,7 +72,6 @@ async def test_a_pod_that_comes_to_a_noticed_node_is_noticed_at_once(scene: Scen
 
 
 async def test_a_withdrawn_notice_is_none_any_more(scene: Scene) -> None:
-    """Though pods are where they were; and another one counts again."""
     scene.around.place(JOB, a="n1")
     await scene.announce()
     assert scene.noticed() == {"a"}
@@ -93,7 +82,6 @@ async def test_a_withdrawn_notice_is_none_any_more(scene: Scene) -> None:
 
 
 async def test_what_is_not_durable_yet_is_shown_alone(scene: Scene) -> None:
-    """Nobody decides on it."""
     scene.around.place(JOB, a="n1")
     waiting = notice(1)
     scene.unconfirmed.put(self_said := object(), waiting.id, waiting)
@@ -114,7 +102,6 @@ async def test_a_job_that_changes_alone_takes_no_new_look_at_pods(scene: Scene) 
 
 
 async def test_a_job_that_is_gone_is_forgotten(scene: Scene) -> None:
-    """With what was worked out for it."""
     scene.around.place(JOB, a="n1")
     await scene.announce()
     job = replace(running_job(), name=JOB)

@@ -14,15 +14,11 @@ from tests.decide.decide_builders import running_job
 
 
 class _Silent:
-    """A stream that nobody reads."""
-
     def push(self, data: bytes) -> None:
         """Goes nowhere."""
 
 
 class _Time:
-    """The clock, by hand."""
-
     def __init__(self) -> None:
         self.seconds = 0.0
 

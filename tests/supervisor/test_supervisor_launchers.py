@@ -14,7 +14,6 @@ REPORT = "/v1/launchers/report"
 
 
 async def test_a_hello_registers_the_job_and_the_first_line_is_the_present_order(served: Served) -> None:
-    """No host is known to be clear, so the job waits."""
     launcher = await served.peers.launcher("job", ["n1", "n2"], max_workers=5, requested_workers=3)
     order = await launcher.lines.any()
     assert {name: order[name] for name in ("type", "order", "phase", "run", "stopping")} == {
@@ -47,7 +46,6 @@ async def test_orders_are_pushed_as_decisions_change(served: Served) -> None:
 
 
 async def test_a_group_of_notices_is_one_change_of_exclusions(tmp_path: Path) -> None:
-    """Every change of the host list costs a re-rendezvous."""
     # A window that all of them come within, however busy the machine is.
     async with serving(tmp_path, window_seconds=1.5) as served:
         nodes = [f"n{number}" for number in range(1, 7)]
@@ -72,7 +70,6 @@ async def test_the_order_carries_the_token_of_the_jobs_run(served: Served) -> No
 
 
 async def test_a_name_that_is_live_is_refused(served: Served) -> None:
-    """Another process, or another launcher, must choose another name."""
     await served.peers.launcher("job", ["n1"])
     another = launcher_hello("job", ["n1"], instance="instance-2")
     for name in ("launcher", "somebody-else"):
@@ -92,7 +89,6 @@ async def test_of_two_first_hellos_at_once_one_is_refused(tmp_path: Path) -> Non
 
 
 async def test_a_name_is_free_again_a_while_after_its_launcher_went(tmp_path: Path) -> None:
-    """The job that takes it is another one."""
     async with serving(tmp_path, launcher_live_seconds=1.5) as served:
         launcher = await served.peers.launcher("job", ["n1"])
         uid = served.job("job").uid
@@ -121,7 +117,6 @@ async def test_a_launcher_that_went_without_a_word_keeps_its_hosts_until_its_nam
 
 
 async def test_the_name_of_a_job_that_is_over_is_free_at_once(served: Served) -> None:
-    """Nobody has to wait for a job that has ended."""
     launcher = await served.peers.launcher("job", ["n1"])
     await launcher.reports(result="succeeded")
     await until(lambda: served.job("job").decision.phase is Phase.FINISHED)
@@ -145,7 +140,6 @@ async def test_the_same_instance_says_hello_again_and_goes_on(served: Served) ->
 
 
 async def test_a_foreign_launcher_may_not_report(served: Served) -> None:
-    """Neither another launcher nor another process of the same one."""
     launcher = await served.peers.launcher("job", ["n1"])
     before = served.job("job")
     foreign = served.peers.tokens.launcher("somebody-else")
@@ -167,7 +161,6 @@ async def test_an_older_revision_is_refused_and_the_same_one_is_repeated(served:
 
 
 async def test_a_report_about_an_unknown_job_is_refused(served: Served) -> None:
-    """Its launcher has to register it."""
     token = served.peers.tokens.launcher("launcher")
     hello = launcher_hello("job", ["n1"])
     body = {"job": "job", "instance": "instance-1", **hello["report"]}
@@ -202,7 +195,6 @@ async def test_a_report_about_an_unknown_job_is_refused(served: Served) -> None:
     ],
 )
 async def test_a_malformed_hello_is_refused(served: Served, changes: dict[str, Any]) -> None:
-    """It stays wrong, and nothing is registered."""
     token = served.peers.tokens.launcher("launcher")
     body = {**launcher_hello("job", ["n1"]), **changes}
     assert await served.peers.post(STREAM, token, body) == Refusal(400, "malformed")
@@ -220,14 +212,12 @@ async def test_what_is_no_message_is_refused(served: Served, body: bytes) -> Non
 
 
 async def test_a_body_of_a_mebibyte_is_read_and_a_larger_one_refused(served: Served) -> None:
-    """The limit is exact."""
     token = served.peers.tokens.launcher("launcher")
     assert await served.peers.post(STREAM, token, b" " * 2**20) == Refusal(400, "malformed")
     assert await served.peers.post(STREAM, token, b" " * (2**20 + 1)) == Refusal(413, "oversized")
 
 
 async def test_unknown_fields_are_ignored(served: Served) -> None:
-    """They come from a newer launcher."""
     launcher = await served.peers.launcher("job", ["n1"], colour="green")
     assert (await launcher.lines.any())["phase"] == "Waiting"
 
@@ -260,7 +250,6 @@ async def test_a_job_that_somebody_deleted_is_registered_again(served: Served) -
 
 
 async def test_a_result_finishes_the_job(served: Served) -> None:
-    """Nothing follows but `end`."""
     await served.peers.agent("n1")
     launcher, _ = await served.peers.running("job", ["n1"])
     await launcher.reports(running=False, exit_code=0, result="succeeded")
@@ -269,7 +258,6 @@ async def test_a_result_finishes_the_job(served: Served) -> None:
 
 
 async def test_heartbeats_come_between(tmp_path: Path) -> None:
-    """A launcher that hears nothing for three of them reconnects."""
     async with serving(tmp_path, heartbeat_seconds=1.0) as served:
         launcher = await served.peers.launcher("job", ["n1"])
         await launcher.lines.next()
@@ -278,7 +266,6 @@ async def test_heartbeats_come_between(tmp_path: Path) -> None:
 
 
 async def test_launchers_hear_goodbye_when_the_supervisor_stops(tmp_path: Path) -> None:
-    """It is the last line."""
     async with serving(tmp_path) as served:
         launcher = await served.peers.launcher("job", ["n1"])
         goodbye, _ = await asyncio.gather(launcher.lines.matching(type="goodbye"), served.stop())

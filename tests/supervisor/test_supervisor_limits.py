@@ -20,7 +20,6 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0
 
 
 def port(peers: Peers, wire: str) -> Address:
-    """Where a wire is served."""
     return parse(peers.grpc if wire == "grpc" else peers.http.removeprefix("http://"))
 
 
@@ -39,7 +38,6 @@ async def is_ended(address: Address, said: bytes) -> float:
 
 @contextlib.contextmanager
 def few_descriptors(pid: int) -> Iterator[None]:
-    """The process may open ten more."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (descriptors(pid) + 10, before[1]))
     try:
@@ -49,12 +47,10 @@ def few_descriptors(pid: int) -> Iterator[None]:
 
 
 def descriptors(pid: int) -> int:
-    """How many it has open."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def cpu_seconds(pid: int) -> float:
-    """What it has used."""
     user, system = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").split()[13:15]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -85,7 +81,6 @@ async def test_streams_outlive_the_limit(tmp_path: Path) -> None:
 
 
 async def test_a_connection_holds_a_hundred_agents_and_no_more(tmp_path: Path) -> None:
-    """An honest one holds one; the others wait, and nobody else notices."""
     # Its hundred agents say nothing after their hello, and must not be given up for that meanwhile.
     async with started(tmp_path, heartbeat_seconds=5.0) as running:
         calls = [running.peers.stranger(running.peers.tokens.agent(f"n{number}")) for number in range(100)]
@@ -124,7 +119,6 @@ async def test_running_out_of_descriptors_neither_spins_nor_ends_it(tmp_path: Pa
 
 
 async def _used_up(running: Running) -> None:
-    """Waits until the process has no descriptor left."""
     pid = running.process.pid
     most, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     await until(lambda: descriptors(pid) >= most - 1)

@@ -28,7 +28,6 @@ class Streams:
         self.address = ("", 0)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Serves one stream."""
         lines = LineStream(request, self.refusals)
         await lines.prepare()
         self.open.append(lines)
@@ -48,7 +47,6 @@ class Streams:
 
 @asynccontextmanager
 async def streams() -> AsyncIterator[Streams]:
-    """Serves streams on loopback."""
     serving = Streams()
     app = web.Application()
     app.router.add_post("/", serving.handle)
@@ -77,7 +75,6 @@ async def test_a_peer_that_does_not_read_is_dropped() -> None:
 
 
 async def test_a_peer_that_reads_is_not_dropped_by_one_that_does_not() -> None:
-    """Nobody waits for the slowest."""
     async with streams() as serving:
         with await serving.connect(), await serving.connect() as peer:
             stuck, read = serving.open
@@ -93,7 +90,6 @@ async def test_a_peer_that_reads_is_not_dropped_by_one_that_does_not() -> None:
 
 
 async def test_nothing_is_sent_after_a_goodbye() -> None:
-    """It is the last line, however often it is said."""
     async with streams() as serving:
         with await serving.connect() as peer:
             (stream,) = serving.open
@@ -110,7 +106,6 @@ async def test_nothing_is_sent_after_a_goodbye() -> None:
 
 
 async def test_an_order_for_an_earlier_job_of_the_name_reaches_nobody() -> None:
-    """It was on its way when another launcher took the name over."""
     launchers = Launchers(lambda *_: "token", lambda: 0.0)
     late = observing(waiting_job(), instance="the one before")
     async with streams() as serving:

@@ -30,26 +30,21 @@ from tests.supervisor.test_supervisor_process import started
 
 
 class Scraped:
-    """One answer to Prometheus."""
-
     def __init__(self, families: Collection[Metric]) -> None:
         self.families = families
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Of one sample; None where there is none."""
         full = f"job_supervisor_{name}"
         found = [each for family in self.families for each in family.samples if each.name == full]
         return next((each.value for each in found if each.labels == labels), None)
 
     def exemplars(self, name: str) -> list[dict[str, str]]:
-        """Of all samples of a family."""
         full = f"job_supervisor_{name}"
         samples = [each for family in self.families if family.name == full for each in family.samples]
         return [each.exemplar.labels for each in samples if each.exemplar is not None]
 
 
 async def scrape(address: Address | str) -> Scraped:
-    """As Prometheus asks."""
     headers = {"Accept": "application/openmetrics-text; version=1.0.0"}
     async with aiohttp.ClientSession() as session, session.get(f"http://{address}/metrics", headers=headers) as answer:
         assert answer.status == 200
@@ -76,13 +71,11 @@ async def measured(directory: Path, **changes: Any) -> AsyncIterator[tuple[Serve
 
 @pytest_asyncio.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[tuple[Served, Scrape]]:
-    """One with the usual settings."""
     async with measured(tmp_path) as scene:
         yield scene
 
 
 async def test_agents_that_share_a_uid_are_counted_while_they_are_connected(scene: tuple[Served, Scrape]) -> None:
-    """Both of them, and not those that share nothing."""
     served, ask = scene
     await served.peers.agents(["n3", "n4"])
     agents = [await served.peers.agent(node, node_uid="one-uid") for node in ("n1", "n2")]
@@ -231,26 +224,20 @@ async def test_steps_are_lost_where_the_next_run_begins_earlier(scene: tuple[Ser
 
 
 class Failing(NoMeasures):
-    """Fails at whatever it is told, as its listener does."""
-
     name = "failing"
 
     def watch(self, _sight: object) -> "list[Failing]":
-        """Listens itself."""
         return [self]
 
     def heard(self, _change: object) -> NoReturn:
-        """Fails."""
         raise RuntimeError("cannot count")
 
     @harmless
     def told(self, _job: JobName, _directives: Collection[Directive]) -> None:
-        """Fails."""
         raise RuntimeError("cannot count")
 
 
 async def test_a_line_whose_measures_fail_works(tmp_path: Path) -> None:
-    """Each is logged once."""
     with capture_logs() as logs:
         async with serving(tmp_path, measures=Failing()) as served:
             agents = await served.peers.agents(["n1", "n2"])

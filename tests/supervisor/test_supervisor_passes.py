@@ -18,7 +18,6 @@ CROWD = 30
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each job was planned."""
     counts: Counter[str] = Counter()
 
     def counted(job: SupervisedJob, *arguments: Any) -> Plan:
@@ -66,7 +65,6 @@ async def test_a_notice_has_the_job_planned_that_it_concerns(served: Served, pla
 
 
 async def test_a_free_host_has_the_jobs_planned_that_are_given_it(served: Served, plans: Counter[str]) -> None:
-    """One that waits for it starts; the others are not looked at."""
     launcher = await served.peers.launcher("waits", ["n1"])
     await settled(launcher, plans)
     await served.peers.agents(["n1"])
@@ -75,7 +73,6 @@ async def test_a_free_host_has_the_jobs_planned_that_are_given_it(served: Served
 
 
 async def test_time_alone_has_the_job_planned_whose_time_has_come(served: Served, plans: Counter[str]) -> None:
-    """It has waited for too long; nobody has told anything."""
     plans.clear()
     launcher = await served.peers.launcher("short", ["elsewhere"], max_wait_seconds=1.0)
     await launcher.lines.matching(order="end")
@@ -96,7 +93,6 @@ async def test_rank_zero_has_its_job_planned(served: Served, plans: Counter[str]
 
 
 async def test_what_could_not_be_stored_is_tried_again_for_its_job_alone(served: Served, plans: Counter[str]) -> None:
-    """Nothing else calls for it: no fact has changed meanwhile."""
     agents = await served.peers.agents(["n1", "n2"])
     launcher, _ = await served.peers.running("job", ["n1", "n2"], min_workers=1)
     await settled(launcher, plans)
@@ -110,7 +106,6 @@ async def test_what_could_not_be_stored_is_tried_again_for_its_job_alone(served:
 
 
 async def test_a_job_that_is_registered_again_is_planned_as_a_new_one(served: Served, plans: Counter[str]) -> None:
-    """One that was forgotten leaves nothing behind."""
     job = served.job("crowd-0")
     await served.store.forget_job(job.name, job.uid)
     plans.clear()

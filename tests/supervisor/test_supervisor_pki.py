@@ -62,7 +62,6 @@ def test_a_client_refuses_another_name_and_another_authority(tmp_path: Path) -> 
 
 
 def test_a_client_refuses_what_has_ended(tmp_path: Path) -> None:
-    """The certificate's own end."""
     keys = Keys.make(NOW - MONTH)
     leaf = keys.authority.issue(NAMES, NOW - 2 * DAY, DAY)
     with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
@@ -70,7 +69,6 @@ def test_a_client_refuses_what_has_ended(tmp_path: Path) -> None:
 
 
 def test_a_client_that_trusts_both_accepts_certificates_of_either(tmp_path: Path) -> None:
-    """So an authority is followed by another one without a break."""
     old, new = Keys.make(NOW), Keys.make(NOW)
     for keys in (old, new):
         leaf = keys.authority.issue(NAMES, NOW, MONTH)
@@ -79,7 +77,6 @@ def test_a_client_that_trusts_both_accepts_certificates_of_either(tmp_path: Path
 
 
 def test_the_authority_is_good_for_ten_years_and_signs_servers_only() -> None:
-    """No other authority, and no client."""
     keys = Keys.make(NOW)
     certificate = keys.authority.certificate
     constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
@@ -117,14 +114,12 @@ def test_a_certificate_is_renewed_when_a_third_is_left() -> None:
 
 @pytest.mark.parametrize(("days", "quiet", "warns"), [(3650, 3284, 3286), (90, 59, 61)])
 def test_the_end_of_an_authority_is_near_long_before(days: float, quiet: float, warns: float) -> None:
-    """A year, or a third of a short life."""
     authority = Authority.make(NOW, days)
     assert not authority.near_its_end(NOW + quiet * DAY)
     assert authority.near_its_end(NOW + warns * DAY)
 
 
 def test_what_is_made_reads_as_it_was() -> None:
-    """And two supervisors that make some make two."""
     made = Keys.make(NOW)
     assert Keys.read(made.content, NOW).content == made.content
     assert Keys.make(NOW).content[TOKENS] != made.content[TOKENS]
@@ -132,7 +127,6 @@ def test_what_is_made_reads_as_it_was() -> None:
 
 
 def test_a_key_is_not_shown() -> None:
-    """In a log or a traceback."""
     keys = Keys.make(NOW)
     shown = repr(keys) + repr(keys.authority) + repr(keys.authority.issue(NAMES, NOW, DAY))
     assert keys.tokens.decode() not in shown
@@ -140,7 +134,6 @@ def test_a_key_is_not_shown() -> None:
 
 
 def test_an_authority_of_somebody_elses_is_as_good(tmp_path: Path) -> None:
-    """Of another type of key."""
     ca = trustme.CA(key_type=trustme.KeyType.RSA)
     content = {CA: ca.cert_pem.bytes(), CA_KEY: ca.private_key_pem.bytes(), TOKENS: b"x" * 32}
     keys = Keys.read(content, NOW)
@@ -173,7 +166,6 @@ ENDED = Authority.make(NOW - 20 * DAY, days=10)
     ],
 )
 def test_a_damaged_secret_is_said_in_words(changes: Mapping[str, bytes | None], says: str) -> None:
-    """Which key, and what is wrong with it."""
     content = {name: value for name, value in {**GOOD, **changes}.items() if value is not None}
     with pytest.raises(KeysError, match=says):
         Keys.read(content, NOW)

@@ -45,14 +45,11 @@ ISSUER = "https://cluster"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of the API server's."""
-
     id: str
     private: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
     algorithm: str = "RS256"
 
     def shown(self) -> dict[str, Any]:
-        """As it is published."""
         public = self.private.public_key()
         if isinstance(public, rsa.RSAPublicKey):
             half = RSAAlgorithm.to_jwk(public, as_dict=True)
@@ -72,8 +69,6 @@ SECOND = Key("second", ec.generate_private_key(ec.SECP256R1()), "ES256")
 
 @dataclass(frozen=True, slots=True)
 class FakeOwner:
-    """A pod's controller."""
-
     kind: str = "TrainingJob"
     name: str = "train"
     uid: str = "uid-of-train"
@@ -81,8 +76,6 @@ class FakeOwner:
 
 @dataclass(frozen=True, slots=True)
 class FakePod:
-    """A pod."""
-
     key: tuple[str, str] = ("space", "worker-0")
     account: str = "default"
     node: str = "node1"
@@ -91,20 +84,15 @@ class FakePod:
 
 @dataclass
 class FakePods:
-    """Those that there are."""
-
     known: dict[str, FakePod] = field(default_factory=dict)
     synced: bool = True
 
     def pod(self, uid: str) -> FakePod | None:
-        """The pod of that uid."""
         return self.known.get(uid)
 
 
 @dataclass
 class Script:
-    """What the API server answers, and what it was asked."""
-
     keys: list[Key] = field(default_factory=lambda: [FIRST])
     status: int = 200
     reviews: bool = True
@@ -113,17 +101,14 @@ class Script:
     asked: list[str] = field(default_factory=list)
 
     async def discover(self, request: web.Request) -> web.Response:
-        """Who it is."""
         return self._answer(request, {"issuer": ISSUER})
 
     async def publish(self, request: web.Request) -> web.Response:
-        """Its keys."""
         return self._answer(
             request, {"keys": [{"kty": "oct", "kid": "x", "k": "eA"}, *(key.shown() for key in self.keys)]}
         )
 
     async def review(self, request: web.Request) -> web.Response:
-        """One token."""
         self.asked.append(request.path)
         if not self.reviews:
             return self._answer(request, None)
@@ -141,8 +126,6 @@ class Script:
 
 @dataclass
 class Scene:
-    """One who judges tokens by that API server."""
-
     script: Script
     pods: FakePods
     keys: PublishedKeys
@@ -150,11 +133,9 @@ class Scene:
     bearers: Bearers
 
     async def bearer(self, token: str) -> Principal:
-        """Who bears it."""
         return await self.bearers.bearer(f"Bearer {token}")
 
     def count(self, path: str) -> int:
-        """How often the API server was asked for that."""
         return self.script.asked.count(path)
 
 
@@ -198,19 +179,16 @@ async def _connected(directory: Path, url: str) -> ApiServer:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    """With a pod "uid" and the first key."""
     async with judging(tmp_path, Script()) as one:
         yield one
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys may be looked for at any time."""
     monkeypatch.setattr(published, "_AGAIN_SECONDS", 0.0)
 
 
 def signed(key: Key = FIRST, to: Mapping[str, Any] | None = None, **changes: Any) -> str:
-    """A pod's token; None takes a claim away."""
     claims = {
         "aud": [AUDIENCE],
         "iss": ISSUER,
@@ -226,7 +204,6 @@ def signed(key: Key = FIRST, to: Mapping[str, Any] | None = None, **changes: Any
 def bound(
     uid: str = "uid", name: str = "worker-0", namespace: str = "space", account: str = "default"
 ) -> dict[str, Any]:
-    """What it is bound to."""
     return {
         "namespace": namespace,
         "pod": {"name": name, "uid": uid},
@@ -268,7 +245,6 @@ async def test_tokens_of_our_own_are_known_without_the_api_server(scene: Scene) 
 
 
 def bad_tokens() -> dict[str, str]:
-    """Every way of a token to be worth nothing."""
     worker = bound()
     return {
         "for somebody": signed(aud=["somebody"]),
@@ -314,14 +290,12 @@ async def test_a_bad_token_is_refused(scene: Scene) -> None:
 
 
 async def test_a_pod_of_nobody_is_foreign(scene: Scene) -> None:
-    """It has no controller."""
     scene.pods.known["uid"] = FakePod(owner=None)
     with pytest.raises(ForeignPodError):
         await scene.bearer(signed())
 
 
 async def test_a_pod_that_is_not_seen_is_no_bad_token_while_nobody_sees_all(scene: Scene) -> None:
-    """It may be new."""
     scene.pods.synced = False
     with pytest.raises(CannotTellError):
         await scene.bearer(signed(to=bound("new")))
@@ -343,7 +317,6 @@ async def test_a_new_token_is_not_bad_before_its_pod_is_known(scene: Scene) -> N
 
 @pytest.mark.parametrize("iat", ["soon", [], 10**400])
 async def test_a_token_of_no_time_is_not_reviewed(tmp_path: Path, iat: object) -> None:
-    """Nor does it break who reads it."""
     async with judging(tmp_path, Script(status=404)) as one:
         with pytest.raises(BadTokenError):
             await one.bearer(signed(iat=iat))
@@ -352,7 +325,6 @@ async def test_a_token_of_no_time_is_not_reviewed(tmp_path: Path, iat: object) -
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_new_key_is_found_and_an_old_one_let_go(scene: Scene) -> None:
-    """Rotation: first both are published, then the new one alone."""
     assert await scene.bearer(signed()) == WORKER
     scene.script.keys = [FIRST, SECOND]
     assert await scene.bearer(signed(SECOND)) == WORKER
@@ -375,7 +347,6 @@ async def test_keys_that_nobody_has_cost_few_requests(scene: Scene) -> None:
 
 @pytest.mark.usefixtures("at_once")
 async def test_known_keys_are_enough_while_the_api_server_is_away(scene: Scene) -> None:
-    """Whose key is not known is asked to try again."""
     assert await scene.bearer(signed()) == WORKER
     scene.script.status = 503
     with pytest.raises(CannotTellError):
@@ -386,7 +357,6 @@ async def test_known_keys_are_enough_while_the_api_server_is_away(scene: Scene) 
 
 
 async def test_the_keys_are_there_before_anybody_asks(scene: Scene) -> None:
-    """And go on being there when the API server is away."""
     task = asyncio.create_task(scene.keys.run())
     try:
         await until(lambda: scene.count(KEYS))
@@ -398,7 +368,6 @@ async def test_the_keys_are_there_before_anybody_asks(scene: Scene) -> None:
 
 
 async def test_an_issuer_that_is_given_is_not_asked_for(tmp_path: Path) -> None:
-    """And counts alone."""
     async with judging(tmp_path, Script(), issuer="https://given") as one:
         assert await one.bearer(signed(iss="https://given")) == WORKER
         with pytest.raises(BadTokenError):
@@ -408,7 +377,6 @@ async def test_an_issuer_that_is_given_is_not_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [403, 404])
 async def test_where_no_keys_are_published_each_token_is_reviewed_once(tmp_path: Path, status: int) -> None:
-    """A minute's memory; what is plainly no good is not asked about."""
     good, bad = signed(), signed(SECOND)
     extra = {"authentication.kubernetes.io/pod-name": ["worker-0"], "authentication.kubernetes.io/pod-uid": ["uid"]}
     user = {"username": "system:serviceaccount:space:default", "extra": extra}
@@ -447,7 +415,6 @@ async def test_a_review_for_others_or_of_no_pod_is_worth_nothing(tmp_path: Path)
 
 
 async def test_a_token_that_nobody_can_review_is_not_bad(tmp_path: Path) -> None:
-    """The API server does not let us ask either, which may change."""
     async with judging(tmp_path, Script(status=403, reviews=False)) as one:
         with pytest.raises(CannotTellError):
             await one.bearer(signed())

@@ -24,7 +24,6 @@ def pod(
     source: str = KUBERNETES,
     **changes: Any,
 ) -> wire.NoticeReport:
-    """The agent's word on a pod."""
     report = noticed("n1", revision, **changes)
     report.source = source
     report.subject.CopyFrom(wire.Subject(kind=wire.SUBJECT_KIND_POD, name=name, uid=uid))
@@ -32,12 +31,10 @@ def pod(
 
 
 def watching(state: wire.SourceState.ValueType) -> wire.SourceReport:
-    """Whether the agent sees the pods of its node."""
     return wire.SourceReport(source=KUBERNETES, state=state, about=wire.SUBJECT_KIND_POD)
 
 
 async def test_a_pods_notice_is_kept_and_ends_as_gone_while_the_agent_lives(served: Served) -> None:
-    """A little after its deadline; another word on it changes nothing."""
     agent = await served.peers.agent("n1")
     await agent.say(notice=pod(left=0.2))
     assert await agent.acknowledged(1) == "kubernetes/p-1"
@@ -50,7 +47,6 @@ async def test_a_pods_notice_is_kept_and_ends_as_gone_while_the_agent_lives(serv
 
 
 async def test_a_pods_notice_is_withdrawn(served: Served) -> None:
-    """As any other."""
     agent = served.peers.stranger(served.peers.tokens.agent("n1"))
     await agent.say(hello=hello("n1", notices=[pod()]))
     await agent.acknowledged(1)
@@ -60,7 +56,6 @@ async def test_a_pods_notice_is_withdrawn(served: Served) -> None:
 
 
 async def test_whether_an_agent_sees_its_pods_is_known(served: Served) -> None:
-    """Apart from what it knows of the node."""
     agent = await served.peers.agent("n1")
     for revision, state in enumerate((wire.SOURCE_STATE_UNKNOWN, wire.SOURCE_STATE_CLEAR), 1):
         await agent.say(source=watching(state))
@@ -117,7 +112,6 @@ def test_only_metadata_that_were_asked_can_deny_a_reclaim() -> None:
 
 
 async def test_a_node_that_is_not_spot_is_known_as_such(served: Served) -> None:
-    """Its agent says so of each source that it does not ask."""
     agent = served.peers.stranger(served.peers.tokens.agent("n1"))
     await agent.say(hello=hello("n1", state=wire.SOURCE_STATE_NOT_SPOT))
     await agent.read("welcome")
@@ -126,7 +120,6 @@ async def test_a_node_that_is_not_spot_is_known_as_such(served: Served) -> None:
 
 
 async def test_a_new_machine_leaves_the_notices_on_pods_alone(served: Served) -> None:
-    """Also where a pod is named as if it were the node."""
     agent = await served.peers.agent("n1")
     await agent.say(notice=pod("n1/n1"))
     await agent.acknowledged(1)
@@ -138,7 +131,6 @@ async def test_a_new_machine_leaves_the_notices_on_pods_alone(served: Served) ->
 
 @pytest.mark.parametrize("withdrawn", [True, False])
 async def test_a_pods_report_never_touches_a_nodes_notice(served: Served, *, withdrawn: bool) -> None:
-    """Not even one with the same source and uid."""
     other = await served.peers.agent("n2")
     await other.say(notice=noticed("n2"))
     await other.acknowledged(1)
@@ -153,7 +145,6 @@ async def test_a_pods_report_never_touches_a_nodes_notice(served: Served, *, wit
     "name", ["", "worker-0", "/worker-0", "space/", "space/a/b", "s" * 64 + "/a", "space/" + "a" * 254]
 )
 async def test_a_pod_has_a_namespace_and_a_name(served: Served, name: str) -> None:
-    """Anything else is refused."""
     agent = await served.peers.agent("n1")
     await agent.say(notice=pod(name))
     assert await agent.ended() is grpc.StatusCode.INVALID_ARGUMENT
@@ -161,7 +152,6 @@ async def test_a_pod_has_a_namespace_and_a_name(served: Served, name: str) -> No
 
 
 def said(uid: str, kind: SubjectKind = SubjectKind.POD) -> Report:
-    """A report about a pod."""
     return Report(
         source=Source(KUBERNETES),
         subject=Subject(kind, f"space/{uid}", uid),

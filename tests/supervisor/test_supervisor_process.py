@@ -25,18 +25,14 @@ from tests.supervisor.serving import FAST, PATIENCE, Peers, Refusal, durable, no
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A supervisor process, and peers of it."""
-
     process: subprocess.Popen[bytes]
     peers: Peers
 
     async def ended(self, within: float = PATIENCE) -> int:
-        """Its exit code."""
         await until(lambda: self.process.poll() is not None, within)
         return self.process.returncode
 
     async def status(self) -> dict[str, Any]:
-        """What a viewer sees."""
         headers = {"Authorization": f"Bearer {self.peers.tokens.viewer()}"}
         async with self.peers.session.get(self.peers.http + "/v1/status", headers=headers) as response:
             value: dict[str, Any] = await response.json()
@@ -149,7 +145,6 @@ async def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
 
 
 async def test_a_second_supervisor_on_the_same_data_is_refused(tmp_path: Path) -> None:
-    """It ends with a sentence, and the first one serves on."""
     async with started(tmp_path) as running:
         environment = {**os.environ, PREFIX + "DATA_DIR": str(tmp_path)}
         second = await asyncio.create_subprocess_exec(
@@ -164,7 +159,6 @@ async def test_a_second_supervisor_on_the_same_data_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("service", ["GRPC", "HTTP"])
 async def test_a_port_in_use_is_said_in_a_sentence(tmp_path: Path, service: str) -> None:
-    """No traceback: the operator has to choose another one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         settings = {"DATA_DIR": str(tmp_path), "GRPC_ADDRESS": "127.0.0.1:0", "HTTP_ADDRESS": "127.0.0.1:0"}

@@ -35,7 +35,6 @@ class Training:
         self.ranks: list[ProcessPeer] = []
 
     async def start(self, least: int = 3, **changes: Any) -> "Training":
-        """Until every process has its first line."""
         peers = self.served.peers
         self.agents = await peers.agents(NODES)
         self.launcher, order = await peers.running("job", NODES, min_workers=least, **changes)
@@ -52,12 +51,10 @@ class Training:
 
     @property
     def phase(self) -> Phase:
-        """What was decided."""
         return self.served.job("job").decision.phase
 
 
 async def test_the_first_line_is_the_whole_present_state(served: Served) -> None:
-    """Nothing needs what was said before."""
     training = await Training(served).start()
     process = await served.peers.process(training.token, "n9", None)
     line = await process.lines.any()
@@ -93,7 +90,6 @@ async def test_stop_goes_to_rank_zero_alone(served: Served) -> None:
 
 
 async def test_a_rank_that_becomes_zero_is_told_to_stop(served: Served) -> None:
-    """The STOP follows the rank, at once, and only the rank."""
     training = await Training(served).start()
     await training.agents["n3"].notices("n3")
     stop = await training.ranks[0].lines.matching(directive="STOP")
@@ -140,7 +136,6 @@ async def test_any_other_answer_acknowledges_nothing(served: Served, rank: int |
 
 
 async def test_the_ranks_are_told_together_when_nobody_is_rank_zero(served: Served) -> None:
-    """Somebody has to hear of the STOP."""
     training = await Training(served).start()
     assert await training.ranks[0].reports("rank", {"run": 1, "generation": 0}, rank=None) == Refusal(200, None)
     await training.agents["n3"].notices("n3")
@@ -168,7 +163,6 @@ async def test_a_notice_is_shown_before_anything_is_decided(tmp_path: Path) -> N
 
 
 async def test_a_doomed_worker_is_told_when_to_leave(served: Served) -> None:
-    """A duration travels: the deadline less the margin. The others go on."""
     training = await Training(served).start(least=1)
     await training.agents["n3"].notices("n3", left=60.0)
     leave = await training.ranks[2].lines.matching(directive="LEAVE")
@@ -179,7 +173,6 @@ async def test_a_doomed_worker_is_told_when_to_leave(served: Served) -> None:
 
 
 async def test_a_deadline_that_drifts_is_told_although_nothing_is_decided(served: Served) -> None:
-    """The worker has less time than it was told."""
     training = await Training(served).start(least=1)
     await training.agents["n3"].notices("n3", left=60.0)
     await training.ranks[2].lines.matching(directive="LEAVE")
@@ -192,14 +185,12 @@ async def test_a_deadline_that_drifts_is_told_although_nothing_is_decided(served
 
 
 async def test_with_torchrun_the_others_save_meanwhile(served: Served) -> None:
-    """Survivors restart from the checkpoint there."""
     training = await Training(served).start(least=1, framework="torchrun")
     await training.agents["n3"].notices("n3")
     assert (await training.ranks[0].lines.matching(directive="CHECKPOINT"))["act_in"] == 0.0
 
 
 async def test_a_burst_of_notices_is_few_lines(tmp_path: Path) -> None:
-    """What is not urgent is sent together; latest wins."""
     async with serving(tmp_path, window_seconds=30.0) as served:
         nodes = [f"n{number}" for number in range(20)]
         agents = await served.peers.agents(nodes)
@@ -228,7 +219,6 @@ async def test_a_second_stream_of_a_process_replaces_the_first(served: Served) -
 
 
 async def test_a_process_of_a_run_that_is_over_stops_trying(served: Served) -> None:
-    """Its run is not the present one, or the job has ended."""
     training = await Training(served).start()
     await training.launcher.reports(run=2)
     hello = {"process": "p", "host": "n1", "rank": 0, "pid": 1}
@@ -250,7 +240,6 @@ async def test_a_process_of_an_unknown_job_tries_again_later(served: Served) -> 
 
 
 async def test_a_token_speaks_for_its_run_only(served: Served) -> None:
-    """A report about another run is foreign."""
     training = await Training(served).start()
     assert await training.ranks[0].reports("left", {"run": 2, "generation": 1}) == Refusal(403, "foreign_token")
 
@@ -269,7 +258,6 @@ async def test_a_token_speaks_for_its_run_only(served: Served) -> None:
     ],
 )
 async def test_a_malformed_hello_is_refused(served: Served, changes: dict[str, Any]) -> None:
-    """Also before the job is looked at."""
     token = served.peers.tokens.process("job", "uid", 1)
     hello = {"process": "p", "host": "n1", "rank": 0, "pid": 1, **changes}
     assert await served.peers.post(STREAM, token, hello) == Refusal(400, "malformed")
@@ -277,21 +265,18 @@ async def test_a_malformed_hello_is_refused(served: Served, changes: dict[str, A
 
 @pytest.mark.parametrize("changes", [{"kind": "won"}, {"kind": None}, {"run": -1}, {"generation": None}, {"step": "7"}])
 async def test_a_malformed_report_is_refused(served: Served, changes: dict[str, Any]) -> None:
-    """Whatever the job."""
     token = served.peers.tokens.process("job", "uid", 1)
     report = {"process": "p", "host": "n1", "rank": 0, "run": 1, "generation": 1, "kind": "left", **changes}
     assert await served.peers.post(REPORT, token, report) == Refusal(400, "malformed")
 
 
 async def test_a_body_above_its_limit_is_refused(served: Served) -> None:
-    """The limit is exact."""
     token = served.peers.tokens.process("job", "uid", 1)
     assert await served.peers.post(REPORT, token, b" " * 16 * 1024) == Refusal(400, "malformed")
     assert await served.peers.post(REPORT, token, b" " * (16 * 1024 + 1)) == Refusal(413, "oversized")
 
 
 async def test_heartbeats_come_between(tmp_path: Path) -> None:
-    """A process that hears nothing for three of them reconnects."""
     async with serving(tmp_path, heartbeat_seconds=1.0) as served:
         training = await Training(served).start()
         for _ in range(2):
@@ -300,7 +285,6 @@ async def test_heartbeats_come_between(tmp_path: Path) -> None:
 
 
 async def test_processes_hear_goodbye_when_the_supervisor_stops(tmp_path: Path) -> None:
-    """Every one of them, as its last line."""
     async with serving(tmp_path) as served:
         training = await Training(served).start()
         farewells = (process.lines.matching(type="goodbye") for process in training.ranks)

@@ -18,14 +18,11 @@ MONTH = 30 * DAY
 
 
 class Time(Clock):
-    """As it is set."""
-
     def __init__(self) -> None:
         super().__init__()
         self.passed = 0.0
 
     def now(self) -> float:
-        """Later than it is."""
         return super().now() + self.passed
 
 
@@ -37,7 +34,6 @@ class Chain(Keychain):
         self.trouble: Exception | None = None
 
     async def obtain(self, known: Keys | None = None) -> Keys:
-        """What is there."""
         assert known is not None
         if self.trouble is not None:
             raise self.trouble
@@ -46,30 +42,25 @@ class Chain(Keychain):
 
 @pytest.fixture
 def time() -> Time:
-    """The test's own."""
     return Time()
 
 
 @pytest.fixture
 def chain(time: Time) -> Chain:
-    """With new keys."""
     return Chain(Keys.make(time.now()))
 
 
 @pytest.fixture
 def renewal(chain: Chain, time: Time, tmp_path: Path) -> Renewal:
-    """A certificate of a month."""
     return Renewal(chain, chain.keys, Terms(directory=tmp_path / "tls", names=("localhost",), seconds=MONTH), time)
 
 
 def served(renewal: Renewal) -> bytes:
-    """What new connections see."""
     assert renewal.certificate is not None
     return renewal.certificate.pair.certificate
 
 
 async def test_it_is_renewed_in_time_and_not_before(renewal: Renewal, time: Time) -> None:
-    """After twenty days of thirty, and served at once."""
     first = served(renewal)
     time.passed = 19.9 * DAY
     await renewal.once()
@@ -83,7 +74,6 @@ async def test_it_is_renewed_in_time_and_not_before(renewal: Renewal, time: Time
 async def test_it_is_renewed_also_while_the_secret_cannot_be_had(
     renewal: Renewal, chain: Chain, time: Time, trouble: Exception
 ) -> None:
-    """With what is known, and said once."""
     first = served(renewal)
     chain.trouble = trouble
     time.passed = 21 * DAY
@@ -95,7 +85,6 @@ async def test_it_is_renewed_also_while_the_secret_cannot_be_had(
 
 
 async def test_another_authority_issues_at_once(renewal: Renewal, chain: Chain, time: Time) -> None:
-    """And is what everybody is told to trust."""
     first = served(renewal)
     chain.keys = Keys.read({**Keys.make(time.now()).content, TOKENS: chain.keys.tokens}, time.now())
     await renewal.once()
@@ -131,7 +120,6 @@ async def test_the_files_are_this_users_alone_and_may_fail(renewal: Renewal, tim
 
 
 async def test_the_end_of_the_authority_is_said_each_day(time: Time, tmp_path: Path) -> None:
-    """For a year before it."""
     authority = Authority.make(time.now(), days=300)
     content = {CA: pem(authority.certificate), CA_KEY: authority.key_pem, TOKENS: b"x" * 32}
     chain = Chain(Keys.read(content, time.now()))

@@ -95,7 +95,6 @@ STOPS = st.none() | st.builds(Stop, run=COUNTS, generation=COUNTS, since=INSTANT
 
 @st.composite
 def decisions(draw: st.DrawFn) -> Decision:
-    """Any decision; exclusions are some of its hosts."""
     hosts = draw(HOSTS)
     decision: Decision = draw(
         st.builds(
@@ -132,7 +131,6 @@ JOBS = st.builds(
 
 
 def body(kind: str, key: ObjectKey, spec: object, status: object) -> dict[str, Any]:
-    """A resource as the API server shows it."""
     metadata = {
         "name": key.name,
         "namespace": key.namespace,
@@ -146,28 +144,23 @@ def body(kind: str, key: ObjectKey, spec: object, status: object) -> dict[str, A
 
 
 def notice_body(value: ReclaimNotice) -> dict[str, Any]:
-    """Its resource."""
     key = notice_key(value.id, value.episode)
     return body("ReclaimNotice", key, notice_spec(value), notice_status(value, 1))
 
 
 def job_body(value: SupervisedJob) -> dict[str, Any]:
-    """Its resource."""
     return body("SupervisedJob", job_key(value.name, HOME), job_spec(value, 1), job_status(value, 1, (), T0))
 
 
 def notice_back(value: ReclaimNotice) -> ReclaimNotice | None:
-    """Written and read."""
     return msgspec.json.decode(msgspec.json.encode(notice_body(value)), type=NoticeResource).value()
 
 
 def job_back(value: SupervisedJob) -> SupervisedJob | None:
-    """Written and read."""
     return msgspec.json.decode(msgspec.json.encode(job_body(value)), type=JobResource).value(HOME)
 
 
 def instants(value: object) -> dict[str, float]:
-    """Every float in it, by path."""
     flat: dict[str, float] = {}
 
     def walk(path: str, part: object) -> None:
@@ -183,8 +176,6 @@ def instants(value: object) -> dict[str, float]:
 
 
 def without_instants(value: object) -> object:
-    """All of it but its floats."""
-
     def blanked(part: object) -> object:
         match part:
             case dict():
@@ -198,7 +189,6 @@ def without_instants(value: object) -> object:
 
 @given(NOTICES)
 def test_a_notice_comes_back_as_it_was(value: ReclaimNotice) -> None:
-    """But for its instants, which are rounded once and then stay."""
     back = notice_back(value)
     assert back is not None
     assert instants(back) == pytest.approx(instants(value), abs=MICROSECOND)
@@ -248,7 +238,6 @@ def test_four_thousand_workers_stay_below_256_kib() -> None:
 
 
 def test_jobs_of_one_name_in_two_namespaces_do_not_meet() -> None:
-    """Nor with one that a launcher registered, whatever its name."""
     names = [
         cluster_job("team-a", "trainingjob", "resnet"),
         cluster_job("team-b", "trainingjob", "resnet"),
@@ -276,7 +265,6 @@ def test_every_name_that_can_be_registered_has_a_resource(name: str) -> None:
 
 
 def test_another_supervisors_stand_alone_jobs_are_left_alone() -> None:
-    """They lie in another namespace; a job of the cluster is everybody's."""
     job = waiting_job(name="resnet")
     resource = msgspec.convert(job_body(job), JobResource)
     assert resource.value("elsewhere") is None
@@ -284,7 +272,6 @@ def test_another_supervisors_stand_alone_jobs_are_left_alone() -> None:
 
 
 def test_episodes_sources_and_machines_have_resources_of_their_own() -> None:
-    """Whatever the characters of their names."""
     ids = [NoticeId("metadata/uid"), NoticeId("metadata/Ünïcode uid"), NoticeId("other/uid")]
     names = {notice_key(key, episode).name for key in ids for episode in (1, 2)}
     assert len(names) == 6
@@ -292,7 +279,6 @@ def test_episodes_sources_and_machines_have_resources_of_their_own() -> None:
 
 
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
-    """The usual form: since when it is so."""
     job = running_job()
     begun = job_status(job, 1, (), T0)
     same = job_status(observing(job, restarts=1), 1, begun.conditions, T0 + 5)
@@ -325,7 +311,6 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
 def test_a_condition_says_whether_a_job_is_disrupted(
     changes: dict[str, Any], status: str, reason: str, message: str
 ) -> None:
-    """From the first notice of a group on, and why."""
     job = running_job()
     told = job_status(replace(job, decision=replace(job.decision, **changes)), 1, (), T0).conditions
     (disrupted,) = [each for each in told if each.type == "Disrupted"]
@@ -334,13 +319,11 @@ def test_a_condition_says_whether_a_job_is_disrupted(
 
 
 def test_the_condition_of_a_notice_is_a_sentence() -> None:
-    """That of its Events."""
     (active,) = notice_status(notice(1, left=30), 1).conditions
     assert active.message == "Node n1 will be reclaimed at 2023-11-14T22:13:50Z, says metadata."
 
 
 def definition(plural: str) -> dict[str, Any]:
-    """The schema of a resource."""
     crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
     schema: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return schema
@@ -382,7 +365,6 @@ def test_the_definitions_know_every_field(plural: str, resource: type[msgspec.St
     ],
 )
 def test_the_definitions_know_every_word(plural: str, path: str, words: type[StrEnum]) -> None:
-    """A phase that they do not know could not be stored."""
     schema = definition(plural)
     for name in path.split("."):
         schema = schema["properties"][name]

@@ -19,7 +19,6 @@ SHARED = {"STORE": "kubernetes", "KEYS_SECRET": "keys"}
 
 
 def test_the_promised_defaults() -> None:
-    """Changing one of them changes what users rely on."""
     assert asdict(Settings()) == {
         "data_dir": Path("job-supervisor-data"),
         "store": "sqlite",
@@ -83,14 +82,12 @@ def test_the_promised_defaults() -> None:
 
 
 def test_an_event_without_seconds_has_the_usual_lead() -> None:
-    """Each reason has its own; none at all is possible."""
     variables = {PREFIX + "RECLAIM_EVENTS": "A:20, B", PREFIX + "DEFAULT_LEAD_SECONDS": "77"}
     assert load(Settings, PREFIX, variables).event_leads == {"A": 20, "B": 77}
     assert load(Settings, PREFIX, {PREFIX + "RECLAIM_EVENTS": ""}).event_leads == {}
 
 
 def test_the_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """With its default, as the agent's does."""
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
@@ -114,7 +111,6 @@ def test_an_address_that_others_can_reach_is_refused(field: str, address: str) -
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "127.1.2.3:80", "[::1]:9000", "localhost:1"])
 def test_a_loopback_address_is_accepted(address: str) -> None:
-    """In each of its forms."""
     settings = load(Settings, PREFIX, {PREFIX + "GRPC_ADDRESS": address, PREFIX + "HTTP_ADDRESS": address})
     assert str(settings.grpc) == str(settings.http) == address
 
@@ -175,7 +171,6 @@ def test_bad_settings_end_with_78(
 
 
 def test_an_unknown_variable_ends_the_real_command_with_78(tmp_path: Path) -> None:
-    """A sentence, no traceback."""
     outcome = command(tmp_path, "serve", WINDOWS_SECONDS="1")
     assert outcome.returncode == 78
     assert outcome.stderr == f"elastic-job-supervisor: {PREFIX}WINDOWS_SECONDS: no such setting\n"
@@ -185,7 +180,6 @@ def test_an_unknown_variable_ends_the_real_command_with_78(tmp_path: Path) -> No
     "field", ["GRPC_ADDRESS", "HTTP_ADDRESS", "PROBE_ADDRESS", "METRICS_ADDRESS", "WEBHOOK_ADDRESS"]
 )
 def test_the_setting_that_is_no_address_is_named(field: str) -> None:
-    """And not all of them."""
     with pytest.raises(SettingsError) as raised:
         load(Settings, PREFIX, {PREFIX + field: "x"})
     assert str(raised.value) == f"{PREFIX}{field}: 'x' is not host:port"
@@ -194,7 +188,6 @@ def test_the_setting_that_is_no_address_is_named(field: str) -> None:
 @pytest.mark.parametrize("arguments", [["serve"], ["token", "viewer"]])
 @pytest.mark.parametrize("directory", ["/dev/null", "/dev/null/x"])
 def test_a_data_directory_that_is_none_is_said(tmp_path: Path, arguments: list[str], directory: str) -> None:
-    """By name, as a wrong setting."""
     outcome = command(tmp_path, *arguments, DATA_DIR=directory)
     assert outcome.returncode == 78
     assert outcome.stderr == f"elastic-job-supervisor: {PREFIX}DATA_DIR: {directory} is not a directory\n"
@@ -205,7 +198,6 @@ def test_a_data_directory_that_is_none_is_said(tmp_path: Path, arguments: list[s
     [("0", "must be more than 0 and at most 36500 days"), ("soon", "'soon' is not a number of days")],
 )
 def test_days_that_are_none_are_said(days: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """In words, without names of the code."""
     with pytest.raises(SystemExit) as ended:
         main(["token", "viewer", "--days", days])
     assert ended.value.code == 64
@@ -213,7 +205,6 @@ def test_days_that_are_none_are_said(days: str, why: str, capsys: pytest.Capture
 
 
 def test_a_token_is_written_for_its_owner_alone(tmp_path: Path) -> None:
-    """Whatever the umask, and in the place of an older one."""
     file = tmp_path / "gpu-1.token"
     file.write_text("old")
     before = os.umask(0)
@@ -232,7 +223,6 @@ def test_a_token_is_written_for_its_owner_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("out", "why"), [("/dev/null", "is not a file"), ("none/x", "No such file or directory")])
 def test_a_token_that_cannot_be_written_is_said(tmp_path: Path, out: str, why: str) -> None:
-    """A sentence, and no device is replaced."""
     outcome = command(tmp_path, "token", "viewer", "--out", out, DATA_DIR=str(tmp_path / "d"))
     assert outcome.returncode == 1
     assert why in outcome.stderr
@@ -272,7 +262,6 @@ def test_the_token_command_prints_a_token(
 
 
 def test_a_data_directory_that_cannot_be_used_ends_with_1(tmp_path: Path) -> None:
-    """A sentence, no traceback."""
     (tmp_path / "supervisor.sqlite").write_bytes(b"something else" * 100)
     outcome = command(tmp_path, "serve", DATA_DIR=str(tmp_path))
     assert outcome.returncode == 1
@@ -281,7 +270,6 @@ def test_a_data_directory_that_cannot_be_used_ends_with_1(tmp_path: Path) -> Non
 
 
 def command(directory: Path, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
-    """The real command, in that directory."""
     environment = {**os.environ, **{PREFIX + name: value for name, value in variables.items()}}
     return subprocess.run(
         [sys.executable, "-m", "supervisor", *arguments],

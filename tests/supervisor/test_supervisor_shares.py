@@ -23,7 +23,6 @@ WORKER = demand(1, tolerations=EVERYTHING)
 
 @pytest.fixture
 async def scene() -> AsyncIterator[ClusterScene]:
-    """An empty cluster."""
     async with cluster_scene() as empty:
         yield empty
 
@@ -34,7 +33,6 @@ def _free(rooms: FreeCapacity, node: str) -> int | None:
 
 
 async def test_a_pod_takes_room_from_being_bound_to_being_gone(scene: ClusterScene) -> None:
-    """Also while it is being deleted, but not once it is over."""
     scene.node("n1")
     rooms = FreeCapacity(scene.view)
     pending = scene.pod("a")
@@ -64,7 +62,6 @@ async def test_only_ready_nodes_that_nobody_cordoned_are_usable(scene: ClusterSc
 
 
 async def test_nodes_come_change_and_go(scene: ClusterScene) -> None:
-    """Those that were there before are known from the start."""
     scene.node("n1")
     rooms = FreeCapacity(scene.view)
     assert _free(rooms, "n1") == 8
@@ -77,8 +74,6 @@ async def test_nodes_come_change_and_go(scene: ClusterScene) -> None:
 
 
 class _Jobs:
-    """Jobs of the cluster; `places` is where their hosts are."""
-
     def __init__(self, scene: ClusterScene, *, understood: bool = True) -> None:
         self.places: dict[JobName, Mapping[Host, Placement]] = {}
         self._understood = understood
@@ -126,7 +121,6 @@ async def test_nobody_is_asked_where_nothing_waits(scene: ClusterScene) -> None:
 
 
 async def test_a_job_whose_pods_are_not_understood_gets_nothing(scene: ClusterScene) -> None:
-    """And takes nothing from others."""
     scene.node("n1")
     assert _Jobs(scene, understood=False).granted([waiting("a"), _resuming("b", 4)]) == {}
 

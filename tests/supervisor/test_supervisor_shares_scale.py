@@ -43,7 +43,6 @@ def _more(asked: Demand, number: int) -> Demand:
 
 
 def _freed(scene: ClusterScene, count: int) -> None:
-    """Every third pod goes, up to so many."""
     thirds: Iterator[str] = (f"p{index // PODS_A_NODE}-{index % PODS_A_NODE}" for index in range(0, 4000, 3))
     pods = {key.name: pod for key, pod in scene.view.pods.items()}
     for name in islice(thirds, count):

@@ -64,14 +64,12 @@ def _event(version: int = 5, **fields: Any) -> ClusterEvent:
 
 
 def _left(word: Signal | None) -> float | None:
-    """Seconds from now until the end that it announces."""
     assert word is not None
     assert word.announcement is Announcement.ACTIVE
     return None if word.ends is None else word.ends - NOW.timestamp()
 
 
 def test_a_pod_that_its_virtual_node_expires_has_three_minutes() -> None:
-    """Counted from the condition's change."""
     word = pod_word(_pod(_condition("ContainerInstanceExpired", since=-20)))
     assert _left(word) == 160
     assert word is not None
@@ -101,7 +99,6 @@ def test_a_pod_that_its_virtual_node_expires_has_three_minutes() -> None:
     ],
 )
 def test_whoever_takes_a_pods_place_away_announces_it(pod: Pod, left: float | None) -> None:
-    """With the end of its grace as soon as there is one."""
     assert _left(pod_word(pod)) == left
 
 
@@ -156,7 +153,6 @@ def test_a_nodes_condition_announces_and_withdraws() -> None:
     ],
 )
 def test_the_last_time_of_an_event_counts(fields: dict[str, Any], at: float) -> None:
-    """Whichever kind of recorder wrote it."""
     word = event_word([(_event(**fields), 180.0)], pod_subject(_pod()))
     assert _left(word) == 180 + at
     assert word is not None
@@ -165,7 +161,6 @@ def test_the_last_time_of_an_event_counts(fields: dict[str, Any], at: float) -> 
 
 
 def test_the_latest_of_several_events_counts() -> None:
-    """By time, then by version; none says nothing."""
     early, late = _event(9, lastTimestamp=_at(-60)), _event(8, lastTimestamp=_at(-5))
     subject = pod_subject(_pod())
     assert _left(event_word([(late, 180.0), (early, 300.0)], subject)) == 175
@@ -181,7 +176,6 @@ def test_what_is_said_is_one_printable_line_of_bounded_length() -> None:
 
 
 def test_the_clusters_clock_follows_the_dates_of_answers() -> None:
-    """To half a second; what is no date changes nothing."""
     clock = Clock()
     there = ClusterClock(clock)
     assert abs(there.now() - clock.now()) < 0.1
@@ -199,11 +193,9 @@ class _SetClock(Clock):
         self.moved = ahead
 
     def now(self) -> float:
-        """Unix seconds."""
         return NOW.timestamp() + self.moved
 
     def move(self, seconds: float) -> None:
-        """Moves it."""
         self.moved += seconds
 
 

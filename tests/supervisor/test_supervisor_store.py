@@ -21,16 +21,12 @@ from tests.supervisor.store_behaviour import Opener, StoreBehaviour, opened, put
 
 
 class TestSqlite(StoreBehaviour):
-    """It keeps every promise."""
-
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
-        """Opens one file."""
         return lambda: SqliteStore.open(tmp_path / "store")
 
 
 def sqlite(path: Path) -> AbstractAsyncContextManager[SqliteStore]:
-    """A store in that file."""
     return opened(lambda: SqliteStore.open(path))
 
 
@@ -54,7 +50,6 @@ async def test_a_change_is_durable_before_it_returns(tmp_path: Path) -> None:
 
 
 async def test_changes_that_wait_together_share_a_commit(tmp_path: Path) -> None:
-    """The version, which grows with every commit, grows little for many changes."""
     async with sqlite(tmp_path / "store") as store:
         before = store.snapshot().version
         await asyncio.gather(*(store.put_notice(notice(n).id, to(notice(n))) for n in range(500)))
@@ -81,7 +76,6 @@ class _BootClock(Clock):
 
     @property
     def boot_time(self) -> BootTime:
-        """The instant of the boot that `now` counts from."""
         return BootTime(self.boot, super().boot_time.at)
 
 
@@ -113,7 +107,6 @@ async def test_another_boot_goes_by_the_systems_clock(tmp_path: Path, second_boo
 
 
 async def test_a_clock_that_was_wrong_is_put_right_when_nothing_is_under_way(tmp_path: Path) -> None:
-    """An instant of something that has ended decides nothing."""
     path = tmp_path / "store"
     await _counted(path, 600)
     async with sqlite(path) as store:
@@ -123,7 +116,6 @@ async def test_a_clock_that_was_wrong_is_put_right_when_nothing_is_under_way(tmp
 
 
 async def test_a_second_opener_is_refused(tmp_path: Path) -> None:
-    """One file has one owner."""
     async with sqlite(tmp_path / "store"):
         with pytest.raises(StoreError, match="already served by another supervisor"):
             await SqliteStore.open(tmp_path / "store")
@@ -132,7 +124,6 @@ async def test_a_second_opener_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """An old version must not write into what a newer one made."""
     path = tmp_path / "store"
     async with sqlite(path):
         pass
@@ -164,7 +155,6 @@ async def test_notices_of_the_version_before_are_kept_under_their_present_ids(tm
 
 
 async def test_a_row_of_the_version_before_that_does_not_decode_is_refused(tmp_path: Path) -> None:
-    """And nothing is renamed."""
     path = tmp_path / "store"
     async with sqlite(path) as store:
         await store.put_notice(notice(1).id, to(notice(1)))
@@ -239,7 +229,6 @@ async def test_a_row_that_does_not_decode_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_path_that_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
-    """As any other file that cannot be used."""
     (tmp_path / "store").mkdir()
     with pytest.raises(StoreError):
         await SqliteStore.open(tmp_path / "store")

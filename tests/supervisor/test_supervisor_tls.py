@@ -24,7 +24,6 @@ from tests.supervisor.serving import TLS_RELOAD, Peers, Served, serving, tls_set
 
 
 def ports(served: Served) -> tuple[Address, Address]:
-    """Where agents, and where launchers and processes connect."""
     return parse(served.peers.grpc), parse(served.peers.http.removeprefix("https://"))
 
 
@@ -45,7 +44,6 @@ async def leaf(address: Address, ca: bytes, name: str | None = "localhost") -> b
 
 
 async def serves(served: Served, ca: bytes, expected: bytes) -> None:
-    """Waits until both ports serve that certificate to new connections."""
     for address in ports(served):
         async with asyncio.timeout(30):
             while await leaf(address, ca) != expected:  # noqa: ASYNC110 - there is nobody who would set an event.
@@ -53,7 +51,6 @@ async def serves(served: Served, ca: bytes, expected: bytes) -> None:
 
 
 async def test_both_wires_speak_tls_and_the_endpoints_say_so(tmp_path: Path, secured: Served) -> None:
-    """Agents, launchers and processes, on loopback too."""
     said = json.loads((tmp_path / ENDPOINTS_FILE).read_bytes())
     assert said["http"].startswith("https://127.0.0.1:")
     await secured.peers.agents(["n1", "n2"])
@@ -63,7 +60,6 @@ async def test_both_wires_speak_tls_and_the_endpoints_say_so(tmp_path: Path, sec
 
 
 async def test_nothing_older_than_tls_1_2_is_spoken(secured: Served, authority: Authority) -> None:
-    """Whatever the system's defaults are."""
     context = ssl.create_default_context(cadata=authority.ca_pem.decode())
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -98,7 +94,6 @@ async def test_a_client_that_names_no_server_gets_the_present_certificate_too(
 
 
 async def test_a_bad_pair_is_refused_and_the_old_one_goes_on(secured: Served, authority: Authority) -> None:
-    """A key of another certificate: said, and served is what was."""
     before = authority.issue()
     await serves(secured, authority.ca_pem, before)
     with capture_logs() as logged:
@@ -118,7 +113,6 @@ async def test_a_client_without_our_ca_is_not_talked_into_it(secured: Served, wi
 
 
 async def test_a_client_that_does_not_speak_tls_is_refused_and_nobody_else_notices(secured: Served) -> None:
-    """On both ports; the service goes on."""
     endpoints = {"grpc": secured.peers.grpc, "http": secured.peers.http.replace("https:", "http:")}
     async with Peers.of(secured.peers.tokens, endpoints) as plain:
         with pytest.raises(aiohttp.ClientError):
@@ -130,7 +124,6 @@ async def test_a_client_that_does_not_speak_tls_is_refused_and_nobody_else_notic
 
 
 async def test_beyond_loopback_it_serves_with_a_certificate(tmp_path: Path, authority: Authority) -> None:
-    """Which is the point of it."""
     everywhere: dict[str, Any] = {"grpc_address": "0.0.0.0:0", "http_address": "0.0.0.0:0"}
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(

@@ -25,7 +25,6 @@ FOREIGN = trustme.CA().cert_pem.bytes()
 async def agent(
     served: Served, directory: Path, trusted: Path | None, host: str = "localhost"
 ) -> AsyncIterator[Uplink]:
-    """An agent's real uplink that runs."""
     token_file = directory / "agent.token"
     token_file.write_text(served.peers.tokens.agent("n1"), encoding="utf-8")
     address = parse(served.peers.grpc.replace("127.0.0.1", host))
@@ -60,7 +59,6 @@ async def sdk(served: Served, trusted: Path | None, host: str = "localhost", sch
 async def test_the_certificates_names_and_addresses_are_good(
     secured: Served, authority: Authority, tmp_path: Path, host: str
 ) -> None:
-    """Each client verifies what it was told to connect to."""
     assert "401" in await sdk(secured, authority.ca_file, host)
     async with agent(secured, tmp_path, authority.ca_file, host) as uplink:
         await until(lambda: uplink.welcomed)
@@ -112,12 +110,10 @@ async def test_a_certificate_of_another_name_is_refused(secured: Served, authori
 
 
 async def test_who_speaks_without_tls_is_told_what_may_be_wrong(secured: Served) -> None:
-    """The server just hangs up, so the client has to say it."""
     assert "https:// instead of http://" in await sdk(secured, None, scheme="http")
 
 
 async def test_who_speaks_tls_to_a_server_without_it_is_told_too(tmp_path: Path, authority: Authority) -> None:
-    """OpenSSL calls it a wrong version number."""
     async with serving(tmp_path) as plain:
         endpoint = wire.Endpoint(plain.peers.http.replace("http:", "https:"), "t", authority.ca_file)
         with pytest.raises(wire.Unreachable, match="does not speak TLS"):

@@ -37,12 +37,10 @@ PROCESS = {"kind": "process", "job": "j", "uid": "u", "run": 1, "aud": "elastic-
 
 
 def signed(claims: dict[str, Any], *, secret: bytes = SECRET, algorithm: str = "HS256") -> str:
-    """A token as somebody makes it who knows how."""
     return jwt.encode(claims, secret, algorithm=algorithm)
 
 
 def unsigned() -> str:
-    """A token that says that it needs no signature."""
     parts = [{"alg": "none", "typ": "JWT"}, CLAIMS]
     return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts) + "."
 
@@ -58,7 +56,6 @@ def unsigned() -> str:
     ],
 )
 def test_a_token_names_its_bearer(token: str, principal: object) -> None:
-    """Whatever it was made for is what it is read as."""
     assert TOKENS.bearer(f"Bearer {token}") == principal
     assert TOKENS.bearer(f"bearer {token}") == principal
 
@@ -94,7 +91,6 @@ def test_a_token_names_its_bearer(token: str, principal: object) -> None:
     ],
 )
 def test_a_bad_token_is_refused(header: str | None) -> None:
-    """Missing, forged, cut, of another algorithm, expired, for others, or incomplete."""
     with pytest.raises(BadTokenError):
         TOKENS.bearer(header)
 
@@ -105,7 +101,6 @@ def test_a_bad_token_is_refused(header: str | None) -> None:
 def test_a_token_lasts_for_so_many_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str]
 ) -> None:
-    """As the operator says, and without a word for ever."""
     monkeypatch.setenv("JOB_SUPERVISOR_DATA_DIR", str(tmp_path))
     expected = time.time() + 1.5 * 86400
     assert main(["token", *given, "--days", "1.5"]) == 0
@@ -117,7 +112,6 @@ def test_a_token_lasts_for_so_many_days(
 
 @pytest.mark.parametrize("days", ["0", "-1", "nan", "inf", "40000", "soon"])
 def test_days_that_are_none_are_refused(days: str) -> None:
-    """Before any secret is made for them."""
     with pytest.raises(SystemExit) as ended:
         main(["token", "viewer", "--days", days])
     assert ended.value.code != 0
@@ -132,7 +126,6 @@ def test_a_name_that_no_wire_takes_is_refused(
     option: list[str],
     name: str,
 ) -> None:
-    """With a sentence, and before any secret is made for it."""
     monkeypatch.setenv("JOB_SUPERVISOR_DATA_DIR", str(tmp_path))
     with pytest.raises(SystemExit) as ended:
         main(["token", *option, name])
@@ -158,7 +151,6 @@ def _claims(token: str) -> dict[str, Any]:
 
 
 def test_the_good_token_that_the_bad_ones_are_made_from_is_accepted() -> None:
-    """So each of them is refused for what is wrong with it."""
     assert TOKENS.bearer(f"Bearer {signed(PROCESS)}") == Process(JobName("j"), "u", 1)
     assert TOKENS.bearer(f"Bearer {signed(CLAIMS)}") == Agent(Host("n1"))
     assert TOKENS.bearer(f"Bearer {signed({**CLAIMS, 'exp': int(time.time()) + 60})}") == Agent(Host("n1"))
@@ -176,7 +168,6 @@ def test_the_good_token_that_the_bad_ones_are_made_from_is_accepted() -> None:
     ],
 )
 async def test_a_token_is_good_for_its_own_calls_only(served: Served, path: str, own: str) -> None:
-    """Every other kind is foreign, and none at all is bad."""
     tokens = served.peers.tokens
     kinds: dict[str, str] = {
         "agent": tokens.agent("n1"),
@@ -206,7 +197,6 @@ def test_the_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_a_secret_that_is_too_short_is_refused(tmp_path: Path) -> None:
-    """An empty file is no secret."""
     path = tmp_path / SECRET_FILE
     path.touch(mode=0o600)
     with pytest.raises(SecretError, match="too short"):

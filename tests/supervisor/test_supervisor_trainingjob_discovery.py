@@ -21,14 +21,11 @@ LISTED = "127.0.0.1:1\n127.0.0.2:2\n127.0.0.3:1\n"
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """A launcher's directory, and the shell that its image has."""
-
     shell: str
     edl: Path
     port: int
 
     def runs(self, command: Sequence[str], **variables: str) -> str:
-        """What a command in its container says; it ends well."""
         environment = {
             "PATH": os.environ["PATH"],
             "EDL": str(self.edl),
@@ -41,22 +38,18 @@ class Launcher:
         return ran.stdout
 
     def hosts(self, **variables: str) -> list[str]:
-        """What Horovod is told."""
         shell = ["busybox", "sh"] if self.shell == "busybox" else [self.shell]
         return self.runs([*shell, str(self.edl / "discover_hosts.sh")], **variables).splitlines()
 
     def lists(self, hosts: str) -> None:
-        """The operator rewrites its list."""
         (self.edl / "hostfile").write_text(hosts, encoding="utf-8")
 
     def leaves_out(self, *hosts: str) -> None:
-        """The supervisor has hosts left out."""
         self.runs(leave_out(Host(host) for host in hosts))
 
 
 @contextmanager
 def answering(address: str, port: int = 0) -> Iterator[int]:
-    """A host that takes connections."""
     with socket.create_server((address, port)) as server:
         yield int(server.getsockname()[1])
 
@@ -82,14 +75,12 @@ def test_all_hosts_are_listed_until_some_are_left_out(launcher: Launcher) -> Non
 
 
 def test_what_is_mounted_counts_as_well(launcher: Launcher) -> None:
-    """The annotation of the pod, as a file."""
     (launcher.edl / "mounted").mkdir()
     (launcher.edl / "mounted" / "excluded-hosts").write_text(shown([Host("127.0.0.1")]), encoding="utf-8")
     assert launcher.hosts() == ["127.0.0.2:2", "127.0.0.3:1"]
 
 
 def test_a_new_host_is_listed_once_it_answers(launcher: Launcher) -> None:
-    """Those that were listed before stay, whether they answer or not."""
     assert launcher.hosts() == LISTED.splitlines()
     launcher.lists(LISTED + "127.0.0.4:1\n")
     assert launcher.hosts() == LISTED.splitlines()
@@ -99,7 +90,6 @@ def test_a_new_host_is_listed_once_it_answers(launcher: Launcher) -> None:
 
 
 def test_a_host_that_went_and_came_back_has_to_answer_again(launcher: Launcher) -> None:
-    """It may be another machine."""
     with answering("127.0.0.4", launcher.port):
         launcher.lists(LISTED + "127.0.0.4:1\n")
         assert "127.0.0.4:1" in launcher.hosts()
@@ -111,7 +101,6 @@ def test_a_host_that_went_and_came_back_has_to_answer_again(launcher: Launcher) 
 
 @pytest.mark.parametrize("damage", ["empty", "gone", "directory"])
 def test_what_cannot_be_read_is_what_it_was(launcher: Launcher, damage: str) -> None:
-    """The last good list, without what is left out now."""
     assert launcher.hosts() == LISTED.splitlines()
     (launcher.edl / "hostfile").unlink()
     if damage == "empty":
@@ -123,7 +112,6 @@ def test_what_cannot_be_read_is_what_it_was(launcher: Launcher, damage: str) -> 
 
 
 def test_it_ends_well_where_there_is_nothing_at_all(launcher: Launcher) -> None:
-    """No list, no script but itself."""
     (launcher.edl / "hostfile").unlink()
     (launcher.edl / "excluded_hosts").unlink()
     assert launcher.hosts() == []
@@ -131,7 +119,6 @@ def test_it_ends_well_where_there_is_nothing_at_all(launcher: Launcher) -> None:
 
 @pytest.mark.parametrize("tool", ["nc", "python3", "none"])
 def test_it_asks_hosts_with_what_the_image_has(launcher: Launcher, tmp_path: Path, tool: str) -> None:
-    """Where there is nothing to ask with, a new host is believed."""
     programs = tmp_path / "bin"
     programs.mkdir()
     found = {name: shutil.which(name) for name in ("mv", "sh", "cat", "nc")}
@@ -167,7 +154,6 @@ def test_hosts_are_not_asked_where_that_is_not_wanted(launcher: Launcher) -> Non
 
 
 def test_hundreds_of_hosts_are_a_matter_of_a_moment(launcher: Launcher) -> None:
-    """Horovod asks each second; only new hosts are asked anything."""
     many = "".join(f"bert-worker-{number}.team:8\n" for number in range(2000))
     launcher.lists(many)
     assert launcher.hosts(EDL_PORT="0") == many.splitlines()
@@ -176,7 +162,6 @@ def test_hundreds_of_hosts_are_a_matter_of_a_moment(launcher: Launcher) -> None:
 
 
 def test_the_script_is_written_once_and_the_list_each_time(launcher: Launcher) -> None:
-    """A file that a process has open is not written to."""
     script = launcher.edl / "discover_hosts.sh"
     assert script.read_text(encoding="utf-8") == DISCOVERY
     before, before_list = script.stat().st_ino, (launcher.edl / "excluded_hosts").stat().st_ino
@@ -188,7 +173,6 @@ def test_the_script_is_written_once_and_the_list_each_time(launcher: Launcher) -
 
 
 def test_a_launcher_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
-    """Nobody takes a host for left out that is not."""
     ran = subprocess.run(
         leave_out([Host("a")]), env={"EDL": str(tmp_path / "nothing")}, capture_output=True, check=False
     )

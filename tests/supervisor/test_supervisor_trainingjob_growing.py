@@ -15,7 +15,6 @@ SMALLER = {**OPTED_IN, f"{PREFIX}requested-workers": "4"}
 
 
 def names(numbers: Iterable[int]) -> list[str]:
-    """Of workers."""
     return [f"bert-worker-{number}" for number in numbers]
 
 
@@ -27,19 +26,16 @@ def seen(
     phase: str = "Running",
     **parts: Any,
 ) -> ObservedJob:
-    """A job that was resumed with two workers of four."""
     status = {"phase": phase, "targetWorkers": names(targets), "currentWorkers": names(current)}
     parts = {"annotations": SMALLER, "asked": spec(2), **parts}
     return ObservedJob(job(status=status, **parts), [*(workers(2) if pods is None else pods), pod("launcher")])
 
 
 def could_add(one: ObservedJob, *, namesakes: bool = False) -> int:
-    """How many."""
     return growable(one, namesakes=namesakes)
 
 
 def test_a_job_that_was_resumed_smaller_grows_to_its_own_size() -> None:
-    """By what its operator wants to be there, also in several steps."""
     assert could_add(seen()) == 2
     three = [*workers(2), pod("worker-5", labels={**pod("worker-5").labels, "scaleout-name": "before"})]
     assert could_add(seen(three, targets=(0, 1, 5), current=(0, 1, 5))) == 1
@@ -53,7 +49,6 @@ def test_a_job_that_has_its_own_size_does_not_grow() -> None:
 
 @pytest.mark.parametrize("phase", ["", "Created", "Scaling", "Succeeded", "Failed", "Suspended", "what"])
 def test_it_grows_while_its_operator_has_nothing_else_to_do(phase: str) -> None:
-    """A ScaleIn or a ScaleOut of a person goes first."""
     assert could_add(seen(phase=phase)) == 0
 
 
@@ -64,12 +59,10 @@ def test_nothing_is_asked_for_a_job_that_is_to_be_suspended_or_goes() -> None:
 
 
 def test_a_job_that_a_person_has_scaled_in_stays_so() -> None:
-    """Its operator wants fewer workers than the run began with."""
     assert could_add(seen(workers(1), targets=(0,), current=(0,))) == 0
 
 
 def test_a_namesake_in_another_namespace_forbids_it() -> None:
-    """A ScaleOut that fails deletes pods of those names there, too."""
     assert could_add(seen(), namesakes=True) == 0
 
 

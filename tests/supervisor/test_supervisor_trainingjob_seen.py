@@ -17,14 +17,12 @@ _TIMED_OUT = {**OPTED_IN, f"{PREFIX}job-suspended": "true", f"{PREFIX}job-status
 
 
 def taken(seen: ObservedJob, known: SupervisedJob | None = None) -> SupervisedJob:
-    """What is to be stored of it."""
     value = supervised(seen, known, NOW)
     assert value is not None
     return value
 
 
 def in_phase(known: SupervisedJob, phase: Phase, run: int = 1) -> SupervisedJob:
-    """The same job after that was decided."""
     return replace(known, decision=replace(known.decision, phase=phase, run=run))
 
 
@@ -99,7 +97,6 @@ def test_only_jobs_that_ask_for_it_are_touched(
 
 
 def test_a_pods_annotation_is_enough() -> None:
-    """Whoever set it there meant the job."""
     assert supervised(ObservedJob(job(annotations={}), [pod("worker-0", annotations=OPTED_IN)]), None, NOW) is not None
 
 
@@ -125,12 +122,10 @@ def test_a_job_whose_pods_alone_opt_in_is_not_lost_with_them() -> None:
     ],
 )
 def test_what_is_over_or_a_persons_own_is_left_alone(parts: dict[str, Any]) -> None:
-    """Ended, suspended by hand, deleted, or not understood."""
     assert supervised(ObservedJob(job(**parts), []), None, NOW) is None
 
 
 def test_a_job_that_a_person_suspends_is_theirs() -> None:
-    """Nobody resumes it behind their back, and it does not time out."""
     known = taken(running())
     held = job(status={"phase": "Running"}, annotations={**OPTED_IN, f"{PREFIX}job-suspended": "true"})
     assert supervised(ObservedJob(held, workers(8)), known, NOW) is None
@@ -156,7 +151,6 @@ def test_a_job_that_a_person_starts_again_by_hand_is_its_operators() -> None:
 
 
 def test_a_job_that_we_suspended_is_still_ours_when_nothing_else_is_known_of_it() -> None:
-    """As after the loss of what was stored: it waits for capacity."""
     marked = {**OPTED_IN, f"{PREFIX}job-suspended": "true", f"{PREFIX}suspended-by": "elastic-job-supervisor"}
     value = taken(ObservedJob(job(status={"phase": "Suspended"}, annotations=marked), []))
     assert (value.decision.phase, value.decision.waiting_since) == (Phase.SUSPENDED, NOW)
@@ -178,7 +172,6 @@ def test_the_pods_of_a_job_that_we_suspended_go_without_a_word() -> None:
 
 
 def test_a_new_launcher_is_a_new_run() -> None:
-    """And the same one is not, however often it is looked at."""
     known = taken(running())
     again = ObservedJob(running().job, [*workers(8), pod("launcher", uid="second")])
     value = taken(again, known)
@@ -187,7 +180,6 @@ def test_a_new_launcher_is_a_new_run() -> None:
 
 
 def test_a_run_has_the_number_that_was_ordered() -> None:
-    """Numbers of resumes that never came up stay unused."""
     known = in_phase(taken(running()), Phase.RESUMING, run=4)
     value = taken(ObservedJob(running().job, [*workers(8), pod("launcher", uid="second")]), known)
     assert value.observed.run == 4
@@ -262,13 +254,11 @@ def test_a_launcher_has_ended_as_soon_as_its_container_has() -> None:
 def test_a_failure_is_the_end_unless_it_was_ordered_or_is_made_good(
     status: dict[str, Any], phase: Phase, result: Result | None
 ) -> None:
-    """By our STOP, or by the operator, which has restarts left."""
     known = in_phase(taken(running()), phase)
     assert taken(ObservedJob(job(status=status), []), known).observed.result is result
 
 
 def test_a_failure_without_a_restart_policy_is_the_end() -> None:
-    """Whatever is left of the limit."""
     asked = {**spec(), "restartPolicy": "Never"}
     seen = ObservedJob(job(status={"phase": "Failed"}, asked=asked), [])
     assert taken(seen, taken(running(asked=asked))).observed.result is Result.FAILED
@@ -281,7 +271,6 @@ def test_a_launcher_that_has_succeeded_is_believed_at_once() -> None:
 
 
 def test_a_job_that_timed_out_is_over() -> None:
-    """Once the operator has let go of it."""
     marks = {f"{PREFIX}job-suspended": "true", f"{PREFIX}job-status": "timeout"}
     marked = {**OPTED_IN, **marks, f"{PREFIX}suspended-by": "elastic-job-supervisor"}
     known = in_phase(taken(running()), Phase.TIMED_OUT)
@@ -319,14 +308,12 @@ def test_a_smaller_start_takes_a_command_that_computes_its_size(command: str, si
 
 
 def test_a_job_that_was_resumed_smaller_still_asks_for_what_it_asked_for() -> None:
-    """The next resume is at full size where that is possible."""
     value = taken(running(5, asked=spec(5), annotations={**OPTED_IN, f"{PREFIX}requested-workers": "8"}))
     assert (value.spec.requested_workers, value.spec.min_workers, value.spec.start_workers) == (8, 2, 2)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("600", 600), ("0", 0), ("soon", 0), ("-5", 0), ("9" * 30, 0)])
 def test_the_longest_wait_is_a_number_of_seconds(text: str, seconds: float) -> None:
-    """Anything else is for ever."""
     value = taken(ObservedJob(job(annotations={**OPTED_IN, f"{PREFIX}max-wait-time": text}), []))
     assert value.spec.max_wait_seconds == seconds
 
@@ -343,7 +330,6 @@ def test_bounds_come_from_the_environment_where_the_spec_has_none() -> None:
 
 
 def test_an_earlier_job_of_the_name_is_not_gone_on_with() -> None:
-    """Another uid is another job, with its own waiting time."""
     known = replace(taken(running()), uid="earlier")
     value = taken(running(), known)
     assert (value.uid, value.observed.run) == ("job-uid", 1)

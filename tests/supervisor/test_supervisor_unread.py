@@ -21,12 +21,10 @@ READY = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"c
 
 
 def node(name: str, **spec: Any) -> dict[str, Any]:
-    """A node with room."""
     return {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": spec, "status": READY}
 
 
 def pod(name: str, on: str, spec: dict[str, Any] | None = None, phase: str = "Running") -> dict[str, Any]:
-    """An opted-in worker of a job."""
     owner = {"apiVersion": "v1", "kind": "Job", "name": "j", "uid": "uid-j", "controller": True}
     opted_in = {"job-supervisor.kube-ai.io/spot-instance": "true"}
     metadata = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "ownerReferences": [owner]}
@@ -36,7 +34,6 @@ def pod(name: str, on: str, spec: dict[str, Any] | None = None, phase: str = "Ru
 
 @asynccontextmanager
 async def viewing(fake: FakeApiServer, view: ClusterView) -> AsyncIterator[None]:
-    """The view has listed everything, and follows."""
     for reflector in view.reflectors:
         await reflector.first()
     tasks = [asyncio.create_task(reflector.run()) for reflector in view.reflectors]

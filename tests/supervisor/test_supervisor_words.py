@@ -52,12 +52,10 @@ class _Store(SqliteStore):
 
 
 def _instant(seconds: float) -> str:
-    """So many seconds from now by the cluster's clock."""
     return datetime.fromtimestamp(Clock().now() + _AHEAD + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _pod(name: str, version: int = 7, status: str = "True") -> dict[str, Any]:
-    """An opted-in pod that is expired."""
     condition = {"type": "ContainerInstanceExpired", "status": status, "lastTransitionTime": _instant(-10)}
     annotations = {"job-supervisor.kube-ai.io/spot-instance": "true"}
     metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": str(version)}
@@ -82,13 +80,10 @@ def _event(name: str, node: str, made: float, namespace: str = "default") -> dic
 
 @dataclass
 class _Cluster:
-    """What a loopback API server lists, by path."""
-
     lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     version: int = 10
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """A list, by a clock that is ahead."""
         self.version += 1
         listed = self.lists.get(request.path.rsplit("/", 1)[-1], [])
         asked = dict([field.split("=") for field in request.query.get("fieldSelector", "").split(",") if field])
@@ -114,7 +109,6 @@ class _Scene:
         return await self.words.once(self.store)
 
     def states(self) -> dict[str, NoticeState]:
-        """Of all notices, by id."""
         return {key: notice.state for key, notice in self.store.snapshot().notices.items()}
 
 
@@ -155,7 +149,6 @@ def _kubeconfig(directory: Path, port: int) -> str:
 
 
 async def test_instants_are_read_by_the_clock_of_the_api_server(tmp_path: Path) -> None:
-    """An hour between the two clocks moves no deadline."""
     async with _scene(tmp_path) as one:
         begun = Clock().now()
         assert await one.listed(pods=[_pod("p")])

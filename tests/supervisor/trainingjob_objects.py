@@ -55,7 +55,6 @@ def manifest(
     status: Mapping[str, Any] | None = None,
     **metadata: Any,
 ) -> dict[str, Any]:
-    """One job, `bert` in the namespace `team`."""
     return {
         "apiVersion": "kai.alibabacloud.com/v1alpha1",
         "kind": "TrainingJob",
@@ -74,7 +73,6 @@ def manifest(
 
 
 def job(**parts: Any) -> TrainingJob:
-    """That job as it is read."""
     return read_training_job(msgspec.json.encode(manifest(**parts)))
 
 
@@ -102,10 +100,8 @@ def pod(name: str, *, phase: str = "Running", code: int | None = None, owner: st
 
 
 def workers(count: int) -> list[Pod]:
-    """The first so many, all of which run."""
     return [pod(f"worker-{number}") for number in range(count)]
 
 
 def running(count: int = 8, **parts: Any) -> ObservedJob:
-    """A job that trains."""
     return ObservedJob(job(status={"phase": "Running"}, **parts), [*workers(count), pod("launcher")])

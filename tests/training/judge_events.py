@@ -4,28 +4,23 @@ from simulator.events import Event, Kind
 
 
 def at(t: float, kind: Kind, **fields: object) -> Event:
-    """An event."""
     return Event(t, kind, fields)
 
 
 def ring(t: float, hosts: str, run: int = 1, epoch: int = 1) -> Event:
-    """A ring of these hosts, a letter each."""
     return at(t, Kind.RING_FORMED, run=run, epoch=epoch, hosts=list(hosts))
 
 
 def step(t: float, number: int, run: int = 1, epoch: int = 1, digest: str | None = None) -> list[Event]:
-    """A step that two ranks apply."""
     fields = {"run": run, "epoch": epoch, "step": number, "digest": digest or f"d{number}"}
     return [at(t + rank / 1000, Kind.STEP_APPLIED, rank=rank, host="ab"[rank], **fields) for rank in (0, 1)]
 
 
 def notice(t: float, node: str, group: str = "g") -> Event:
-    """A notice is shown."""
     return at(t, Kind.NOTICE_SHOWN, node=node, group=group, lead=60.0, gone_at=t + 60, synthetic=False)
 
 
 def flag(t: float, directive: str = "STOP", run: int = 1, rank: int = 0, host: str = "a") -> Event:
-    """A process finds that it is to end."""
     return at(t, Kind.FLAG_SEEN, run=run, host=host, rank=rank, directive=directive, step=2)
 
 
@@ -35,27 +30,22 @@ def saved(t: float, number: int, run: int = 1) -> Event:
 
 
 def end(t: float, run: int = 1, number: int = 4, digest: str = "d4") -> Event:
-    """The job's last word."""
     return at(t, Kind.JOB_FINISHED, run=run, step=number, digest=digest)
 
 
 def excluded(t: float, hosts: str) -> Event:
-    """The exclusions are now these hosts."""
     return at(t, Kind.EXCLUSIONS_CHANGED, hosts=list(hosts))
 
 
 def gone(t: float, node: str, *, announced: bool = True) -> Event:
-    """A node goes."""
     return at(t, Kind.NODE_GONE, node=node, announced=announced)
 
 
 def withdrawn(t: float, node: str) -> Event:
-    """A notice is shown no more."""
     return at(t, Kind.NOTICE_WITHDRAWN, node=node)
 
 
 def added(t: float, nodes: str) -> list[Event]:
-    """Nodes arrive, a letter each."""
     return [at(t, Kind.NODE_ADDED, node=node) for node in nodes]
 
 

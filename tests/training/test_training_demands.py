@@ -39,7 +39,6 @@ def clock(t: float) -> Event:
 
 
 def flat(events: Events) -> Iterator[Event]:
-    """One after the other."""
     if isinstance(events, Event):
         yield events
     else:
@@ -80,7 +79,6 @@ def test_a_notice_that_nobody_acts_upon_is_found_before_its_host_goes() -> None:
 
 
 def test_a_withdrawal_takes_the_demand_back() -> None:
-    """A false alarm of some seconds need not reach the list."""
     assert found(FULL, notice(1, "d"), withdrawn(4, "d"), clock(10)) == set()
 
 
@@ -91,7 +89,6 @@ def test_time_is_not_demanded_where_the_product_is_disturbed() -> None:
 
 
 def test_an_unannounced_end_demands_nothing() -> None:
-    """Nobody could have known."""
     assert found(FULL, gone(5, "d", announced=False), ring(6, "abc", epoch=2), clock(30)) == set()
 
 
@@ -101,31 +98,26 @@ TAKEN = (gone(9, "b"), gone(9, "c"), gone(9, "d"))
 
 
 def test_a_stop_that_is_flagged_saved_and_suspended_in_time_meets_all_demands() -> None:
-    """The run has ended before its hosts go."""
     assert found(FULL, BELOW, SUSPENDED, TAKEN, clock(60)) == set()
 
 
 def test_a_job_below_its_minimum_has_to_stop() -> None:
-    """To exclude the hosts and to wait for others is no answer."""
     assert found(FULL, BELOW, excluded(2, "bcd"), clock(7)) == {Failure.NOT_STOPPED}
     assert Failure.NOT_EXCLUDED in found(FULL, BELOW, excluded(2, "bcd"), TAKEN)
 
 
 def test_a_stop_without_a_checkpoint_is_found() -> None:
-    """A checkpoint before the STOP is another one."""
     events = (saved(0.5, 1), flag(2), over(3))
     assert found(FULL, BELOW, events, TAKEN) == {Failure.NOT_SAVED}
 
 
 def test_a_job_that_is_stopped_but_not_suspended_is_found_when_its_hosts_go() -> None:
-    """Its processes still run. Where the supervisor is disturbed, saved is enough."""
     events = (BELOW, flag(2), saved(5, 2), TAKEN, over(9.5))
     assert found(FULL, *events) == {Failure.NOT_SUSPENDED}
     assert found(FULL, *events, expected=DISTURBED) == set()
 
 
 def test_a_job_that_has_saved_is_suspended_soon() -> None:
-    """It holds its GPUs for nothing, however long its lead is."""
     assert found(FULL, BELOW, flag(2), saved(2.1, 2), over(8)) == {Failure.NOT_SUSPENDED}
     assert found(FULL, BELOW, flag(2), saved(2.1, 2), over(7)) == set()
 
@@ -142,7 +134,6 @@ def test_a_job_resumes_when_there_is_room() -> None:
 
 
 def test_a_job_that_has_finished_resumes_no_more() -> None:
-    """Free hosts are nothing to it."""
     assert found(FULL, end(2), over(3, code=0), clock(60)) == set()
 
 
@@ -155,7 +146,6 @@ def test_no_ring_is_formed_with_a_host_that_has_long_had_a_notice() -> None:
 
 
 def test_a_host_is_not_listed_again_while_it_has_its_notice() -> None:
-    """Whether its worker is up before it goes is luck."""
     back = (notice(1, "d"), excluded(2, "d"), ring(3, "abc", epoch=2), excluded(4, ""), excluded(5, "d"))
     assert found(FULL, back, gone(11, "d")) == {Failure.GROUP_SPLIT, Failure.NOTICED_HOST_USED}
 
@@ -169,7 +159,6 @@ def test_a_worker_that_is_lost_to_its_ring_is_found() -> None:
 
 
 def test_a_withdrawn_host_comes_back() -> None:
-    """Onto the list, and into the ring."""
     away = (notice(1, "d"), excluded(2, "d"), ring(3, "abc", epoch=2), withdrawn(5, "d"))
     assert found(FULL, away, excluded(9, ""), ring(12, "abcd", epoch=3), clock(60)) == set()
     assert found(FULL, away, clock(9.5)) == set()
@@ -178,13 +167,11 @@ def test_a_withdrawn_host_comes_back() -> None:
 
 
 def test_a_full_ring_has_no_room_for_another() -> None:
-    """A spare host stays one."""
     assert found(added(-9, "abcde"), ring(0, "abcd"), clock(60)) == set()
     assert found(added(-9, "abcde"), ring(0, "abc"), clock(60)) == {Failure.NOT_TAKEN_BACK}
 
 
 def test_a_host_that_the_launcher_has_given_up_is_not_missed() -> None:
-    """Its worker failed; the next run may use it again."""
     failed = at(1, Kind.HOST_BLACKLISTED, run=1, host="d")
     assert found(FULL, failed, ring(2, "abc", epoch=2), clock(60)) == set()
 
@@ -207,7 +194,6 @@ def test_an_exclusion_has_a_reason(reason: Events) -> None:
 
 
 def test_a_host_outside_of_the_ring_may_be_withheld() -> None:
-    """It is another job's, or one too many."""
     assert found(added(-9, "abcde"), ring(0, "abcd"), excluded(1, "e")) == set()
 
 
@@ -222,7 +208,6 @@ def test_two_runs_at_a_time_are_found() -> None:
 
 
 def test_a_group_changes_the_exclusions_once() -> None:
-    """Where the product is not disturbed."""
     split = (notice(1, "c"), notice(1.1, "d"), excluded(2, "c"), excluded(3, "cd"), ring(4, "ab", epoch=2))
     assert found(FULL, split) == {Failure.GROUP_SPLIT}
     assert found(FULL, split, expected=DISTURBED) == set()

@@ -213,7 +213,6 @@ def test_workers_that_ignore_sigterm_are_killed(folder: Folder) -> None:
 
 
 def test_kill_9_of_the_launcher_leaves_no_worker(folder: Folder) -> None:
-    """Workers die with their launcher, however it dies and whatever they do."""
     folder.list_hosts("ab")
     (folder.root / "ready").mkdir()
     launcher = folder.launch(steps=1, script=("-c", STUBBORN, str(folder.root / "ready")))
@@ -242,11 +241,9 @@ def test_pid_files_tell_a_process_from_its_successor(folder: Folder) -> None:
 
 
 def test_the_launcher_refuses_impossible_numbers(folder: Folder) -> None:
-    """A start below the minimum is a usage error."""
     folder.list_hosts("abc")
     assert folder.launch(steps=1, least=3, start=2).wait(DEADLINE) == 2
 
 
 def test_host_lists_are_sets_of_names() -> None:
-    """Slots, blank lines, order and repetition do not matter."""
     assert parse_hosts("b:1\n\na\n b:4\n") == {"a", "b"}

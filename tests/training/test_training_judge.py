@@ -18,7 +18,6 @@ def judged(*events: Event | Sequence[Event]) -> Verdict:
 
 
 def failures(*events: Event | Sequence[Event]) -> list[Failure]:
-    """What the verdict finds wrong."""
     return [finding.failure for finding in judged(*events).failures]
 
 
@@ -48,7 +47,6 @@ def test_a_justified_stop_and_resume_pass() -> None:
 
 
 def test_a_step_applied_in_two_rings_is_lost_once() -> None:
-    """Executions in other rings or runs count, whatever the number of ranks."""
     verdict = judged(*GOOD, *SHRINK, step(3.5, 2, epoch=2))
     assert [finding.failure for finding in verdict.failures] == [Failure.STEP_LOST]
     assert verdict.figures.steps_lost == 1
@@ -56,7 +54,6 @@ def test_a_step_applied_in_two_rings_is_lost_once() -> None:
 
 
 def test_a_step_that_is_missing_was_skipped() -> None:
-    """A number below the last that nobody applied is found."""
     assert failures(ring(0, "abc"), step(1, 1), step(2, 2), step(4, 4), end(5)) == [Failure.STEP_SKIPPED]
 
 
@@ -69,7 +66,6 @@ def test_ranks_that_disagree_are_found() -> None:
 
 
 def test_other_parameters_at_the_end_are_found() -> None:
-    """One rank that ends with other bits than the reference is enough."""
     assert failures(*GOOD, end(5.1, digest="x")) == [Failure.PARAMETERS_DIFFER]
     assert not judged(*GOOD, end(5.1, digest="x")).figures.parameters_equal
 
@@ -99,7 +95,6 @@ def test_a_job_without_an_end_is_unfinished() -> None:
     ],
 )
 def test_a_stop_without_a_reason_is_false(truth: Sequence[Event]) -> None:
-    """A STOP while enough hosts of the ring remain is found."""
     assert Failure.FALSE_STOP in failures(ring(0, "abc"), truth, flag(2.8))
 
 
@@ -114,12 +109,10 @@ def test_a_stop_without_a_reason_is_false(truth: Sequence[Event]) -> None:
     ],
 )
 def test_a_stop_with_a_reason_is_not_false(truth: Sequence[Event]) -> None:
-    """A STOP once fewer than the minimum remain is justified."""
     assert Failure.FALSE_STOP not in failures(ring(0, "abc"), truth, flag(2.8))
 
 
 def test_a_stop_is_judged_by_the_last_ring() -> None:
-    """After a shrink the same notice means more than before."""
     assert Failure.FALSE_STOP in failures(ring(0, "abc"), notice(1, "b"), flag(2))
     assert Failure.FALSE_STOP not in failures(ring(0, "abc"), ring(0.5, "ab", epoch=2), notice(1, "b"), flag(2))
 
@@ -132,7 +125,6 @@ def test_one_decision_is_judged_once() -> None:
 
 
 def test_a_leave_needs_a_notice_of_its_own_host() -> None:
-    """A LEAVE elsewhere than on a noticed host is false."""
     assert judged(ring(0, "abc"), notice(1, "c"), flag(2, "LEAVE", host="c", rank=2)).figures.false_stops == 0
     assert judged(ring(0, "abc"), notice(1, "c"), flag(2, "LEAVE", host="b", rank=1)).figures.false_stops == 1
 
@@ -150,12 +142,10 @@ def test_a_step_beyond_the_stop_is_found() -> None:
 
 
 def test_an_earlier_checkpoint_is_not_the_stops() -> None:
-    """A periodic checkpoint before the STOP binds nobody."""
     assert judged(ring(0, "ab"), step(1, 1), saved(1.5, 1), step(2, 2), *STOPPED[3:], *RESUMED).ok
 
 
 def test_a_checkpoint_without_a_stop_binds_nobody() -> None:
-    """A run goes on after its periodic checkpoints."""
     assert judged(*GOOD, saved(2.5, 2)).ok
 
 
@@ -176,7 +166,6 @@ def test_changes_of_exclusions_are_counted_by_group() -> None:
 
 
 def test_a_host_that_was_withheld_before_its_notice_counts_nothing() -> None:
-    """Its exclusion was no answer to the notice."""
     figures = judged(ring(0, "abcd"), excluded(0.5, "d"), notice(1, "d"), excluded(2, "cd")).figures
     assert figures.changes_per_group == ()
     assert figures.notice_to_host_list.count == 0
@@ -212,7 +201,6 @@ def test_a_group_that_is_taken_back_before_the_change_asks_for_none() -> None:
 
 
 def test_groups_that_mean_stop_are_not_counted() -> None:
-    """The list is frozen while stopping, and a suspended job has none."""
     verdict = judged(*STOPPED, excluded(3, "b"), notice(4, "x", "idle"), excluded(5, "bx"), *RESUMED)
     assert [group.meaning for group in verdict.figures.groups] == [GroupMeaning.STOP, GroupMeaning.IDLE]
     assert verdict.figures.changes_per_group == ()
@@ -227,19 +215,16 @@ def test_a_host_that_is_announced_again_starts_a_new_group() -> None:
 
 
 def test_a_restart_after_a_failure_is_no_resume() -> None:
-    """Only a run that follows a STOP was resumed."""
     figures = judged(ring(0, "ab"), step(1, 1), ring(5, "ab", run=2)).figures
     assert (figures.suspensions, figures.resumes) == (0, 0)
 
 
 def test_percentiles_are_values_that_occurred() -> None:
-    """The smallest value that so many percent do not exceed."""
     assert Latency.of([float(n) for n in range(100, 0, -1)]) == Latency(100, 50.0, 99.0, 100.0)
     assert Latency.of([3.0]) == Latency(1, 3.0, 3.0, 3.0)
     assert Latency.of([]) == Latency(0, None, None, None)
 
 
 def test_a_damaged_event_is_no_verdict() -> None:
-    """Where a field is missing the judge does not guess."""
     with pytest.raises(DamagedLogError, match="digest"):
         judged(at(1, Kind.STEP_APPLIED, run=1, epoch=1, step=1, rank=0, host="a"))

@@ -32,7 +32,6 @@ def member(number: int, host: str, phase: Phase, *, has_state: bool | None = Non
 def situation(
     listed: str, *members: Member, epoch: int = 1, blacklist: str = "", called_off: bool = False
 ) -> Situation:
-    """A situation; hosts are letters."""
     return Situation(members, frozenset(listed), frozenset(blacklist), epoch, called_off)
 
 
@@ -83,7 +82,6 @@ FORM_AB = Form((WorkerId(1), WorkerId(2)))
     ],
 )
 def test_decisions(now: Situation, expected: tuple[Action, ...]) -> None:
-    """Each situation has these actions and no others."""
     assert decide(now, LIMITS) == expected
 
 

@@ -16,7 +16,6 @@ TASK = Task(seed=3, shards=48)
 
 
 def test_training_learns() -> None:
-    """The loss falls to a fraction within a few hundred steps."""
     params = TASK.first_params()
     before = TASK.loss(params)
     for step in range(1, 201):
@@ -35,7 +34,6 @@ def test_the_sum_does_not_depend_on_the_number_of_workers(size: int) -> None:
 
 
 def test_every_shard_has_one_rank() -> None:
-    """More workers than shards leave some idle, fewer leave no shard out."""
     for size in (1, 5, 48, 50):
         shared = [shard for rank in range(size) for shard in shards_of(rank, size, 48)]
         assert shared == list(range(48))
@@ -65,7 +63,6 @@ def test_the_gradient_is_computed_in_whole_numbers() -> None:
 
 
 def test_the_reference_depends_on_all_that_matters() -> None:
-    """Other steps, seeds or shards are another result."""
     assert len({reference(5), reference(6), reference(5, seed=2), reference(5, shards=24)}) == 4
     assert reference(0) == digest(Task(1, 48).first_params(), 0)
 
@@ -85,7 +82,6 @@ def test_a_checkpoint_comes_back_bit_by_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"4 x\n", b"nonsense", None], ids=["empty", "no digest", "nonsense", "cut"])
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: bytes | None) -> None:
-    """A file that is not what was saved is never trained from."""
     path = tmp_path / "checkpoint"
     checkpoint.save(path, TASK.first_params(), 3)
     path.write_bytes(path.read_bytes()[:-8] if damage is None else damage)
@@ -117,7 +113,6 @@ def test_a_damaged_line_is_not_passed_over(tmp_path: Path, line: str) -> None:
 
 
 def test_without_a_directory_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no directory is named, logging is free."""
     monkeypatch.delenv("SIM_EVENTS", raising=False)
     with EventLog.from_environment("x") as log:
         log.write(Kind.SCENARIO_ENDED)

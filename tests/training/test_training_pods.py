@@ -56,7 +56,6 @@ def _two(*workers: Pod, status: Status, **job: object) -> View:
 
 
 def test_a_launcher_is_made_when_every_target_runs_and_not_before() -> None:
-    """One that is pending is one too few, whatever the minimum is."""
     made = Status("Created", conditions=_done(Step.WORKERS_CREATED), target_workers=["j-worker-0", "j-worker-1"])
     waiting = View(_job(made), (_pod("j-worker-0"), _pod("j-worker-1", "Pending")), None, None)
     ready = View(_job(made), (_pod("j-worker-0"), _pod("j-worker-1")), None, None)
@@ -66,7 +65,6 @@ def test_a_launcher_is_made_when_every_target_runs_and_not_before() -> None:
 
 @pytest.mark.parametrize("phase", ["Created", "Running", "Succeeded", "Failed"])
 def test_the_annotation_empties_a_job_in_whatever_phase(phase: str) -> None:
-    """Also one that is over."""
     pods = (_pod("j-worker-0"), _pod("j-worker-1"))
     outcome = reconcile(_two(*pods, status=Status(phase), suspended=True), AS_OBSERVED, _NOW)
     assert outcome is not None
@@ -75,7 +73,6 @@ def test_the_annotation_empties_a_job_in_whatever_phase(phase: str) -> None:
 
 
 def test_there_is_no_way_out_of_suspended() -> None:
-    """Nothing happens without the annotation either."""
     assert reconcile(View(_job(Status("Suspended")), (), None, None), AS_OBSERVED, _NOW) is None
 
 
@@ -89,7 +86,6 @@ def test_a_lost_worker_leaves_the_list_first_and_is_then_replaced_under_a_new_nu
 
 
 def test_where_no_command_can_be_run_the_list_is_left_alone() -> None:
-    """So that the rest goes on where nothing runs in pods."""
     assert _actions(_two(_pod("j-worker-1"), status=_running()), Settings(commands=False)) == []
 
 
@@ -108,7 +104,6 @@ def test_horovodrun_is_the_elastic_launcher_with_the_same_bounds() -> None:
 
 
 def test_a_process_on_a_host_has_the_files_of_its_own_pod(tmp_path: Path) -> None:
-    """And the launcher's environment for the rest."""
     (tmp_path / "pods" / "uid").mkdir(parents=True)
     (tmp_path / "hosts").mkdir()
     (tmp_path / "hosts" / "j-worker-3").symlink_to(tmp_path / "pods" / "uid")

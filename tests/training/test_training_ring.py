@@ -31,21 +31,18 @@ T = TypeVar("T")
 
 
 def never(seconds: float) -> bool:
-    """Nobody calls the ring off."""
     threading.Event().wait(min(seconds, 0.005))
     return False
 
 
 @contextmanager
 def listeners(count: int) -> Iterator[list[socket.socket]]:
-    """So many listening sockets."""
     with ExitStack() as stack:
         yield [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
 
 
 @contextmanager
 def rings(count: int) -> Iterator[list[Ring]]:
-    """A closed ring of so many."""
     with listeners(count) as ends, ExitStack() as stack:
         yield close_up(ends, 1, stack)
 
@@ -57,7 +54,6 @@ def together(call: Callable[[S], T], members: Sequence[S]) -> list[T]:
 
 
 def close_up(ends: Sequence[socket.socket], epoch: int, stack: ExitStack) -> list[Ring]:
-    """A ring over these listeners, closed with the stack."""
     ports = tuple(end.getsockname()[1] for end in ends)
 
     def join(rank: int) -> Ring:
@@ -78,7 +74,6 @@ def test_everybody_gets_the_exact_sum(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_everybody_gets_the_payload_of_rank_0(size: int) -> None:
-    """A broadcast carries any bytes, also more than a socket's buffer holds."""
     payload = bytes(range(256)) * 8192
     with rings(size) as members:
         sent = together(lambda member: member.broadcast(payload if member.rank == 0 else b""), members)
@@ -117,7 +112,6 @@ def test_a_ring_that_is_called_off_is_not_waited_for() -> None:
 
 
 def test_a_neighbour_that_is_gone_cannot_be_joined() -> None:
-    """A port where nobody listens breaks the ring before it has closed."""
     with listeners(2) as ends:
         ports = tuple(end.getsockname()[1] for end in ends)
         ends[1].close()
@@ -126,7 +120,6 @@ def test_a_neighbour_that_is_gone_cannot_be_joined() -> None:
 
 
 def test_a_neighbour_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing up takes no longer than its bound."""
     monkeypatch.setattr(ring_module, "SETUP_SECONDS", 0.1)
     with listeners(2) as ends:
         ports = tuple(end.getsockname()[1] for end in ends)
@@ -149,12 +142,10 @@ def test_a_leftover_of_a_broken_ring_is_turned_away() -> None:
     "message", [Hello(3, 4711), Ready(2), Synced(2), Place(1, 0, (1, 2)), Update(3), Broken(3), Leave()], ids=repr
 )
 def test_messages_survive_the_wire(message: Message) -> None:
-    """What one side says the other reads."""
     assert decode(encode(message)) == message
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b'{"type": "Nonsense"}', b'{"type": "Ready"}', b"\xff"], ids=repr)
 def test_nonsense_is_no_message(line: bytes) -> None:
-    """Whatever else comes is refused."""
     with pytest.raises(MalformedMessageError):
         decode(line)

@@ -17,7 +17,6 @@ STEPS = 60
 
 @pytest.fixture
 def supervisor(folder: Folder) -> Iterator[FakeSupervisor]:
-    """A fake supervisor, to which the folder's identity leads."""
     with FakeSupervisor() as fake:
         fake.write_identity(folder.identity)
         yield fake
@@ -104,7 +103,6 @@ def test_a_stop_without_a_reason_is_found(folder: Folder, supervisor: FakeSuperv
 
 
 def test_a_notice_reaches_the_events(folder: Folder, supervisor: FakeSupervisor) -> None:
-    """A process that learns of a notice says which and about whom."""
     folder.list_hosts("a")
     folder.launch(steps=10_000)
     until_connected(supervisor, ranks=1)
@@ -142,7 +140,6 @@ def test_a_checkpoint_that_is_not_saved_shows_as_lost_steps(folder: Folder) -> N
 
 
 def test_periodic_checkpoints_bound_the_loss(folder: Folder) -> None:
-    """With periodic checkpoints a run goes on from the last one."""
     folder.list_hosts("a")
     options = ("--checkpoint-every", "5")
     assert folder.launch(steps=12, options=options).wait(DEADLINE) == 0

@@ -43,12 +43,10 @@ class Folder:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint file."""
         return self.root / "checkpoint"
 
     @property
     def identity(self) -> Path:
-        """KUBEAI_DIR of the workers."""
         return self.root / "kubeai"
 
     def list_hosts(self, hosts: str) -> None:
@@ -87,12 +85,10 @@ class Folder:
         return launcher
 
     def run_alone(self, *options: str) -> int:
-        """Run the script without a launcher; returns its exit code."""
         command = [sys.executable, "-m", "simulator.job", "--checkpoint", str(self.checkpoint), *options]
         return subprocess.run(command, env=self._environment(1), check=False, timeout=DEADLINE).returncode
 
     def events(self, *kinds: Kind) -> list[Event]:
-        """What has happened so far, of these kinds."""
         return [event for event in read(self.root / "events") if event.kind in kinds or not kinds]
 
     def tell_truth(self, event: Kind, **fields: object) -> None:
@@ -101,11 +97,9 @@ class Folder:
             log.write(event, **fields)
 
     def last_step(self) -> int:
-        """The last step that anybody applied."""
         return max((event.integer("step") for event in self.events(Kind.STEP_APPLIED)), default=0)
 
     def until_step(self, step: int) -> None:
-        """Wait until somebody has applied this step."""
         wait_until(lambda: self.last_step() >= step, f"step {step}")
 
     def rings(self) -> list[str]:
@@ -119,7 +113,6 @@ class Folder:
             self.until_step(self.last_step() + step)
 
     def pids(self, hosts: str) -> dict[str, list[int]]:
-        """The worker processes of these hosts by their files."""
         return {host: sorted(int(file.name) for file in self._node(host)) for host in hosts}
 
     def kill(self, host: str) -> None:
@@ -128,11 +121,9 @@ class Folder:
             os.kill(pid, signal.SIGKILL)
 
     def verdict(self, steps: int, least: int = 1) -> Verdict:
-        """The judge's."""
         return judge(self.events(), Expectations(steps, reference(steps), least))
 
     def close(self) -> None:
-        """End what is left."""
         for launcher in self.launchers:
             launcher.kill()
             launcher.wait()

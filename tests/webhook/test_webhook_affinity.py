@@ -13,7 +13,6 @@ _GPU = {"key": "gpu", "operator": "Exists"}
 
 
 def required(*each: Manifest) -> Manifest:
-    """An affinity that needs one of these terms."""
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(each)}}}
 
 
@@ -32,7 +31,6 @@ _PREFERENCE = {
     [None, {}, {"podAntiAffinity": {}}, {"nodeAffinity": {}}, {"nodeAffinity": _PREFERENCE}],
 )
 def test_a_pod_that_may_run_anywhere_keeps_off_noticed_nodes(affinity: Manifest | None) -> None:
-    """What else it prefers stays."""
     made = pod() if affinity is None else pod(affinity=affinity)
     after = patched(made, NOTICED)
     assert free(after) == ["n3"]
@@ -40,7 +38,6 @@ def test_a_pod_that_may_run_anywhere_keeps_off_noticed_nodes(affinity: Manifest 
 
 
 def test_a_node_has_to_be_left_out_of_every_term() -> None:
-    """One of them is enough for the scheduler."""
     made = pod(affinity=required({"matchExpressions": [_ZONE]}, {"matchExpressions": [_GPU]}))
     after = patched(made, NOTICED)
     assert free(after, zone="a") == free(after, gpu="yes") == ["n3"]
@@ -48,7 +45,6 @@ def test_a_node_has_to_be_left_out_of_every_term() -> None:
 
 
 def test_what_names_fields_already_is_added_to() -> None:
-    """All requirements of a term count."""
     made = pod(affinity=required({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n3"]}]}))
     assert free(patched(made, NOTICED)) == []
 
@@ -80,7 +76,6 @@ def test_a_pod_for_a_certain_node_can_still_run_there(spec: dict[str, Any]) -> N
 
 
 def test_a_daemon_is_for_every_node() -> None:
-    """Also where it does not say so itself."""
     made = pod()
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
     made["metadata"]["ownerReferences"] = [owner]
@@ -88,7 +83,6 @@ def test_a_daemon_is_for_every_node() -> None:
 
 
 def test_without_notices_nothing_is_said_of_nodes() -> None:
-    """As nearly always."""
     assert "affinity" not in patched(pod())["spec"]
 
 

@@ -19,41 +19,34 @@ _NODES = {Host(name): f"object {name}" for name in ("n1", "n2", "n3")}
 
 
 def on(node: str, left: float | None = 100.0, **changes: object) -> ReclaimNotice:
-    """An active notice on a node."""
     subject = Subject(SubjectKind.NODE, node, f"machine {node}")
     return replace(notice(1, left=left), **{"subject": subject, **changes})  # type: ignore[arg-type]
 
 
 def snapshot(*notices: ReclaimNotice, version: int = 1) -> Snapshot:
-    """With those alone."""
     return Snapshot(
         version=version, notices={NoticeId(str(number)): each for number, each in enumerate(notices)}, jobs={}
     )
 
 
 def avoiding(*notices: ReclaimNotice) -> list[str]:
-    """The nodes that new pods are to keep off."""
     return list(avoided(snapshot(*notices), _NODES, Policy()))
 
 
 def test_those_that_go_last_come_first() -> None:
-    """The others are gone before many pods could be bound to them."""
     assert avoiding(on("n1", 50), on("n2", 150), on("n3", 100)) == ["n2", "n3", "n1"]
 
 
 @pytest.mark.parametrize("state", [NoticeState.WITHDRAWN, NoticeState.EXPIRED, NoticeState.GONE])
 def test_what_has_ended_keeps_nobody_off(state: NoticeState) -> None:
-    """A node of that name is there again, or still."""
     assert avoiding(on("n1", state=state)) == []
 
 
 def test_what_is_not_there_needs_no_mention() -> None:
-    """Nobody can be bound to it."""
     assert avoiding(on("n4")) == []
 
 
 def test_a_notice_on_a_pod_says_nothing_of_a_node() -> None:
-    """Not even of one with its name."""
     assert avoiding(on("n1", subject=Subject(SubjectKind.POD, "n1", "uid"))) == []
 
 
@@ -65,7 +58,6 @@ def test_a_node_that_was_made_again_is_another_one() -> None:
 
 
 def test_a_change_of_notices_or_nodes_is_seen_with_the_next_pod() -> None:
-    """And what has not changed is not worked out again."""
     present = [snapshot(on("n1"))]
     nodes, version = dict(_NODES), [1]
     noticed = NoticedNodes(lambda: present[0], lambda: nodes, lambda: version[0], Policy())
@@ -80,7 +72,6 @@ def test_a_change_of_notices_or_nodes_is_seen_with_the_next_pod() -> None:
 
 
 def test_the_ca_is_the_files_present_one(tmp_path: Path) -> None:
-    """One that is no good leaves what was good before."""
     file = tmp_path / "ca.crt"
     first, second = (trustme.CA().cert_pem.bytes().decode() for _ in range(2))
     file.write_text(first)
@@ -96,7 +87,6 @@ def test_the_ca_is_the_files_present_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [None, "", "no CA", "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n", "ä"])
 def test_no_ca_where_one_should_be_is_said_at_the_start(tmp_path: Path, text: str | None) -> None:
-    """With the file's name."""
     file = tmp_path / "ca.crt"
     if text is not None:
         file.write_text(text)

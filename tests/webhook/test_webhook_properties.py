@@ -75,7 +75,6 @@ _MOUNTS = st.lists(
 
 @st.composite
 def pods(draw: st.DrawFn) -> Manifest:
-    """Whatever may be in the way."""
     names = iter(("one", "two", "three", "four"))
 
     def containers(fewest: int) -> list[Manifest]:
@@ -127,6 +126,5 @@ _SCALARS = st.none() | st.booleans() | st.integers() | st.text()
 
 @given(st.recursive(_SCALARS, lambda inner: st.lists(inner) | st.dictionaries(_NAMES, inner)))
 def test_nonsense_is_left_as_it_is(made: object) -> None:
-    """Or said not to be understood; nothing else comes of it."""
     with suppress(NotUnderstoodError):
         assert not outcome(made).patch

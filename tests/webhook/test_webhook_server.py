@@ -18,13 +18,11 @@ from tests.webhook.webhook_serving import Asking, asking
 
 @pytest.fixture
 async def asked(tmp_path: Path) -> AsyncIterator[Asking]:
-    """A server, with TLS."""
     async with asking(Authority(tmp_path / "tls")) as server:
         yield server
 
 
 async def test_a_pod_is_answered_with_its_patch(asked: Asking) -> None:
-    """By the question's uid."""
     made, question = pod(), review(pod())
     answer = await asked.ask(question)
     assert answer.status == 200
@@ -36,13 +34,11 @@ async def test_a_pod_is_answered_with_its_patch(asked: Asking) -> None:
 
 
 async def test_no_answer_names_versions(asked: Asking) -> None:
-    """Neither its own nor those of what it is made of."""
     async with asked.session.get(asked.url) as answer:
         assert answer.headers["Server"] == "job-supervisor"
 
 
 async def test_what_is_not_ours_is_allowed_without_a_word(asked: Asking) -> None:
-    """An answer without a patch."""
     answer = await asked.ask(review(pod(annotations={})))
     assert answer.response == {"uid": answer.response["uid"], "allowed": True}
 
@@ -52,7 +48,6 @@ async def test_what_is_not_ours_is_allowed_without_a_word(asked: Asking) -> None
     [None, [], "pod", {"metadata": {"annotations": OPTED_IN}, "spec": {"containers": 7}}, {"spec": {"volumes": [{}]}}],
 )
 async def test_a_pod_that_is_not_understood_is_allowed(asked: Asking, made: object) -> None:
-    """With a warning, and is counted."""
     answer = await asked.ask(review(made))
     assert (answer.status, answer.response["allowed"], answer.patch) == (200, True, [])
     (warning,) = answer.response["warnings"]
@@ -75,14 +70,12 @@ async def test_a_pod_that_is_not_understood_is_allowed(asked: Asking, made: obje
     ids=["nothing", "garbage", "no text", "deep", "empty", "other kind", "other version"],
 )
 async def test_what_is_no_review_is_refused_and_counted(asked: Asking, body: bytes) -> None:
-    """The API server makes the pod nevertheless, as its configuration says."""
     answer = await asked.send(body)
     assert (answer.status, answer.response["error"]) == (400, "malformed")
     assert asked.refusals.counts() == {(Wire.WEBHOOK, Code.MALFORMED): 1}
 
 
 async def test_a_body_without_end_is_refused(asked: Asking) -> None:
-    """Nobody keeps more of it than a pod can have."""
     answer = await asked.send(b" " * (4 * 1024 * 1024 + 1))
     assert (answer.status, answer.response["error"]) == (413, "oversized")
     assert asked.refusals.counts() == {(Wire.WEBHOOK, Code.OVERSIZED): 1}

@@ -55,7 +55,6 @@ def test_an_opted_in_pod_knows_the_supervisor() -> None:
 
 
 def test_the_token_is_renewed_every_hour() -> None:
-    """It is of our audience, and no other."""
     given = volume(patched(pod()))
     assert given is not None
     token = {"audience": AUDIENCE, "expirationSeconds": 3600, "path": "token"}
@@ -71,7 +70,6 @@ def test_without_a_ca_the_systems_count() -> None:
 
 @pytest.mark.parametrize("annotation", ["managed-by-job-supervisor", "spot-instance"])
 def test_either_annotation_opts_in(annotation: str) -> None:
-    """As everywhere."""
     assert outcome(pod(annotations={PREFIX + annotation: "true"})).patch
 
 
@@ -80,20 +78,17 @@ def test_either_annotation_opts_in(annotation: str) -> None:
     [{}, {f"{PREFIX}managed-by-job-supervisor": "false"}, {"managed-by-job-supervisor": "true"}],
 )
 def test_others_are_left_alone(annotations: dict[str, str]) -> None:
-    """Also where a node has a notice."""
     what = outcome(pod(annotations=annotations), replace(GIFTS, avoid=["n1"]))
     assert (what.patch, what.warnings) == ((), ())
 
 
 def test_a_pod_without_annotations_is_left_alone() -> None:
-    """As most are."""
     bare = pod()
     del bare["metadata"]["annotations"]
     assert outcome(bare).patch == ()
 
 
 def test_what_a_kubelet_only_shows_is_left_alone() -> None:
-    """A static pod may have no token."""
     assert outcome(pod(annotations={**OPTED_IN, "kubernetes.io/config.mirror": "x"})).patch == ()
 
 
@@ -107,19 +102,16 @@ def test_what_a_kubelet_only_shows_is_left_alone() -> None:
     ],
 )
 def test_only_pods_that_are_made_are_changed(request_: dict[str, Any]) -> None:
-    """Whatever a configuration sends here."""
     assert outcome(pod(), **request_).patch == ()
 
 
 def test_what_ends_before_the_others_begin_is_given_nothing() -> None:
-    """A sidecar among the first containers runs on, and is."""
     sidecar = container("sidecar", restartPolicy="Always")
     first, second = patched(pod(initContainers=[container("first"), sidecar]))["spec"]["initContainers"]
     assert (mounts(first), mounts(second)) == ([], [_AT])
 
 
 def test_volumes_and_mounts_that_are_there_stay() -> None:
-    """Ours come behind them."""
     own = {"name": "data", "mountPath": "/data"}
     made = pod(containers=[container(volumeMounts=[own])], volumes=[{"name": "data", "emptyDir": {}}])
     after = patched(made)
@@ -129,7 +121,6 @@ def test_volumes_and_mounts_that_are_there_stay() -> None:
 
 @pytest.mark.parametrize("path", ["/var/run/kubeai", "/run/kubeai/", "//var/run/kubeai", "/var/run/kubeai/token"])
 def test_a_container_keeps_what_it_mounts_there(path: str) -> None:
-    """The others are given ours."""
     own = container("own", volumeMounts=[{"name": "mine", "mountPath": path}])
     made = pod(containers=[own, container()], volumes=[{"name": "mine", "emptyDir": {}}])
     assert outcome(made).warnings == ["container own keeps its own /var/run/kubeai"]
@@ -139,7 +130,6 @@ def test_a_container_keeps_what_it_mounts_there(path: str) -> None:
 @pytest.mark.parametrize("path", ["/var/run", "/run", "/var/run/", "/"])
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_container_starts_whatever_it_mounts_above(path: str, *, read_only: bool) -> None:
-    """No runtime can make a directory in a read-only volume."""
     above = {"name": "mine", "mountPath": path, "readOnly": read_only}
     made = pod(containers=[container(volumeMounts=[above])], volumes=[{"name": "mine", "emptyDir": {}}])
     assert bool(mounts(patched(made)["spec"]["containers"][0])) is not read_only
@@ -147,7 +137,6 @@ def test_a_container_starts_whatever_it_mounts_above(path: str, *, read_only: bo
 
 
 def test_a_pod_with_a_volume_of_that_name_keeps_it() -> None:
-    """It is told so."""
     what = outcome(pod(volumes=[{"name": "job-supervisor", "emptyDir": {}}]))
     assert (what.patch, what.warnings) == (
         (),
@@ -156,13 +145,11 @@ def test_a_pod_with_a_volume_of_that_name_keeps_it() -> None:
 
 
 def test_an_address_of_ones_own_stays() -> None:
-    """Whoever makes a pod may send it elsewhere."""
     own = {**OPTED_IN, f"{PREFIX}address": "https://elsewhere:1", f"{PREFIX}ca": "theirs"}
     assert patched(pod(annotations=own))["metadata"]["annotations"] == own
 
 
 def test_a_container_that_others_have_added_is_given_it_as_well() -> None:
-    """The API server asks once more after another webhook."""
     after = patched(pod())
     after["spec"]["containers"].append(container("added"))
     assert operations(outcome(after)) == [{"op": "add", "path": "/spec/containers/1/volumeMounts", "value": [_AT]}]
@@ -187,12 +174,10 @@ def test_a_launcher_asks_our_script() -> None:
 
 
 def test_the_operators_first_container_can_still_copy_its_script() -> None:
-    """A file of ours in its place could not be written over."""
     assert patched(launcher())["spec"]["initContainers"] == launcher()["spec"]["initContainers"]
 
 
 def test_a_worker_has_no_script() -> None:
-    """Nobody asks it for hosts."""
     worker = launcher()
     worker["metadata"]["labels"]["training-job-role"] = "worker"
     assert files(patched(worker)) == _FILES
@@ -222,7 +207,6 @@ def test_a_launcher_that_would_not_read_our_list_has_no_script(et: Manifest) -> 
 
 
 def test_a_volume_made_by_hand_is_taken_as_it_is() -> None:
-    """What it does not show could not be mounted."""
     by_hand = {
         "name": "job-supervisor",
         "projected": {
@@ -237,7 +221,6 @@ def test_a_volume_made_by_hand_is_taken_as_it_is() -> None:
 
 
 def test_a_second_pass_changes_nothing() -> None:
-    """Nor does it say anything."""
     for made in (pod(), launcher(), pod(initContainers=[container("sidecar", restartPolicy="Always")])):
         avoiding = replace(GIFTS, avoid=["n1", "n2"])
         again = outcome(patched(made, avoiding), avoiding)

@@ -24,7 +24,6 @@ Manifest = dict[str, Any]
 
 
 def container(name: str = "main", **parts: Any) -> Manifest:
-    """A container."""
     return {"name": name, "image": "none", **parts}
 
 
@@ -39,7 +38,6 @@ def pod(
 
 
 def launcher(**spec: Any) -> Manifest:
-    """A launcher, with the operator's volumes, as et-operator makes it."""
     edl = {"name": "training-job-hostfile", "mountPath": "/etc/edl"}
     shown = {"name": "training-job-config", "mountPath": "/etc/mpi"}
     spec = {
@@ -56,7 +54,6 @@ def launcher(**spec: Any) -> Manifest:
 
 
 def review(made: object, **request: Any) -> Manifest:
-    """What an API server asks about it."""
     asked = {
         "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -73,18 +70,15 @@ def review(made: object, **request: Any) -> Manifest:
 
 
 def outcome(made: object, gifts: PodInjection = GIFTS, **request: Any) -> Mutation:
-    """What is decided about it."""
     asked = json.dumps(review(made, **request)["request"])
     return considered(msgspec.json.decode(asked, type=Request), gifts)
 
 
 def operations(mutated: Mutation) -> list[Manifest]:
-    """The patch as it travels."""
     return list(json.loads(msgspec.json.encode(mutated.patch)))
 
 
 def patched(made: Manifest, gifts: PodInjection = GIFTS) -> Manifest:
-    """The pod after it, in which nothing was replaced."""
     after = made
     for operation in operations(outcome(made, gifts)):
         assert operation["op"] == "add"
@@ -100,7 +94,6 @@ def valid(made: Manifest, version: str = NEWEST) -> None:
 
 
 def volume(made: Manifest) -> Manifest | None:
-    """The volume that a pod was given."""
     return next((each for each in made["spec"].get("volumes", []) if each["name"] == "job-supervisor"), None)
 
 
@@ -114,12 +107,10 @@ def files(made: Manifest) -> dict[str, str]:
 
 
 def mounts(one: Manifest) -> list[Manifest]:
-    """Where a container has it."""
     return [each for each in one.get("volumeMounts", []) if each["name"] == "job-supervisor"]
 
 
 def answered(body: bytes) -> tuple[Manifest, list[Manifest]]:
-    """A response, and the patch in it."""
     response = json.loads(body)["response"]
     return response, json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
 
@@ -148,7 +139,6 @@ def _matches(requirement: Manifest, value: str | None) -> bool:
 
 
 def terms(made: Manifest) -> list[Manifest] | None:
-    """The required terms of a pod's node affinity."""
     node = (made["spec"].get("affinity") or {}).get("nodeAffinity") or {}
     required = node.get("requiredDuringSchedulingIgnoredDuringExecution")
     return None if required is None else list(required["nodeSelectorTerms"])

@@ -30,23 +30,18 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Asks as an API server does."""
-
     session: aiohttp.ClientSession
     address: Address
     refusals: Refusals
 
     @property
     def url(self) -> str:
-        """Where pods are asked about."""
         return f"https://{self.address}{PATH}"
 
     async def ask(self, review: object) -> Asked:
-        """About that."""
         return await self.send(json.dumps(review).encode())
 
     async def send(self, body: bytes) -> Asked:
-        """Whatever that is."""
         headers = {"Content-Type": "application/json"}
         async with self.session.post(self.url, data=io.BytesIO(body), headers=headers) as answer:
             text = await answer.read()

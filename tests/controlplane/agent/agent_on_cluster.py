@@ -27,8 +27,6 @@ RULES: tuple[Mapping[str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """An agent, and what it has told the supervisor."""
-
     process: Process
     supervisor: FakeSupervisor
 
@@ -43,7 +41,6 @@ class Watching:
         return [report for stream in self.supervisor.streams if stream.messages for report in stream.hello.notices]
 
     def states(self, source: str) -> list[wire.SourceReport]:
-        """What it said of a source, in order."""
         said: list[wire.SourceReport] = []
         for stream in self.supervisor.streams:
             for message in stream.messages:
@@ -53,8 +50,6 @@ class Watching:
         return [each for each in said if each.source == source]
 
     async def reported(self, pod: str, condition: Callable[[wire.NoticeReport], bool]) -> wire.NoticeReport:
-        """Its last report about a pod, once that is so."""
-
         async def last() -> Any:
             reports = self.reports(pod)
             return reports[-1] if reports and condition(reports[-1]) else None
@@ -80,7 +75,6 @@ async def account(namespace: Namespace, cluster: Cluster, directory: Path) -> di
 
 
 async def mounted(namespace: Namespace, cluster: Cluster, directory: Path) -> dict[str, str]:
-    """The same for an account that is there."""
     token = await namespace.token("agent")
     return _mounted(token, namespace, cluster, directory)
 
@@ -126,7 +120,6 @@ async def watching(
 
 
 async def evict(api: Api, namespace: Namespace, name: str) -> None:
-    """Ask the eviction API, as `kubectl drain` does."""
     await api.create(
         f"{namespace.path}/pods/{name}/eviction",
         {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace.name}},
@@ -134,10 +127,8 @@ async def evict(api: Api, namespace: Namespace, name: str) -> None:
 
 
 def active(report: wire.NoticeReport) -> bool:
-    """Whether it announces."""
     return report.announcement == wire.ANNOUNCEMENT_ACTIVE
 
 
 def withdrawn(report: wire.NoticeReport) -> bool:
-    """Whether it takes back."""
     return report.announcement == wire.ANNOUNCEMENT_WITHDRAWN

@@ -30,7 +30,6 @@ POLL = "0.3"
 
 
 def on_node(node: str, name: str, **annotations: str) -> dict[str, Any]:
-    """An opted-in pod that nobody has to schedule."""
     # A grace that no test outlasts: after its end a notice is gone.
     spec = {
         "nodeName": node,
@@ -128,7 +127,6 @@ async def test_a_full_node_fits_into_the_agents_memory(
 async def test_an_account_that_may_nothing_leaves_the_pods_unknown(
     cluster: Cluster, namespace: Namespace, tmp_path: Path
 ) -> None:
-    """With the reason, for people; everything else goes on."""
     await namespace.account("agent")
     node = await namespace.node()
     environ = await mounted(namespace, cluster, tmp_path / "account")

@@ -33,7 +33,6 @@ async def notice_about(here: Place, pod: str, state: str) -> Any:
 
 
 def about(pod: Any, revision: int = 1) -> wire.NoticeReport:
-    """An agent's word on a pod."""
     metadata = pod["metadata"]
     name = f"{metadata['namespace']}/{metadata['name']}"
     return wire.NoticeReport(

@@ -27,7 +27,6 @@ SPOT = "job-supervisor.kube-ai.io/spot-instance"
 
 @pytest.fixture
 async def one(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> AsyncIterator[Watching]:
-    """An agent for a node with one GPU."""
     node = await namespace.node(gpus=1)
     environ = await account(namespace, cluster, tmp_path / "account")
     async with watching(node, tmp_path, environ) as agent:
@@ -40,7 +39,6 @@ async def patched(api: Api, namespace: Namespace, name: str, **status: Any) -> N
 
 
 def condition(reason: str, status: str = "True", ago: int = 0) -> dict[str, str]:
-    """The condition DisruptionTarget, since so many seconds."""
     since = (datetime.now(UTC) - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = "as a controller says"
     return {
@@ -116,7 +114,6 @@ async def test_a_preemption_is_reported(one: Watching, api: Api, namespace: Name
 
 
 async def test_a_noexecute_taint_is_reported(one: Watching, api: Api, namespace: Namespace) -> None:
-    """The taint manager takes all pods that do not tolerate it."""
     await namespace.pod("worker", annotations=OPTED_IN)
     node = (await namespace.running("worker"))["spec"]["nodeName"]
     taint = {"key": "reclaimed", "effect": "NoExecute"}
@@ -160,7 +157,6 @@ async def test_a_preemption_that_does_not_happen_is_withdrawn(one: Watching, api
 
 
 async def test_completion_is_no_reclaim(one: Watching, api: Api, namespace: Namespace) -> None:
-    """Neither a good end nor a bad one."""
     for name, phase in (("good", "Succeeded"), ("bad", "Failed")):
         await namespace.pod(name, annotations=OPTED_IN)
         await namespace.running(name)

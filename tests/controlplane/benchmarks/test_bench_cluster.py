@@ -33,5 +33,4 @@ async def test_a_tiny_cluster_is_measured(programs: Mapping[Program, Path], tmp_
 
 
 def figures(outcome: Outcome, row: int) -> dict[str, float]:
-    """Of one row, by label."""
     return {figure.label: figure.value for figure in outcome.rows[row].figures}

@@ -25,8 +25,6 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True)
 class Machine:
-    """A node to be."""
-
     gpus: int
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Mapping[str, str], ...] = ()
@@ -35,8 +33,6 @@ class Machine:
 
 @dataclass(frozen=True)
 class Scene:
-    """Nodes, and the spec of pods for them."""
-
     machines: tuple[Machine, ...]
     pod: Mapping[str, Any]
 
@@ -62,7 +58,6 @@ _EXPRESSIONS: tuple[Mapping[str, Any], ...] = (
 
 
 def made_up(seed: int) -> Scene:
-    """The same for the same seed."""
     chance = Random(seed)  # noqa: S311 - nothing is secret
     return Scene(machines=tuple(_machine(chance) for _ in range(4)), pod=_pod(chance))
 
@@ -87,13 +82,10 @@ def _pod(chance: Random) -> Mapping[str, Any]:
 
 
 def container(amounts: Mapping[str, str]) -> Mapping[str, Any]:
-    """One that asks for so much and gets no more."""
     return {"name": "main", "image": "none", "resources": {"requests": amounts, "limits": amounts}}
 
 
 class Stage:
-    """A scene in a namespace of the real cluster."""
-
     def __init__(self, api: Api, namespace: Namespace, view: ClusterView) -> None:
         self.view = view
         self._api = api
@@ -117,23 +109,18 @@ class Stage:
         return names
 
     def spec(self, pod: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Of a pod that goes on this scene's nodes alone."""
         return {**pod, "nodeSelector": {**pod.get("nodeSelector", {}), _OWN: self._namespace.name}}
 
     async def pod(self, name: str, pod: Mapping[str, Any]) -> None:
-        """Make that pod."""
         await self._api.create(f"{self._namespace.path}/pods", {"metadata": {"name": name}, "spec": self.spec(pod)})
 
     async def running(self, name: str) -> None:
-        """Return when the pod runs."""
         await self._namespace.running(name)
 
     async def delete(self, name: str) -> None:
-        """Ask for the pod's deletion."""
         await self._api.delete(f"{self._namespace.path}/pods/{name}")
 
     def placements(self, names: Iterable[str]) -> dict[Host, Placement]:
-        """Where those pods are that are seen."""
         pods = {name: self.view.pods.get(ObjectKey(self._namespace.name, name)) for name in names}
         return {Host(name): Placement(pod.metadata.uid, Host(pod.node)) for name, pod in pods.items() if pod}
 
@@ -148,8 +135,6 @@ class Stage:
         await until(refused, f"the scheduler finds no node for {name}")
 
     async def seen(self, condition: Callable[[], bool], what: str) -> None:
-        """Return when that is seen."""
-
         async def looked() -> bool:
             return condition()
 
@@ -166,7 +151,6 @@ class Stage:
 
 @asynccontextmanager
 async def staged(cluster: Cluster, api: Api, namespace: Namespace) -> AsyncIterator[Stage]:
-    """With a view that follows the cluster."""
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     view = ClusterView(server, frozenset(), Clock(), lambda: None)
     for reflector in view.reflectors:

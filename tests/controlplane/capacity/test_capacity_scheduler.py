@@ -46,7 +46,6 @@ def _resumed(job: SupervisedJob, hosts: frozenset[Host]) -> SupervisedJob:
 async def test_just_as_many_pods_run_as_were_reckoned(
     api: Api, cluster: Cluster, namespace: Namespace, seed: int
 ) -> None:
-    """One more is unschedulable, and then no room is left."""
     scene = made_up(seed)
     async with staged(cluster, api, namespace) as stage:
         names = await stage.nodes(scene.machines)

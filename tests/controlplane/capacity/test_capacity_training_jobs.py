@@ -39,7 +39,6 @@ def _suspended(around: ClusterWiring, namespace: Namespace, name: str) -> Superv
 async def test_what_pods_are_reckoned_to_ask_for_is_what_they_ask_for(
     api: Api, cluster: Cluster, namespace: Namespace, tmp_path: Path
 ) -> None:
-    """The operator puts a container of its own before the launcher's."""
     await defined(cluster)
     jobs = elastic(api, namespace, tmp_path)
     await jobs.submit("a", 2)

@@ -27,8 +27,6 @@ _PASSING = {"events", "componentstatuses"}
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A cluster, and helm with it."""
-
     api: Api
     nodes: Namespace
     plane: ControlPlane
@@ -52,7 +50,6 @@ class Installation:
         return await until(self._objects, "the API server lists everything")
 
     async def empty(self) -> bool:
-        """Whether the chart's namespace has no pods."""
         return not (await self.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods"))["items"]
 
     async def _objects(self) -> set[str]:

@@ -34,24 +34,20 @@ class Supervisor:
 
     @property
     def grpc(self) -> str:
-        """Where agents connect."""
         return str(json.loads((self.directory / "endpoints.json").read_bytes())["grpc"])
 
     def said(self, event: str) -> list[dict[str, Any]]:
-        """What it has logged of an event."""
         lines = (json.loads(line) for line in self.log.read_text("utf-8").splitlines() if line.startswith("{"))
         return [line for line in lines if line["event"] == event]
 
 
 async def pods(present: Installation, component: str) -> list[Any]:
-    """Those of the supervisor or of the agent."""
     label = f"app.kubernetes.io/component={component}"
     return list((await present.api.get(f"{HERE}/pods", labelSelector=label))["items"])
 
 
 @asynccontextmanager
 async def supervisor(present: Installation, directory: Path) -> AsyncIterator[Supervisor]:
-    """The first of the supervisors, once it serves."""
     [pod, *_] = await pods(present, "supervisor")
     kubeconfig = directory / "kubeconfig"
     cluster = present.plane.cluster

@@ -70,7 +70,6 @@ async def test_cert_manager_would_take_the_charts_certificate(api: Api) -> None:
 
 
 async def test_what_is_no_certificate_to_cert_manager_is_refused(api: Api) -> None:
-    """So the test above could fail."""
     sound = _certificate(_ISSUERS[0], [])
     for broken in ({"usages": ["to serve"]}, {"dnsName": "one"}, {"privateKey": {"algorithm": "ECDH"}}):
         with pytest.raises(Refused) as refused:

@@ -42,7 +42,6 @@ async def test_the_service_finds_the_pod_that_leads(cluster_with_helm: Installat
 
 
 async def test_both_accounts_may_do_just_what_is_documented(cluster_with_helm: Installation) -> None:
-    """As the API server itself lists it, beyond what everybody may."""
     await cluster_with_helm.install()
     anybody = await _may(cluster_with_helm, "default")
     assert await _may(cluster_with_helm, _AGENT) - anybody == rights(AGENT_RULES)

@@ -16,7 +16,6 @@ async def test_host_network_in_a_restricted_namespace_is_refused_in_a_sentence(c
 async def test_without_the_hosts_network_everything_fits_a_restricted_namespace(
     cluster_with_helm: Installation,
 ) -> None:
-    """The API server admits all pods and warns of nothing."""
     said = await cluster_with_helm.install({"agent": {"hostNetwork": False}})
     assert "Warning" not in said
     assert len((await cluster_with_helm.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods"))["items"]) == 4

@@ -85,14 +85,12 @@ async def test_the_api_server_asks_about_opted_in_pods_alone(cluster_with_helm: 
 
 
 async def test_pods_are_made_while_no_supervisor_runs(cluster_with_helm: Installation) -> None:
-    """The chart's own configuration, whose Service leads nowhere yet."""
     await cluster_with_helm.install()
     assert not _files(await _pod(cluster_with_helm, "default", _OPTED_IN))
     assert len(await pods(cluster_with_helm, "supervisor")) == 2
 
 
 async def _pod(present: Installation, namespace: str, annotations: dict[str, str]) -> Any:
-    """One that the API server has made; never run."""
     manifest = {
         "metadata": {"generateName": "pod-", "annotations": annotations},
         "spec": {"containers": [{"name": "main", "image": "none"}], "schedulingGates": [{"name": "test/never"}]},
@@ -106,5 +104,4 @@ async def _keys(present: Installation) -> tuple[str, str]:
 
 
 def _files(pod: Any) -> bool:
-    """Whether it has the volume."""
     return "job-supervisor" in {volume["name"] for volume in pod["spec"].get("volumes", [])}

@@ -62,7 +62,6 @@ async def test_upgrade_rollback_and_uninstall_keep_what_is_known(
 
 
 async def test_definitions_that_were_applied_by_hand_are_taken_over(cluster_with_helm: Installation) -> None:
-    """Not before it is asked for, and with what they hold."""
     await cluster_with_helm.install()
     await cluster_with_helm.helm("uninstall", RELEASE, "--wait")
     for kind in ("reclaimnotices", "supervisedjobs"):

@@ -87,7 +87,6 @@ async def test_who_may_look_and_not_write_events_holds_no_drill(here: Scene, tmp
 
 
 async def test_what_cannot_be_drilled_is_said(here: Scene) -> None:
-    """Nothing of that name, and a pod that nobody looks after."""
     admin = here.place.plane.cluster.kubeconfig
     await here.pod("plain", opted_in=False)
 
@@ -129,7 +128,6 @@ async def test_jobs_are_explained_from_what_lies_in_the_cluster(here: Scene, tmp
 
 
 async def test_a_drill_without_the_command(here: Scene, tmp_path: Path) -> None:
-    """The Event of docs/cli.md, as kubectl makes it."""
     node = await here.node("gpu-3")
     async with here.supervisor(tmp_path / "world"):
         annotations = {"job-supervisor.kube-ai.io/simulated-lead-seconds": "120"}

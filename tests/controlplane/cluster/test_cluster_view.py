@@ -37,7 +37,6 @@ async def _holds(condition: Callable[[], bool], what: str) -> None:
 async def test_pods_are_known_by_uid_and_owner_and_count_on_their_node(
     api: Api, cluster: Cluster, namespace: Namespace
 ) -> None:
-    """From being bound to being gone."""
     node = await namespace.node(gpus=8)
     made = await api.create(f"{namespace.path}/configmaps", {"metadata": {"name": "o"}})
     uid = made["metadata"]["uid"]

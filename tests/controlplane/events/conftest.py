@@ -6,5 +6,4 @@ from tests.controlplane.store.store_cluster import Place
 
 @pytest.fixture
 async def here(here: Place) -> Scene:
-    """An empty API server, where pods can be made."""
     return await scene(here)

@@ -17,13 +17,11 @@ _JOB = "standalone.job"
 
 
 def decided(job: SupervisedJob, **changes: Any) -> SupervisedJob:
-    """The job after another decision."""
     decision = replace(job.decision, generation=job.decision.generation + 1, **changes)
     return replace(job, decision=decision)
 
 
 async def stored(store: KubernetesStore, before: SupervisedJob, after: SupervisedJob) -> None:
-    """That was decided."""
     assert await store.decide(before, after.decision)
 
 
@@ -98,7 +96,6 @@ async def test_conditions_can_be_waited_for(here: Scene, tmp_path: Path) -> None
 
 
 async def test_what_was_stored_before_is_read_and_gets_its_conditions_with_its_next_change(here: Scene) -> None:
-    """Nothing is written for it alone."""
     running = running_job()
     async with here.place.opened() as store:
         await put_job(store, running)

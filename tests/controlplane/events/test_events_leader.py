@@ -23,7 +23,6 @@ async def about(here: Scene, node: str) -> list[Any]:
 
 
 async def test_the_leader_alone_speaks_and_the_next_one_repeats_nothing(here: Scene, tmp_path: Path) -> None:
-    """Both follow everything; one is killed between two notices."""
     async with Replicas.on(here.place, tmp_path) as replicas:
         await replicas.forget_lease()
         first = await replicas.start()

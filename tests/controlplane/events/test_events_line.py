@@ -17,8 +17,6 @@ _BY = "job-supervisor.kube-ai.io/supervisor"
 
 
 class Reader:
-    """Somebody with kubectl."""
-
     def __init__(self, plane: ControlPlane, one: World, home: Path) -> None:
         self._namespace = one.namespace.name
         self._kubectl = partial(kubectl, plane.cluster, home)
@@ -34,8 +32,6 @@ class Reader:
         return found
 
     async def reads(self, kind: str, name: str, *wanted: tuple[str, str, str]) -> None:
-        """Returns when all of that is said."""
-
         async def said() -> bool:
             return set(wanted) <= set(await self.events(kind, name))
 

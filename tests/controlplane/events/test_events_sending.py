@@ -33,7 +33,6 @@ _OURS = "job-supervisor.kube-ai.io/supervisor"
 
 @asynccontextmanager
 async def recording(here: Scene, known: Known, **limits: float) -> AsyncIterator[Recorder]:
-    """A recorder that runs, as the account of a supervisor."""
     server = await ApiServer.connect(str(here.place.kubeconfig), 5.0)
     recorder = Recorder(server, known, "pod-1", Clock(), replace(Limits(), **limits))  # type: ignore[arg-type]
     task = asyncio.create_task(recorder.run())
@@ -46,20 +45,16 @@ async def recording(here: Scene, known: Known, **limits: float) -> AsyncIterator
 
 
 def runs(recorder: Recorder, reason: str = "It runs.") -> None:
-    """A job becomes known, of which that is decided."""
     job = running_job()
     recorder.heard(JobChanged(None, replace(job, decision=replace(job.decision, reason=reason)), Clock().now()))
 
 
 async def ours(api: Api) -> list[Any]:
-    """All Events that a supervisor has made."""
     found = (await api.get(EVENTS))["items"]
     return [each for each in found if each["reportingComponent"] == _OURS]
 
 
 async def count(here: Scene, number: int) -> list[Any]:
-    """The Events, once there are so many."""
-
     async def there() -> list[Any]:
         found = await ours(here.api)
         return found if len(found) == number else []
@@ -68,7 +63,6 @@ async def count(here: Scene, number: int) -> list[Any]:
 
 
 def about(pod: Any) -> About:
-    """That pod."""
     metadata = pod["metadata"]
     return About("v1", "Pod", metadata["namespace"], metadata["name"], metadata["uid"])
 
@@ -135,7 +129,6 @@ async def _at_least(here: Scene, number: int) -> list[Any]:
 
 
 async def test_an_api_server_that_comes_back_is_told(here: Scene) -> None:
-    """What happened meanwhile, once."""
     plane = here.place.plane
     async with recording(here, Known(jobs=(About("v1", "Pod", "default", "p", "uid"),))) as recorder:
         runs(recorder)
@@ -153,7 +146,6 @@ async def test_an_api_server_that_comes_back_is_told(here: Scene) -> None:
 
 
 async def test_without_the_right_to_make_events_the_rest_goes_on(here: Scene, tmp_path: Path) -> None:
-    """The log says what is missing, once; notices are stored as ever."""
     cluster = here.place.plane.cluster
     namespace = Namespace(cluster, here.api)
     await here.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})

@@ -11,7 +11,6 @@ from tests.supervisor.store_behaviour import put_job
 
 @pytest.fixture
 async def pods(here: Place) -> Pods:
-    """Makes pods there."""
     made = Pods(here)
     await made.open()
     return made
@@ -19,7 +18,6 @@ async def pods(here: Place) -> Pods:
 
 @pytest.fixture
 async def scene(here: Place, pods: Pods, tmp_path: Path) -> AsyncIterator[Scene]:
-    """Its own for each test."""
     owner = await pods.owner("train")
     worker = await pods.pod("worker-0", owner)
     async with here.opened() as store:

@@ -26,8 +26,6 @@ NOBODY: dict[str, Any] = {**dict.fromkeys(BODIES, BAD), "/v1/status": BAD, "agen
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A supervisor that knows one running job with a worker."""
-
     pods: Pods
     running: Running
     owner: Owner
@@ -35,7 +33,6 @@ class Scene:
 
     @property
     def peers(self) -> Peers:
-        """Of the supervisor."""
         return self.running.peers
 
     async def of(self, pod: MadePod) -> str:
@@ -45,7 +42,6 @@ class Scene:
         return token
 
     async def everywhere(self, token: str) -> dict[str, Any]:
-        """What each endpoint says to that token."""
         found: dict[str, Any] = {path: await self._said(path, token) for path in BODIES}
         async with self.peers.session.get(
             self.peers.http + "/v1/status", headers={"Authorization": f"Bearer {token}"}

@@ -42,8 +42,6 @@ OWNERS = "configmap"
 
 @dataclass(frozen=True, slots=True)
 class MadePod:
-    """A pod, and what its tokens say."""
-
     namespace: str
     name: str
     uid: str
@@ -52,41 +50,32 @@ class MadePod:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What a job's pods belong to."""
-
     namespace: str
     name: str
     uid: str
 
     @property
     def job(self) -> JobName:
-        """What the supervisor calls it."""
         return cluster_job(self.namespace, OWNERS, self.name)
 
 
 class Pods:
-    """Makes them, each in a namespace that is its test's."""
-
     def __init__(self, place: Place) -> None:
         self.place = place
         self.namespace = f"identity-{secrets.token_hex(4)}"
 
     @property
     def api(self) -> Api:
-        """The administrator's."""
         return self.place.api
 
     async def open(self) -> None:
-        """Makes the namespace."""
         await self.account(self.namespace, "default")
 
     async def account(self, namespace: str, name: str) -> None:
-        """A service account in a namespace; either may be there."""
         await self._there("/api/v1/namespaces", namespace)
         await self._there(f"/api/v1/namespaces/{namespace}/serviceaccounts", name)
 
     async def owner(self, name: str) -> Owner:
-        """Something that pods may belong to."""
         path = f"/api/v1/namespaces/{self.namespace}/configmaps"
         made = await self.api.create(path, {"metadata": {"name": name}})
         return Owner(self.namespace, name, made["metadata"]["uid"])
@@ -119,12 +108,10 @@ class Pods:
         return MadePod(namespace, name, made["metadata"]["uid"], service)
 
     async def agent(self, node: str) -> MadePod:
-        """The agent's pod on a node."""
         await self.account(*AGENTS)
         return await self.pod(f"agent-{secrets.token_hex(4)}", node=node, account=AGENTS)
 
     async def token(self, pod: MadePod, audience: str = AUDIENCE) -> str:
-        """As the kubelet asks for it: bound to the pod."""
         bound = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
         asked = {"audiences": [audience], "expirationSeconds": 600, "boundObjectRef": bound}
         path = f"/api/v1/namespaces/{pod.namespace}/serviceaccounts/{pod.account}/token"
@@ -143,7 +130,6 @@ class Pods:
         return self.signed(token, iat=int(time.time()) - 60)
 
     async def delete(self, pod: MadePod) -> None:
-        """At once, as nobody is there to end it."""
         await self.api.delete(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}?gracePeriodSeconds=0")
 
     async def _there(self, path: str, name: str) -> None:
@@ -155,7 +141,6 @@ class Pods:
 
 
 def job_of(owner: Owner, *workers: str, **observed: Any) -> SupervisedJob:
-    """A job whose first run goes on in those pods."""
     job = running_job(spec(1, 2))
     hosts = frozenset(Host(worker) for worker in workers)
     return replace(
@@ -169,22 +154,17 @@ def job_of(owner: Owner, *workers: str, **observed: Any) -> SupervisedJob:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A supervisor process, and peers of it."""
-
     process: subprocess.Popen[bytes]
     peers: Peers
     log: Path
 
     async def status(self) -> dict[str, Any]:
-        """What an onlooker sees."""
         headers = {"Authorization": f"Bearer {self.peers.tokens.viewer()}"}
         async with self.peers.session.get(self.peers.http + "/v1/status", headers=headers) as response:
             value: dict[str, Any] = await response.json()
         return value
 
     async def knows(self, job: JobName) -> None:
-        """Returns when it has seen that job."""
-
         async def known() -> bool:
             return job in [each["job"] for each in (await self.status())["jobs"]]
 

@@ -28,7 +28,6 @@ def told_to_stop(known: SupervisedJob | None) -> SupervisedJob:
 
 
 def ended(known: SupervisedJob | None) -> SupervisedJob:
-    """The job, whose launcher has ended."""
     assert known is not None
     return replace(known, observed=replace(known.observed, running=False))
 
@@ -41,7 +40,6 @@ def trained(directory: Path) -> "subprocess.Popen[bytes]":
 
 
 def mounted(directory: Path, **files: str) -> Path:
-    """A directory with those files."""
     directory.mkdir()
     for name, text in files.items():
         (directory / name).write_text(text)
@@ -49,7 +47,6 @@ def mounted(directory: Path, **files: str) -> Path:
 
 
 async def test_a_training_process_is_stopped_saves_and_is_let_go(here: Place, pods: Pods, tmp_path: Path) -> None:
-    """It knows an address and its pod's token."""
     owner = await pods.owner("train")
     token = await pods.token(await pods.pod("worker-0", owner))
     async with here.opened() as store, supervising(here, tmp_path / "supervisor") as running:
@@ -74,7 +71,6 @@ async def test_a_training_process_is_stopped_saves_and_is_let_go(here: Place, po
 
 
 async def test_an_agent_needs_no_token_but_its_pods(here: Place, pods: Pods, tmp_path: Path) -> None:
-    """What it announces lies in the cluster."""
     token = await pods.token(await pods.agent("node8"))
     files = mounted(tmp_path / "agent", token=token, announced="")
     async with supervising(here, tmp_path / "supervisor") as running:

@@ -57,13 +57,11 @@ async def test_a_good_token_opens_its_own_door_alone(scene: Scene) -> None:
 
 
 async def test_a_pod_of_no_job_has_nothing_to_say(scene: Scene) -> None:
-    """Nobody's is foreign."""
     alone = await scene.everywhere(await scene.of(await scene.pods.pod("alone")))
     assert alone == {**dict.fromkeys(BODIES, FOREIGN), "/v1/status": FOREIGN, "agents": PERMISSION_DENIED}
 
 
 async def test_tokens_of_our_own_are_good_beside_them(scene: Scene) -> None:
-    """As stand-alone."""
     tokens = scene.peers.tokens
     await scene.peers.agent("node7")
     await scene.peers.launcher("job", ["node7"])

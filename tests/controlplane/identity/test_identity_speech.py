@@ -30,8 +30,6 @@ def stopping(job: SupervisedJob) -> SupervisedJob:
 
 
 async def observed(store: Store, job: SupervisedJob, **changes: Any) -> None:
-    """Its adapter has seen something else."""
-
     def change(known: SupervisedJob | None) -> SupervisedJob:
         now = known or job
         return replace(now, observed=replace(now.observed, **changes))
@@ -40,7 +38,6 @@ async def observed(store: Store, job: SupervisedJob, **changes: Any) -> None:
 
 
 async def process(peers: Peers, token: str, rank: int = 0, **said: Any) -> ProcessPeer:
-    """A connected process, which says that it is somewhere else."""
     peer = ProcessPeer(peers, token, {"process": f"process-{rank}", "host": "elsewhere", "rank": rank, **said})
     await peer.connect()
     return peer
@@ -92,7 +89,6 @@ async def test_a_process_belongs_to_the_run_that_goes_on(here: Place, pods: Pods
 
 
 async def test_an_agent_speaks_for_its_pods_node(here: Place, pods: Pods, tmp_path: Path) -> None:
-    """Its notice is taken."""
     token = await pods.token(await pods.agent("node5"))
     async with supervising(here, tmp_path / "supervisor") as running:
         agent = await _agent(running.peers, token, "node5")
@@ -157,7 +153,6 @@ async def test_known_keys_and_pods_are_enough_while_the_api_server_is_away(
 
 
 async def test_where_the_keys_may_not_be_seen_each_token_is_reviewed(here: Place, pods: Pods, tmp_path: Path) -> None:
-    """The same tokens are good, and the same bad."""
     owner = await pods.owner("train")
     worker = await pods.pod("worker-0", owner)
     token, foreign = pods.aged(await pods.token(worker)), await pods.token(worker, "somebody")

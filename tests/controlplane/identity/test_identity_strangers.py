@@ -39,7 +39,6 @@ async def test_a_pod_of_another_service_account_is_no_agent(scene: Scene) -> Non
 
 
 async def test_an_expired_token_is_refused(scene: Scene) -> None:
-    """The pod lives, and has another one by now."""
     assert await scene.everywhere(scene.pods.signed(scene.good, exp=int(time.time()) - 60)) == NOBODY
 
 
@@ -52,7 +51,6 @@ async def test_a_token_for_another_audience_is_refused(scene: Scene) -> None:
 
 
 async def test_a_token_of_a_pod_that_is_gone_is_refused(scene: Scene) -> None:
-    """It has not expired."""
     pod = await scene.pods.pod("gone", scene.owner)
     assert await scene.everywhere(await _of_the_deleted(scene, pod)) == NOBODY
 

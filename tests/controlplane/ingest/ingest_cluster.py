@@ -22,24 +22,19 @@ _OPT_IN = {"job-supervisor.kube-ai.io/spot-instance": "true"}
 
 
 def stamp(seconds: float = 0.0) -> str:
-    """So many seconds from now, as objects name instants."""
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def condition(kind: str, status: str = "True", reason: str = "Why", since: float = 0.0) -> dict[str, str]:
-    """Of a pod or a node."""
     return {"type": kind, "status": status, "reason": reason, "message": "so", "lastTransitionTime": stamp(since)}
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The API server, and what a test does there."""
-
     place: Place
 
     @property
     def api(self) -> Api:
-        """May do everything."""
         return self.place.api
 
     @asynccontextmanager
@@ -63,19 +58,15 @@ class Scene:
         return await self.api.create(PODS, {"metadata": metadata, "spec": spec})
 
     async def pod_says(self, name: str, *conditions: Mapping[str, str], **status: str) -> None:
-        """What a virtual node or a controller writes."""
         await self.api.patch(f"{PODS}/{name}/status", {"status": {"conditions": conditions, **status}})
 
     async def remove_pod(self, name: str) -> None:
-        """At once, as a kubelet that has ended it does."""
         await self.api.delete(f"{PODS}/{name}?gracePeriodSeconds=0")
 
     async def node(self, name: str) -> Any:
-        """A node that nobody looks after."""
         return await self.api.create(NODES, {"metadata": {"name": name}})
 
     async def node_says(self, name: str, *conditions: Mapping[str, str]) -> None:
-        """What a node problem detector writes."""
         await self.api.patch(f"{NODES}/{name}/status", {"status": {"conditions": conditions}})
 
     async def event(self, name: str, reason: str, about: Any, *, at: float = 0.0, uid: str | None = None) -> str:
@@ -96,13 +87,10 @@ class Scene:
         return str((await self.api.create(EVENTS, event))["lastTimestamp"])
 
     async def repeat(self, name: str, count: int, at: float) -> str:
-        """The same Event once more; returns its time."""
         repeated = await self.api.patch(f"{EVENTS}/{name}", {"count": count, "lastTimestamp": stamp(at)})
         return str(repeated["lastTimestamp"])
 
     async def notice(self, subject: str, source: str, state: str = "active", episode: int = 1) -> Any:
-        """The resource of that notice, once it says so."""
-
         async def found() -> Any:
             for one in await self.notices():
                 spec, status = one["spec"], one.get("status", {})
@@ -114,11 +102,9 @@ class Scene:
         return await until(found, f"a notice on {subject}, {state}, of {source}")
 
     async def notices(self) -> list[Any]:
-        """All of them."""
         return await self.place.notices()
 
     async def versions(self) -> dict[str, str]:
-        """Of all notices: another one for each write."""
         return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in await self.notices()}
 
 
@@ -130,7 +116,6 @@ def lead(notice: Any, since: str) -> float:
 
 
 async def scene(place: Place) -> Scene:
-    """On an API server that is empty."""
     # Nothing here makes accounts, and without one no pod can be made.
     if not (await place.api.get(_ACCOUNTS))["items"]:
         await place.api.create(_ACCOUNTS, {"metadata": {"name": "default"}})

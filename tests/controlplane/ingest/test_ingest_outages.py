@@ -17,7 +17,6 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.brief
 async def test_an_api_server_that_comes_back_is_heard_again(here: Scene, tmp_path: Path) -> None:
-    """Its absence withdraws nothing and ends nothing; nothing is written twice."""
     plane = here.place.plane
     async with here.supervisor(tmp_path, GONE_GRACE_SECONDS="0.2"):
         pod, node = await here.pod("p"), await here.node("n")

@@ -95,7 +95,6 @@ async def test_repetitions_and_restarts_write_nothing(here: Scene, tmp_path: Pat
 
 
 async def test_what_turns_false_is_withdrawn_and_may_come_again(here: Scene, tmp_path: Path) -> None:
-    """Unknown takes nothing back; after the withdrawal it is a new episode."""
     await here.node("n")
     await here.pod("p")
     async with here.supervisor(tmp_path):

@@ -28,23 +28,18 @@ _LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 @dataclass(slots=True)
 class Candidate:
-    """One process's part in an election."""
-
     election: Election
     tasks: list[asyncio.Task[None]]
 
     @property
     def leads(self) -> bool:
-        """Whether it does, for certain."""
         return self.election.certain
 
     async def gained(self, within: float = 60.0) -> int:
-        """Its epoch, once it leads."""
         async with asyncio.timeout(within):
             return await self.election.gained()
 
     async def lost(self) -> LeaseLostError:
-        """Why it leads no more."""
         async with asyncio.timeout(60):
             await asyncio.wait([self.tasks[1]])
         error = self.tasks[1].exception()
@@ -58,7 +53,6 @@ class Candidate:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def stop(self) -> None:
-        """In the orderly way."""
         await self.die()
         await self.election.release()
 
@@ -75,31 +69,25 @@ class Hall:
     @classmethod
     @asynccontextmanager
     async def open(cls, place: Place) -> AsyncIterator[Self]:
-        """With a lease that nobody has held yet."""
         hall = cls(place)
         async with hall.stack:
             yield hall
 
     @property
     def api(self) -> Api:
-        """The administrator's."""
         return self.place.api
 
     @property
     def path(self) -> str:
-        """Of the lease."""
         return f"{_LEASES}/{self.name}"
 
     async def lease(self) -> Any:
-        """As it lies there."""
         return (await self.api.get(self.path))["spec"]
 
     async def put(self, **spec: Any) -> None:
-        """Makes it, as somebody's."""
         await self.api.create(_LEASES, {"metadata": {"name": self.name}, "spec": spec})
 
     async def runs(self, identity: str, seconds: int = SECONDS) -> Candidate:
-        """One more candidate, for so many seconds at a time."""
         server = await ApiServer.connect(str(self.place.plane.cluster.kubeconfig), _TIMEOUT * seconds)
         self.stack.push_async_callback(server.close)
         terms = Terms(namespace="default", name=self.name, identity=identity, seconds=seconds)
@@ -114,7 +102,6 @@ class Hall:
 
 
 async def until(condition: Callable[[], object], within: float = 60.0) -> None:
-    """Waits for a condition."""
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, "the condition never came true"

@@ -30,33 +30,26 @@ DEPOSED = 75
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One of them."""
-
     process: subprocess.Popen[bytes]
     directory: Path
     log: Path
 
     @property
     def serves(self) -> bool:
-        """Whether it leads and takes streams."""
         return (self.directory / ENDPOINTS_FILE).exists()
 
     def said(self) -> list[dict[str, Any]]:
-        """What it has logged."""
         lines = self.log.read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def heard(self, event: str) -> bool:
-        """Whether it has logged such an event."""
         return any(each["event"] == event for each in self.said())
 
     async def ended(self, within: float = 60.0) -> int:
-        """Its exit code."""
         await until(lambda: self.process.poll() is not None, within)
         return self.process.returncode
 
     async def kill(self) -> None:
-        """As the machine's end does."""
         self.process.kill()
         await self.ended()
 
@@ -69,7 +62,6 @@ class Replica:
 
     @asynccontextmanager
     async def peers(self) -> AsyncIterator[Peers]:
-        """Peers of the one that serves."""
         endpoints = json.loads((self.directory / ENDPOINTS_FILE).read_bytes())
         async with Peers.of(Tokens.load(self.directory), endpoints) as peers:
             yield peers
@@ -139,7 +131,6 @@ class Replicas:
             return subprocess.Popen([sys.executable, "-m", "supervisor", "serve"], env=environment, stderr=log)
 
     async def forget_lease(self) -> None:
-        """Nobody has ever led here."""
         items = (await self.place.api.get(LEASE.rpartition("/")[0]))["items"]
         for each in items:
             if each["metadata"]["name"] == "job-supervisor":
@@ -147,10 +138,8 @@ class Replicas:
 
 
 def freeze(replica: Replica) -> None:
-    """It stands still, with all its connections."""
     replica.process.send_signal(signal.SIGSTOP)
 
 
 def thaw(replica: Replica) -> None:
-    """It goes on as if nothing had been."""
     replica.process.send_signal(signal.SIGCONT)

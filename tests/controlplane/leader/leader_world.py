@@ -11,7 +11,6 @@ from tests.controlplane.store.store_cluster import Place
 
 
 def settings(here: Place) -> Mapping[str, str]:
-    """Of supervisors that keep everything there."""
     return {"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(here.kubeconfig)}
 
 

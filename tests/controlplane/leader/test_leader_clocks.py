@@ -33,7 +33,6 @@ def faketime() -> Path:
 
 @pytest.fixture
 async def replicas(here: Place, tmp_path: Path) -> AsyncIterator[Replicas]:
-    """None yet, and nobody has led before."""
     async with Replicas.on(here, tmp_path) as all_of_them:
         await all_of_them.forget_lease()
         yield all_of_them
@@ -83,6 +82,5 @@ async def test_stored_instants_mean_the_same_to_the_next_leader(
 
 
 async def test_a_clock_that_is_right_is_left_alone(replicas: Replicas) -> None:
-    """Nobody says a word about it."""
     first = await replicas.start(within=PATIENCE)
     assert not first.heard("clock.stepped")

@@ -18,14 +18,12 @@ SHORT = 3 * SECONDS
 
 
 async def first_and_second(hall: Hall, seconds: int = SHORT) -> tuple[Candidate, Candidate]:
-    """One who leads, and one who waits."""
     first = await hall.runs("first", seconds)
     await first.gained()
     return first, await hall.runs("second", seconds)
 
 
 async def renewals(hall: Hall, count: int) -> None:
-    """Returns once the lease was renewed that often."""
     for _ in range(count):
         before = (await hall.lease())["renewTime"]
 
@@ -36,7 +34,6 @@ async def renewals(hall: Hall, count: int) -> None:
 
 
 async def test_one_leads_and_the_others_wait(hall: Hall) -> None:
-    """For as long as it renews."""
     first, second = await first_and_second(hall)
     await renewals(hall, 3 * RENEWALS)
     assert first.leads
@@ -46,7 +43,6 @@ async def test_one_leads_and_the_others_wait(hall: Hall) -> None:
 
 
 async def test_of_many_who_come_at_once_one_leads(hall: Hall) -> None:
-    """They compare and swap."""
     candidates = await asyncio.gather(*(hall.runs(f"one{number}", SHORT) for number in range(5)))
     await until(lambda: any(one.leads for one in candidates))
     await renewals(hall, RENEWALS)
@@ -55,7 +51,6 @@ async def test_of_many_who_come_at_once_one_leads(hall: Hall) -> None:
 
 @pytest.mark.brief
 async def test_a_lease_that_is_let_go_is_taken_at_once(hall: Hall) -> None:
-    """Nobody waits for a duration; the epoch is the next one."""
     first, second = await first_and_second(hall, LONG)
     begun = time.monotonic()
     await first.stop()
@@ -115,7 +110,6 @@ async def test_an_epoch_is_above_all_that_was_written_also_without_a_lease(hall:
 
 
 async def test_who_sees_another_holder_leads_no_more(hall: Hall) -> None:
-    """At once, as a watch tells, and not at the next renewal."""
     first = await hall.runs("first")
     await first.gained()
     await hall.api.patch(hall.path, {"spec": {"holderIdentity": "usurper", "leaseTransitions": 7}})
@@ -124,7 +118,6 @@ async def test_who_sees_another_holder_leads_no_more(hall: Hall) -> None:
 
 
 async def test_a_person_who_labels_the_lease_changes_nothing(hall: Hall) -> None:
-    """Somebody else's change comes between, and the next renewal knows it."""
     first, second = await first_and_second(hall)
     for number in range(5):
         await hall.api.patch(hall.path, {"metadata": {"labels": {"seen": str(number)}}})

@@ -22,7 +22,6 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 async def server(here: Place) -> AsyncIterator[ApiServer]:
-    """A connection on which nothing may be changed."""
     server = await ApiServer.connect(str(here.plane.cluster.kubeconfig), 5.0)
     server.guard = lambda: False
     yield server
@@ -56,7 +55,6 @@ async def test_a_store_writes_nothing_while_its_leader_is_not_certain(here: Plac
 
 @pytest.mark.brief
 async def test_no_request_that_changes_anything_is_sent(server: ApiServer, hall: Hall) -> None:
-    """Looking is free: the answer may be that another one leads."""
     await hall.put(holderIdentity="somebody", leaseDurationSeconds=1)
     leases = Collection(server, LEASES, read)
     present = await leases.get(ObjectKey("default", hall.name))

@@ -25,26 +25,21 @@ class Pods:
         self.namespace = namespace
 
     async def make(self, name: str, labels: Mapping[str, str]) -> None:
-        """One pod."""
         container = {"name": "main", "image": "none"}
         pod = {"metadata": {"name": name, "labels": dict(labels)}, "spec": {"containers": [container]}}
         await self._api.create(f"{self.namespace.path}/pods", pod)
 
     async def labelled(self) -> set[str]:
-        """Those that have the label."""
         pods = await self._api.get(f"{self.namespace.path}/pods", labelSelector=f"{LABEL}=true")
         return {each["metadata"]["name"] for each in pods["items"]}
 
     async def become(self, *names: str) -> None:
-        """Returns when just these have it."""
-
         async def so() -> bool:
             return await self.labelled() == set(names)
 
         await until(so, f"the label on {names}")
 
     async def strip(self, name: str) -> Any:
-        """As a person does."""
         return await self._api.patch(f"{self.namespace.path}/pods/{name}", {"metadata": {"labels": {LABEL: None}}})
 
 
@@ -61,7 +56,6 @@ async def pods(here: Place) -> Pods:
 
 @pytest.fixture
 async def replicas(here: Place, pods: Pods, tmp_path: Path) -> AsyncIterator[Replicas]:
-    """None yet."""
     kubeconfig = await pods.namespace.kubeconfig("supervisor", tmp_path / "kubeconfig")
     async with Replicas.on(here, tmp_path, kubeconfig) as all_of_them:
         yield all_of_them
@@ -99,7 +93,6 @@ async def test_a_label_that_a_person_takes_away_comes_back(pods: Pods, replicas:
 
 
 async def test_a_leader_without_its_pod_leads_nevertheless(pods: Pods, replicas: Replicas) -> None:
-    """It says what is wrong, and tries again."""
     first = await replicas.start(pod_name="missing")
     await pods.make("missing", OURS)
     await pods.become("missing")
@@ -109,7 +102,6 @@ async def test_a_leader_without_its_pod_leads_nevertheless(pods: Pods, replicas:
 async def test_without_the_right_to_look_at_the_lease_it_ends_with_a_sentence(
     here: Place, pods: Pods, tmp_path: Path
 ) -> None:
-    """Somebody has to correct the role."""
     await pods.namespace.account("narrow", (), RULES)
     kubeconfig = await pods.namespace.kubeconfig("narrow", tmp_path / "narrow")
     async with Replicas.on(here, tmp_path, kubeconfig) as replicas:

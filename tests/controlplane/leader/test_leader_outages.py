@@ -37,7 +37,6 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 async def replicas(here: Place, tmp_path: Path) -> AsyncIterator[Replicas]:
-    """None yet, and nobody has led before."""
     async with Replicas.on(here, tmp_path) as all_of_them:
         await all_of_them.forget_lease()
         yield all_of_them
@@ -56,7 +55,6 @@ class Training:
     @classmethod
     @asynccontextmanager
     async def on(cls, replica: Replica) -> AsyncIterator["Training"]:
-        """With the one who leads."""
         async with replica.peers() as peers, AsyncExitStack() as stack:
             one = await cls._connected(peers)
             streams = [(rank.lines, heard) for rank, heard in zip(one.ranks, one.heard, strict=True)]
@@ -73,7 +71,6 @@ class Training:
         return cls(agents, launcher, [await peers.process(order["token"], node, n) for n, node in enumerate(NODES)])
 
     def told(self, rank: int, directive: str) -> list[dict[str, Any]]:
-        """The lines in which a rank was told that."""
         return [line for line in self.heard[rank] if line.get("directive") == directive]
 
     def stopped(self) -> list[int]:
@@ -82,7 +79,6 @@ class Training:
         return [*(rank for rank in range(4) if self.told(rank, "STOP")), *now]
 
     def ended(self) -> list[int]:
-        """The ranks whose stream has ended."""
         return [rank for rank, heard in enumerate(self.heard) if any(line.get("type") == "goodbye" for line in heard)]
 
 
@@ -92,15 +88,12 @@ async def _read(lines: Lines, heard: list[dict[str, Any]]) -> None:
 
 
 class Outage:
-    """One that begins and ends when the test says so."""
-
     def __init__(self, place: Place) -> None:
         self.place = place
         self.over_at = 0.0
 
     @asynccontextmanager
     async def silent(self) -> AsyncIterator[None]:
-        """Connections stay, and nothing is said."""
         with frozen(self.place.plane):
             yield
             self.over_at = time.monotonic()

@@ -24,7 +24,6 @@ NODES = ["n1", "n2", "n3"]
 
 @pytest.fixture
 async def replicas(here: Place, tmp_path: Path) -> AsyncIterator[Replicas]:
-    """None yet, and nobody has led before."""
     async with Replicas.on(here, tmp_path) as all_of_them:
         await all_of_them.forget_lease()
         yield all_of_them
@@ -48,7 +47,6 @@ class Training:
 
 @asynccontextmanager
 async def training(replica: Replica, **report: Any) -> AsyncIterator[Training]:
-    """Whoever comes, or comes back, to the one that serves."""
     async with replica.peers() as peers:
         agents = await peers.agents(NODES)
         if report:
@@ -67,8 +65,6 @@ async def decision(here: Place) -> Any:
 
 
 async def decided(here: Place, **expected: Any) -> Any:
-    """Waits for such a decision."""
-
     async def so() -> Any:
         now = await decision(here)
         return now if expected.items() <= now.items() else None
@@ -77,7 +73,6 @@ async def decided(here: Place, **expected: Any) -> Any:
 
 
 def again(known: Training) -> dict[str, Any]:
-    """What the launcher says to the next leader."""
     return {name: value for name, value in known.launcher.report.items() if name not in ("job", "instance")}
 
 
@@ -178,7 +173,6 @@ async def test_who_leads_and_cannot_serve_ends_with_a_sentence(replicas: Replica
 
 
 async def test_a_lease_that_a_person_deletes_is_made_again(replicas: Replicas) -> None:
-    """The leader leads on, and the one who stands by stands by."""
     first, second = await replicas.start(), await replicas.start(serving=False)
     api = replicas.place.api
     holder = (await api.get(LEASE))["spec"]["holderIdentity"]

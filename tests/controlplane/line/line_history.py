@@ -31,16 +31,12 @@ class Line:
 
 @dataclass(slots=True)
 class History:
-    """All lines so far."""
-
     lines: list[Line] = field(default_factory=list)
 
     def of(self, name: str) -> list[Line]:
-        """Those about one object."""
         return [line for line in self.lines if line.columns["Name"] == name]
 
     def phases(self, name: str) -> list[str]:
-        """The phases of a SupervisedJob, in order."""
         return [str(phase) for phase, _ in groupby(line.columns["Phase"] for line in self.of(name)) if phase]
 
     def first(self, name: str, phase: str, after: float = 0.0) -> float:

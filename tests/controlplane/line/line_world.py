@@ -79,15 +79,12 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One that was made."""
-
     name: str
     plan: JobPlan
     namespace: str
     home: Path
 
     def events(self) -> list[Event]:
-        """The truth and what its processes wrote, in order."""
         return read(self.home / "events")
 
     @property
@@ -97,8 +94,6 @@ class Job:
 
 
 class World:
-    """Made by `world()`."""
-
     def __init__(self, plane: ControlPlane, root: Path, here: Place, namespace: Namespace, given: Given) -> None:
         self.api = here.api
         self.here = here
@@ -118,7 +113,6 @@ class World:
 
     @property
     def runtime(self) -> NodeRuntime:
-        """What runs on the nodes."""
         assert self._runtime is not None
         return self._runtime
 
@@ -152,7 +146,6 @@ class World:
         return [await self.add_node(name, gpus) for name in names]
 
     async def add_node(self, name: str, gpus: int = 8) -> str:
-        """One node arrives."""
         full = await self.namespace.node(name, gpus)
         self.runtime.revive_node(full)
         self.metadata.add(Node(full))
@@ -161,7 +154,6 @@ class World:
         return full
 
     def start_agent(self, node: str) -> Child:
-        """The node's agent starts, for the first time or again."""
         assert self.supervisor is not None
         how = agent_command(Node(node), self.supervisor, self.metadata.url_of(Node(node)), self.places)
         env = process.environment(self.places.root, {**self._agent_settings, **how.env})
@@ -178,7 +170,6 @@ class World:
         return gone_at
 
     def withdraw(self, nodes: Iterable[str]) -> None:
-        """The cloud announces it no longer."""
         for node in nodes:
             self.runtime.truth.withdraw(node)
             self.metadata.withdraw(Node(node))
@@ -204,7 +195,6 @@ class World:
             await self.api.delete(f"/api/v1/nodes/{node}")
 
     async def reclaim(self, nodes: Sequence[str], lead: float, group: str = "group") -> None:
-        """Announce it, wait, and take them away."""
         gone_at = self.notice(nodes, lead, group)
         await asyncio.sleep(max(0.0, gone_at - time.time()))
         await self.take_away(nodes)
@@ -215,7 +205,6 @@ class World:
             await self.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
 
     async def node_of(self, pod: str) -> str:
-        """Where a pod runs."""
         return str((await self.namespace.get_pod(pod))["spec"]["nodeName"])
 
     # What the supervisor makes of it, as kubectl shows it.
@@ -225,8 +214,6 @@ class World:
         return await self.api.get(job_path(f"trainingjob.{job.name}", job.namespace))
 
     async def decided(self, job: Job, phase: str, seconds: float = 60.0) -> Any:
-        """The same, once its phase is that."""
-
         async def reached() -> Any:
             one = await self.supervised(job)
             return one if one.get("status", {}).get("decision", {}).get("phase") == phase else None
@@ -256,7 +243,6 @@ class World:
         return list(await until(told, f"notices for {', '.join(sorted(wanted))}", seconds))
 
     async def connected(self, seconds: float = 60.0) -> None:
-        """Return when every node's agent has reached the supervisor."""
         assert self.supervisor is not None
         viewer = self.supervisor.tokens().viewer()
         async with aiohttp.ClientSession() as http:
@@ -281,7 +267,6 @@ class World:
         return job
 
     async def neighbour(self) -> Jobs:
-        """The jobs of one more namespace."""
         namespace = await self._stack.enter_async_context(fresh_namespace(self._plane.cluster, self.api))
         return Jobs(self.api, namespace, self.places.root / "unused")
 
@@ -292,8 +277,6 @@ class World:
     async def event(
         self, job: Job, condition: Callable[[Sequence[Event]], bool], what: str, seconds: float = 60.0
     ) -> list[Event]:
-        """The job's events, once they fulfil a condition."""
-
         async def look() -> list[Event] | None:
             events = job.events()
             return events if events and condition(events) else None
@@ -301,7 +284,6 @@ class World:
         return await until(look, f"{job.name}: {what}", seconds) or []
 
     def verdict(self, job: Job) -> Verdict:
-        """The judge's word on a job that is over."""
         plan = job.plan
         return judge(job.events(), Expectations(plan.steps, reference(plan.steps), plan.min_workers))
 
@@ -310,14 +292,12 @@ class World:
         return [one.pid for one in process.leftovers(self.places.root) if word in one.command]
 
     def kill_processes(self, word: str) -> None:
-        """End all of those with SIGKILL."""
         for pid in self.processes(word):
             process.end(pid, self.places.root)
 
     # Life.
 
     async def open(self, supervisor: Mapping[str, str] | None, authority: Authority | None) -> None:
-        """Start everything; a supervisor where there are settings for it."""
         self._stack.push_async_callback(self._sweep)
         self._server = await ApiServer.connect(str(self._plane.cluster.kubeconfig), 10.0)
         self._stack.push_async_callback(self._server.close)
@@ -338,7 +318,6 @@ class World:
         await self.namespace.node("ordinary", 0, _ORDINARY)
 
     async def close(self) -> None:
-        """End everything."""
         await self._stack.aclose()
 
     def _identity(self, authority: Authority | None) -> Identity | None:

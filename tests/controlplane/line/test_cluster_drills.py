@@ -21,7 +21,6 @@ async def _drill(one: World, subject: str, lead: str) -> Said:
 
 
 async def _uids(one: World) -> set[str]:
-    """Of all pods there are."""
     pods = await one.api.get(f"/api/v1/namespaces/{one.namespace.name}/pods")
     return {str(pod["metadata"]["uid"]) for pod in pods["items"]}
 

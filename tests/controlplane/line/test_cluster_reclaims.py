@@ -92,7 +92,6 @@ async def test_a_withdrawn_notice_takes_its_exclusion_back(supervised: World) ->
 
 
 async def test_a_job_that_is_deleted_in_the_middle_of_a_reclaim_is_forgotten(supervised: World) -> None:
-    """Its SupervisedJob goes with it, and another job is served as ever."""
     job = await supervised.job("gone", JobPlan(workers=3, min_workers=1, steps=1000, step_seconds=0.1))
     await supervised.training(job, workers=3)
     node = await supervised.node_of("gone-worker-1")
@@ -116,7 +115,6 @@ async def test_a_job_that_is_deleted_in_the_middle_of_a_reclaim_is_forgotten(sup
 
 
 async def test_of_two_jobs_of_one_name_only_that_one_moves_whose_node_goes(supervised: World) -> None:
-    """They are in two namespaces."""
     jobs = await supervised.neighbour()
     plan = JobPlan(workers=3, min_workers=1, steps=250, step_seconds=0.1)
     job, twin = await supervised.job("j", plan), await supervised.job("j", plan, jobs)

@@ -146,7 +146,6 @@ async def _nothing_was_lost(one: World, job: Job, scene: Scene) -> None:
 
 
 def _next_decision(standby: Child) -> float:
-    """Unix seconds."""
     decided = _DECIDED.search(standby.log.read_text(encoding="utf-8"))
     assert decided is not None
     return datetime.fromisoformat(decided[1]).timestamp()

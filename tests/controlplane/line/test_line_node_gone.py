@@ -20,7 +20,6 @@ _NEVER_IN_TIME = 120.0
 
 @pytest.fixture
 async def one(line_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
-    """Four nodes of one GPU each, whose agents are connected."""
     async with world(line_plane, tmp_path / "world", Given(QUICK.supervisor, QUICK.agents)) as here:
         await here.nodes("n0", "n1", "n2", "n3", gpus=1)
         await here.connected()

@@ -47,7 +47,6 @@ async def one(own_controlplane: ControlPlane, tmp_path: Path) -> AsyncIterator[W
 
 @asynccontextmanager
 async def silent(plane: ControlPlane) -> AsyncIterator[None]:
-    """Its connections stay, and nothing is said."""
     with frozen(plane):
         yield
 
@@ -123,5 +122,4 @@ def _flags(events: Sequence[Event]) -> list[Event]:
 
 
 def _told(events: Sequence[Event], directive: str) -> list[str]:
-    """The hosts whose process was told so, and saw it."""
     return [event.text("host") for event in _flags(events) if event.text("directive") == directive]

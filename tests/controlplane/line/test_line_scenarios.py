@@ -26,7 +26,6 @@ _EARLY = {"JOB_SUPERVISOR_MARGIN_SECONDS": "5", "JOB_SUPERVISOR_LEAVE_MARGIN_SEC
 
 @pytest.fixture
 async def one(line_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
-    """A world without nodes."""
     given = Given({**QUICK.supervisor, **_EARLY}, QUICK.agents)
     async with world(line_plane, tmp_path / "world", given) as here:
         yield here
@@ -137,7 +136,6 @@ async def _succeeded(one: World, job: Job) -> None:
 
 
 async def _on(one: World, node: str) -> list[str]:
-    """The workers there."""
     pods = await one.api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={node}")
     return [pod["metadata"]["name"] for pod in pods["items"] if "worker" in pod["metadata"]["name"]]
 

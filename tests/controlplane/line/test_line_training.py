@@ -17,7 +17,6 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 async def alone(own_controlplane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
-    """Nodes, operator and runtime; nobody supervises anything."""
     async with world(own_controlplane, tmp_path / "world") as one:
         await one.nodes("n0", "n1", gpus=2)
         yield one
@@ -53,7 +52,6 @@ async def test_a_suspended_job_goes_on_from_its_checkpoint(alone: World) -> None
 
 
 async def test_a_launcher_that_fails_is_a_restart_that_counts(alone: World) -> None:
-    """Its pod has Failed with the launcher's code, and everything begins again."""
     job = await alone.job("j", JobPlan(workers=2, steps=60))
     await alone.training(job, workers=2)
     alone.kill_processes("simulator.job")
@@ -97,7 +95,6 @@ async def _no_processes(one: World) -> bool:
 
 
 async def test_jobs_of_one_name_in_two_namespaces_are_two_jobs(alone: World) -> None:
-    """Each with its own processes and its own truth."""
     jobs = await alone.neighbour()
     one = await alone.job("twin", JobPlan(workers=2, steps=30))
     other = await alone.job("twin", JobPlan(workers=2, steps=40), jobs)

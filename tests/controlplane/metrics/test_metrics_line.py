@@ -20,13 +20,11 @@ LABELS = {"topology.kubernetes.io/zone": "zone-b", "node.kubernetes.io/instance-
 
 
 def free_address() -> str:
-    """One that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as port:
         return f"127.0.0.1:{port.getsockname()[1]}"
 
 
 async def scraped(address: str, name: str, **labels: str) -> Scraped:
-    """What is measured, once there is something of that name."""
     found: list[Scraped] = []
 
     async def some() -> bool:

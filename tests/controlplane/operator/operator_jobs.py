@@ -46,47 +46,37 @@ class Jobs:
         self._path = f"{_GROUP}/namespaces/{namespace.name}"
 
     async def create(self, name: str, workers: int, worker: Mapping[str, Any] | None = None, **spec: Any) -> None:
-        """Make a job, in whose launcher commands can be run."""
         self.edl(name).mkdir(parents=True)
         await self.namespace.runs_commands(f"{name}-launcher", EDL=str(self.edl(name)))
         await self.make(name, training_job(self.namespace.name, workers, worker, **spec))
 
     async def make(self, name: str, spec: Manifest, **metadata: Any) -> None:
-        """Make a job of that spec."""
         await self._make("TrainingJob", "trainingjobs", name, spec, **metadata)
 
     def edl(self, name: str) -> Path:
-        """Where the commands of a job's launcher write."""
         return self._directory / self.namespace.name / name
 
     async def scale(self, kind: str, name: str, job: str, **spec: Any) -> None:
-        """Make a ScaleIn or a ScaleOut."""
         await self._make(kind, f"{kind.lower()}s", name, {"selector": {"name": job}, **spec})
 
     async def scale_phase(self, kind: str, name: str) -> str:
-        """How far that is."""
         return str((await self._api.get(f"{self._path}/{kind.lower()}s/{name}")).get("status", {}).get("phase", ""))
 
     async def scale_outs(self) -> dict[str, Any]:
-        """All of them, by name."""
         found = await self._api.get(f"{self._path}/scaleouts")
         return {each["metadata"]["name"]: each for each in found["items"]}
 
     async def unscale(self, kind: str, name: str) -> None:
-        """Delete that."""
         await self._api.delete(f"{self._path}/{kind.lower()}s/{name}")
 
     async def cordon(self, *, unschedulable: bool = True) -> None:
-        """Have no pod bound to the namespace's node, or again."""
         node = f"/api/v1/nodes/node.{self.namespace.name}"
         await self._api.patch(node, {"spec": {"unschedulable": unschedulable}})
 
     async def get(self, name: str) -> Any:
-        """The job as it is now."""
         return await self._api.get(f"{self._path}/trainingjobs/{name}")
 
     async def status(self, name: str) -> Any:
-        """Its status as it is now."""
         return (await self.get(name)).get("status", {})
 
     async def phase(self, name: str, phase: str, seconds: float = 60.0, **more: Any) -> Any:
@@ -99,37 +89,28 @@ class Jobs:
         return await until(reached, f"{name} is {phase} {more or ''}", seconds)
 
     async def annotate(self, name: str, value: str | None) -> None:
-        """Set or remove the annotation that asks for the suspension."""
         await self._api.patch(f"{self._path}/trainingjobs/{name}", {"metadata": {"annotations": {SUSPENDED: value}}})
 
     async def patch(self, name: str, spec: Manifest) -> None:
-        """Change the job's spec."""
         await self._api.patch(f"{self._path}/trainingjobs/{name}", {"spec": spec})
 
     async def write_status(self, name: str, status: Manifest) -> None:
-        """Change its status, as somebody else than the operator."""
         await self._api.patch(f"{self._path}/trainingjobs/{name}/status", {"status": status})
 
     async def delete(self, name: str) -> None:
-        """Delete it."""
         await self._api.delete(f"{self._path}/trainingjobs/{name}")
 
     async def config(self, name: str) -> Any:
-        """What its ConfigMap holds."""
         return (await self._api.get(f"{self.namespace.path}/configmaps/{name}-config"))["data"]
 
     async def rewrite_config(self, name: str, hosts: str) -> None:
-        """Change the list that the next launcher begins with."""
         await self._api.patch(f"{self.namespace.path}/configmaps/{name}-config", {"data": {"hostfile": hosts}})
 
     async def pods(self, name: str) -> dict[str, Any]:
-        """Its pods by name."""
         found = await self._api.get(f"{self.namespace.path}/pods", labelSelector=f"training-job-name={name}")
         return {pod["metadata"]["name"]: pod for pod in found["items"]}
 
     async def has_pods(self, name: str, *pods: str, seconds: float = 60.0) -> dict[str, Any]:
-        """Its pods, once they are just these."""
-
         async def just_these() -> Any:
             found = await self.pods(name)
             return [found] if set(found) == set(pods) else None
@@ -149,7 +130,6 @@ class Jobs:
         await self._api.patch(f"{pod}/status", {"status": {"containerStatuses": ended}})
 
     async def delete_pod(self, name: str) -> None:
-        """Delete a pod."""
         await self._api.delete(f"{self.namespace.path}/pods/{name}")
 
     async def _make(self, kind: str, plural: str, name: str, spec: Manifest, **metadata: Any) -> None:
@@ -163,7 +143,6 @@ class Jobs:
 
 
 def names(job: str, workers: Iterable[int], *, launcher: bool = True) -> list[str]:
-    """The pods of a job with these workers."""
     return [*(f"{job}-worker-{index}" for index in workers), *([f"{job}-launcher"] if launcher else [])]
 
 
@@ -184,7 +163,6 @@ async def operating(
 
 
 async def defined(cluster: Cluster) -> None:
-    """Have the definitions in the cluster, and served."""
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     try:
         await define(server)

@@ -46,7 +46,6 @@ async def test_a_job_has_its_workers_first_and_then_its_launcher(cluster: Cluste
 
 
 async def test_a_job_that_lacks_one_worker_has_no_launcher(cluster: Cluster, jobs: Jobs) -> None:
-    """It waits for all of them, whatever its minimum is."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 9, {"minReplicas": 1})
         await jobs.has_pods("j", *names("j", range(9), launcher=False))
@@ -86,7 +85,6 @@ async def test_a_failed_launcher_starts_everything_again_and_counts_it(cluster: 
 
 
 async def test_a_job_that_is_never_restarted_stays_failed(cluster: Cluster, jobs: Jobs) -> None:
-    """Its own restart policy decides."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 1, restartPolicy="Never")
         await jobs.phase("j", "Running")
@@ -107,7 +105,6 @@ async def test_a_launcher_that_is_deleted_is_missed_by_nobody(cluster: Cluster, 
 
 
 async def test_a_suspended_job_has_no_pods_and_does_not_come_back_by_itself(cluster: Cluster, jobs: Jobs) -> None:
-    """Removing the annotation alone leaves it Suspended."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -129,7 +126,6 @@ async def _nothing_happens(jobs: Jobs) -> None:
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 async def test_the_annotation_flips_a_job_that_is_over(cluster: Cluster, jobs: Jobs, phase: str) -> None:
-    """So nobody may set it there."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 1, restartPolicy="Never")
         await jobs.phase("j", "Running")
@@ -170,7 +166,6 @@ async def test_the_recipe_resumes_a_job_at_another_size(cluster: Cluster, jobs: 
 
 
 async def test_a_status_without_the_rest_of_the_recipe_resumes_the_old_size(cluster: Cluster, jobs: Jobs) -> None:
-    """A list of targets that is left in the status is believed."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 4)
         await jobs.phase("j", "Running")
@@ -211,7 +206,6 @@ async def test_the_operator_writes_over_what_others_have_made_of_the_status(clus
 
 
 async def test_a_lost_worker_is_not_replaced_unless_the_job_asks_for_it(cluster: Cluster, jobs: Jobs) -> None:
-    """Never, which is also what unset means."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -233,7 +227,6 @@ async def test_a_lost_worker_is_replaced_under_a_new_number(cluster: Cluster, jo
 
 
 async def test_the_launchers_list_follows_the_workers_that_run(cluster: Cluster, jobs: Jobs) -> None:
-    """By a command in the launcher, through the API server."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 3, _ALWAYS)
         await jobs.phase("j", "Running")
@@ -248,7 +241,6 @@ async def test_the_launchers_list_follows_the_workers_that_run(cluster: Cluster,
 
 
 async def test_the_status_lists_a_deleted_worker_for_a_while(cluster: Cluster, jobs: Jobs) -> None:
-    """So pods are to be believed, and not that list."""
     lagging = QUICK.__class__(forget=600.0, write=0.005)
     async with operating(cluster, jobs.namespace.name, pace=lagging):
         await jobs.create("j", 2)
@@ -268,7 +260,6 @@ async def test_a_fresh_job_may_have_a_worker_too_many(cluster: Cluster, jobs: Jo
 
 
 async def test_an_operator_that_starts_again_may_make_a_worker_too_many(cluster: Cluster, jobs: Jobs) -> None:
-    """The same race."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -277,7 +268,6 @@ async def test_an_operator_that_starts_again_may_make_a_worker_too_many(cluster:
 
 
 async def test_an_operator_that_starts_again_leaves_running_jobs_alone(cluster: Cluster, jobs: Jobs) -> None:
-    """It finds them by their labels."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -324,7 +314,6 @@ async def test_jobs_of_one_name_in_two_namespaces_are_two_without_that_flaw(
 
 
 async def test_a_deleted_job_takes_everything_with_it(cluster: Cluster, jobs: Jobs) -> None:
-    """By its owner references: the operator has no part in it."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -343,7 +332,6 @@ async def test_a_deleted_job_takes_everything_with_it(cluster: Cluster, jobs: Jo
 
 
 async def test_a_scale_in_deletes_those_that_it_names(cluster: Cluster, jobs: Jobs) -> None:
-    """And takes them off the job's targets, so that nobody replaces them."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 3, _ALWAYS)
         await jobs.phase("j", "Running")
@@ -353,7 +341,6 @@ async def test_a_scale_in_deletes_those_that_it_names(cluster: Cluster, jobs: Jo
 
 
 async def test_a_scale_in_that_names_nobody_deletes_every_worker(cluster: Cluster, jobs: Jobs) -> None:
-    """So the supervisor never makes one."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 3)
         await jobs.phase("j", "Running")
@@ -362,7 +349,6 @@ async def test_a_scale_in_that_names_nobody_deletes_every_worker(cluster: Cluste
 
 
 async def test_a_scale_in_that_says_nothing_ends_the_operator_again_and_again(cluster: Cluster, jobs: Jobs) -> None:
-    """It is still there when the operator is back."""
     async with operating(cluster, jobs.namespace.name) as operator:
         await jobs.create("j", 1)
         await jobs.phase("j", "Running")
@@ -375,7 +361,6 @@ async def test_a_scale_in_that_says_nothing_ends_the_operator_again_and_again(cl
 
 
 async def test_a_scale_in_of_one_waits_for_ten(cluster: Cluster, jobs: Jobs) -> None:
-    """Names are compared by how they begin."""
     await jobs.namespace.node("second")
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 11)
@@ -419,7 +404,6 @@ async def test_a_scale_out_without_a_script_rewrites_the_list(cluster: Cluster, 
 
 
 async def test_a_scale_out_that_takes_too_long_takes_back_what_it_has_made(cluster: Cluster, jobs: Jobs) -> None:
-    """The job goes on as before."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -431,7 +415,6 @@ async def test_a_scale_out_that_takes_too_long_takes_back_what_it_has_made(clust
 
 
 async def test_a_scale_out_whose_script_fails_changes_nothing(cluster: Cluster, jobs: Jobs) -> None:
-    """Nor does one that cannot be run."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -474,7 +457,6 @@ async def test_a_scale_out_that_a_suspension_interrupts_is_taken_up_by_the_next_
 
 
 async def test_what_a_deleted_scale_out_has_made_stays(cluster: Cluster, jobs: Jobs) -> None:
-    """It is listed once it runs, and is no target."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -499,7 +481,6 @@ async def _scaled(jobs: Jobs, kind: str, name: str, phase: str) -> bool:
 
 
 async def test_without_its_definitions_the_operator_ends(own_controlplane: ControlPlane) -> None:
-    """Whoever starts it makes them first."""
     async with operating(own_controlplane.cluster, "default") as operator:
         with pytest.raises(NotThereError):
             await operator

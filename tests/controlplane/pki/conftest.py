@@ -9,6 +9,5 @@ from tests.controlplane.store.store_cluster import Place
 
 @pytest.fixture
 async def shared(here: Place, tmp_path: Path) -> AsyncIterator[Shared]:
-    """Supervisors that share their keys; there are neither yet."""
     async with Shared.on(here, tmp_path) as own:
         yield own

@@ -39,8 +39,6 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Supervisors that share their keys."""
-
     replicas: Replicas
 
     @classmethod
@@ -56,16 +54,13 @@ class Shared:
 
     @property
     def api(self) -> Api:
-        """The administrator's."""
         return self.replicas.place.api
 
     async def start(self, *, serving: bool = True, **changes: Any) -> Replica:
-        """One more supervisor."""
         settings = {"keys_secret": SECRET, "tls_names": NAMES, **changes}
         return await self.replicas.start(serving=serving, within=_PATIENCE_SECONDS, **settings)
 
     async def forget(self, path: str) -> None:
-        """Deletes it if it is there."""
         try:
             await self.api.delete(path)
         except Refused as refused:
@@ -73,22 +68,18 @@ class Shared:
                 raise
 
     async def secret(self) -> dict[str, bytes]:
-        """What the Secret holds."""
         data = (await self.api.get(SECRET_PATH))["data"]
         return {name: base64.b64decode(value) for name, value in data.items()}
 
     async def put(self, content: Mapping[str, bytes]) -> None:
-        """A person makes the Secret."""
         data = {name: base64.b64encode(value).decode() for name, value in content.items()}
         await self.api.create(f"{CORE}/secrets", {"metadata": {"name": SECRET}, "data": data})
 
     async def change(self, content: Mapping[str, bytes]) -> None:
-        """A person changes some of what the Secret holds."""
         data = {name: base64.b64encode(value).decode() for name, value in content.items()}
         await self.api.patch(SECRET_PATH, {"data": data})
 
     async def trusted(self) -> bytes:
-        """What the ConfigMap says."""
         return str((await self.api.get(CONFIG_MAP_PATH))["data"]["ca.crt"]).encode()
 
     @asynccontextmanager
@@ -100,13 +91,11 @@ class Shared:
 
     @asynccontextmanager
     async def keychain(self) -> AsyncIterator[Keychain]:
-        """In the test's own process, with the supervisor's rights."""
         async with self.server() as server:
             yield Keychain(server, ObjectKey("default", SECRET), Clock())
 
     @asynccontextmanager
     async def server(self) -> AsyncIterator[ApiServer]:
-        """A connection with the supervisor's rights."""
         server = await ApiServer.connect(str(self.replicas.kubeconfig), 10.0)
         try:
             yield server
@@ -114,7 +103,6 @@ class Shared:
             await server.close()
 
     async def token(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-        """What `elastic-job-supervisor token …` does with the same settings."""
         settings = {"STORE": "kubernetes", "KEYS_SECRET": SECRET, "DATA_DIR": "/nowhere", **changes}
         variables = {PREFIX + name: value for name, value in settings.items()}
         return await asyncio.to_thread(
@@ -129,13 +117,11 @@ class Shared:
 
 
 def endpoints(replica: Replica) -> dict[str, str]:
-    """Where it serves."""
     said: dict[str, str] = json.loads((replica.directory / ENDPOINTS_FILE).read_bytes())
     return said
 
 
 def ports(replica: Replica) -> tuple[Address, Address]:
-    """For agents, and for launchers and processes."""
     said = endpoints(replica)
     return parse(said["grpc"]), parse(said["http"].removeprefix("https://"))
 

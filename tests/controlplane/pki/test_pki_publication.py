@@ -33,7 +33,6 @@ class Publisher:
         self.publication = Publication(places, lambda: self.trusted, lambda: self.leads, Clock())
 
     async def install(self, *names: str, **client: str) -> None:
-        """A person makes the webhook's configuration, as a chart does."""
         service = {"service": {"name": WEBHOOK, "namespace": "default", "path": "/mutate-pods"}}
         webhook = {
             "clientConfig": {**service, **client},
@@ -46,23 +45,19 @@ class Publisher:
         await self.shared.api.create(WEBHOOKS, {"metadata": {"name": WEBHOOK}, "webhooks": webhooks})
 
     async def webhooks(self) -> list[Any]:
-        """As they lie there."""
         return list((await self.shared.api.get(f"{WEBHOOKS}/{WEBHOOK}"))["webhooks"])
 
     async def bundles(self) -> list[bytes]:
-        """Whom the API server trusts in each."""
         return [base64.b64decode(each["clientConfig"].get("caBundle", "")) for each in await self.webhooks()]
 
 
 @pytest.fixture
 async def publisher(shared: Shared) -> AsyncIterator[Publisher]:
-    """With the supervisor's rights, and nothing said yet."""
     async with shared.server() as server:
         yield Publisher(shared, server)
 
 
 async def test_it_is_said_in_both_places(publisher: Publisher) -> None:
-    """In every webhook of the configuration, whose other fields stay."""
     await publisher.install("one.kubeai.example", "two.kubeai.example")
     before = await publisher.webhooks()
     await publisher.publication.once()
@@ -91,7 +86,6 @@ async def test_what_somebody_changes_is_put_right(publisher: Publisher) -> None:
 
 
 async def test_what_is_right_is_not_written(publisher: Publisher) -> None:
-    """A look at each place, and that is all."""
     await publisher.install("one.kubeai.example")
     await publisher.publication.once()
     before = publisher.server.requests
@@ -108,7 +102,6 @@ async def test_whoever_does_not_lead_says_nothing(publisher: Publisher) -> None:
 
 
 async def test_one_place_that_is_missing_is_no_harm_to_the_other(publisher: Publisher) -> None:
-    """It is said once that it is missing, and tried again sooner."""
     with capture_logs() as logged:
         soon = await publisher.publication.once()
         assert await publisher.publication.once() == soon
@@ -123,7 +116,6 @@ async def test_one_place_that_is_missing_is_no_harm_to_the_other(publisher: Publ
 
 
 async def test_a_real_leader_says_it_in_both_places(publisher: Publisher) -> None:
-    """Under just the documented rights; one that makes no certificates says nothing."""
     shared = publisher.shared
     await publisher.install("one.kubeai.example")
     silent = await shared.start(tls_names="", webhook_name="")

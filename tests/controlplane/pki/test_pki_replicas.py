@@ -40,7 +40,6 @@ async def test_two_that_start_at_once_have_one_authority(shared: Shared) -> None
 
 
 async def test_many_that_make_keys_at_once_agree(shared: Shared) -> None:
-    """Whoever loses reads what the winner made."""
     async with AsyncExitStack() as stack:
         chains = [await stack.enter_async_context(shared.keychain()) for _ in range(8)]
         found = await asyncio.gather(*(chain.obtain() for chain in chains))
@@ -86,7 +85,6 @@ async def test_a_restart_keeps_what_everybody_trusts(shared: Shared) -> None:
 
 
 async def test_whoever_trusts_another_authority_refuses(shared: Shared) -> None:
-    """Two installations do not take each other for the same."""
     first = await shared.start()
     for address in ports(first):
         with pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer"):
@@ -108,7 +106,6 @@ async def test_a_command_makes_tokens_that_the_supervisors_take(shared: Shared) 
 
 
 async def test_a_secret_of_ones_own_is_taken(shared: Shared) -> None:
-    """As long as it is whole."""
     own = Keys.make(time.time()).content
     await shared.put(own)
     first = await shared.start()
@@ -148,13 +145,11 @@ async def test_a_damaged_secret_ends_with_a_sentence_and_stays(
 
 
 async def test_without_the_right_to_the_secret_it_ends_with_a_sentence(shared: Shared) -> None:
-    """Another name than the role has."""
     with pytest.raises(AssertionError, match=r"Secret other in namespace default: .*forbidden"):
         await shared.start(keys_secret="other")
 
 
 async def test_an_api_server_that_is_away_at_the_start_is_waited_for(shared: Shared) -> None:
-    """Alive, and not ready; the command does not wait."""
     with frozen(shared.replicas.place.plane):
         starting = asyncio.create_task(shared.start(serving=False, store_timeout_seconds=0.5))
         await until(lambda: shared.replicas.all and shared.replicas.all[0].heard("dependency.failing"))
@@ -169,7 +164,6 @@ async def test_an_api_server_that_is_away_at_the_start_is_waited_for(shared: Sha
 
 
 async def test_the_keys_come_back_where_somebody_deletes_them(shared: Shared) -> None:
-    """As they were: pods that run trust them."""
     first = await shared.start(tls_leaf_hours=SHORT)
     made = await shared.secret()
     await shared.api.delete(SECRET_PATH)

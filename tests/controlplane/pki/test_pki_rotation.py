@@ -29,8 +29,6 @@ def another(directory: Path) -> tuple[bytes, bytes]:
 
 
 async def published(shared: Shared, expected: bytes) -> None:
-    """Waits until the ConfigMap says so."""
-
     async def said() -> bool:
         return await shared.trusted() == expected
 
@@ -64,7 +62,6 @@ async def test_an_authority_is_followed_by_another_one_under_open_streams(shared
 
 
 async def test_a_change_that_is_no_good_is_said_and_the_old_keys_go_on(shared: Shared) -> None:
-    """Somebody's mistake in the middle of it, put right again."""
     first = await shared.start(tls_leaf_hours=LOOKS_OFTEN)
     good = await shared.secret()
     await shared.change({CA: Keys.make(0).content[CA]})

@@ -130,7 +130,6 @@ async def _warm(api: Api) -> None:
 
 
 async def clear(api: Api) -> None:
-    """Deletes all notices and jobs."""
     await api.delete(NOTICES)
     for job in (await api.get(JOBS))["items"]:
         await api.delete(job_path(job["metadata"]["name"], job["metadata"]["namespace"]))
@@ -143,7 +142,6 @@ async def empty(api: Api) -> None:
 
 
 def job_path(name: str, namespace: str = "default") -> str:
-    """Of one job's resource."""
     return f"{_OURS}/namespaces/{namespace}/supervisedjobs/{name}"
 
 
@@ -160,22 +158,18 @@ class Place:
         return self.plane.cluster.directory / "store.kubeconfig"
 
     async def store(self, **options: Any) -> KubernetesStore:
-        """A store that nobody runs yet."""
         settings = {"kubeconfig": str(self.kubeconfig), "timeout_seconds": 10.0, **options}
         return await KubernetesStore.open(Options(**settings), Clock())
 
     @asynccontextmanager
     async def opened(self, **options: Any) -> AsyncIterator[KubernetesStore]:
-        """A store that makes changes."""
         async with opened(lambda: self.store(**options)) as store:
             yield store
 
     async def notices(self) -> list[Any]:
-        """As they lie there."""
         return list((await self.api.get(NOTICES))["items"])
 
     async def table(self, path: str) -> list[dict[str, Any]]:
-        """What kubectl get shows of that list, by column."""
         headers = {
             "Authorization": f"Bearer {self.plane.cluster.token}",
             "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io",
@@ -193,13 +187,11 @@ class Place:
         await self.api.create(NOTICES, {**_KIND, "metadata": {"name": name}, "spec": spec})
 
     async def jobs(self) -> list[Any]:
-        """As they lie there."""
         return list((await self.api.get(JOBS))["items"])
 
 
 @asynccontextmanager
 async def place(plane: ControlPlane) -> AsyncIterator[Place]:
-    """That API server, empty of ours."""
     async with client(plane.cluster) as api:
         await define(api)
         await clear(api)

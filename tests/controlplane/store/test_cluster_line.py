@@ -19,7 +19,6 @@ NODES = ["node1", "node2", "node3", "node4"]
 
 
 def settings(here: Place) -> Mapping[str, str]:
-    """Of a supervisor that keeps everything there."""
     return {"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(here.kubeconfig)}
 
 

@@ -16,7 +16,6 @@ Right = tuple[str, str]
 
 
 def _tables() -> list[str]:
-    """The page's tables of rights, in their order."""
     return [part.partition("\n\n")[0] for part in _PAGE.split(_HEAD)[1:]]
 
 
@@ -40,5 +39,4 @@ def _granted(rules: Sequence[Manifest]) -> Iterator[Right]:
     ("place", "rules"), [(0, RULES), (1, OWN_RULES), (2, AGENT_RULES)], ids=["supervisor", "own-namespace", "agent"]
 )
 def test_the_rights_that_the_page_lists_are_those_of_the_tests(place: int, rules: Sequence[Manifest]) -> None:
-    """Verb by verb, each with its reason, and none besides."""
     assert set(_written(_tables()[place])) == set(_granted(rules))

@@ -23,16 +23,12 @@ PATIENCE = 60.0
 
 
 class TestKubernetes(StoreBehaviour):
-    """It keeps every promise."""
-
     @pytest.fixture
     def opener(self, here: Place) -> Opener:
-        """Opens a store on one API server."""
         return here.store
 
 
 async def seen(store: KubernetesStore, condition: Any) -> Snapshot:
-    """The first snapshot that fulfils a condition."""
     snapshot = store.snapshot()
     async with asyncio.timeout(PATIENCE):
         while not condition(snapshot):
@@ -41,12 +37,10 @@ async def seen(store: KubernetesStore, condition: Any) -> Snapshot:
 
 
 def next_revision(known: ReclaimNotice | None) -> ReclaimNotice:
-    """One more than was known."""
     return replace(notice(1), revision=known.revision + 1 if known else 1)
 
 
 async def test_what_was_returned_lies_in_the_cluster_and_in_the_snapshot(here: Place) -> None:
-    """At that moment, for each of many changes."""
     async with here.opened() as store:
         for number in range(1, 21):
             await store.put_notice(notice(1).id, next_revision)
@@ -56,7 +50,6 @@ async def test_what_was_returned_lies_in_the_cluster_and_in_the_snapshot(here: P
 
 
 async def test_own_changes_are_seen_without_the_watch(here: Place) -> None:
-    """Which may be late, or about to be opened again."""
     store = await here.store()
     making = asyncio.create_task(store._notices.lanes.run())  # No watch runs beside it.
     await store.put_notice(notice(1).id, to(notice(1)))
@@ -69,7 +62,6 @@ async def test_own_changes_are_seen_without_the_watch(here: Place) -> None:
 
 
 async def test_changes_that_wait_for_one_key_share_a_request(here: Place) -> None:
-    """The first one goes by itself; all that came meanwhile go together."""
     async with here.opened() as store:
         await store.put_notice(notice(1).id, next_revision)
         before = store.requests
@@ -122,7 +114,6 @@ async def test_no_change_of_two_rivals_is_lost(here: Place) -> None:
 
 
 async def test_of_two_rivals_that_decide_on_one_reading_one_is_told_no(here: Place) -> None:
-    """Whoever comes second has read what is no longer so."""
     job = running_job()
     async with here.opened() as one, here.opened() as other:
         await put_job(one, job)
@@ -152,7 +143,6 @@ async def test_a_leader_of_before_is_refused_by_the_api_server(here: Place) -> N
 
 
 async def test_a_leader_of_before_is_refused_where_only_the_other_part_was_written(here: Place) -> None:
-    """A job's spec and status are written one by one."""
     job = running_job()
     async with here.opened(epoch=1) as before, here.opened(epoch=2) as now:
         await put_job(before, job)
@@ -182,7 +172,6 @@ async def test_what_a_person_deletes_is_gone_and_can_come_again(here: Place) -> 
 
 
 async def test_a_deletion_is_seen_without_a_change(here: Place) -> None:
-    """By the watch."""
     async with here.opened() as store:
         await store.put_notice(notice(1).id, to(notice(1)))
         await here.api.delete(f"{NOTICES}/{(await here.notices())[0]['metadata']['name']}")
@@ -190,7 +179,6 @@ async def test_a_deletion_is_seen_without_a_change(here: Place) -> None:
 
 
 async def test_what_other_people_write_into_the_metadata_stays(here: Place) -> None:
-    """Labels, annotations and owners are not the store's."""
     job = running_job()
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "1-2-3"}
     async with here.opened() as store:
@@ -218,7 +206,6 @@ async def test_half_a_notice_does_not_count_and_is_made_whole(here: Place) -> No
 
 
 async def test_half_a_notice_that_nobody_finished_is_forgotten(here: Place) -> None:
-    """After the retention, as what has ended."""
     subject = {"kind": "node", "name": "n", "uid": "u"}
     spec_alone = {"source": "s", "subject": subject, "episode": 1}
     await here.half_a_notice("half", spec_alone)
@@ -264,7 +251,6 @@ async def test_a_new_job_of_an_old_name_takes_its_resource(here: Place) -> None:
 
 
 async def test_jobs_of_one_name_in_two_namespaces_are_two(here: Place) -> None:
-    """And a third, which a launcher registered."""
     names = [cluster_job("default", "trainingjob", "job"), cluster_job("kube-public", "trainingjob", "job")]
     jobs = [replace(waiting_job(), name=name) for name in names] + [waiting_job()]
     async with here.opened() as store:
@@ -276,7 +262,6 @@ async def test_jobs_of_one_name_in_two_namespaces_are_two(here: Place) -> None:
 
 
 async def test_a_source_that_never_settles_fills_no_cluster(here: Place) -> None:
-    """Of endless episodes the last hundred stay."""
     async with here.opened() as store:
         for episode in range(1, MAX_EPISODES + 6):
             await store.put_notice(notice(1).id, to(replace(notice(1), episode=episode)))
@@ -284,7 +269,6 @@ async def test_a_source_that_never_settles_fills_no_cluster(here: Place) -> None
 
 
 async def test_forgetting_a_job_forgets_that_job(here: Place) -> None:
-    """Not a later one of its name."""
     async with here.opened() as store:
         await put_job(store, running_job())
         await store.forget_job(running_job().name, "another")
@@ -309,7 +293,6 @@ async def test_four_thousand_workers_fit_with_room_to_spare(here: Place) -> None
 
 
 async def test_a_thousand_notices_at_once(here: Place, record_property: Any) -> None:
-    """All durable; what a notice costs is reported and not judged."""
     async with here.opened() as store:
         before, begun = store.requests, time.monotonic()
         await asyncio.gather(*(store.put_notice(notice(n).id, to(notice(n))) for n in range(1000)))
@@ -334,7 +317,6 @@ async def test_a_thousand_notices_at_once(here: Place, record_property: Any) -> 
     ],
 )
 async def test_what_makes_no_sense_is_refused(here: Place, path: str, change: dict[str, Any]) -> None:
-    """Whoever writes it: the definitions know better."""
     async with here.opened() as store:
         await store.put_notice(notice(1).id, to(notice(1)))
         await put_job(store, running_job())
@@ -345,7 +327,6 @@ async def test_what_makes_no_sense_is_refused(here: Place, path: str, change: di
 
 
 async def test_people_see_what_is_so(here: Place) -> None:
-    """The columns of kubectl get."""
     job = running_job()
     job = replace(job, decision=replace(job.decision, exclusions=frozenset([Host("n1")]), reason="One goes."))
     async with here.opened() as store:

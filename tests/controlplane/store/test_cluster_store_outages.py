@@ -25,7 +25,6 @@ PATIENCE = 60.0
 
 
 async def seen(store: KubernetesStore, condition: Callable[[Snapshot], object]) -> Snapshot:
-    """The first snapshot that fulfils a condition."""
     snapshot = store.snapshot()
     async with asyncio.timeout(PATIENCE):
         while not condition(snapshot):
@@ -34,7 +33,6 @@ async def seen(store: KubernetesStore, condition: Callable[[Snapshot], object]) 
 
 
 async def restart(place: Place) -> None:
-    """After a kill, with the same data and port."""
     place.plane.launch(Program.API_SERVER)
     place.plane.wait_ready(Program.API_SERVER)
     await define(place.api)
@@ -42,7 +40,6 @@ async def restart(place: Place) -> None:
 
 @contextmanager
 def frozen(plane: ControlPlane) -> Iterator[None]:
-    """The API server keeps its connections and says nothing."""
     pid = plane.pid(Program.API_SERVER)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -70,7 +67,6 @@ class Writer:
         self._number = number
 
     async def run(self) -> None:
-        """Until it is cancelled."""
         while True:
             try:
                 made = await self._store.put_notice(self.key, self._change)
@@ -87,7 +83,6 @@ class Writer:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits for it."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - what a test looks at tells nobody that it has changed
             await asyncio.sleep(0.02)
@@ -120,7 +115,6 @@ async def test_killed_and_restarted_under_writes_nothing_confirmed_is_lost(here:
 
 
 async def test_what_changed_while_it_was_away_is_seen_when_it_is_back(here: Place) -> None:
-    """The watch lists again: something may have been missed."""
     async with here.opened() as store:
         for number in (1, 2):
             await store.put_notice(notice(number).id, to(notice(number)))
@@ -199,7 +193,6 @@ async def test_a_store_that_opens_meanwhile_waits(here: Place) -> None:
 
 
 async def test_a_cluster_without_our_resources_is_said_in_a_sentence(own_plane: ControlPlane) -> None:
-    """The operator has to act; so with a kubeconfig that names nothing."""
     async with client(own_plane.cluster) as api:
         bare = Place(own_plane, api)
         with pytest.raises(StoreError, match="apply the chart's files/crds/ first"):
@@ -209,7 +202,6 @@ async def test_a_cluster_without_our_resources_is_said_in_a_sentence(own_plane: 
 
 
 async def test_an_outage_during_a_prune_forgets_later(here: Place) -> None:
-    """What could not be deleted is deleted the next time."""
     ended = [replace(notice(n), state=NoticeState.GONE, ended_at=T0) for n in range(20)]
     async with here.opened() as store:
         for each in ended:

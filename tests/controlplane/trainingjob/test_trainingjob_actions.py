@@ -20,7 +20,6 @@ EXCLUDED = f"{PREFIX}excluded-hosts"
 
 
 async def node_of(jobs: ElasticJobs, pod: str) -> str:
-    """Where a pod is."""
     return str((await jobs.namespace.get_pod(pod))["spec"]["nodeName"])
 
 
@@ -169,7 +168,6 @@ async def test_a_job_whose_launcher_vanishes_is_suspended_and_resumed(
 async def test_a_launcher_that_fails_after_a_stop_is_suspended_nevertheless(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
-    """Also where the operator had started it again."""
     await jobs.nodes(3)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
@@ -207,7 +205,6 @@ async def test_a_job_that_succeeds_while_it_is_stopped_has_succeeded(
 
 
 async def test_the_next_launcher_leaves_the_same_hosts_out(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
-    """An operator's restart makes a new pod, which knows of nothing."""
     await jobs.nodes(3)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
@@ -230,7 +227,6 @@ async def test_the_next_launcher_leaves_the_same_hosts_out(cluster: Cluster, job
 
 
 async def test_a_job_deleted_in_mid_reclaim_is_let_go(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
-    """Nothing fails, and others are looked after as before."""
     await jobs.nodes(6)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,
@@ -280,7 +276,6 @@ async def test_a_resume_that_was_interrupted_is_brought_to_its_end(
 async def test_a_job_that_a_person_suspends_is_left_to_them(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
-    """Nobody resumes it, whatever there is room for."""
     await jobs.nodes(3)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,

@@ -46,12 +46,10 @@ async def told(namespace: Namespace, pod: str) -> str:
 
 
 async def is_told(namespace: Namespace, pod: str) -> str:
-    """The same, once it has one."""
     return await until(lambda: told(namespace, pod), f"{pod} is told", 60.0)
 
 
 async def notice(jobs: ElasticJobs, supervised: Supervision, *pods: str, left: float = 300.0) -> None:
-    """The nodes of these pods will be gone."""
     for pod in pods:
         node = (await jobs.namespace.get_pod(pod))["spec"]["nodeName"]
         await supervised.notices(str(node), left=left)

@@ -39,7 +39,6 @@ async def smaller(jobs: ElasticJobs, supervised: Supervision, workers: int = 2) 
 
 
 async def cordoned(api: Api, jobs: ElasticJobs, *numbers: int, unschedulable: bool = True) -> None:
-    """Nodes that take no pods, or take some again."""
     for number in numbers:
         node = f"/api/v1/nodes/node-{number}.{jobs.namespace.name}"
         await api.patch(node, {"spec": {"unschedulable": unschedulable}})
@@ -52,13 +51,10 @@ async def free_nodes(jobs: ElasticJobs) -> list[int]:
 
 
 def workers(*numbers: int) -> frozenset[Host]:
-    """Of the job."""
     return frozenset(Host(f"bert-worker-{number}") for number in numbers)
 
 
 async def no_scale_outs(jobs: ElasticJobs) -> None:
-    """Returns when there are none."""
-
     async def none() -> bool:
         return not await jobs.scale_outs()
 
@@ -66,8 +62,6 @@ async def no_scale_outs(jobs: ElasticJobs) -> None:
 
 
 async def scale_out(jobs: ElasticJobs, phase: str) -> Any:
-    """The only one, once it has come that far."""
-
     async def reached() -> Any:
         found = list((await jobs.scale_outs()).values())
         return found[0] if len(found) == 1 and found[0].get("status", {}).get("phase", "") == phase else None
@@ -228,7 +222,6 @@ async def test_a_worker_that_is_not_listed_yet_saves_nobody(
 async def test_a_job_that_ends_in_the_middle_is_left_alone(
     cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
-    """It has succeeded; nobody is asked for anything any more."""
     await jobs.nodes(4)
     async with (
         supervising(cluster, jobs.namespace, tmp_path) as supervised,

@@ -22,18 +22,14 @@ pytestmark = pytest.mark.long
 
 
 def runs(count: int, run: int = 1) -> "Runs":
-    """The condition that a job runs on so many workers."""
     return Runs(count, run)
 
 
 class Runs:
-    """See `runs`."""
-
     def __init__(self, count: int, run: int) -> None:
         self._seen = (True, run, count)
 
     def __call__(self, job: SupervisedJob) -> bool:
-        """Whether it does."""
         observed = job.observed
         return (observed.running, observed.run, len(observed.hosts)) == self._seen
 
@@ -66,7 +62,6 @@ async def test_a_job_is_known_from_its_beginning_to_its_end(
 async def test_a_launcher_that_fails_is_followed_by_another_run(
     cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
-    """Which the operator starts, and counts."""
     await jobs.namespace.node()
     async with watching(cluster, jobs.namespace, tmp_path) as world, operating(cluster, jobs.namespace.name):
         await jobs.submit("bert", 2)
@@ -79,7 +74,6 @@ async def test_a_launcher_that_fails_is_followed_by_another_run(
 async def test_jobs_of_one_name_in_two_namespaces_are_two(
     cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
-    """Each with the pods that it owns."""
     async with fresh_namespace(cluster, api) as another:
         others = elastic(api, another, tmp_path)
         for home, workers in ((jobs, 2), (others, 3)):
@@ -117,7 +111,6 @@ async def test_a_deleted_job_is_forgotten_and_its_name_is_free(
 
 
 async def test_what_is_stored_of_a_job_goes_with_it(own_controlplane: ControlPlane, tmp_path: Path) -> None:
-    """By the cluster's own garbage collection, also where no supervisor runs."""
     cluster = own_controlplane.cluster
     async with client(cluster) as api, fresh_namespace(cluster, api) as namespace:
         await defined(cluster)

@@ -83,7 +83,6 @@ class ElasticJobs(Jobs):
         self.launchers = _ORDINARY
 
     async def annotations(self, name: str) -> dict[str, str]:
-        """Of a job."""
         return dict((await self.get(name))["metadata"].get("annotations", {}))
 
 
@@ -97,15 +96,12 @@ class World:
     watch: TrainingJobWatch
 
     def name(self, job: str) -> JobName:
-        """As the supervisor knows it."""
         return cluster_job(self.namespace.name, "trainingjob", job)
 
     def known(self, job: str) -> SupervisedJob | None:
-        """What is stored of it."""
         return self.store.snapshot().jobs.get(self.name(job))
 
     async def appears(self, name: str) -> SupervisedJob:
-        """What is stored of a job, once anything is."""
         return await self.job(name, lambda _: True, "is known")
 
     async def job(self, name: str, condition: Callable[[SupervisedJob], bool], what: str) -> SupervisedJob:
@@ -120,8 +116,6 @@ class World:
         return found
 
     async def forgotten(self, name: str) -> None:
-        """Returns when nothing is stored of a job."""
-
         async def missing() -> bool:
             return self.known(name) is None
 
@@ -141,11 +135,9 @@ class Around:
 
     @property
     def node_objects(self) -> Mapping[Host, str]:
-        """Nobody asks for them here."""
         return {}
 
     def grant(self, name: JobName, hosts: frozenset[Host]) -> None:
-        """Let a job have those, once it is suspended."""
         self._granted[name] = Grant(hosts)
 
     def room(self, name: JobName, workers: int) -> None:
@@ -153,11 +145,9 @@ class Around:
         self._room[name] = workers
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
-        """As the product has them."""
         return self._watch.placements(name)
 
     def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
-        """As the test has said."""
         names = self._granted.keys() | self._room.keys()
         return {name: replace(self._granted.get(name, Grant()), more=self._more(name)) for name in names}
 
@@ -174,13 +164,11 @@ class Supervision:
     control: Control
 
     async def notices(self, node: str, *, left: float = 300.0) -> None:
-        """A node will be gone in so many seconds."""
         subject = Subject(SubjectKind.NODE, node, f"machine of {node}")
         told = replace(notice(1), subject=subject, first_seen=time.time(), deadline=time.time() + left)
         await self.world.store.put_notice(told.id, lambda _: told)
 
     async def spared(self) -> None:
-        """Nothing will be gone after all."""
         for known in self.world.store.snapshot().notices.values():
             ended = replace(known, state=NoticeState.WITHDRAWN, ended_at=time.time(), revision=known.revision + 1)
             await self.world.store.put_notice(known.id, lambda _, ended=ended: ended)  # type: ignore[misc]
@@ -197,19 +185,15 @@ class Supervision:
         await self.world.store.put_job(stopping.name, lambda known: acknowledge(known, worker, answer))
 
     def grant(self, job: str, workers: int) -> None:
-        """There is room for so many workers."""
         hosts = frozenset(Host(f"{job}-worker-{number}") for number in range(workers))
         self.around.grant(self.world.name(job), hosts)
         self.control.poke()
 
     def room(self, job: str, workers: int) -> None:
-        """There is room for so many more."""
         self.around.room(self.world.name(job), workers)
         self.control.poke()
 
     async def phase(self, job: str, phase: Phase, run: int | None = None) -> SupervisedJob:
-        """The job, once that was decided and is in place."""
-
         def reached(known: SupervisedJob) -> bool:
             decision, observed = known.decision, known.observed
             in_place = observed.applied >= decision.generation or known.over or not decision.hosts
@@ -222,7 +206,6 @@ class Supervision:
 async def supervising(
     cluster: Cluster, namespace: Namespace, directory: Path, *, legacy_port: int = legacy.PORT, **policy: float
 ) -> AsyncIterator[Supervision]:
-    """Has decided, and done what was decided."""
     rules = Policy(
         **{"window_seconds": 0.2, "resume_delay_seconds": 0.1, "resume_backoff_seconds": 0.1, **_GROWTH, **policy}
     )
@@ -305,7 +288,6 @@ async def connected(cluster: Cluster, namespace: Namespace, directory: Path, sec
 async def watching(
     cluster: Cluster, namespace: Namespace, directory: Path, *, undefined_seconds: float = 10.0
 ) -> AsyncIterator[World]:
-    """Has observed what is so, and nothing done about it."""
     async with AsyncExitStack() as stack:
         server = await connected(cluster, namespace, directory)
         stack.push_async_callback(server.close)
@@ -323,5 +305,4 @@ async def watching(
 
 
 def elastic(api: Api, namespace: Namespace, directory: Path) -> ElasticJobs:
-    """The jobs of a namespace."""
     return ElasticJobs(api, namespace, directory)

@@ -19,7 +19,6 @@ def api_plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 async def world(here: Place, tmp_path: Path) -> AsyncIterator[World]:
-    """Pods there, and supervisors that shape them, none at first."""
     async with Replicas.on(here, tmp_path) as replicas, World.open(here, replicas, tmp_path) as own:
         await replicas.forget_lease()
         yield own

@@ -44,7 +44,6 @@ def _shaped(made: Manifest) -> bool:
 
 
 async def test_opted_in_pods_are_shaped_and_admitted(world: World) -> None:
-    """With the configuration of the page; all others are left alone."""
     await world.ask(await world.supervisor())
     made = await world.make(pod(containers=[container(), container("other")]))
     assert [mounts(each) for each in made["spec"]["containers"]] == [[_DIRECTORY], [_DIRECTORY]]
@@ -61,7 +60,6 @@ async def test_opted_in_pods_are_shaped_and_admitted(world: World) -> None:
 
 
 async def test_a_launcher_is_admitted_with_our_script(world: World) -> None:
-    """Beside what its operator mounts."""
     await world.ask(await world.supervisor())
     made = await world.make(launcher())
     assert mounts(made["spec"]["containers"][0]) == [_DIRECTORY, _SCRIPT]
@@ -109,7 +107,6 @@ async def test_the_supervisors_own_ca_reaches_the_api_server_and_the_pods(world:
 
 
 async def test_pods_are_made_when_the_webhook_is_gone(world: World) -> None:
-    """As they are: training does not depend on the supervisor."""
     replica = await world.supervisor()
     await world.ask(replica)
     await replica.kill()
@@ -117,7 +114,6 @@ async def test_pods_are_made_when_the_webhook_is_gone(world: World) -> None:
 
 
 async def test_what_is_made_by_hand_is_admitted_and_stays(world: World) -> None:
-    """The page's snippet, without the webhook and with it."""
     by_hand = documented("Pod")
     before = await world.make(by_hand)
     await world.ask(await world.supervisor())
@@ -193,8 +189,6 @@ async def test_pods_are_made_whatever_the_webhook_answers(world: World, answer: 
 
 
 async def test_a_container_that_another_webhook_adds_is_shaped_as_well(world: World) -> None:
-    """The API server asks ours once more."""
-
     async def adds(request: web.Request) -> web.Response:
         question = (await request.json())["request"]
         there = [each["name"] for each in question["object"]["spec"]["containers"]]

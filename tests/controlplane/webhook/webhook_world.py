@@ -34,8 +34,6 @@ def documented(kind: str) -> Manifest:
 
 @dataclass(slots=True)
 class World:
-    """Made by `open`."""
-
     here: Place
     replicas: Replicas
     authority: Authority
@@ -44,12 +42,10 @@ class World:
 
     @property
     def api(self) -> Api:
-        """The administrator's."""
         return self.here.api
 
     @property
     def pods(self) -> str:
-        """The path of the namespace's pods."""
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
     @classmethod
@@ -105,7 +101,6 @@ class World:
         return dict(await self.api.create(f"{self.pods}?{asked}", made))
 
     async def node(self) -> str:
-        """A node that is there."""
         name = f"node-{secrets.token_hex(4)}"
         await self.api.create("/api/v1/nodes", {"metadata": {"name": name}})
         self.made.append(f"/api/v1/nodes/{name}")
@@ -113,8 +108,6 @@ class World:
 
 
 async def address(replica: Replica) -> str:
-    """Where a supervisor may be asked about pods."""
-
     async def said() -> str:
         return next((each["address"] for each in replica.said() if each["event"] == "webhook.listening"), "")
 
