@@ -89,7 +89,7 @@ test-browser: $(INSTALLED) ## Open the status page in Debian's Chromium; skipped
 test-clocks: $(INSTALLED) ## Run the services on machines whose clock is stepped, with Debian's libfaketime; skipped where that cannot be had
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/clocks $(ARGS)
 
-screenshots: $(INSTALLED) ## Take the pictures of docs/status-page.md again, from a real replay
+screenshots: $(INSTALLED) ## Take the pictures of docs/guide/status-page.md again, from a real replay
 	@$(BIN)/python -m tests.browser.browser_pictures
 
 sbom: $(INSTALLED) ## Write what is in each image, its base's packages included, to dist/sbom/ (CycloneDX; Debian, as root)
@@ -109,11 +109,11 @@ hostile: $(INSTALLED) ## Ten thousand garbage connections, and three times the u
 		tests/hostile/test_hostile_peers.py tests/hostile/test_hostile_memory.py tests/hostile/test_hostile_fuzz_*.py \
 		$(ARGS)
 
-bench: $(INSTALLED) ## Measure everything and write docs/benchmarks.md (whether it works, in short: ARGS=--short)
+bench: $(INSTALLED) ## Measure everything and write docs/maintainers/benchmarks.md (whether it works, in short: ARGS=--short)
 	$(BIN)/python -m benchmarks run $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks page)
 
-bench-page: $(INSTALLED) ## Write docs/benchmarks.md from the last results
+bench-page: $(INSTALLED) ## Write docs/maintainers/benchmarks.md from the last results
 	$(BIN)/python -m benchmarks page
 
 check: lint types imports proto-check ## Everything that is checked without running it

@@ -27,7 +27,7 @@ from benchmarks.scenarios import (
 from simulator.stage import ExitCode, run
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parent.parent / "docs" / "maintainers" / "benchmarks.md"
 
 
 class Scenario(Protocol):
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument("--short", action="store_true", help="everything small: whether it works, not how fast it is")
     runs.add_argument("--only", action="append", choices=list(SCENARIOS), help="this scenario; may be repeated")
     runs.add_argument("--results", type=Path, help="write the results here, as JSON; by default only a full run's are")
-    pages = commands.add_parser("page", help="write results into docs/benchmarks.md")
+    pages = commands.add_parser("page", help="write results into docs/maintainers/benchmarks.md")
     pages.add_argument("--results", type=Path, default=RESULTS)
     return parser
 

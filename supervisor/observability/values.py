@@ -1,4 +1,4 @@
-"""What there is to see, as `GET /v1/status` has it word for word and the page shows it; docs/wire.md explains it.
+"""The status as `GET /v1/status` and the page show it; docs/reference/wire.md explains each field.
 
 Times are seconds from or until the view's `now`: whoever shows them counts on by a clock of its own.
 """

@@ -122,7 +122,9 @@ class Renewal:
         authority, now = self.keys.authority, self._clock.now()
         if authority.near_its_end(now) and now - self._warned_at >= DAY:
             self._warned_at = now
-            _log.warning("authority.ends", days_left=round((authority.ends - now) / DAY, 1), see="docs/kubernetes.md")
+            _log.warning(
+                "authority.ends", days_left=round((authority.ends - now) / DAY, 1), see="docs/kubernetes/keys.md"
+            )
 
     @property
     def _pause(self) -> float:

@@ -12,7 +12,7 @@ from tests.controlplane.controlplane_running import Cluster
 
 CHECKOUT = CHART.parents[1]
 ARENA, INSTALL, PROTECT = "Where Arena is installed", "Install", "Protect a job"
-_PAGE = (CHECKOUT / "docs" / "install.md").read_text("utf-8")
+_PAGE = (CHECKOUT / "docs" / "guide" / "install.md").read_text("utf-8")
 # A rollout pulls and starts containers.
 _COMMAND_SECONDS = 240.0
 

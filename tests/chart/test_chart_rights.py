@@ -24,7 +24,7 @@ Right = tuple[str, str, str, str]
 def test_the_roles_are_those_that_the_page_lists(
     helm: Helm, kind: str, name: str, documented: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Right by right: the suites on a control plane run under the same, and docs/kubernetes.md is held to them."""
+    """The suites on a control plane run under the same, and docs/kubernetes/permissions.md is held to them."""
     assert set(_rights(one(helm.render(), kind, name)["rules"])) == set(_rights(documented))
 
 

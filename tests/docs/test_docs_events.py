@@ -3,7 +3,7 @@ from pathlib import Path
 
 from supervisor.observability.events.event import EVENT_REASONS
 
-_PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text("utf-8")
+_PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "events.md").read_text("utf-8")
 
 
 def test_the_page_lists_every_event() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "logs.md"
+PAGE = ROOT / "docs" / "reference" / "logs.md"
 PACKAGES = ("supervisor", "node_agent", "servicekit")
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
 

@@ -19,7 +19,7 @@ from supervisor.refusals import Refusals
 from supervisor.store.interface import Snapshot
 from tests.record.record_metrics import live
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 _ROW = re.compile(r"^\| `(?P<name>[a-z_]+)` \| (?P<kind>[a-z]+) \| (?P<labels>[^|]*) \| [^|]+ \|$", re.MULTILINE)
 _SUFFIXES = {"counter": "_total", "info": "_info"}

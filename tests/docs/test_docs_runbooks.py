@@ -32,5 +32,5 @@ def test_every_page_says_what_it_means_what_to_check_and_what_to_do() -> None:
 
 
 def test_every_alert_is_listed_where_dashboards_are_described() -> None:
-    listed = set(_LINKS.findall((ROOT / "docs" / "dashboards.md").read_text("utf-8")))
-    assert {f"runbooks/{name}.md" for name in _runbooks()} <= listed
+    listed = set(_LINKS.findall((ROOT / "docs" / "guide" / "dashboards.md").read_text("utf-8")))
+    assert {f"../runbooks/{name}.md" for name in _runbooks()} <= listed

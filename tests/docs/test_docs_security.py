@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+_PAGE = (ROOT / "docs" / "reference" / "security.md").read_text(encoding="utf-8")
 _FILES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
 _DEFINED = set(re.findall(r"def (test_\w+)", "\n".join(_FILES.values())))
 

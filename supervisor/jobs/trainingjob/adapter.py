@@ -284,5 +284,5 @@ def _still_listed(seen: ObservedJob, launcher: Pod) -> frozenset[Host]:
 
 
 def directive(run: int, generation: int, kind: DirectiveKind, reason: str) -> str:
-    """As an annotation says it; docs/wire.md has the form."""
+    """As an annotation says it; docs/reference/wire.md has the form."""
     return f"{run} {generation} {kind} {reason}"

@@ -22,7 +22,7 @@ RULES: tuple[Mapping[str, Any], ...] = (
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
 )
-"""All that the agent may do, as docs/kubernetes.md has it."""
+"""All that the agent may do, as docs/kubernetes/permissions.md has it."""
 
 
 @dataclass(frozen=True, slots=True)

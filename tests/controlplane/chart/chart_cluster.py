@@ -41,7 +41,7 @@ class Installation:
         return await asyncio.to_thread(self._run, command, values)
 
     async def install(self, values: Values | None = None, *flags: str, chart: Path = CHART) -> str:
-        """As docs/install.md has it; returns when all that runs is Ready."""
+        """As docs/guide/install.md has it; returns when all that runs is Ready."""
         command = ["upgrade", "--install", RELEASE, str(chart), "--wait", "--timeout", f"{_SECONDS:.0f}s"]
         return await self.helm(*command, *flags, values=values or {})
 

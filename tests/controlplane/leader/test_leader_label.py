@@ -45,7 +45,7 @@ class Pods:
 
 @pytest.fixture
 async def pods(here: Place) -> Pods:
-    """None yet, in a namespace whose supervisors may do what docs/kubernetes.md lists, and nothing else."""
+    """None yet, in a namespace whose supervisors may do what docs/kubernetes/permissions.md lists, and nothing else."""
     namespace = Namespace(here.plane.cluster, here.api)
     await here.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})
     # Nobody runs here who would make it, and no pod can be made without.

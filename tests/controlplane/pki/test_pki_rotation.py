@@ -18,7 +18,7 @@ NODES = ["n1", "n2"]
 LOOKS_OFTEN = 0.006
 """Hours of a certificate's life: it and the Secret are looked at every two seconds."""
 
-_PAGE = Path(__file__).parents[3] / "docs" / "kubernetes.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "kubernetes" / "keys.md"
 
 
 def another(directory: Path) -> tuple[bytes, bytes]:

@@ -61,7 +61,7 @@ RULES = (
         "verbs": ["get", "patch"],
     },
 )
-"""All that the supervisor may do in the whole cluster: just what docs/kubernetes.md lists."""
+"""All that the supervisor may do in the whole cluster: just what docs/kubernetes/permissions.md lists."""
 
 OWN_RULES = (
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},

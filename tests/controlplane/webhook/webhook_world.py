@@ -22,7 +22,7 @@ _PATIENCE_SECONDS = 60.0
 
 PUBLIC = "https://elastic-job-supervisor.arena-system:8471"
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-_PAGE = Path(__file__).parents[3] / "docs" / "webhook.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "kubernetes" / "webhook.md"
 
 
 def documented(kind: str) -> Manifest:
