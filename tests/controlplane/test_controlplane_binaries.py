@@ -2,27 +2,19 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.controlplane.controlplane_binaries import (
-    ASSETS,
-    NoGo,
-    NotBuilt,
-    Program,
-    binaries,
-    build,
-    build_operators,
-    operator,
-)
+from tests.controlplane.controlplane_binaries import ASSETS, NotBuilt, Program, binaries, build
 from tests.controlplane.controlplane_procfs import waits_for_a_lock
 from tests.training.training_jobs import wait_until
 
 _HERE = Path(__file__).parent
 _GO = """#!/bin/sh
 if [ "$1" = env ]; then echo ${FAKE_VERSION:-go1.24.0}; exit; fi
-if [ "$1" = list ]; then echo "/modules/$4"; exit; fi
+if [ "$1" = list ]; then [ "$3" = "{{.Module.Dir}}" ] && echo "$FAKE_MODULES" || echo example.com/one; exit; fi
 echo "$*" >> "$FAKE_BUILT"
 while [ -e "${FAKE_BUSY:-/dev/null/none}" ]; do sleep 0.02; done
 while [ "$1" != -o ]; do shift; done
@@ -47,9 +39,9 @@ def workshop(tmp_path: Path) -> Path:
 
 def test_all_programs_are_built_once(workshop: Path) -> None:
     """Two builders at once and a third later: each program is compiled once, and all are told the same paths."""
-    first = _start(workshop, FAKE_BUSY=str(workshop / "busy"))
+    first = _start(workshop, "controlplane_binaries.py", FAKE_BUSY=str(workshop / "busy"))
     wait_until(lambda: len(_built(workshop)) == 1, "the first compiles")
-    second = _start(workshop)
+    second = _start(workshop, "controlplane_binaries.py")
     wait_until(lambda: waits_for_a_lock(second.pid), "the second waits for the first")
     (workshop / "busy").unlink()
     told = first.communicate()[0]
@@ -122,58 +114,73 @@ def test_a_directory_of_programs_that_lacks_one_is_refused(tmp_path: Path, monke
             place()
 
 
-def test_each_operator_that_has_pins_is_built_once(workshop: Path) -> None:
-    """By the `tool` line of its go.mod alone; another folder of pins is another operator."""
-    one = workshop / "pins" / "operators" / "another-operator"
-    one.mkdir()
-    (one / "go.mod").write_text("module x\n\ngo 1.24\n\ntool example.com/another/cmd\n", encoding="utf-8")
-    (one / "go.sum").touch()
+@pytest.fixture
+def operators(workshop: Path) -> Path:
+    """The pins of two operators, the first of which is to be edited, and the module from which both are built."""
+    pins = workshop / "pins" / "operators"
+    shutil.rmtree(pins)
+    for name in ("one", "two"):
+        (pins / name).mkdir(parents=True)
+        (pins / name / "go.mod").write_text(f"module x\n\ngo 1.24\n\ntool example.com/{name}/cmd\n", encoding="utf-8")
+        (pins / name / "go.sum").touch()
+    (pins / "one" / "edits.json").write_text('{"main.go": {"port = 80": "port = 0"}}', encoding="utf-8")
+    (workshop / "modules").mkdir()
+    (workshop / "modules" / "main.go").write_text("const port = 80\n", encoding="utf-8")
+    return pins
+
+
+def test_each_operator_that_has_pins_is_built_once(workshop: Path, operators: Path) -> None:
+    """By the `tool` line of its go.mod alone."""
     told = _run(workshop, "operators").stdout
     assert _run(workshop, "operators").stdout == told
-    names = sorted(pins.name for pins in one.parent.iterdir())
-    assert [Path(line).name for line in told.splitlines()] == names
-    assert len(_built(workshop)) == len(names)
-    assert _built(workshop)[0].endswith(" example.com/another/cmd")
+    assert [Path(line).name for line in told.splitlines()] == sorted(path.name for path in operators.iterdir())
+    assert [line.rpartition(" ")[2] for line in _built(workshop)] == ["example.com/one/cmd", "example.com/two/cmd"]
 
 
-def test_an_operator_is_its_program_and_the_module_that_has_its_definitions(
-    workshop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that nobody has built is missed by its name; without Go the test would be skipped."""
-    for name, value in _environment(workshop).items():
-        monkeypatch.setenv(name, value)
-    [pins, *_] = sorted((_HERE / "pins" / "operators").iterdir())
-    with pytest.raises(NotBuilt, match=f"{pins.name} is not built"):
-        operator(pins.name)
-    [first, *_] = build_operators()
-    found = operator(pins.name)
-    assert found.program == first
-    assert found.module.is_relative_to("/modules")
+def test_an_operator_is_built_from_an_edited_copy_of_its_module(workshop: Path, operators: Path) -> None:
+    """Only where it has edits; an edit that fits no more fails the build instead of being left out."""
+    _run(workshop, "operators")
+    assert ["-modfile=" in line for line in _built(workshop)] == [True, False]
+    (operators / "one" / "edits.json").write_text('{"main.go": {"port = 81": "port = 0"}}', encoding="utf-8")
+    said = _run(workshop, "operators").stderr.splitlines()[-1]
+    assert said == "no control plane: operators/one: main.go has no 'port = 81'"
+
+
+def test_an_operator_is_its_program_and_its_module(workshop: Path, operators: Path) -> None:
+    """One that nobody has built is missed by its name, and without Go nothing is."""
+    assert operators
+    code = "from controlplane_binaries import operator; print(operator('two'))"
+    ask = partial(_python, workshop, "-c", code)
+    assert "two is not built; `make operators` does it" in ask().stderr
+    program = _run(workshop, "operators").stdout.splitlines()[1]
+    assert ask().stdout == f"Operator(program={Path(program)!r}, module={workshop / 'modules'!r})\n"
     (workshop / "bin" / "go").unlink()
-    monkeypatch.setenv("PATH", str(workshop / "bin"))
-    with pytest.raises(NoGo):
-        operator(pins.name)
+    assert "there is none on the PATH" in ask(PATH=str(workshop / "bin")).stderr
 
 
 def _run(workshop: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return _python(workshop, "controlplane_binaries.py", *words, **environment)
+
+
+def _python(workshop: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     process = _start(workshop, *words, **environment)
     said, wrong = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, said, wrong)
 
 
 def _start(workshop: Path, *words: str, **changes: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, **_environment(workshop), **changes}
-    environment.pop(ASSETS, None)
-    command = [sys.executable, str(workshop / "controlplane_binaries.py"), *words]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def _environment(workshop: Path) -> dict[str, str]:
-    return {
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != ASSETS},
         "PATH": f"{workshop / 'bin'}:{os.environ['PATH']}",
         "XDG_CACHE_HOME": str(workshop / "cache"),
         "FAKE_BUILT": str(workshop / "built"),
+        "FAKE_MODULES": str(workshop / "modules"),
+        **changes,
     }
+    command = [sys.executable, *words]
+    return subprocess.Popen(
+        command, env=environment, cwd=workshop, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def _cache(workshop: Path) -> Path:
