@@ -22,6 +22,7 @@ from supervisor.decide.reasons import (
 )
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import stop
+from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase
 
@@ -31,7 +32,7 @@ _MAX_BACKOFF_DOUBLINGS = 5
 def live(s: Situation) -> Decision:
     """The next step of a job that has hosts: it goes on, or must stop."""
     before, spec = s.previous, s.job.spec
-    if spec.operated and before.phase is not Phase.RESUMING and not s.job.observed.running:
+    if spec.can(Capability.STARTS_RUNS) and before.phase is not Phase.RESUMING and not s.job.observed.running:
         return _left_to_operator(s, before)
     why = _reason_to_stop(s)
     if why is not None:
@@ -69,10 +70,11 @@ def _cleared(s: Situation, before: Decision) -> Decision:
     unusable = s.doomed | s.terminating
     back = (before.exclusions & s.present) - unusable
     room = max(0, s.job.spec.max_workers - len(s.present - unusable - back))
-    over = frozenset() if s.job.spec.operated else frozenset(sorted(back)[room:])  # An operator lists all it has made.
+    makes_hosts = s.job.spec.can(Capability.MAKES_HOSTS)
+    over = frozenset() if makes_hosts else frozenset(sorted(back)[room:])  # A controller lists all it has made.
     hosts, workers = s.present - over, len(s.present - over - unusable)
     new, lost = s.present - before.hosts - unusable, before.hosts - before.exclusions - s.present
-    reason = gone(lost, workers) if lost and s.job.spec.operated else before.reason
+    reason = gone(lost, workers) if lost and makes_hosts else before.reason
     reason = joined(new, workers) if new else reason
     reason = withdrawn(back, workers) if back else reason
     return replace(before, hosts=hosts, exclusions=before.exclusions & unusable, reason=reason)
@@ -161,7 +163,9 @@ def _sized(s: Situation, before: Decision) -> Decision:
         before = replace(before, window_until=None, reason=_running(before))
     if before.phase is Phase.SHRINKING:
         return replace(before, phase=Phase.RUNNING, reason=_running(before)) if _is_in_place(s, before) else before
-    return grown_by_operator(s, before) if s.job.spec.operated else _grown(s, before)
+    if s.job.spec.can(Capability.GROWS):
+        return grown_by_operator(s, before)
+    return before if s.job.spec.can(Capability.MAKES_HOSTS) else _grown(s, before)
 
 
 def _is_in_place(s: Situation, before: Decision) -> bool:

@@ -15,6 +15,7 @@ from supervisor.decide.reasons import finished, running, waiting
 from supervisor.decide.situation import Situation, View
 from supervisor.decide.stopping import everyone_at, stop_deadline, stopping
 from supervisor.decide.waiting import WAITS, run_is_possible, start_at, wait
+from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Observed, Phase, Spec, SupervisedJob
 from supervisor.domain.order import (
@@ -85,7 +86,7 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
         run = max(observed.run, decision.run)
         return (SuspendRun(run),) if run_is_possible(decision, decision, observed) else ()
     todo: list[Action] = []
-    if job.spec.operated and decision.stop is not None and decision.stop.everyone:
+    if job.spec.can(Capability.SIGNALS_PODS) and decision.stop is not None and decision.stop.everyone:
         todo.append(StopProcesses(decision.stop.run))
     if observed.applied < decision.generation:
         todo.append(SetHostList(decision.hosts, decision.exclusions))
@@ -99,19 +100,22 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
 
 
 def _last_moments(s: Situation) -> tuple[Action, ...]:
-    """What is done to an operator's excluded hosts that are gone in a moment.
+    """Returns what is done to excluded hosts that are gone in a moment.
 
-    Their pods are removed at the very end: earlier, a replacement would get their machines.
+    Pods that are replaced are removed at the very end: earlier, a replacement would get their machines.
     """
     decision = s.previous
     is_live = decision.phase in (Phase.RUNNING, Phase.SHRINKING) and not s.job.over
-    if not s.job.spec.operated or not is_live or not _left_out(s):
+    if not is_live or not _left_out(s):
         return ()
-    doomed = decision.exclusions & s.doomed
+    doomed, todo = decision.exclusions & s.doomed, list[Action]()
     leaving = frozenset(host for host in doomed if s.now >= _told_at(s, host))
+    if leaving and s.job.spec.can(Capability.SIGNALS_PODS):
+        todo.append(LeaveHosts(decision.run, leaving))
     removed = frozenset(host for host in doomed if s.now >= _removed_at(s, host))
-    todo: list[Action] = [LeaveHosts(decision.run, leaving)] if leaving else []
-    return (*todo, RemoveHosts(decision.run, removed)) if removed else tuple(todo)
+    if removed and s.job.spec.can(Capability.REPLACES_HOSTS):
+        todo.append(RemoveHosts(decision.run, removed))
+    return tuple(todo)
 
 
 def _left_out(s: Situation) -> bool:
@@ -178,13 +182,14 @@ def _instants(s: Situation, decision: Decision) -> list[float | None]:
     grow = None if decision.capacity_since is None else _grows_at(s, decision)
     asked = None if decision.growing is None else decision.growing.until
     lost = None if decision.below_min_since is None else decision.below_min_since + s.policy.lost_grace_seconds
-    doomed = decision.exclusions & s.doomed if s.job.spec.operated else frozenset[Host]()
+    acts_late = not s.job.spec.capabilities.isdisjoint((Capability.SIGNALS_PODS, Capability.REPLACES_HOSTS))
+    doomed = decision.exclusions & s.doomed if acts_late else frozenset[Host]()
     moments = [at(s, host) for host in doomed for at in (_told_at, _removed_at)]
     return [decision.window_until, decision.resume_until, grow, asked, lost, *moments]
 
 
 def _grows_at(s: Situation, decision: Decision) -> float:
-    if s.job.spec.operated and decision.phase is Phase.RUNNING:
+    if s.job.spec.can(Capability.GROWS) and decision.phase is Phase.RUNNING:
         return grows_at(decision, s.policy)
     return (decision.capacity_since or 0.0) + s.policy.resume_delay_seconds
 

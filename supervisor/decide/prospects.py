@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from supervisor.decide.waiting import run_is_possible
+from supervisor.domain.capability import Capability
 from supervisor.domain.job import Decision, Phase, SupervisedJob
 
 
@@ -41,7 +42,7 @@ def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
         yield Prospect(f"run {max(job.observed.run, decision.run)} has to end first; its launcher was told")
     elif job.observed.launcher_lost_since is not None:
         yield Prospect("it is suspended and resumed soon, unless its operator starts another launcher")
-    elif spec.operated and decision.phase is Phase.WAITING:
+    elif spec.can(Capability.STARTS_RUNS) and decision.phase is Phase.WAITING:
         yield Prospect("its operator starts the first run")
     else:
         yield _capacity(job)
@@ -56,7 +57,7 @@ def _capacity(job: SupervisedJob) -> Prospect:
     if job.decision.capacity_since is not None:
         return Prospect("there is capacity; it starts once that has lasted a moment")
     least, verb = job.spec.start_workers, "starts" if job.decision.run == 0 else "resumes"
-    if job.spec.operated:
+    if job.spec.can(Capability.MAKES_HOSTS):
         return Prospect(f"it {verb} when nodes without a notice have room for at least {least} of its workers")
     free = "are connected without a notice, and not another job's"
     return Prospect(f"it {verb} when at least {least} of its hosts {free}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
+from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -63,7 +64,7 @@ class Situation:
     @property
     def present(self) -> frozenset[Host]:
         """The job's hosts that the operator still lists; where an operator makes them, all that it has made."""
-        if self.job.spec.operated and self.previous.phase is not Phase.RESUMING:
+        if self.job.spec.can(Capability.MAKES_HOSTS) and self.previous.phase is not Phase.RESUMING:
             return self.job.observed.hosts - self.view.gone
         return self.previous.hosts & self.job.observed.hosts
 

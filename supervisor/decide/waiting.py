@@ -5,6 +5,7 @@ from dataclasses import replace
 from supervisor.decide.probe import probe_at
 from supervisor.decide.reasons import held_up, launcher_lost, no_room, probing, running, started, timed_out
 from supervisor.decide.situation import Situation
+from supervisor.domain.capability import Capability
 from supervisor.domain.job import Decision, Observed, Phase
 
 WAITS = (Phase.WAITING, Phase.SUSPENDED)
@@ -23,7 +24,7 @@ def run_is_possible(decision: Decision, told: Decision, observed: Observed) -> b
 def wait(s: Situation) -> Decision:
     """Waiting and Suspended: for the last run to end, for capacity, or for the end of max-wait-time."""
     before, spec = s.previous, s.job.spec
-    starts_itself = spec.operated and before.phase is Phase.WAITING
+    starts_itself = spec.can(Capability.STARTS_RUNS) and before.phase is Phase.WAITING
     if starts_itself and s.job.observed.running:
         return _taken_over(s, before)
     if run_is_possible(before, s.stored, s.job.observed):
@@ -67,7 +68,7 @@ def start_at(s: Situation, decision: Decision) -> float:
     """
     if s.view.probe:
         return probe_at(decision, s.policy)
-    at_once = len(s.view.granted) >= s.job.spec.requested_workers and not s.job.spec.operated
+    at_once = len(s.view.granted) >= s.job.spec.requested_workers and not s.job.spec.can(Capability.MAKES_HOSTS)
     delay = 0.0 if at_once else s.policy.resume_delay_seconds
     return max((decision.capacity_since or s.now) + delay, decision.not_before or s.now)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
 
 
@@ -50,9 +51,8 @@ class AcknowledgementKind(StrEnum):
 class Spec:
     """What the job asked for. Workers are hosts, not slots; `max_wait_seconds` 0 means for ever.
 
-    `operated`: an operator makes the job's hosts, all of which are the job's at once, and starts its first run, as well
-    as one that failed by itself. `least_to_start`: with fewer hosts no run starts, though it may go on with
-    `min_workers`; None where those are enough.
+    `capabilities`: what its controller does and can be asked to do. `least_to_start`: with fewer hosts no run starts,
+    though it may go on with `min_workers`; None where those are enough.
     """
 
     framework: Framework
@@ -61,8 +61,12 @@ class Spec:
     requested_workers: int
     max_wait_seconds: float = 0.0
     launcher_host: Host | None = None
-    operated: bool = False
+    capabilities: frozenset[Capability] = frozenset()
     least_to_start: int | None = None
+
+    def can(self, capability: Capability) -> bool:
+        """Whether the job has a capability."""
+        return capability in self.capabilities
 
     @property
     def start_workers(self) -> int:
@@ -192,6 +196,8 @@ class SupervisedJob:
 
     @property
     def own_hosts(self) -> frozenset[Host]:
-        """Every host whose notice concerns the job: what it was given, its launcher, and all that its operator made."""
-        hosts = self.decision.hosts | self.observed.hosts if self.spec.operated else self.decision.hosts
+        """The hosts whose notices concern the job: those it was given, those its controller made, and its launcher."""
+        hosts = self.decision.hosts
+        if self.spec.can(Capability.MAKES_HOSTS):
+            hosts |= self.observed.hosts
         return hosts if self.spec.launcher_host is None else hosts | {self.spec.launcher_host}

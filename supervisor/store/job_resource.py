@@ -9,6 +9,7 @@ from msgspec import structs
 from servicekit.kubernetes.client import Kind
 from servicekit.kubernetes.objects import Metadata
 from supervisor.decide.reasons import left_out
+from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import (
     Acknowledgement,
@@ -29,6 +30,17 @@ from supervisor.store.resources import GROUP, VERSION, Body, Condition, instant,
 # Some 200 KB a job of thousands of workers: a page of 500 would be 100 MB.
 JOBS = Kind(group=GROUP, version=VERSION, kind="SupervisedJob", plural="supervisedjobs", namespaced=True, page=50)
 
+_OPERATED = frozenset(
+    {
+        Capability.MAKES_HOSTS,
+        Capability.STARTS_RUNS,
+        Capability.GROWS,
+        Capability.REPLACES_HOSTS,
+        Capability.SIGNALS_PODS,
+    }
+)
+"""What `operated` meant before an object listed its capabilities."""
+
 
 class JobSpec(Body, frozen=True, kw_only=True):
     """What the job asks for; see `Spec`."""
@@ -43,6 +55,7 @@ class JobSpec(Body, frozen=True, kw_only=True):
     max_wait_seconds: float
     launcher_host: str | None = None
     operated: bool = False
+    capabilities: tuple[str, ...] | None = None
     least_to_start: int | None = None
 
 
@@ -196,7 +209,9 @@ def job_spec(job: SupervisedJob, epoch: int) -> JobSpec:
         requested_workers=spec.requested_workers,
         max_wait_seconds=spec.max_wait_seconds,
         launcher_host=spec.launcher_host,
-        operated=spec.operated,
+        # Versions before the capabilities know this field alone.
+        operated=spec.can(Capability.MAKES_HOSTS),
+        capabilities=tuple(sorted(spec.capabilities)),
         least_to_start=spec.least_to_start,
     )
 
@@ -263,9 +278,16 @@ def _spec(body: JobSpec) -> Spec:
         requested_workers=body.requested_workers,
         max_wait_seconds=body.max_wait_seconds,
         launcher_host=None if body.launcher_host is None else Host(body.launcher_host),
-        operated=body.operated,
+        capabilities=_capabilities(body),
         least_to_start=body.least_to_start,
     )
+
+
+def _capabilities(body: JobSpec) -> frozenset[Capability]:
+    """Those that this version knows; an object of a version before them says in one word whether it has all."""
+    if body.capabilities is None:
+        return _OPERATED if body.operated else frozenset()
+    return frozenset(capability for capability in Capability if capability in body.capabilities)
 
 
 def _observed_body(observed: Observed) -> ObservedBody:

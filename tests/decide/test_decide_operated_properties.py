@@ -11,6 +11,7 @@ from supervisor.decide.notices import deadline_of
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.registration import acknowledge
 from supervisor.decide.situation import RankZero, View
+from supervisor.domain.capability import Capability
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, Phase, Result, SupervisedJob
@@ -265,7 +266,7 @@ def _worlds(draw: st.DrawFn) -> World:
     least = draw(st.integers(1, SIZE))
     asked = replace(
         spec(least, SIZE, max_wait=draw(st.sampled_from([0.0, 100.0]))),
-        operated=True,
+        capabilities=frozenset(Capability),
         launcher_host=LAUNCHER,
         least_to_start=draw(st.sampled_from([least, SIZE])),
     )

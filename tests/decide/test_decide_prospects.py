@@ -6,6 +6,7 @@ import pytest
 
 from supervisor.decide.plan import plan
 from supervisor.decide.prospects import prospects
+from supervisor.domain.capability import Capability
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Growth, Phase, Result, SupervisedJob
 from tests.decide.decide_builders import (
     POLICY,
@@ -21,6 +22,8 @@ from tests.decide.decide_builders import (
     suspended_job,
     waiting_job,
 )
+
+_ALL = frozenset(Capability)
 
 
 def _said(job: SupervisedJob) -> str:
@@ -86,8 +89,11 @@ def test_a_run_that_goes_on_has_to_end_before_another_one_starts() -> None:
     ("job", "part"),
     [
         (waiting_job(), "it starts when at least 3"),
-        (waiting_job(replace(spec(), operated=True)), "its operator starts the first run"),
-        (suspended_job(replace(spec(), operated=True)), "nodes without a notice have room for at least 3"),
+        (waiting_job(replace(spec(), capabilities=_ALL)), "its operator starts the first run"),
+        (
+            suspended_job(replace(spec(), capabilities=_ALL)),
+            "nodes without a notice have room for at least 3",
+        ),
         (suspended_job(replace(spec(), least_to_start=5)), "at least 5 of its hosts"),
     ],
 )
@@ -96,7 +102,7 @@ def test_what_a_job_waits_for(job: SupervisedJob, part: str) -> None:
 
 
 def test_a_growth_is_given_up_when_it_says() -> None:
-    job = running_job(replace(spec(), operated=True), workers=4)
+    job = running_job(replace(spec(), capabilities=_ALL), workers=4)
     asked = Growth(workers=6, number=1, until=T0 + 50)
     growing = replace(job, decision=replace(job.decision, growth=asked))
     assert [(each.what[:22], each.at) for each in prospects(growing)] == [("the growth to 6 worker", T0 + 50)]

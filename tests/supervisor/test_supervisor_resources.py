@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.decide.plan import plan
 from supervisor.decide.situation import View
+from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName, NoticeId, cluster_job
 from supervisor.domain.job import (
     Acknowledgement,
@@ -64,7 +65,7 @@ SPECS = st.builds(
     requested_workers=COUNTS,
     max_wait_seconds=INSTANTS,
     launcher_host=st.none() | st.just(Host("n9")),
-    operated=st.booleans(),
+    capabilities=st.frozensets(st.sampled_from(Capability)),
     least_to_start=st.none() | COUNTS,
 )
 OBSERVED = st.builds(

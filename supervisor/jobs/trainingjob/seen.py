@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from supervisor.cluster.objects import Pod, PodPhase, opts_in
 from supervisor.decide.plan import first_decision
+from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
 from supervisor.jobs.trainingjob.objects import (
@@ -87,7 +88,7 @@ def spec_of(job: TrainingJob, wish: TrainingJobSpec) -> Spec:
         requested_workers=requested,
         max_wait_seconds=float(_count(_annotation(job, wish, MAX_WAIT))),
         launcher_host=Host(f"{job.metadata.name}-launcher"),
-        operated=True,
+        capabilities=frozenset(Capability),
         # A number that is written into the command waits for as many, whatever else it says.
         least_to_start=least if wish.sized_by_variable else requested,
     )
