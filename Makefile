@@ -45,25 +45,25 @@ test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/horovod $(ARGS)
 
 controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, once, in a cache of its own (needs Go 1.24)
-	@$(BIN)/python tests/controlplane/controlplane_binaries.py
+	@$(BIN)/python tests/testkit/controlplane/binaries.py
 
 clients: $(INSTALLED) ## Build the helm and kubectl that tests use, once, in a cache of their own (needs Go 1.24)
-	@$(BIN)/python tests/controlplane/controlplane_binaries.py clients
+	@$(BIN)/python tests/testkit/controlplane/binaries.py clients
 
 operators: $(INSTALLED) ## Build the operators of training jobs that tests use, once, in a cache of their own (needs Go 1.24)
-	@$(BIN)/python tests/controlplane/controlplane_binaries.py operators
+	@$(BIN)/python tests/testkit/controlplane/binaries.py operators
 
 chart: $(INSTALLED) ## Write the parts of the chart's schema and README that are made of values.yaml and the services' settings
 	$(BIN)/python -m charts
 
 test-chart: $(INSTALLED) ## Render the chart in many ways and check all that comes out, without a cluster; skipped without Go
-	-@$(BIN)/python tests/controlplane/controlplane_binaries.py clients >/dev/null
+	-@$(BIN)/python tests/testkit/controlplane/binaries.py clients >/dev/null
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/chart $(ARGS)
 
 test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; skipped without Go (short form: ARGS='-m "brief or not long"')
-	-@$(BIN)/python tests/controlplane/controlplane_binaries.py >/dev/null
-	-@$(BIN)/python tests/controlplane/controlplane_binaries.py clients >/dev/null
-	-@$(BIN)/python tests/controlplane/controlplane_binaries.py operators >/dev/null
+	-@$(BIN)/python tests/testkit/controlplane/binaries.py >/dev/null
+	-@$(BIN)/python tests/testkit/controlplane/binaries.py clients >/dev/null
+	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
 	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal tests/controlplane $(ARGS)
 
 test-monitoring: $(INSTALLED) ## Check dashboards and rules, and a replay as a real Prometheus sees it; skipped where that cannot be had

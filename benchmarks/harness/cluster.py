@@ -21,13 +21,13 @@ from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.process import environment, spawn
 from simulator.et_operator.definitions import define
 from supervisor.domain.ids import JobName, cluster_job
-from tests.controlplane.controlplane_api import Api, until
-from tests.controlplane.controlplane_binaries import Program, binaries
-from tests.controlplane.controlplane_commands import KWOK_LABEL
-from tests.controlplane.controlplane_kwok import EXEC_VERSION
-from tests.controlplane.controlplane_namespace import GPU
-from tests.controlplane.controlplane_running import running
-from tests.controlplane.store.store_cluster import Place, place
+from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.binaries import Program, binaries
+from tests.testkit.controlplane.commands import KWOK_LABEL
+from tests.testkit.controlplane.installed import Place, place
+from tests.testkit.controlplane.kwok import EXEC_VERSION
+from tests.testkit.controlplane.namespace import GPU
+from tests.testkit.controlplane.running import running
 
 NAMESPACE = "training"
 _JOBS = f"/apis/kai.alibabacloud.com/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.decided import Stored
 from simulator.cloud.process import TooLate
-from tests.controlplane.controlplane_api import Api
-from tests.controlplane.store.store_cluster import JOBS
+from tests.testkit.controlplane.api import Api
+from tests.testkit.controlplane.installed import JOBS
 
 
 class StoredJobs:

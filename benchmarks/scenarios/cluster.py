@@ -16,7 +16,7 @@ from benchmarks.harness.stored import StoredJobs
 from benchmarks.machine import Usage
 from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
 from benchmarks.summary import summarize
-from tests.controlplane.controlplane_binaries import NoGo, NotBuilt
+from tests.testkit.controlplane.binaries import NoGo, NotBuilt
 
 _WINDOW_SECONDS = 1.25
 _PATIENCE_SECONDS = 30.0

@@ -7,7 +7,7 @@ from playwright.async_api import Browser
 
 from tests.browser.browser_chromium import browsing, chromium
 from tests.images.images_packages import CannotBeHad
-from tests.supervisor.serving import Served, serving
+from tests.testkit.serving import Served, serving
 
 
 @pytest.fixture(scope="session")

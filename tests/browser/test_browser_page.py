@@ -13,7 +13,7 @@ from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-unty
 from playwright.async_api import Browser, Page, expect
 
 from tests.browser.browser_scene import BRAKE, LONG, reclaimed, signed_in
-from tests.supervisor.serving import Served, serving
+from tests.testkit.serving import Served, serving
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 SMALL_PHONE = {"viewport": {"width": 320, "height": 568}, "is_mobile": True, "has_touch": True}

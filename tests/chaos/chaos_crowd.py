@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
-from tests.supervisor.serving import Peers, until
+from tests.testkit.serving import Peers, until
 
 ROUNDS = 10
 STREAMS = ROUNDS * 6 + 20

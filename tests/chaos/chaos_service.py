@@ -16,7 +16,7 @@ from typing import Any
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.supervisor.serving import FAST, Peers, until
+from tests.testkit.serving import FAST, Peers, until
 
 START_SECONDS = 60.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")

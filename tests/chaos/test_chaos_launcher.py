@@ -8,7 +8,7 @@ import pytest
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.chaos.chaos_points import LAUNCHER, Armed, Scene
-from tests.commands.commands_harness import Launchpad, is_alive, wait_until
+from tests.sdk.commands.commands_harness import Launchpad, is_alive, wait_until
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.wiring.startup import STORE_FILE
 from tests.chaos.chaos_service import Life, life, status
-from tests.cli.cli_running import run
-from tests.supervisor.serving import Refusal, durable, noticed, until
+from tests.supervisor.cli.cli_running import run
+from tests.testkit.serving import Refusal, durable, noticed, until
 
 
 def _mount(*arguments: str) -> None:

@@ -20,7 +20,7 @@ from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.startup import STORE_FILE
 from tests.chaos.chaos_points import SUPERVISOR, Armed, Scene
 from tests.chaos.chaos_service import START_SECONDS, life, status
-from tests.supervisor.serving import PATIENCE, Peers, Refusal, launcher_hello, noticed, until
+from tests.testkit.serving import PATIENCE, Peers, Refusal, launcher_hello, noticed, until
 
 # How an agent's stream fails whose supervisor has died.
 _CUT_OFF = (AssertionError, grpc.RpcError, asyncio.InvalidStateError)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.chart.chart_rendering import CHART
-from tests.controlplane.controlplane_binaries import Tool, client_path
-from tests.controlplane.controlplane_running import Cluster
+from tests.testkit.controlplane.binaries import Tool, client_path
+from tests.testkit.controlplane.running import Cluster
 
 CHECKOUT = CHART.parents[1]
 ARENA, INSTALL, PROTECT = "Where Arena is installed", "Install", "Protect a job"

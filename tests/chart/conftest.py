@@ -1,7 +1,7 @@
 import pytest
 
 from tests.chart.chart_rendering import Helm
-from tests.controlplane.controlplane_binaries import NoGo, Tool, client_path
+from tests.testkit.controlplane.binaries import NoGo, Tool, client_path
 
 
 @pytest.fixture(scope="session", name="helm")

@@ -5,7 +5,7 @@ import pytest
 
 from tests.chart.chart_rendering import Helm, one
 from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
-from tests.controlplane.store.store_cluster import OWN_RULES, RULES
+from tests.testkit.controlplane.installed import OWN_RULES, RULES
 
 _AGENT = "elastic-job-supervisor-agent"
 Right = tuple[str, str, str, str]

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from tests.clocks.clocks_faketime import library
+from tests.e2e.scenes import OpenWorld, opening
 from tests.images.images_packages import CannotBeHad
-from tests.line.scenes import OpenWorld, opening
 
 
 @pytest.fixture(scope="session")

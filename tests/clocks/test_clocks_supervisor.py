@@ -15,7 +15,7 @@ from simulator.services import JobPlan, JobProcess
 from simulator.status import NoticeStatus, Status
 from supervisor.wiring.startup import STORE_FILE
 from tests.clocks.clocks_faketime import skew
-from tests.line.scenes import OpenWorld, node
+from tests.e2e.scenes import OpenWorld, node
 
 STEPS = pytest.mark.parametrize("step", [600.0, -7200.0])
 LEAD = 100.0

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.controlplane_api import Api, client
-from tests.controlplane.controlplane_binaries import NoGo, Program, binaries
-from tests.controlplane.controlplane_namespace import Namespace, fresh_namespace
-from tests.controlplane.controlplane_order import dealt
-from tests.controlplane.controlplane_running import Cluster, ControlPlane, running
-from tests.controlplane.controlplane_shared import shared
-from tests.controlplane.store.store_cluster import Place, api_server, empty, place
+from tests.testkit.controlplane.api import Api, client
+from tests.testkit.controlplane.binaries import NoGo, Program, binaries
+from tests.testkit.controlplane.installed import Place, api_server, empty, place
+from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
+from tests.testkit.controlplane.order import dealt
+from tests.testkit.controlplane.running import Cluster, ControlPlane, running
+from tests.testkit.controlplane.shared import shared
 
 
 @pytest.fixture(scope="session")

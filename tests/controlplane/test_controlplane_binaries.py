@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.controlplane_binaries import ASSETS, NotBuilt, Program, binaries, build
-from tests.controlplane.controlplane_procfs import waits_for_a_lock
-from tests.training.training_jobs import wait_until
+from tests.simulator.elastic.training_jobs import wait_until
+from tests.testkit.controlplane.binaries import ASSETS, NotBuilt, Program, binaries, build
+from tests.testkit.controlplane.procfs import waits_for_a_lock
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1] / "testkit" / "controlplane"
 _GO = """#!/bin/sh
 if [ "$1" = env ]; then echo ${FAKE_VERSION:-go1.24.0}; exit; fi
 if [ "$1" = list ]; then [ "$3" = "{{.Module.Dir}}" ] && echo "$FAKE_MODULES" || echo example.com/one; exit; fi
@@ -32,16 +32,16 @@ def workshop(tmp_path: Path) -> Path:
     go.write_text(_GO, encoding="utf-8")
     go.chmod(0o755)
     shutil.copytree(_HERE / "pins", tmp_path / "pins")
-    shutil.copy(_HERE / "controlplane_binaries.py", tmp_path)
+    shutil.copy(_HERE / "binaries.py", tmp_path)
     (tmp_path / "busy").touch()
     return tmp_path
 
 
 def test_all_programs_are_built_once(workshop: Path) -> None:
     """Two builders at once and a third later: each program is compiled once, and all are told the same paths."""
-    first = _start(workshop, "controlplane_binaries.py", FAKE_BUSY=str(workshop / "busy"))
+    first = _start(workshop, "binaries.py", FAKE_BUSY=str(workshop / "busy"))
     wait_until(lambda: len(_built(workshop)) == 1, "the first compiles")
-    second = _start(workshop, "controlplane_binaries.py")
+    second = _start(workshop, "binaries.py")
     wait_until(lambda: waits_for_a_lock(second.pid), "the second waits for the first")
     (workshop / "busy").unlink()
     told = first.communicate()[0]
@@ -149,7 +149,7 @@ def test_an_operator_is_built_from_an_edited_copy_of_its_module(workshop: Path, 
 def test_an_operator_is_its_program_and_its_module(workshop: Path, operators: Path) -> None:
     """One that nobody has built is missed by its name, and without Go nothing is."""
     assert operators
-    code = "from controlplane_binaries import operator; print(operator('two'))"
+    code = "from binaries import operator; print(operator('two'))"
     ask = partial(_python, workshop, "-c", code)
     assert "two is not built; `make operators` does it" in ask().stderr
     program = _run(workshop, "operators").stdout.splitlines()[1]
@@ -159,7 +159,7 @@ def test_an_operator_is_its_program_and_its_module(workshop: Path, operators: Pa
 
 
 def _run(workshop: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return _python(workshop, "controlplane_binaries.py", *words, **environment)
+    return _python(workshop, "binaries.py", *words, **environment)
 
 
 def _python(workshop: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

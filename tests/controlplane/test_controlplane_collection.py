@@ -7,8 +7,8 @@ from servicekit.kubernetes.client import Collection, Kind, Selection
 from servicekit.kubernetes.errors import ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
-from tests.controlplane.controlplane_namespace import Namespace
-from tests.controlplane.controlplane_running import Cluster
+from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.controlplane.running import Cluster
 
 _KIND = Kind(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 

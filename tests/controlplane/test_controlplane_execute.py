@@ -7,9 +7,9 @@ from servicekit.kubernetes.errors import ApiUnavailableError, NotThereError
 from servicekit.kubernetes.execute import Ran, execute
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_namespace import Namespace
-from tests.controlplane.controlplane_running import Cluster
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.controlplane.running import Cluster
 
 
 @pytest.fixture

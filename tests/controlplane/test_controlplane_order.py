@@ -1,6 +1,6 @@
 import pytest
 
-from tests.controlplane.controlplane_order import dealt
+from tests.testkit.controlplane.order import dealt
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 4, 7])

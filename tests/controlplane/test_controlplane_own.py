@@ -1,9 +1,9 @@
 import aiohttp
 import pytest
 
-from tests.controlplane.controlplane_api import Api, Refused, client
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_running import Cluster, ControlPlane
+from tests.testkit.controlplane.api import Api, Refused, client
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.running import Cluster, ControlPlane
 
 _MAPS = "/api/v1/namespaces/default/configmaps"
 

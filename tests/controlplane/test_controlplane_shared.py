@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.controlplane_binaries import ASSETS, Program
-from tests.controlplane.controlplane_procfs import processes, waits_for_a_lock
-from tests.controlplane.controlplane_running import NotReady
-from tests.controlplane.controlplane_shared import shared
-from tests.training.training_jobs import wait_until
+from tests.simulator.elastic.training_jobs import wait_until
+from tests.testkit.controlplane.binaries import ASSETS, Program
+from tests.testkit.controlplane.procfs import processes, waits_for_a_lock
+from tests.testkit.controlplane.running import NotReady
+from tests.testkit.controlplane.shared import shared
 
 _ROOT = Path(__file__).parents[2]
 _SHARING = """
 import pathlib, sys
-from tests.controlplane.controlplane_shared import shared
+from tests.testkit.controlplane.shared import shared
 with shared(pathlib.Path(sys.argv[1])) as cluster:
     print(cluster.directory, flush=True)
     sys.stdin.read()
 """
 _OWNING = """
 import pathlib, sys
-from tests.controlplane.controlplane_binaries import binaries
-from tests.controlplane.controlplane_procfs import processes, waits_for_a_lock
-from tests.controlplane.controlplane_running import running
+from tests.testkit.controlplane.binaries import binaries
+from tests.testkit.controlplane.procfs import processes, waits_for_a_lock
+from tests.testkit.controlplane.running import running
 with running(binaries(), pathlib.Path(sys.argv[1]) / "own") as plane:
     print(plane.cluster.directory, flush=True)
     sys.stdin.read()

@@ -17,7 +17,7 @@ from servicekit.clock import Clock
 from supervisor.observability.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Snapshot
-from tests.record.record_metrics import live
+from tests.supervisor.observability.metrics.observability_metrics import live
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 

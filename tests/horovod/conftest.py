@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.scenes import OpenWorld, opening
 from tests.horovod.horovod_installation import NotInstallable, installed
-from tests.line.scenes import OpenWorld, opening
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest_asyncio
 import uvloop
 
 from tests.hostile.hostile_world import Bystander
-from tests.supervisor.serving import Served, serving
+from tests.testkit.serving import Served, serving
 
 
 @pytest.fixture

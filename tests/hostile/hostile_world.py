@@ -11,7 +11,7 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.job import Phase
 from supervisor.refusals import Code, Wire
-from tests.supervisor.serving import PATIENCE, AgentPeer, LauncherPeer, Peers, ProcessPeer, hello
+from tests.testkit.serving import PATIENCE, AgentPeer, LauncherPeer, Peers, ProcessPeer, hello
 
 JOB = "honest"
 NODES = ["honest-1", "honest-2"]

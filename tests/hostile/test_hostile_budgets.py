@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.hostile.hostile_world import Bystander, counted, refused
-from tests.supervisor.serving import Lines, Refusal, Served, launcher_hello, serving
+from tests.testkit.serving import Lines, Refusal, Served, launcher_hello, serving
 
 STREAM, REPORT = "/v1/launchers/stream", "/v1/launchers/report"
 BUDGET = 10

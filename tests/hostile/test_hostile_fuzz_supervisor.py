@@ -24,7 +24,7 @@ from supervisor.ingest.agent_registry import SourceState
 from supervisor.ingest.refused import MalformedError
 from tests.hostile.hostile_fuzz import mostly, spoken, steadily, texts
 from tests.hostile.hostile_world import refused
-from tests.supervisor.serving import PATIENCE, AgentPeer, Served, launcher_hello
+from tests.testkit.serving import PATIENCE, AgentPeer, Served, launcher_hello
 
 REFUSALS = {
     400: {"malformed"},

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from supervisor.domain.notice import NoticeState
 from tests.hostile.hostile_world import JOB, NODES, Bystander, agent_refused, counted, refused, said
-from tests.supervisor.serving import AgentPeer, ProcessPeer, Refusal, Served, hello, launcher_hello, noticed
+from tests.testkit.serving import AgentPeer, ProcessPeer, Refusal, Served, hello, launcher_hello, noticed
 
 STREAM = "/v1/launchers/stream"
 REPORT = "/v1/launchers/report"

@@ -19,7 +19,7 @@ import pytest
 
 from simulator.certificates import Authority
 from tests.hostile.hostile_world import Bystander, refused
-from tests.supervisor.serving import AgentPeer, Served, serving, until
+from tests.testkit.serving import AgentPeer, Served, serving, until
 
 CONNECTIONS = int(os.environ.get("HOSTILE_CONNECTIONS", "352"))
 """Twice each kind without TLS, once with."""

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from servicekit.address import parse
 from supervisor.refusals import Code, Refusals, Wire
 from tests.hostile.hostile_world import counted, refused
-from tests.supervisor.serving import PATIENCE, Refusal, Served, launcher_hello, serving
+from tests.testkit.serving import PATIENCE, Refusal, Served, launcher_hello, serving
 
 REPORT = "/v1/launchers/report"
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.controlplane.controlplane_binaries import build, build_node
-from tests.controlplane.controlplane_running import Cluster, ControlPlane
 from tests.node.node_ground import GROUND, MISSING
 from tests.node.node_running import node
 from tests.node.node_world import World, world
+from tests.testkit.controlplane.binaries import build, build_node
+from tests.testkit.controlplane.running import Cluster, ControlPlane
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.controlplane.controlplane_binaries import NoGo, NotBuilt, build, build_clients, build_node
 from tests.images import images_building as images
 from tests.images.images_building import BASE, Image
 from tests.images.images_packages import CannotBeHad, require
+from tests.testkit.controlplane.binaries import NoGo, NotBuilt, build, build_clients, build_node
 
 GROUND = "NODE_TEST_GROUND"
 MISSING = "NODE_TEST_MISSING"

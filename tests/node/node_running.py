@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.controlplane.controlplane_binaries import Program, Tool
-from tests.controlplane.controlplane_credentials import Credentials, User
-from tests.controlplane.controlplane_running import Cluster, ControlPlane, running
 from tests.node.node_ground import ARCHIVES, PAUSE
+from tests.testkit.controlplane.binaries import Program, Tool
+from tests.testkit.controlplane.credentials import Credentials, User
+from tests.testkit.controlplane.running import Cluster, ControlPlane, running
 
 NODE = "node"
 ADDRESS, _PODS = "10.66.0.1", "10.66.0.0/24"

@@ -16,10 +16,10 @@ from simulator.et_operator.operator import Operator
 from simulator.et_operator.settings import QUICK, Settings
 from tests.chart import chart_page as page
 from tests.chart.chart_rendering import NAMESPACE, RELEASE
-from tests.controlplane.controlplane_api import Api, Manifest, client, until
-from tests.controlplane.controlplane_running import Cluster
 from tests.node.node_ground import FIRST, TRAINING
 from tests.node.node_running import METADATA, NODE, names
+from tests.testkit.controlplane.api import Api, Manifest, client, until
+from tests.testkit.controlplane.running import Cluster
 
 JOBS = "training"
 HTTP_PORT = 8471

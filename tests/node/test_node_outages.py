@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.node.node_world import TRAIN, World
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 _LEAD_SECONDS = 60.0

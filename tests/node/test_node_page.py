@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.chart import chart_page as page
-from tests.controlplane.controlplane_api import until
 from tests.node.node_running import NODE
 from tests.node.node_world import TRAIN, World, training_job
+from tests.testkit.controlplane.api import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 _JOB = "resnet"

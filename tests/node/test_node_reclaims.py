@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.controlplane_api import until
 from tests.node.node_running import cut
 from tests.node.node_world import HTTP_PORT, TRAIN, World
+from tests.testkit.controlplane.api import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 _LEAD_SECONDS = 60.0

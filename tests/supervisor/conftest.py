@@ -9,7 +9,7 @@ import pytest_asyncio
 import uvloop
 
 from simulator.certificates import Authority
-from tests.supervisor.serving import Served, serving, tls_settings
+from tests.testkit.serving import Served, serving, tls_settings
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.supervisor.serving import FAST, PATIENCE, Peers, Refusal, durable, noticed, until
+from tests.testkit.serving import FAST, PATIENCE, Peers, Refusal, durable, noticed, until
 
 
 @dataclass(frozen=True, slots=True)

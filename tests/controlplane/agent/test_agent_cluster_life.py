@@ -15,12 +15,12 @@ from tests.controlplane.agent.agent_on_cluster import (
     mounted,
     watching,
 )
-from tests.controlplane.controlplane_api import Api, client, until
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_namespace import Namespace, fresh_namespace
-from tests.controlplane.controlplane_running import Cluster, ControlPlane
 from tests.node_agent.agent_process import MEBIBYTE, probe
 from tests.node_agent.fake_metadata import metadata
+from tests.testkit.controlplane.api import Api, client, until
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
+from tests.testkit.controlplane.running import Cluster, ControlPlane
 
 MAX_PODS = 250
 MANIFEST_BYTES = 12_000

@@ -9,12 +9,12 @@ from reclaim.v1 import reclaim_pb2 as wire
 from simulator.cloud.places import Places
 from simulator.services import SupervisorProcess
 from tests.controlplane.agent.agent_on_cluster import OPTED_IN, account, evict
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_namespace import fresh_namespace
-from tests.controlplane.controlplane_running import ControlPlane
-from tests.controlplane.store.store_cluster import Place, place
 from tests.node_agent.agent_process import agent, probe
-from tests.supervisor.serving import AgentPeer, Peers
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.installed import Place, place
+from tests.testkit.controlplane.namespace import fresh_namespace
+from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.serving import AgentPeer, Peers
 
 SUPERVISED = {"JOB_SUPERVISOR_STORE": "kubernetes", "JOB_SUPERVISOR_GONE_GRACE_SECONDS": "0.5"}
 

@@ -18,9 +18,9 @@ from tests.controlplane.agent.agent_on_cluster import (
     watching,
     withdrawn,
 )
-from tests.controlplane.controlplane_api import Api
-from tests.controlplane.controlplane_namespace import GPU, Namespace
-from tests.controlplane.controlplane_running import Cluster
+from tests.testkit.controlplane.api import Api
+from tests.testkit.controlplane.namespace import GPU, Namespace
+from tests.testkit.controlplane.running import Cluster
 
 SPOT = "job-supervisor.kube-ai.io/spot-instance"
 

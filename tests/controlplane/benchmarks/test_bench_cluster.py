@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.results import Outcome
 from benchmarks.scenarios.cluster import Size, measure
-from tests.controlplane.controlplane_binaries import Program
+from tests.testkit.controlplane.binaries import Program
 
 pytestmark = pytest.mark.long
 

@@ -13,9 +13,9 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import Host
 from supervisor.domain.placement import Placement
-from tests.controlplane.controlplane_api import Api, until
-from tests.controlplane.controlplane_namespace import GPU, Namespace
-from tests.controlplane.controlplane_running import Cluster
+from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.namespace import GPU, Namespace
+from tests.testkit.controlplane.running import Cluster
 
 _OWN = "capacity.test/namespace"
 _CORDON = "node.kubernetes.io/unschedulable"

@@ -5,10 +5,10 @@ from typing import Any
 
 from simulator.harness import Given
 from supervisor.jobs.trainingjob.objects import OURS, SUSPENDED, SUSPENDED_BY
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import OPTED_IN, JobPlan, World, training_job, world
-from tests.controlplane.store.store_cluster import job_path
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.installed import job_path
+from tests.testkit.controlplane.running import ControlPlane
 
 _PATIENCE = {"JOB_SUPERVISOR_PROBE_SECONDS": "1", "JOB_SUPERVISOR_RESUME_DELAY_SECONDS": "0.5"}
 

@@ -17,10 +17,10 @@ from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from tests.controlplane.capacity.capacity_scene import SPOT, Machine, Stage, container, made_up, staged
-from tests.controlplane.controlplane_api import Api
-from tests.controlplane.controlplane_namespace import GPU, Namespace
-from tests.controlplane.controlplane_running import Cluster
-from tests.decide.capacity_builders import waiting, worker_names
+from tests.supervisor.decide.capacity_builders import waiting, worker_names
+from tests.testkit.controlplane.api import Api
+from tests.testkit.controlplane.namespace import GPU, Namespace
+from tests.testkit.controlplane.running import Cluster
 
 pytestmark = pytest.mark.long
 

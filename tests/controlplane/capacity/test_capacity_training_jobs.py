@@ -11,11 +11,11 @@ from supervisor.domain.job import Decision, Phase, SupervisedJob
 from supervisor.jobs.trainingjob.seen import supervised
 from supervisor.settings import Settings
 from supervisor.wiring.cluster import ClusterWiring
-from tests.controlplane.controlplane_api import Api, until
-from tests.controlplane.controlplane_namespace import Namespace
-from tests.controlplane.controlplane_running import Cluster
 from tests.controlplane.operator.operator_jobs import defined, operating
 from tests.controlplane.trainingjob.trainingjob_world import elastic
+from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.controlplane.running import Cluster
 
 
 async def _ready(api: Api, node: str) -> None:

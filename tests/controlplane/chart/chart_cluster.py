@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Refused, Values
-from tests.controlplane.controlplane_api import Api, client, until
-from tests.controlplane.controlplane_api import Refused as ApiRefused
-from tests.controlplane.controlplane_binaries import Tool, client_path
-from tests.controlplane.controlplane_namespace import Namespace
-from tests.controlplane.controlplane_running import ControlPlane
+from tests.testkit.controlplane.api import Api, client, until
+from tests.testkit.controlplane.api import Refused as ApiRefused
+from tests.testkit.controlplane.binaries import Tool, client_path
+from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.controlplane.running import ControlPlane
 
 LINUX = {"kubernetes.io/os": "linux"}
 _SECONDS = 120.0

@@ -13,9 +13,9 @@ from typing import Any
 
 from tests.chart.chart_rendering import NAMESPACE, RELEASE, environment
 from tests.controlplane.chart.chart_cluster import Installation
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_credentials import write_kubeconfig
 from tests.node_agent.agent_process import Process, agent
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.credentials import write_kubeconfig
 
 AGENT = f"{RELEASE}-agent"
 HERE = f"/api/v1/namespaces/{NAMESPACE}"

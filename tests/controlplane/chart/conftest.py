@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.chart.chart_cluster import Installation, installation
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_running import ControlPlane, running
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.running import ControlPlane, running
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 from tests.chart import chart_page as page
 from tests.chart.chart_rendering import NAMESPACE, RELEASE, Refused
 from tests.controlplane.chart.chart_cluster import Installation
-from tests.controlplane.controlplane_api import Manifest
+from tests.testkit.controlplane.api import Manifest
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _ACCOUNT = {"kind": "ServiceAccount", "name": RELEASE, "namespace": NAMESPACE}

@@ -5,8 +5,8 @@ import pytest
 from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Refused
 from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
 from tests.controlplane.chart.chart_cluster import LINUX, Installation, rights
-from tests.controlplane.controlplane_api import client, until
-from tests.controlplane.store.store_cluster import OWN_RULES, RULES
+from tests.testkit.controlplane.api import client, until
+from tests.testkit.controlplane.installed import OWN_RULES, RULES
 
 _AGENT = "elastic-job-supervisor-agent"
 _COMPONENT = "app.kubernetes.io/component"

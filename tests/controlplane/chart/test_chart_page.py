@@ -6,9 +6,9 @@ import pytest
 from tests.chart import chart_page as page
 from tests.chart.chart_rendering import NAMESPACE
 from tests.controlplane.chart.chart_cluster import LINUX
-from tests.controlplane.controlplane_api import Api, client
-from tests.controlplane.controlplane_namespace import Namespace
-from tests.controlplane.controlplane_running import ControlPlane
+from tests.testkit.controlplane.api import Api, client
+from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.timeout(400)
 

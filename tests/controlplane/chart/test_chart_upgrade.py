@@ -4,7 +4,7 @@ import pytest
 
 from tests.chart.chart_rendering import RELEASE, Refused
 from tests.controlplane.chart.chart_cluster import Installation, previous_chart
-from tests.controlplane.controlplane_api import until
+from tests.testkit.controlplane.api import until
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _GROUP = "job-supervisor.kube-ai.io"

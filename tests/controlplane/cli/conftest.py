@@ -1,7 +1,7 @@
 import pytest
 
 from tests.controlplane.ingest.ingest_cluster import Scene, scene
-from tests.controlplane.store.store_cluster import Place
+from tests.testkit.controlplane.installed import Place
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simulator.services import JobPlan
-from tests.cli.cli_running import Said, run
-from tests.controlplane.controlplane_credentials import write_kubeconfig
 from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene
+from tests.supervisor.cli.cli_running import Said, run
+from tests.testkit.controlplane.credentials import write_kubeconfig
 
 # Each asks by processes of its own, twenty and more: to begin with, and in the short form, too.
 pytestmark = [pytest.mark.long, pytest.mark.brief]

@@ -6,9 +6,9 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.view import ClusterView
-from tests.controlplane.controlplane_api import Api, until
-from tests.controlplane.controlplane_namespace import GPU, Namespace
-from tests.controlplane.controlplane_running import Cluster
+from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.namespace import GPU, Namespace
+from tests.testkit.controlplane.running import Cluster
 
 
 @asynccontextmanager

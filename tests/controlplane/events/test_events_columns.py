@@ -7,11 +7,11 @@ from typing import Any
 from supervisor.domain.job import Phase, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState
 from supervisor.store.kubernetes import KubernetesStore
-from tests.controlplane.controlplane_kubectl import columns, kubectl
 from tests.controlplane.ingest.ingest_cluster import Scene
-from tests.controlplane.store.store_cluster import job_path
-from tests.decide.decide_builders import T0, answered, hosts, notice, running_job
-from tests.supervisor.store_behaviour import put_job, to
+from tests.supervisor.decide.decide_builders import T0, answered, hosts, notice, running_job
+from tests.supervisor.store.store_behaviour import put_job, to
+from tests.testkit.controlplane.installed import job_path
+from tests.testkit.controlplane.kubectl import columns, kubectl
 
 _JOB = "standalone.job"
 

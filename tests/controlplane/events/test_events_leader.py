@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.controlplane_api import until
 from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene, condition
 from tests.controlplane.leader.leader_replicas import Replicas
+from tests.testkit.controlplane.api import until
 
 pytestmark = pytest.mark.long
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from simulator.harness import Given
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_kubectl import kubectl
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import JobPlan, World, world
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.kubectl import kubectl
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 

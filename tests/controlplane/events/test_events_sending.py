@@ -18,15 +18,15 @@ from supervisor.observability.events.event import About
 from supervisor.observability.events.queue import Outcome
 from supervisor.observability.events.recorder import Limits, Recorder
 from supervisor.observability.journal import JobChanged, NoticeChanged
-from tests.controlplane.controlplane_api import Api, until
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_credentials import write_kubeconfig
-from tests.controlplane.controlplane_kubectl import kubectl
-from tests.controlplane.controlplane_namespace import Namespace
 from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene, condition
-from tests.controlplane.store.store_cluster import OWN_RULES, RULES
-from tests.decide.decide_builders import notice, running_job
-from tests.record.record_events import Known
+from tests.supervisor.decide.decide_builders import notice, running_job
+from tests.supervisor.observability.events.observability_events import Known
+from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.credentials import write_kubeconfig
+from tests.testkit.controlplane.installed import OWN_RULES, RULES
+from tests.testkit.controlplane.kubectl import kubectl
+from tests.testkit.controlplane.namespace import Namespace
 
 _OURS = "job-supervisor.kube-ai.io/supervisor"
 

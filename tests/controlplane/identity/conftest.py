@@ -5,8 +5,8 @@ import pytest
 
 from tests.controlplane.identity.identity_scene import Scene
 from tests.controlplane.identity.identity_world import Pods, job_of, supervising
-from tests.controlplane.store.store_cluster import Place
-from tests.supervisor.store_behaviour import put_job
+from tests.supervisor.store.store_behaviour import put_job
+from tests.testkit.controlplane.installed import Place
 
 
 @pytest.fixture

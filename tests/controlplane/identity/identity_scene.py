@@ -7,7 +7,7 @@ import grpc
 
 from tests.controlplane.identity.identity_world import MadePod, Owner, Pods, Running
 from tests.hostile.hostile_world import agent_refused, said
-from tests.supervisor.serving import Peers, Refusal, launcher_hello
+from tests.testkit.serving import Peers, Refusal, launcher_hello
 
 WHO = {"process": "p", "host": "worker-0", "rank": 0}
 BODIES: dict[str, dict[str, Any]] = {

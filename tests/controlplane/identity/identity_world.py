@@ -23,12 +23,12 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.controlplane.controlplane_api import Api, Refused
-from tests.controlplane.controlplane_api import until as appears
-from tests.controlplane.controlplane_credentials import Credentials
-from tests.controlplane.store.store_cluster import Place
-from tests.decide.decide_builders import running_job, spec
-from tests.supervisor.serving import FAST, Peers, Refusal, until
+from tests.supervisor.decide.decide_builders import running_job, spec
+from tests.testkit.controlplane.api import Api, Refused
+from tests.testkit.controlplane.api import until as appears
+from tests.testkit.controlplane.credentials import Credentials
+from tests.testkit.controlplane.installed import Place
+from tests.testkit.serving import FAST, Peers, Refusal, until
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 AGENTS = ("arena-system", "elastic-job-supervisor-agent")

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.domain.job import AcknowledgementKind, Phase, Stop, SupervisedJob
-from tests.controlplane.controlplane_api import until
 from tests.controlplane.identity.identity_world import Pods, job_of, supervising
-from tests.controlplane.store.store_cluster import Place
 from tests.node_agent.agent_process import agent
 from tests.sdk.sdk_scripts import SDK, TRAINING
-from tests.supervisor.store_behaviour import put_job
+from tests.supervisor.store.store_behaviour import put_job
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.installed import Place
 
 
 def told_to_stop(known: SupervisedJob | None) -> SupervisedJob:

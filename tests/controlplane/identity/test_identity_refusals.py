@@ -6,7 +6,7 @@ import jwt
 
 from tests.controlplane.identity.identity_scene import BODIES, FOREIGN, NOBODY, PERMISSION_DENIED, PROCESSES, Scene
 from tests.controlplane.identity.identity_world import AGENTS
-from tests.supervisor.serving import Refusal
+from tests.testkit.serving import Refusal
 
 
 async def test_a_forged_token_is_refused_everywhere(scene: Scene) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 from supervisor.domain.job import AcknowledgementKind, Phase, Stop, SupervisedJob
 from supervisor.store.interface import Store
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_credentials import write_kubeconfig
-from tests.controlplane.controlplane_namespace import Namespace
 from tests.controlplane.identity.identity_world import MadePod, Pods, job_of, supervising
-from tests.controlplane.store.store_cluster import OWN_RULES, RULES, Place
-from tests.supervisor.serving import AgentPeer, Peers, ProcessPeer, Refusal, hello
-from tests.supervisor.store_behaviour import put_job
+from tests.supervisor.store.store_behaviour import put_job
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.credentials import write_kubeconfig
+from tests.testkit.controlplane.installed import OWN_RULES, RULES, Place
+from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.serving import AgentPeer, Peers, ProcessPeer, Refusal, hello
 
 STREAM = "/v1/processes/stream"
 REPORT = "/v1/processes/report"

@@ -11,7 +11,7 @@ from tests.controlplane.identity.identity_scene import (
     Scene,
 )
 from tests.controlplane.identity.identity_world import AGENTS, MadePod, Owner
-from tests.supervisor.serving import Refusal, hello
+from tests.testkit.serving import Refusal, hello
 
 _UNKNOWN = Refusal(404, "unknown_job")
 _NO_BUSINESS = {**dict.fromkeys(BODIES, FOREIGN), "/v1/status": FOREIGN, "agents": PERMISSION_DENIED}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from simulator.harness import Given, World, world
-from tests.controlplane.controlplane_api import Api, until
-from tests.controlplane.store.store_cluster import Place
+from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.installed import Place
 
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"

@@ -5,12 +5,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_credentials import write_kubeconfig
-from tests.controlplane.controlplane_namespace import Namespace
 from tests.controlplane.ingest.ingest_cluster import Scene, condition
-from tests.controlplane.store.store_cluster import OWN_RULES, RULES
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.credentials import write_kubeconfig
+from tests.testkit.controlplane.installed import OWN_RULES, RULES
+from tests.testkit.controlplane.namespace import Namespace
 
 pytestmark = pytest.mark.long
 

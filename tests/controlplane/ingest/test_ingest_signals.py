@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.controlplane.controlplane_api import until
 from tests.controlplane.ingest.ingest_cluster import PODS, Scene, condition, lead
-from tests.controlplane.store.store_cluster import NOTICES
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.installed import NOTICES
 
 
 async def test_every_signal_becomes_a_notice(here: Scene, tmp_path: Path) -> None:

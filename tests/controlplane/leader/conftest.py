@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.controlplane.leader.leader_candidates import Hall
-from tests.controlplane.store.store_cluster import Place
+from tests.testkit.controlplane.installed import Place
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import Any, Self
 from servicekit.clock import Clock
 from servicekit.kubernetes.election import Election, LeaseLostError, Terms
 from servicekit.kubernetes.server import ApiServer
-from tests.controlplane.controlplane_api import Api
-from tests.controlplane.store.store_cluster import Place
+from tests.testkit.controlplane.api import Api
+from tests.testkit.controlplane.installed import Place
 
 SECONDS = 1
 """A lease's duration: the least there is."""

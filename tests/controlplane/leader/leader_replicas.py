@@ -18,8 +18,8 @@ from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.controlplane.leader.leader_candidates import until
-from tests.controlplane.store.store_cluster import Place
-from tests.supervisor.serving import FAST, Peers
+from tests.testkit.controlplane.installed import Place
+from tests.testkit.serving import FAST, Peers
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/job-supervisor"
 LEASE_SECONDS = 3

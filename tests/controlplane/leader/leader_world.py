@@ -7,7 +7,7 @@ from pathlib import Path
 from simulator.cloud.process import Child, environment, script, spawn
 from simulator.harness import Given, World, world
 from tests.chaos.chaos_world import NODES, until
-from tests.controlplane.store.store_cluster import Place
+from tests.testkit.controlplane.installed import Place
 
 
 def settings(here: Place) -> Mapping[str, str]:

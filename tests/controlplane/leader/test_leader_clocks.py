@@ -9,9 +9,9 @@ import pytest
 from tests.clocks.clocks_faketime import library, skew
 from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
-from tests.controlplane.store.store_cluster import Place
 from tests.images.images_packages import CannotBeHad
-from tests.supervisor.serving import noticed
+from tests.testkit.controlplane.installed import Place
+from tests.testkit.serving import noticed
 
 pytestmark = pytest.mark.long
 

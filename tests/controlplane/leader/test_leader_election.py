@@ -7,9 +7,9 @@ from datetime import datetime
 import pytest
 
 from servicekit.kubernetes.election import RENEWALS
-from tests.controlplane.controlplane_api import until as found
 from tests.controlplane.leader.leader_candidates import LONG, SECONDS, Candidate, Hall, until
 from tests.controlplane.store.test_cluster_store_outages import frozen
+from tests.testkit.controlplane.api import until as found
 
 pytestmark = pytest.mark.long
 

@@ -13,9 +13,9 @@ from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.store.interface import StoreUnavailableError
 from tests.controlplane.leader.leader_candidates import Hall
-from tests.controlplane.store.store_cluster import Place
-from tests.decide.decide_builders import notice, running_job
-from tests.supervisor.store_behaviour import put_job, to
+from tests.supervisor.decide.decide_builders import notice, running_job
+from tests.supervisor.store.store_behaviour import put_job, to
+from tests.testkit.controlplane.installed import Place
 
 pytestmark = pytest.mark.long
 

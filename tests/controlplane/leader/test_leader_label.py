@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from supervisor.leadership.label import LABEL
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_namespace import Namespace
 from tests.controlplane.leader.leader_replicas import Replicas
-from tests.controlplane.store.store_cluster import OWN_RULES, RULES, Place
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.installed import OWN_RULES, RULES, Place
+from tests.testkit.controlplane.namespace import Namespace
 
 pytestmark = pytest.mark.long
 

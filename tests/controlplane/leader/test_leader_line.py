@@ -21,7 +21,7 @@ from tests.chaos.chaos_world import (
     take_away,
 )
 from tests.controlplane.leader.leader_world import two_supervisors
-from tests.controlplane.store.store_cluster import Place
+from tests.testkit.controlplane.installed import Place
 
 pytestmark = pytest.mark.long
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.controlplane_api import until as found
-from tests.controlplane.controlplane_binaries import Program
 from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.controlplane.leader.test_leader_replicas import decision
-from tests.controlplane.store.store_cluster import Place, define
 from tests.controlplane.store.test_cluster_store_outages import frozen
-from tests.supervisor.serving import AgentPeer, LauncherPeer, Lines, Peers, ProcessPeer, noticed
+from tests.testkit.controlplane.api import until as found
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.installed import Place, define
+from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, Peers, ProcessPeer, noticed
 
 pytestmark = pytest.mark.long
 

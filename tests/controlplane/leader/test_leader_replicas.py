@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from supervisor.serving.servers import ENDPOINTS_FILE
-from tests.controlplane.controlplane_api import until as found
 from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.leader.leader_replicas import DEPOSED, LEASE, Replica, Replicas, freeze, thaw
-from tests.controlplane.store.store_cluster import Place
-from tests.supervisor.serving import AgentPeer, LauncherPeer, Peers, ProcessPeer, noticed
+from tests.testkit.controlplane.api import until as found
+from tests.testkit.controlplane.installed import Place
+from tests.testkit.serving import AgentPeer, LauncherPeer, Peers, ProcessPeer, noticed
 
 pytestmark = pytest.mark.long
 

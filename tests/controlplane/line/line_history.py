@@ -11,7 +11,7 @@ from itertools import groupby
 
 import aiohttp
 
-from tests.controlplane.controlplane_running import Cluster
+from tests.testkit.controlplane.running import Cluster
 
 _RETRY_SECONDS = 0.1
 

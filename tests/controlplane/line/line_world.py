@@ -42,11 +42,11 @@ from simulator.model import reference
 from simulator.services import SupervisorProcess, agent_command
 from simulator.status import StatusUnavailable, fetch
 from simulator.verdict import Expectations, Verdict
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_namespace import GPU, OWNER_LABEL, Namespace, fresh_namespace
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.operator.operator_jobs import Jobs
-from tests.controlplane.store.store_cluster import Place, job_path, place
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.installed import Place, job_path, place
+from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace, fresh_namespace
+from tests.testkit.controlplane.running import ControlPlane
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 OPTED_IN = {"job-supervisor.kube-ai.io/managed-by-job-supervisor": "true"}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from simulator.harness import Given
-from tests.cli.cli_running import Said, run
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
+from tests.supervisor.cli.cli_running import Said, run
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 

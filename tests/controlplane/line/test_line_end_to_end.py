@@ -8,10 +8,10 @@ import pytest
 
 from simulator.events import Event, Kind
 from simulator.harness import Given
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_history import History, watching
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
-from tests.controlplane.store.store_cluster import JOBS, NOTICES
+from tests.testkit.controlplane.installed import JOBS, NOTICES
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 

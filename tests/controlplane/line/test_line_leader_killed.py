@@ -16,10 +16,10 @@ from simulator.cloud.process import Child
 from simulator.harness import Given
 from tests.chaos.chaos_points import ON_CLUSTER, Armed, Scene
 from tests.chaos.chaos_world import armed_by_signal, fired
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
-from tests.controlplane.store.store_cluster import NOTICES
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.installed import NOTICES
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 

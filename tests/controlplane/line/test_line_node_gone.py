@@ -7,9 +7,9 @@ import pytest
 
 from simulator.harness import Given
 from tests.chaos.chaos_world import QUICK
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import JobPlan, World, world
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 

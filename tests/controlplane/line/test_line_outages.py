@@ -14,11 +14,11 @@ from simulator.harness import Given
 from simulator.job import COMMIT_EVERY
 from simulator.verdict import Failure
 from tests.chaos.chaos_world import QUICK
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import OPTED_IN, JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import names
 from tests.controlplane.store.test_cluster_store_outages import frozen
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 

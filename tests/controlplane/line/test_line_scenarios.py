@@ -12,10 +12,10 @@ import pytest
 from simulator.events import Event, Kind
 from simulator.harness import Given
 from tests.chaos.chaos_world import QUICK
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import names
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from simulator.events import Event, Kind
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import RESUME, names
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from simulator.harness import Given
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.leader.leader_candidates import until as listening
 from tests.controlplane.leader.leader_replicas import Replicas
 from tests.controlplane.line.line_world import JobPlan, world
-from tests.controlplane.store.store_cluster import Place
-from tests.supervisor.test_supervisor_metrics import Scraped, scrape
+from tests.supervisor.observability.metrics.test_observability_metrics import Scraped, scrape
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.installed import Place
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.controlplane_api import Api
-from tests.controlplane.controlplane_namespace import Namespace
-from tests.controlplane.controlplane_running import Cluster
 from tests.controlplane.operator.operator_jobs import Jobs, defined
+from tests.testkit.controlplane.api import Api
+from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.controlplane.running import Cluster
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from servicekit.kubernetes.server import ApiServer
 from simulator.et_operator.definitions import define
 from simulator.et_operator.operator import Operator
 from simulator.et_operator.settings import QUICK, Flaw, Pace, Settings
-from tests.controlplane.controlplane_api import Api, Manifest, until
-from tests.controlplane.controlplane_namespace import GPU, OWNER_LABEL, Namespace
-from tests.controlplane.controlplane_running import Cluster
+from tests.testkit.controlplane.api import Api, Manifest, until
+from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace
+from tests.testkit.controlplane.running import Cluster
 
 SUSPENDED = "job-supervisor.kube-ai.io/job-suspended"
 RESUME: dict[str, Any] = {"phase": "Created", "conditions": [], "targetWorkers": None, "currentWorkers": None}

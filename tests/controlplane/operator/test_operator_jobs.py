@@ -8,10 +8,10 @@ import pytest
 from servicekit.kubernetes.errors import NotThereError
 from simulator.et_operator.scaling import OperatorCrashedError
 from simulator.et_operator.settings import QUICK, Flaw
-from tests.controlplane.controlplane_api import Api, Refused, until
-from tests.controlplane.controlplane_namespace import fresh_namespace
-from tests.controlplane.controlplane_running import Cluster, ControlPlane
 from tests.controlplane.operator.operator_jobs import RESUME, Jobs, names, operating
+from tests.testkit.controlplane.api import Api, Refused, until
+from tests.testkit.controlplane.namespace import fresh_namespace
+from tests.testkit.controlplane.running import Cluster, ControlPlane
 
 pytestmark = pytest.mark.long
 

@@ -5,7 +5,7 @@ from asyncio.subprocess import PIPE, Process
 
 import pytest
 
-from tests.controlplane.controlplane_running import ControlPlane
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.pki.pki_world import Shared
-from tests.controlplane.store.store_cluster import Place
+from tests.testkit.controlplane.installed import Place
 
 
 @pytest.fixture

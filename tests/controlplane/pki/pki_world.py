@@ -23,10 +23,10 @@ from supervisor.pki.keychain import Keychain
 from supervisor.pki.keys import CA, TOKENS
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.controlplane.controlplane_api import Api, Refused
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
-from tests.controlplane.store.store_cluster import Place
-from tests.supervisor.serving import Peers
+from tests.testkit.controlplane.api import Api, Refused
+from tests.testkit.controlplane.installed import Place
+from tests.testkit.serving import Peers
 
 SECRET, CONFIG_MAP, WEBHOOK = "elastic-job-supervisor-keys", "elastic-job-supervisor-ca", "elastic-job-supervisor"
 CORE = "/api/v1/namespaces/default"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.pki.pki_world import Shared
-from tests.page.page_world import get, sign_in
+from tests.supervisor.observability.page.page_world import get, sign_in
 
 pytestmark = pytest.mark.long
 

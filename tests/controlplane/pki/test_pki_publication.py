@@ -12,9 +12,9 @@ from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.pki.keys import CA, Keys
 from supervisor.pki.publication import CaConfigMap, Publication, WebhookConfiguration
-from tests.controlplane.controlplane_api import Refused
-from tests.controlplane.controlplane_api import until as found
 from tests.controlplane.pki.pki_world import CONFIG_MAP, CONFIG_MAP_PATH, CORE, WEBHOOK, WEBHOOKS, Shared
+from tests.testkit.controlplane.api import Refused
+from tests.testkit.controlplane.api import until as found
 
 pytestmark = pytest.mark.long
 

@@ -9,11 +9,11 @@ import pytest
 
 from supervisor.pki.authority import DAY, Authority, pem
 from supervisor.pki.keys import CA, CA_KEY, TOKENS, Keys
-from tests.controlplane.controlplane_api import until as found
 from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.pki.pki_world import CONFIG_MAP_PATH, SECRET_PATH, Shared, leaf, ports, serves_another
 from tests.controlplane.store.test_cluster_store_outages import frozen
-from tests.supervisor.serving import hello
+from tests.testkit.controlplane.api import until as found
+from tests.testkit.serving import hello
 
 pytestmark = pytest.mark.long
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.pki.keys import CA, CA_KEY, Keys
-from tests.controlplane.controlplane_api import until as found
 from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.pki.pki_world import Shared, leaf, ports, serves_another
+from tests.testkit.controlplane.api import until as found
 
 pytestmark = pytest.mark.long
 

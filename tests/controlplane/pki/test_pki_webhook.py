@@ -8,7 +8,7 @@ import pytest
 from supervisor.pki.keys import CA
 from tests.controlplane.pki.pki_world import WEBHOOK, Shared
 from tests.controlplane.webhook.webhook_world import PUBLIC, World
-from tests.webhook.webhook_pods import PREFIX, pod
+from tests.supervisor.webhook.webhook_pods import PREFIX, pod
 
 pytestmark = pytest.mark.long
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_running import ControlPlane
-from tests.controlplane.store.store_cluster import api_server
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.installed import api_server
+from tests.testkit.controlplane.running import ControlPlane
 
 
 @pytest.fixture

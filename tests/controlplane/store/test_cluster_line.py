@@ -9,9 +9,9 @@ from simulator.cloud.schedule import Kill
 from simulator.harness import Given, world
 from simulator.services import JobPlan
 from supervisor.wiring.startup import STORE_FILE
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.store.store_cluster import JOBS, NOTICES, Place, job_path
-from tests.line.scenes import LEAD, group, node
+from tests.e2e.scenes import LEAD, group, node
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.installed import JOBS, NOTICES, Place, job_path
 
 pytestmark = pytest.mark.long
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
-from tests.controlplane.controlplane_api import Manifest
-from tests.controlplane.store.store_cluster import OWN_RULES, RULES
+from tests.testkit.controlplane.api import Manifest
+from tests.testkit.controlplane.installed import OWN_RULES, RULES
 
 _PAGE = (Path(__file__).parents[3] / "docs" / "kubernetes" / "permissions.md").read_text()
 _HEAD = "| resource | verbs | why |"

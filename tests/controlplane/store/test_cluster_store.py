@@ -14,10 +14,10 @@ from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.interface import MAX_EPISODES, Snapshot, StoreUnavailableError
 from supervisor.store.kubernetes import KubernetesStore
 from supervisor.store.names import notice_key
-from tests.controlplane.controlplane_api import Refused
-from tests.controlplane.store.store_cluster import JOBS, NOTICES, Place, job_path
-from tests.decide.decide_builders import T0, notice, observing, running_job, spec, waiting_job
-from tests.supervisor.store_behaviour import Opener, StoreBehaviour, put_job, to
+from tests.supervisor.decide.decide_builders import T0, notice, observing, running_job, spec, waiting_job
+from tests.supervisor.store.store_behaviour import Opener, StoreBehaviour, put_job, to
+from tests.testkit.controlplane.api import Refused
+from tests.testkit.controlplane.installed import JOBS, NOTICES, Place, job_path
 
 PATIENCE = 60.0
 

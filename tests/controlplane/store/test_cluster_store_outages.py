@@ -14,12 +14,12 @@ import pytest
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.interface import Snapshot, StoreError, StoreUnavailableError
 from supervisor.store.kubernetes import KubernetesStore
-from tests.controlplane.controlplane_api import client
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_running import ControlPlane
-from tests.controlplane.store.store_cluster import NOTICES, Place, define
-from tests.decide.decide_builders import T0, notice, running_job
-from tests.supervisor.store_behaviour import opened, put_job, to
+from tests.supervisor.decide.decide_builders import T0, notice, running_job
+from tests.supervisor.store.store_behaviour import opened, put_job, to
+from tests.testkit.controlplane.api import client
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.installed import NOTICES, Place, define
+from tests.testkit.controlplane.running import ControlPlane
 
 PATIENCE = 60.0
 

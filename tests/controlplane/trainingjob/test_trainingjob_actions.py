@@ -9,12 +9,12 @@ import pytest
 
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result
-from tests.controlplane.controlplane_api import Api, until
-from tests.controlplane.controlplane_running import Cluster
 from tests.controlplane.operator.operator_jobs import RESUME, names, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, supervising
-from tests.supervisor.legacy_process import serving
-from tests.supervisor.trainingjob_objects import OPTED_IN, PREFIX
+from tests.supervisor.jobs.trainingjob.legacy_process import serving
+from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, PREFIX
+from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.running import Cluster
 
 EXCLUDED = f"{PREFIX}excluded-hosts"
 

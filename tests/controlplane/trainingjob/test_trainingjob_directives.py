@@ -17,12 +17,12 @@ from simulator.cluster.identity import show_annotations
 from simulator.cluster.objects import RunPod
 from simulator.cluster.places import Home
 from supervisor.domain.job import Phase
-from tests.controlplane.controlplane_api import until
-from tests.controlplane.controlplane_namespace import Namespace
-from tests.controlplane.controlplane_running import Cluster
 from tests.controlplane.operator.operator_jobs import operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, supervising
-from tests.supervisor.trainingjob_objects import PREFIX
+from tests.supervisor.jobs.trainingjob.trainingjob_objects import PREFIX
+from tests.testkit.controlplane.api import until
+from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.controlplane.running import Cluster
 
 _DIRECTIVE = f"{PREFIX}directive"
 _LEFT = 7

@@ -13,11 +13,11 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts, scale_out_name
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
-from tests.controlplane.controlplane_api import Api, until
-from tests.controlplane.controlplane_running import Cluster, ControlPlane
 from tests.controlplane.operator.operator_jobs import names, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, running, supervising
-from tests.supervisor.trainingjob_objects import LABELS
+from tests.supervisor.jobs.trainingjob.trainingjob_objects import LABELS
+from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.running import Cluster, ControlPlane
 
 pytestmark = pytest.mark.long
 

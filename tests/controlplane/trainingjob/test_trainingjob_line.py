@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from simulator.harness import Given
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.line.line_world import JobPlan, world
+from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 

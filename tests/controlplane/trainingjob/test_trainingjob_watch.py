@@ -10,13 +10,13 @@ from supervisor.domain.job import Phase, Result, SupervisedJob
 from supervisor.domain.placement import Placement
 from supervisor.jobs.trainingjob.objects import TRAINING_JOBS
 from supervisor.store.kubernetes import KubernetesStore, Options
-from tests.controlplane.controlplane_api import Api, client, until
-from tests.controlplane.controlplane_namespace import fresh_namespace
-from tests.controlplane.controlplane_running import Cluster, ControlPlane
 from tests.controlplane.operator.operator_jobs import defined, names, operating
-from tests.controlplane.store.store_cluster import define, job_path
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, elastic, watching
-from tests.supervisor.store_behaviour import opened, put_job
+from tests.supervisor.store.store_behaviour import opened, put_job
+from tests.testkit.controlplane.api import Api, client, until
+from tests.testkit.controlplane.installed import define, job_path
+from tests.testkit.controlplane.namespace import fresh_namespace
+from tests.testkit.controlplane.running import Cluster, ControlPlane
 
 pytestmark = pytest.mark.long
 

@@ -34,14 +34,14 @@ from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
 from supervisor.leadership.interface import AlwaysLeader
 from supervisor.store.sqlite import SqliteStore
-from tests.controlplane.controlplane_api import Api, until
-from tests.controlplane.controlplane_namespace import OWNER_LABEL, Namespace
-from tests.controlplane.controlplane_running import Cluster
 from tests.controlplane.operator.operator_jobs import Jobs
-from tests.controlplane.store.store_cluster import RULES
-from tests.decide.decide_builders import notice
-from tests.supervisor.store_behaviour import opened
-from tests.supervisor.trainingjob_objects import LABELS, OPTED_IN, spec
+from tests.supervisor.decide.decide_builders import notice
+from tests.supervisor.jobs.trainingjob.trainingjob_objects import LABELS, OPTED_IN, spec
+from tests.supervisor.store.store_behaviour import opened
+from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.installed import RULES
+from tests.testkit.controlplane.namespace import OWNER_LABEL, Namespace
+from tests.testkit.controlplane.running import Cluster
 
 _ORDINARY = {"trainingjob.test/ordinary": "true"}
 

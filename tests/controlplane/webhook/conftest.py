@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.controlplane_binaries import Program
-from tests.controlplane.controlplane_running import ControlPlane
 from tests.controlplane.leader.leader_replicas import Replicas
-from tests.controlplane.store.store_cluster import Place, api_server
 from tests.controlplane.webhook.webhook_world import World
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.installed import Place, api_server
+from tests.testkit.controlplane.running import ControlPlane
 
 
 @pytest.fixture(scope="session")

@@ -17,11 +17,10 @@ from servicekit.tls import Files
 from supervisor.domain.notice import Subject, SubjectKind
 from supervisor.jobs.trainingjob.discovery import DISCOVERY
 from supervisor.webhook.server import PATH
-from tests.controlplane.controlplane_api import until
 from tests.controlplane.pki.pki_world import SECRET, SECRET_PATH, WEBHOOK
 from tests.controlplane.webhook.webhook_world import PUBLIC, World, documented
-from tests.decide.decide_builders import notice
-from tests.webhook.webhook_pods import (
+from tests.supervisor.decide.decide_builders import notice
+from tests.supervisor.webhook.webhook_pods import (
     OPTED_IN,
     PREFIX,
     Manifest,
@@ -34,6 +33,7 @@ from tests.webhook.webhook_pods import (
     terms,
     volume,
 )
+from tests.testkit.controlplane.api import until
 
 _DIRECTORY = {"name": "job-supervisor", "mountPath": "/var/run/kubeai", "readOnly": True}
 _SCRIPT = {**_DIRECTORY, "mountPath": "/etc/edl/discover_hosts.sh", "subPath": "discover_hosts.sh"}

@@ -12,10 +12,10 @@ import yaml  # type: ignore[import-untyped]  # Its stubs would be one more packa
 
 from simulator.certificates import Authority
 from supervisor.webhook.server import PATH
-from tests.controlplane.controlplane_api import Api, until
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
-from tests.controlplane.store.store_cluster import Place
-from tests.webhook.webhook_pods import Manifest, pod, volume
+from tests.supervisor.webhook.webhook_pods import Manifest, pod, volume
+from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.installed import Place
 
 _PATIENCE_SECONDS = 60.0
 """For a supervisor to start, and for what it knows to be seen, on a machine with much else to do."""

@@ -1,0 +1,89 @@
+"""kill -9 of anything in the middle of a reclaim: no notice lost or doubled, no step lost, no false stop."""
+
+from simulator.cloud.schedule import Add, Kill
+from simulator.cloud.trace import Node
+from simulator.harness import World
+from simulator.services import JobPlan, JobProcess
+from tests.e2e.scenes import LEAD, OpenWorld, group, node, told_to_stop
+
+
+async def _reclaimed_below_the_minimum(world: World, job: JobProcess) -> None:
+    """The rest of a reclaim of node 2 and 3, whose notices are out; then a new node."""
+    await world.play([Kill(LEAD - 2, node(2)), Kill(LEAD - 2, node(3)), Add(LEAD - 2, Node("node5"))])
+    assert await job.wait(90) == 0
+    verdict = world.verdict(job)
+    assert verdict.ok, verdict.failures
+    assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
+    assert told_to_stop(world.events(job), run=1) == {0}
+
+
+async def test_the_supervisor_is_killed_right_after_the_notices(open_world: OpenWorld) -> None:
+    """Whatever it knew is durable or said again: one notice each, one suspension, and the job goes on."""
+    world = await open_world(4)
+    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=160, step_seconds=0.05))
+    await world.until_training(job, workers=4)
+    await world.play(group("g", 2, 3))
+    await world.supervisor.kill()
+    await world.supervisor.start()
+    await world.until(lambda status: len(status.notices) == 2, "both notices")
+    await _reclaimed_below_the_minimum(world, job)
+    ended = await world.until(lambda status: all(notice.state == "gone" for notice in status.notices), "both gone")
+    assert sorted(notice.subject for notice in ended.notices) == ["node2", "node3"]
+
+
+async def test_an_agent_is_killed_right_after_its_notice(open_world: OpenWorld) -> None:
+    world = await open_world(4)
+    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=160, step_seconds=0.05))
+    await world.until_training(job, workers=4)
+    await world.play(group("g", 2, 3))
+    await world.nodes.agent(node(2)).kill()
+    world.nodes.start_agent(node(2))
+    await world.until(lambda status: len(status.notices) == 2, "both notices")
+    await _reclaimed_below_the_minimum(world, job)
+    assert len((await world.status()).notices) == 2
+
+
+async def test_supervisor_and_agent_are_killed_together(open_world: OpenWorld) -> None:
+    world = await open_world(4)
+    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=160, step_seconds=0.05))
+    await world.until_training(job, workers=4)
+    await world.play(group("g", 2, 3))
+    await world.supervisor.kill()
+    await world.nodes.agent(node(2)).kill()
+    await world.supervisor.start()
+    world.nodes.start_agent(node(2))
+    await world.until(lambda status: len(status.notices) == 2, "both notices")
+    await _reclaimed_below_the_minimum(world, job)
+
+
+async def test_a_supervisor_without_streams_stops_nobody(open_world: OpenWorld) -> None:
+    """All agents are dead when it comes back: unknown is neither reclaimed nor free, so the job just goes on."""
+    world = await open_world(3)
+    job = world.start_job(JobPlan(min_workers=3, max_workers=3, steps=150, step_seconds=0.05))
+    await world.until_training(job, workers=3)
+    await world.supervisor.kill()
+    for number in (1, 2, 3):
+        await world.nodes.agent(node(number)).kill()
+    await world.supervisor.start()
+    found = await world.until(lambda status: status.job("demo") is not None, "the job to be known")
+    assert found.connected() == frozenset()
+    assert await job.wait(90) == 0
+    verdict = world.verdict(job)
+    assert verdict.ok, verdict.failures
+    assert verdict.figures.suspensions == 0
+
+
+async def test_services_stop_quickly_and_everything_is_back_when_they_are(open_world: OpenWorld) -> None:
+    """SIGTERM ends supervisor and agents with open streams, without waiting for anybody; the job never notices."""
+    world = await open_world(3)
+    job = world.start_job(JobPlan(min_workers=2, max_workers=3, steps=200, step_seconds=0.05))
+    await world.until_training(job, workers=3)
+    assert await world.nodes.agent(node(1)).stop() < 5
+    assert await world.supervisor.stop() < 5
+    await world.supervisor.start()
+    world.nodes.start_agent(node(1))
+    await world.until(lambda status: len(status.connected()) == 3, "all agents to be back")
+    back = await world.until(lambda status: status.job("demo") is not None, "the job to be known")
+    assert [one.phase for one in back.jobs] == ["Running"]
+    assert await job.wait(90) == 0
+    assert world.verdict(job).ok

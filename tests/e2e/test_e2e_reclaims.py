@@ -1,0 +1,69 @@
+"""From a metadata answer to a job that loses nothing, with real processes for every part."""
+
+from simulator.cloud.schedule import Add, Kill, Notice, Withdraw
+from simulator.cloud.trace import Node
+from simulator.events import Kind
+from simulator.services import JobPlan
+from tests.e2e.scenes import LEAD, OpenWorld, group, node, told_to_stop
+
+
+async def test_a_group_leaves_in_one_change_and_training_goes_on(open_world: OpenWorld) -> None:
+    """Two of five hosts go together: one change of the list, nothing lost, nobody told to stop."""
+    world = await open_world(5)
+    job = world.start_job(JobPlan(min_workers=3, max_workers=5, steps=200, step_seconds=0.05))
+    await world.until_training(job, workers=5)
+    await world.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3))])
+    assert await job.wait(90) == 0
+    verdict = world.verdict(job)
+    assert verdict.ok, verdict.failures
+    assert verdict.figures.changes_per_group == (1,)
+    assert verdict.figures.suspensions == 0
+    assert verdict.figures.hosts_blacklisted == 0
+
+
+async def test_below_the_minimum_rank_0_alone_stops_and_the_job_resumes_elsewhere(open_world: OpenWorld) -> None:
+    """Rank 0 saves, nobody steps past it, the hosts are freed, and a new run goes on from there."""
+    world = await open_world(4)
+    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=120, step_seconds=0.05))
+    await world.until_training(job, workers=4)
+    await world.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3)), Add(LEAD, Node("node5"))])
+    assert await job.wait(90) == 0
+    verdict = world.verdict(job)
+    assert verdict.ok, verdict.failures
+    assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
+    assert told_to_stop(world.events(job), run=1) == {0}
+    assert verdict.figures.changes_per_group == ()
+
+
+async def test_a_stop_comes_with_the_first_notice_that_makes_it_certain(open_world: OpenWorld) -> None:
+    """The second of two notices makes it certain; a third, later one changes nothing."""
+    world = await open_world(4)
+    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=200, step_seconds=0.05))
+    await world.until_training(job, workers=4)
+    notices = [Notice(0, node(2), 9, "a"), Notice(2.5, node(3), 9, "b"), Notice(4, node(4), 9, "c")]
+    gone = [Kill(9, node(2)), Kill(11.5, node(3)), Kill(13, node(4))]
+    await world.play([*notices, *gone, *(Add(13, Node(f"node{number}")) for number in (5, 6))])
+    assert await job.wait(90) == 0
+    verdict = world.verdict(job)
+    assert verdict.ok, verdict.failures
+    stops = [event.t for event in world.events(job) if event.kind is Kind.FLAG_SEEN]
+    shown = [event.t for event in world.events(job) if event.kind is Kind.NOTICE_SHOWN]
+    assert len(stops) == 1
+    assert shown[1] < stops[0] < shown[2]
+    assert verdict.figures.changes_per_group == (1,)
+
+
+async def test_a_withdrawn_notice_brings_the_host_back(open_world: OpenWorld) -> None:
+    """An excluded host whose notice is taken back trains again, in the same run."""
+    world = await open_world(3)
+    job = world.start_job(JobPlan(min_workers=2, max_workers=3, steps=300, step_seconds=0.05))
+    await world.until_training(job, workers=3)
+    await world.play([Notice(0, node(2), 30, "g")])
+    await world.until_training(job, workers=2)
+    await world.play([Withdraw(0, node(2))])
+    await world.until_training(job, workers=3)
+    assert await job.wait(90) == 0
+    verdict = world.verdict(job)
+    assert verdict.ok, verdict.failures
+    assert verdict.figures.suspensions == 0
+    assert job.exclusions_now() == ()

@@ -1,0 +1,66 @@
+"""The threads that talk with the supervisor, without the rest of kubeai-run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubeai.elastic.commands.events import Confirmed, Event, Lost, Ordered
+from kubeai.elastic.commands.link import Link, Supervisor
+from kubeai.elastic.commands.orders import Job, Report
+from kubeai.elastic.commands.outbox import Outbox
+from kubeai.elastic.testing import FakeSupervisor
+
+from tests.sdk.commands.commands_harness import wait_until
+
+JOB = Job("job", "horovod", 1, 2, 2, 0.0, None)
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox()
+
+
+@pytest.fixture
+def events(tmp_path: Path, supervisor: FakeSupervisor, outbox: Outbox) -> Iterator[list[Event]]:
+    token = tmp_path / "token"
+    token.write_text(FakeSupervisor.launcher_token, encoding="utf-8")
+    put: list[Event] = []
+    link = Link(Supervisor(supervisor.address, token, None), JOB, outbox, put.append)
+    link.start()
+    yield put
+    link.stop(10)
+
+
+def test_what_a_hello_said_is_confirmed_before_its_order_is_passed_on(events: list[Event], outbox: Outbox) -> None:
+    wait_until(lambda: len(events) > 1, lambda: str(events))
+    assert events[0] == Confirmed(outbox.latest())
+    assert isinstance(events[1], Ordered)
+
+
+def test_a_report_that_is_called_older_is_said_again_under_a_higher_revision(
+    events: list[Event], outbox: Outbox, supervisor: FakeSupervisor
+) -> None:
+    """Else the supervisor would never hear of the present state."""
+    wait_until(lambda: len(events) > 1, lambda: str(events))
+    supervisor.refuse(409, "older_revision", path="/v1/launchers/report")
+    outbox.offer(Report(run=1))
+    offered = outbox.latest().revision
+    wait_until(lambda: outbox.latest().revision > offered, lambda: str(outbox.latest()))
+    supervisor.accept()
+    supervisor.wait_for(lambda: supervisor.reports)
+    assert supervisor.reports[0].body["run"] == 1
+    assert supervisor.reports[0].body["revision"] > offered
+
+
+def test_a_stream_that_ends_is_opened_again_and_says_the_present_state(
+    events: list[Event], outbox: Outbox, supervisor: FakeSupervisor
+) -> None:
+    wait_until(lambda: len(events) > 1, lambda: str(events))
+    supervisor.refuse(503, "not_serving")
+    outbox.offer(Report(run=7))
+    supervisor.drop()
+    wait_until(lambda: any(isinstance(event, Lost) for event in events), lambda: str(events))
+    supervisor.accept()
+    supervisor.wait_for(lambda: len(supervisor.hellos) > 1)
+    assert supervisor.hellos[1].body["report"]["run"] == 7
+    assert supervisor.hellos[1].body["instance"] == supervisor.hellos[0].body["instance"]

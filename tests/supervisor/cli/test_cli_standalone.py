@@ -1,0 +1,164 @@
+"""`job-supervisor` beside a supervisor that serves: what people see of their jobs."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.status import fetch
+from tests.supervisor.cli.cli_running import interrupt, line, run, started
+from tests.testkit.serving import Served, until
+
+
+async def test_status_lists_jobs_notices_and_agents(served: Served, tmp_path: Path) -> None:
+    """Readable without colours, each on its line, and what is silent by name."""
+    agents = await served.peers.agents(["n1", "n2", "n3"])
+    await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
+    await agents["n3"].notices("n3", left=300.0)
+    await agents["n3"].say(goodbye={"reason": "over"})
+    await served.agent_is("n3", connected=False)
+    said = await run("status", "--data-dir", tmp_path)
+    assert (said.code, said.err) == (0, "")
+    jobs, notices, agents_line = said.out.split("\n\n")
+    assert jobs.splitlines()[0].split() == ["JOB", "PHASE", "RUN", "WORKERS", "EXCLUDED", "MIN", "MAX", "REASON"]
+    assert jobs.splitlines()[1].split()[:7] == ["resnet", "Running", "1", "2", "0", "1", "2"]
+    (notice,) = notices.splitlines()[1:]
+    assert notice.split()[0] == "node/n3"
+    assert "metadata" in notice
+    assert agents_line == "2 agents are connected; unknown: n3.\n"
+    assert "\x1b" not in said.out
+
+
+async def test_status_where_there_is_nothing_says_so(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
+    said = await run("status", "--data-dir", tmp_path)
+    assert said.out.splitlines()[0] == "No job is known."
+    assert said.out.splitlines()[2] == "No reclaim notices."
+
+
+async def test_status_for_programs(served: Served, tmp_path: Path) -> None:
+    await served.peers.agents(["n1"])
+    await served.peers.running("resnet", ["n1"])
+    said = await run("status", "--data-dir", tmp_path, "--output", "json")
+    assert said.out.count("\n") == 1
+    (job,) = said.json["jobs"]
+    assert (job["job"], job["phase"], job["workers"]) == ("resnet", "Running", ["n1"])
+    assert said.json["agents"] == [{"node": "n1", "connected": True, "reclaimed": False, "same_uid": []}]
+
+
+async def test_a_job_that_is_on_several_pages_is_one_job(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.observability.paging.MAX_ENTRIES", 2)
+    nodes = [f"n{number}" for number in range(5)]
+    agents = await served.peers.agents(nodes)
+    await served.peers.running("resnet", nodes, min_workers=1)
+    await agents["n4"].notices("n4", left=300.0)
+    said = await run("status", "--data-dir", tmp_path, "--output", "json")
+    (job,) = said.json["jobs"]
+    assert job["workers"] + job["exclusions"] == nodes
+    assert [state["host"] for state in job["host_states"]] == nodes
+    assert [agent["node"] for agent in said.json["agents"]] == nodes
+    assert [notice["subject"] for notice in said.json["notices"]] == ["n4"]
+    assert "next" not in said.json
+    seen = await fetch(served.peers.session, served.peers.http, served.peers.tokens.viewer())
+    (simulated,) = seen.jobs
+    assert (simulated.hosts, simulated.workers + simulated.exclusions) == (nodes, nodes)
+    assert seen.connected() == frozenset(nodes)
+
+
+async def test_status_goes_on_watching_until_it_is_interrupted(tmp_path: Path, served: Served) -> None:
+    """Each look is another one; Ctrl-C is how it ends, and no failure."""
+    await served.peers.agents(["n1"])
+    async with started("status", "--data-dir", tmp_path, "--watch", "--interval", "0.1") as command:
+        await line(command, "No job is known.")
+        await served.peers.running("resnet", ["n1"])
+        assert "Running" in await line(command, "resnet")
+        interrupt(command)
+        await command.communicate()
+        assert command.returncode == 0
+
+
+async def test_explain_says_where_a_job_stands_and_why(served: Served, tmp_path: Path) -> None:
+    """Its phase, the reason, who is noticed by whom and until when, what comes next, and who is not covered."""
+    agents = await served.peers.agents(["n1", "n2", "n3"])
+    launcher, order = await served.peers.running("resnet", ["n1", "n2", "n3"], min_workers=1)
+    await served.peers.process(order["token"], "n1", 0)
+    await agents["n2"].notices("n2", left=300.0)
+    excluding = await launcher.lines.matching(exclusions=["n2"])
+    await launcher.reports(applied=excluding["generation"])
+    await until(lambda: served.job("resnet").decision.phase == "Running")
+    said = await run("explain", "resnet", "--data-dir", tmp_path)
+    assert said.code == 0, said.err
+    text = said.out
+    assert text.startswith("resnet is Running for ")
+    assert "Run 1 is running on 2 hosts, n2 left out; it asks for between 1 and 3" in text
+    assert "1 of its hosts will be gone:\n  n2 in " in text
+    assert ", says metadata." in text
+    assert "Next:\n  Hosts that are left out come back when they will not be reclaimed after all." in text
+    assert "Not covered:\n  No process on n3 has a stream" in text
+    assert "No agent" not in text
+
+
+async def test_explain_says_what_a_waiting_job_waits_for(served: Served, tmp_path: Path) -> None:
+    await served.peers.agents(["n1"])
+    await served.peers.launcher("resnet", ["n1", "n2"], max_wait_seconds=3600)
+    said = await run("explain", "resnet", "--data-dir", tmp_path)
+    assert "resnet is Waiting" in said.out
+    assert "1 of its 2 hosts is connected without a notice.\n  No agent is connected: n2.\n" in said.out
+    assert "It starts when at least 2 of its hosts are connected without a notice, and not another job's." in said.out
+    assert "In 1 h: it times out and is not started again" in said.out or "In 59 min" in said.out
+
+
+async def test_explain_says_what_a_suspended_job_waits_for(served: Served, tmp_path: Path) -> None:
+    """Its hosts are not its own any more, and their notices keep it from resuming; why it was stopped is the past."""
+    agents = await served.peers.agents(["n1", "n2", "n3"])
+    launcher, order = await served.peers.running("resnet", ["n1", "n2"])
+    process = await served.peers.process(order["token"], "n1", 0)
+    await agents["n2"].notices("n2", left=300.0)
+    stop = await process.lines.matching(type="directive", directive="STOP")
+    await process.reports("saved", stop, step=7)
+    waits = await launcher.lines.matching(order="wait")
+    await launcher.reports(applied=waits["generation"], running=False, exit_code=0)
+    await until(lambda: not served.job("resnet").decision.hosts)
+    said = await run("explain", "resnet", "--data-dir", tmp_path)
+    text = said.out
+    assert "  Last decision: n2 will be reclaimed, says metadata; 1 hosts would be left and 2 are needed" in text
+    assert "  1 of its 2 hosts is connected without a notice.\n  With a notice: n2.\n" in text
+    assert "1 of its hosts will be gone:\n  n2 in " in text
+    assert "Next:\n  It resumes when at least 2 of its hosts are connected without a notice" in text
+    job = (await run("status", "--data-dir", tmp_path)).out.splitlines()[1]
+    assert "It resumes when at least 2 of its hosts are connected without a notice" in job
+
+
+async def test_explain_for_programs(served: Served, tmp_path: Path) -> None:
+    agents = await served.peers.agents(["n1", "n2"])
+    await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
+    await agents["n2"].notices("n2", left=300.0)
+    said = await run("explain", "resnet", "--data-dir", tmp_path, "--output", "json")
+    assert [notice["id"] for notice in said.json["notices"]] == ["metadata/n2/uid-n2"]
+    hosts = {host["host"]: host for host in said.json["job"]["host_states"]}
+    assert hosts["n1"]["agent"] is True
+    assert hosts["n2"]["notice"] == "metadata/n2/uid-n2"
+
+
+async def test_it_finds_the_supervisor_by_itself(served: Served, tmp_path: Path) -> None:
+    """By the supervisor's own environment, by its default directory, or by an address and a token."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "job-supervisor-data").symlink_to(tmp_path)
+    token = tmp_path / "viewer.token"
+    token.write_text(served.peers.tokens.viewer())
+    ways = [
+        await run("status", JOB_SUPERVISOR_DATA_DIR=str(tmp_path)),
+        await run("status", cwd=home),
+        await run("status", "--address", served.peers.http, "--token-file", token),
+        await run("status", SUPERVISOR_CLI_ADDRESS=served.peers.http, SUPERVISOR_CLI_TOKEN_FILE=str(token)),
+    ]
+    assert [(said.code, said.err) for said in ways] == [(0, "")] * len(ways)
+
+
+async def test_in_the_pod_of_a_clusters_supervisor_it_asks_the_cluster(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
+    """Whose data directory is there, and holds nothing of the jobs; an option that is typed still counts for more."""
+    store = "kubernetes"
+    asked = await run("status", JOB_SUPERVISOR_DATA_DIR=str(tmp_path), JOB_SUPERVISOR_STORE=store)
+    assert (asked.code, "no cluster to connect to" in asked.err) == (64, True)
+    assert (await run("status", "--data-dir", tmp_path, JOB_SUPERVISOR_STORE=store)).code == 0

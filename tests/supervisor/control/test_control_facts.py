@@ -1,0 +1,134 @@
+"""What must not be used by each job, whatever of it has changed since it was last asked."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from servicekit.clock import Clock
+from supervisor.control.facts import Facts, NoCluster
+from supervisor.domain.ids import Host, JobName, cluster_job
+from supervisor.domain.notice import NoticeState
+from supervisor.domain.placement import Placement
+from supervisor.ingest.agent_registry import AgentRegistry
+from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.settings import Settings
+from supervisor.store.sqlite import SqliteStore
+from tests.supervisor.decide.decide_builders import T0, notice, running_job
+from tests.supervisor.store.store_behaviour import opened, put_job, to
+
+JOB = cluster_job("team", "trainingjob", "bert")
+OTHER = cluster_job("team", "trainingjob", "gpt")
+
+
+class Around(NoCluster):
+    def __init__(self) -> None:
+        self.placed: dict[JobName, Mapping[Host, Placement]] = {}
+
+    def place(self, job: JobName, **nodes: str) -> None:
+        self.placed[job] = {Host(pod): Placement(f"uid-{pod}", Host(node)) for pod, node in nodes.items()}
+
+    def placements(self, name: JobName) -> Mapping[Host, Placement] | None:  # type: ignore[override]  # They are here.
+        return self.placed.get(name)
+
+
+class Scene:
+    def __init__(self, store: SqliteStore) -> None:
+        self.store = store
+        self.around = Around()
+        self.unconfirmed = Unconfirmed(lambda: None, Clock())
+        agents = AgentRegistry(lambda _: None, lambda: T0)
+        self.facts = Facts(store, agents, self.unconfirmed, Settings(), self.around)
+
+    async def announce(self, state: NoticeState = NoticeState.ACTIVE) -> None:
+        """What is stored of the node n1."""
+        value = notice(1, state=state)
+        await self.store.put_notice(value.id, to(value))
+
+    def noticed(self, job: JobName = JOB) -> set[str]:
+        return set(self.facts.noticed(job))
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with opened(lambda: SqliteStore.open(tmp_path / "store.sqlite")) as store:
+        yield Scene(store)
+
+
+async def test_a_pod_is_noticed_with_its_node_alone(scene: Scene) -> None:
+    scene.around.place(JOB, a="n1", b="n2")
+    scene.around.place(OTHER, c="n2")
+    await scene.announce()
+    assert (scene.noticed(), scene.noticed(OTHER)) == ({"a"}, set())
+
+
+async def test_a_pod_that_comes_to_a_noticed_node_is_noticed_at_once(scene: Scene) -> None:
+    scene.around.place(JOB, a="n1", b="n2")
+    await scene.announce()
+    assert scene.noticed() == {"a"}
+    scene.around.place(JOB, b="n2", c="n1", d="n1")
+    assert scene.noticed() == {"c", "d"}
+
+
+async def test_a_withdrawn_notice_is_none_any_more(scene: Scene) -> None:
+    scene.around.place(JOB, a="n1")
+    await scene.announce()
+    assert scene.noticed() == {"a"}
+    await scene.announce(NoticeState.WITHDRAWN)
+    assert scene.noticed() == set()
+    await scene.announce()
+    assert scene.noticed() == {"a"}
+
+
+async def test_what_is_not_durable_yet_is_shown_alone(scene: Scene) -> None:
+    scene.around.place(JOB, a="n1")
+    waiting = notice(1)
+    scene.unconfirmed.put(self_said := object(), waiting.id, waiting)
+    assert (scene.noticed(), set(scene.facts.shown(JOB))) == (set(), {"a"})
+    scene.unconfirmed.drop(self_said, waiting.id)
+    assert set(scene.facts.shown(JOB)) == set()
+
+
+async def test_a_job_that_changes_alone_takes_no_new_look_at_pods(scene: Scene) -> None:
+    """With 51 jobs of 4,000 pods that took most of a pass."""
+    scene.around.place(JOB, a="n1")
+    await scene.announce()
+    job = replace(running_job(), name=JOB)
+    await put_job(scene.store, job)
+    before = scene.facts.noticed(JOB)
+    await put_job(scene.store, replace(job, observed=replace(job.observed, restarts=1)))
+    assert scene.facts.noticed(JOB) is before
+
+
+async def test_a_job_that_is_gone_is_forgotten(scene: Scene) -> None:
+    scene.around.place(JOB, a="n1")
+    await scene.announce()
+    job = replace(running_job(), name=JOB)
+    await put_job(scene.store, job)
+    before = scene.facts.noticed(JOB)
+    await scene.store.forget_job(JOB, job.uid)
+    after = scene.facts.noticed(JOB)
+    assert after == before
+    assert after is not before
+
+
+@pytest.mark.parametrize(
+    ("launcher", "pods", "gone"),
+    [
+        (None, ["n1", "n2"], {"n3"}),
+        ("boss", ["boss", "n1", "n2"], {"n3"}),
+        ("boss", ["n1", "n2"], set()),
+        (None, [], set()),
+        ("boss", [], set()),
+    ],
+)
+async def test_pods_that_are_lost_are_gone_with_or_without_a_launcher(
+    scene: Scene, launcher: str | None, pods: list[str], gone: set[str]
+) -> None:
+    """But where the launcher is lost as well, or all that there was, the run has ended."""
+    job = replace(running_job(workers=3), name=JOB)
+    job = replace(job, spec=replace(job.spec, launcher_host=None if launcher is None else Host(launcher)))
+    scene.around.place(JOB, **dict.fromkeys(pods, "node"))
+    assert scene.facts.gone(job) == gone
+    assert not scene.facts.gone(replace(job, observed=replace(job.observed, running=False)))

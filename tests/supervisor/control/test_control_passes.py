@@ -1,0 +1,116 @@
+"""A pass plans what has changed: a job that waits, and of which nothing has changed, is not looked at."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from supervisor.decide.plan import Plan, plan
+from supervisor.domain.job import Phase, SupervisedJob
+from tests.supervisor.control.test_control_loop import full_disk
+from tests.testkit.serving import LauncherPeer, Refusal, Served, serving, until
+
+CROWD = 30
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    counts: Counter[str] = Counter()
+
+    def counted(job: SupervisedJob, *arguments: Any) -> Plan:
+        counts[job.name] += 1
+        return plan(job, *arguments)
+
+    monkeypatch.setattr("supervisor.control.loop.plan", counted)
+    return counts
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path: Path, plans: Counter[str]) -> AsyncIterator[Served]:
+    """A supervisor whose plans are counted, with many jobs that wait for hosts that nobody has."""
+    assert not plans
+    async with serving(tmp_path) as supervisor:
+        for number in range(CROWD):
+            await supervisor.peers.launcher(f"crowd-{number}", [f"nowhere-{number}-{host}" for host in range(50)])
+        yield supervisor
+
+
+async def settled(launcher: LauncherPeer, plans: Counter[str]) -> None:
+    """All that was to be planned was: between two heartbeats nothing is."""
+    while True:
+        plans.clear()
+        await launcher.lines.before_heartbeat()
+        await launcher.lines.before_heartbeat()
+        if not plans:
+            return
+
+
+async def test_a_notice_has_the_job_planned_that_it_concerns(served: Served, plans: Counter[str]) -> None:
+    """From the notice to the order, to its withdrawal and back: none of those that wait is planned."""
+    agents = await served.peers.agents(["n1", "n2", "n3"])
+    await served.peers.running("other", ["n3"])
+    launcher, _ = await served.peers.running("job", ["n1", "n2"], min_workers=1)
+    await settled(launcher, plans)
+    await agents["n2"].notices("n2")
+    order = await launcher.lines.matching(exclusions=["n2"])
+    await launcher.reports(applied=order["generation"])
+    await agents["n2"].notices("n2", revision=2, withdrawn=True)
+    back = await launcher.lines.matching(exclusions=[], workers=2)
+    await launcher.reports(applied=back["generation"])
+    await until(lambda: served.job("job").decision.phase is Phase.RUNNING)
+    assert plans.keys() == {"job"}
+
+
+async def test_a_free_host_has_the_jobs_planned_that_are_given_it(served: Served, plans: Counter[str]) -> None:
+    launcher = await served.peers.launcher("waits", ["n1"])
+    await settled(launcher, plans)
+    await served.peers.agents(["n1"])
+    await launcher.lines.matching(order="run", hosts=["n1"])
+    assert plans.keys() == {"waits"}
+
+
+async def test_time_alone_has_the_job_planned_whose_time_has_come(served: Served, plans: Counter[str]) -> None:
+    plans.clear()
+    launcher = await served.peers.launcher("short", ["elsewhere"], max_wait_seconds=1.0)
+    await launcher.lines.matching(order="end")
+    assert plans.keys() == {"short"}
+
+
+async def test_rank_zero_has_its_job_planned(served: Served, plans: Counter[str]) -> None:
+    """It comes and it goes; a stream of another rank has nobody planned."""
+    await served.peers.agents(["n1", "n2"])
+    launcher, order = await served.peers.running("job", ["n1", "n2"])
+    await settled(launcher, plans)
+    await served.peers.process(order["token"], "n2", 1)
+    await launcher.lines.before_heartbeat()
+    assert not plans
+    await served.peers.process(order["token"], "n1", 0)
+    await until(lambda: bool(plans))
+    assert plans.keys() == {"job"}
+
+
+async def test_what_could_not_be_stored_is_tried_again_for_its_job_alone(served: Served, plans: Counter[str]) -> None:
+    agents = await served.peers.agents(["n1", "n2"])
+    launcher, _ = await served.peers.running("job", ["n1", "n2"], min_workers=1)
+    await settled(launcher, plans)
+    await agents["n2"].notices("n2")
+    await until(lambda: served.job("job").decision.window_until is not None)
+    await full_disk(served.store, full=True)
+    await until(lambda: plans["job"] > 5)
+    await full_disk(served.store, full=False)
+    await launcher.lines.matching(exclusions=["n2"])
+    assert plans.keys() == {"job"}
+
+
+async def test_a_job_that_is_registered_again_is_planned_as_a_new_one(served: Served, plans: Counter[str]) -> None:
+    job = served.job("crowd-0")
+    await served.store.forget_job(job.name, job.uid)
+    plans.clear()
+    launcher = await served.peers.launcher("crowd-0", ["n1"], instance="instance-2")
+    await served.peers.agents(["n1"])
+    assert (await launcher.lines.matching(order="run"))["hosts"] == ["n1"]
+    assert await launcher.says(run=1, running=True) == Refusal(200, None)
+    assert plans.keys() == {"crowd-0"}

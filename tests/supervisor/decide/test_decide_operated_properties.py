@@ -1,0 +1,300 @@
+"""What holds of a job whose hosts an operator makes, whatever it, the cluster and rank 0 do, in whatever order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from supervisor.decide.notices import deadline_of
+from supervisor.decide.plan import Plan, plan
+from supervisor.decide.registration import acknowledge
+from supervisor.decide.situation import RankZero, View
+from supervisor.domain.capability import Capability
+from supervisor.domain.directive import Worker
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, Phase, Result, SupervisedJob
+from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.order import AddHosts, LeaveHosts, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
+from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, observing, spec, waiting_job
+
+LAUNCHER = Host("launcher")
+SIZE = 6
+LIVE = (Phase.RUNNING, Phase.SHRINKING)
+
+
+@dataclass(slots=True)
+class World:
+    """One job, its operator, and what the supervisor sees of both."""
+
+    job: SupervisedJob
+    now: float = T0
+    notices: dict[Host, ReclaimNotice] = field(default_factory=dict)
+    granted: frozenset[Host] = frozenset()
+    rank_zero: RankZero = field(default_factory=partial(RankZero, connected=True, since=T0))
+    below_since: float | None = None
+    more: int = 0
+    to_add: AddHosts | None = None
+
+    def view(self) -> View:
+        notices = {host: each for host, each in self.notices.items() if host in self.job.own_hosts}
+        more = 0 if self.job.decision.growing else self.more
+        return View(notices=notices, granted=self.granted, more=more, rank_zero=self.rank_zero)
+
+    def think(self) -> None:
+        """Decides once, and checks that and that it would not decide otherwise a moment later."""
+        before, view = self.job, self.view()
+        planned = plan(before, view, self.now, POLICY)
+        after = replace(before, decision=planned.decision)
+        again = plan(after, view, self.now, POLICY)
+        assert again.decision == planned.decision
+        self._check(before, after, planned)
+        self._grows_for_a_reason(before, after)
+        self.to_add = next((action for action in planned.actions if isinstance(action, AddHosts)), None)
+        self.job = after
+
+    def _grows_for_a_reason(self, before: SupervisedJob, after: SupervisedJob) -> None:
+        was, growth = before.decision.growth, after.decision.growth
+        if growth is not None:
+            assert after.decision.phase in LIVE
+            assert before.decision.run == after.decision.run
+        if growth is not None and growth.workers and growth != was:
+            assert was is None or not was.workers
+            assert after.decision.phase is Phase.RUNNING
+            assert not after.decision.exclusions
+            assert not after.decision.hosts & self.notices.keys()
+            assert growth.workers == len(after.decision.hosts) + self.more
+            assert was is None or self.now >= was.until
+
+    def _check(self, before: SupervisedJob, after: SupervisedJob, planned: Plan) -> None:
+        decision, observed = after.decision, after.observed
+        if decision.phase in LIVE:
+            assert observed.running or observed.exit_code == 0
+            assert not observed.running or decision.hosts == observed.hosts
+        assert decision.exclusions <= decision.hosts
+        if decision.phase in (*LIVE, Phase.RESUMING):
+            assert decision.exclusions <= self.notices.keys()
+        self._stops_for_a_reason(before, after)
+        if (before.decision.phase, decision.phase) == (Phase.WAITING, Phase.SUSPENDED):
+            assert observed.launcher_lost_since is not None
+            assert self.now >= observed.launcher_lost_since + POLICY.launcher_grace_seconds
+        self._acts_for_a_reason(after, planned)
+        if decision.phase is Phase.RESUMING and before.decision.phase is not Phase.RESUMING:
+            assert before.decision.phase is Phase.SUSPENDED
+            assert decision.hosts == self.granted != frozenset()
+            assert decision.run > max(before.decision.run, observed.run)
+
+    def _stops_for_a_reason(self, before: SupervisedJob, after: SupervisedJob) -> None:
+        observed, least = before.observed, before.spec.min_workers
+        resuming = before.decision.phase is Phase.RESUMING
+        hosts = before.decision.hosts & observed.hosts if resuming and not observed.running else observed.hosts
+        healthy = len(hosts - self.notices.keys())
+        if after.decision.phase in (*LIVE, Phase.RESUMING) and healthy < least:
+            self.below_since = self.below_since or self.now
+        elif after.decision.phase is not Phase.STOPPING:
+            self.below_since = None
+        begun = after.decision.stop is not None and before.decision.stop is None
+        if begun:
+            lost = self.below_since is not None and self.now >= self.below_since + POLICY.lost_grace_seconds
+            assert LAUNCHER in self.notices or healthy < least or lost
+
+    def _acts_for_a_reason(self, after: SupervisedJob, planned: Plan) -> None:
+        decision, observed = after.decision, after.observed
+        for action in planned.actions:
+            match action:
+                case StartRun(run):
+                    assert decision.phase in (Phase.RESUMING, Phase.STOPPING)
+                    assert run == decision.run > observed.run
+                case SuspendRun():
+                    assert decision.phase is Phase.SUSPENDED
+                case StopProcesses():
+                    assert decision.stop is not None
+                    assert decision.stop.everyone
+                case SetHostList(hosts, exclusions):
+                    assert (hosts, exclusions) == (decision.hosts, decision.exclusions)
+                case AddHosts(run, workers, number, until):
+                    assert (decision.phase, run) == (Phase.RUNNING, observed.run)
+                    growth = decision.growing
+                    assert growth is not None
+                    assert (growth.workers, growth.number, growth.until) == (workers, number, until)
+                    assert observed.applied >= decision.generation
+                    assert len(decision.hosts) < workers
+                    assert self.now < until
+                case LeaveHosts(_, hosts):
+                    self._go(hosts, decision, POLICY.margin_seconds)
+                case RemoveHosts(_, hosts):
+                    self._go(hosts, decision, POLICY.leave_margin_seconds)
+        if after.over:
+            assert planned.actions == ()
+
+    def _go(self, hosts: frozenset[Host], decision: Decision, margin: float) -> None:
+        assert hosts <= decision.exclusions & self.notices.keys()
+        assert all(self.now >= deadline_of(self.notices[host], POLICY) - margin for host in hosts)
+
+    # What may happen.
+
+    def runs(self, workers: frozenset[Host]) -> None:
+        """The operator has a run of these workers, another one if there was one before."""
+        if not self.job.over and not self.job.observed.running:
+            run = max(self.job.observed.run + 1, self.job.decision.run)
+            self.job = observing(
+                self.job, run=run, running=True, exit_code=None, launcher_lost_since=None, hosts=workers
+            )
+
+    def lists(self, workers: frozenset[Host]) -> None:
+        if self.job.observed.running:
+            self.job = observing(self.job, hosts=workers)
+
+    def ends(self, code: int) -> None:
+        if self.job.observed.running:
+            self.job = observing(self.job, running=False, exit_code=code, hosts=first(SIZE))
+
+    def loses_launcher(self) -> None:
+        if not self.job.observed.running and self.job.observed.exit_code == 0:
+            return
+        self.ends(-9)
+        since = self.job.observed.launcher_lost_since
+        self.job = observing(self.job, launcher_lost_since=self.now if since is None else since)
+
+    def obeys(self) -> None:
+        if self.job.decision.phase is Phase.SUSPENDED:
+            self.ends(-9)
+            self.job = observing(self.job, launcher_lost_since=None)
+        self.job = observing(self.job, applied=self.job.decision.generation)
+
+    def answers(self) -> None:
+        """Rank 0 has saved, if it was told to stop."""
+        if (stop := self.job.decision.stop) is None:
+            return
+        worker = Worker("process", self.job.name, stop.run, Host("n1"), 0)
+        answer = Acknowledgement(
+            run=stop.run, generation=stop.generation, kind=AcknowledgementKind.SAVED, step=1, at=self.now
+        )
+        self.job = acknowledge(self.job, worker, answer) or self.job
+
+    def noticed(self, number: int, left: float) -> None:
+        """A worker's machine, or for 0 the launcher's, will be gone."""
+        host = Host(f"n{number}") if number else LAUNCHER
+        self.notices[host] = notice(number, left=left, seen=self.now)
+
+    def spared(self, number: int) -> None:
+        self.notices.pop(Host(f"n{number}") if number else LAUNCHER, None)
+
+    def grants(self, count: int) -> None:
+        """There is room for so many, or none for as many as it needs."""
+        self.granted = first(count) if count >= self.job.spec.start_workers else frozenset()
+
+    def could_add(self, count: int) -> None:
+        """The operator could add so many, and nobody else waits for the room."""
+        self.more = count
+
+    def adds(self, count: int) -> None:
+        """The operator has added some of what it was asked for; perhaps long after that."""
+        if self.to_add is not None and self.job.observed.running:
+            new = [Host(f"n{number}") for number in range(1, 20) if Host(f"n{number}") not in self.job.observed.hosts]
+            self.job = observing(self.job, hosts=self.job.observed.hosts.union(new[:count]))
+
+    def grows(self) -> None:
+        """Room lasts until the operator is asked, which has its launcher's word."""
+        self.more = 2
+        for _ in range(2):
+            self.think()
+            self.passes(POLICY.growth_delay_seconds)
+        self.obeys()
+        self.think()
+
+    def rank_zero_is(self, connected: bool) -> None:  # noqa: FBT001 - a state, and the only one
+        """Rank 0's stream comes or goes."""
+        self.rank_zero = RankZero(connected=connected, since=self.now)
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    def is_over(self, result: Result) -> None:
+        self.job = observing(self.job, result=self.job.observed.result or result)
+
+
+Event = Callable[[World], None]
+_NUMBERS = st.integers(1, 8)
+_WORKERS = st.frozensets(_NUMBERS.map(lambda number: Host(f"n{number}")), min_size=1)
+
+
+def _happening(what: Callable[..., None], **given_: st.SearchStrategy[object]) -> st.SearchStrategy[Event]:
+    return st.builds(partial, st.just(what), **given_)
+
+
+_EVENTS: st.SearchStrategy[Event] = st.one_of(
+    _happening(World.runs, workers=_WORKERS),
+    _happening(World.runs, workers=st.just(first(SIZE))),
+    _happening(World.lists, workers=_WORKERS),
+    _happening(World.ends, code=st.sampled_from([255, 1, -9, 0])),
+    st.just(World.loses_launcher),
+    st.just(World.obeys),
+    st.just(World.obeys),
+    st.just(World.answers),
+    _happening(World.noticed, number=st.integers(0, 8), left=st.sampled_from([300.0, 120.0, 6.0, 1.0])),
+    _happening(World.noticed, number=_NUMBERS, left=st.just(120.0)),
+    _happening(World.spared, number=st.integers(0, 8)),
+    _happening(World.grants, count=st.integers(0, SIZE)),
+    _happening(World.could_add, count=st.integers(0, 3)),
+    _happening(World.adds, count=st.integers(1, 3)),
+    st.just(World.grows),
+    _happening(World.rank_zero_is, connected=st.booleans()),
+    _happening(World.passes, seconds=st.sampled_from([0.1, 1.25, 2.0, 5.0, 30.0, 120.0, 400.0])),
+    _happening(World.passes, seconds=st.sampled_from([1.25, 5.0])),
+    st.builds(
+        lambda number, later: lambda world: _leaves_out(world, number, later),
+        _NUMBERS,
+        st.sampled_from([30.0, 100.0, 118.0]),
+    ),
+)
+
+
+def _leaves_out(world: World, number: int, later: float) -> None:
+    world.noticed(number, 120.0)
+    world.think()
+    world.passes(POLICY.window_seconds)
+    world.think()
+    world.obeys()
+    world.think()
+    world.passes(later)
+
+
+@st.composite
+def _worlds(draw: st.DrawFn) -> World:
+    least = draw(st.integers(1, SIZE))
+    asked = replace(
+        spec(least, SIZE, max_wait=draw(st.sampled_from([0.0, 100.0]))),
+        capabilities=frozenset(Capability),
+        launcher_host=LAUNCHER,
+        least_to_start=draw(st.sampled_from([least, SIZE])),
+    )
+    return World(waiting_job(asked))
+
+
+@settings(derandomize=True, database=None, deadline=None, max_examples=400, suppress_health_check=list(HealthCheck))
+@given(world=_worlds(), events=st.lists(_EVENTS, min_size=5, max_size=30))
+def test_an_operated_job_through_anything(world: World, events: list[Event]) -> None:
+    """Every decision is sound; and when all is well again it runs, unless it waited too long or is over."""
+    for event in events:
+        event(world)
+        world.think()
+    world.notices.clear()
+    world.grants(SIZE)
+    world.could_add(0)
+    for _ in range(40):
+        phase = world.job.decision.phase
+        if phase is Phase.STOPPING:
+            world.answers()
+        if phase in (Phase.WAITING, Phase.RESUMING):
+            world.runs(first(SIZE))
+        if world.job.observed.running:
+            world.lists(first(SIZE))
+        elif world.job.observed.exit_code == 0:
+            world.is_over(Result.SUCCEEDED)
+        world.obeys()
+        world.passes(5.0)
+        world.think()
+    ends = (Phase.FINISHED, *([Phase.TIMED_OUT] if world.job.spec.max_wait_seconds else []))
+    assert world.job.decision.phase in (Phase.RUNNING, *ends)

@@ -1,0 +1,243 @@
+"""What holds whatever happens, in whatever order; `decide_rules.check` looks at every decision on the way."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import combinations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import Phase as Generation
+from hypothesis import strategies as st
+
+from supervisor.decide.grant import held
+from supervisor.decide.plan import actions
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Framework, Phase, Result, Spec
+from tests.supervisor.decide.decide_builders import first
+from tests.supervisor.decide.decide_rules import check
+from tests.supervisor.decide.decide_world import World
+
+Event = Callable[[World], None]
+
+HOSTS = sorted(first(8))
+MAX_ROUNDS = 100
+
+# The same examples each time, so that a failure is the change's and not the day's. Explaining one takes minutes.
+steadily = partial(
+    settings,
+    derandomize=True,
+    phases=[Generation.generate, Generation.shrink],
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def _events(jobs: int) -> st.SearchStrategy[Event]:
+    """Anything at all; notices, obedience and time come most often, the end of a job seldom."""
+    host = st.sampled_from(HOSTS)
+    name = st.sampled_from(_names(jobs))
+    lead = st.sampled_from([120.0, 300.0, 60.0, 6.0, 5.5, 1.0, -2.0, -400.0])
+    return st.one_of(
+        _time(),
+        _time(),
+        st.builds(partial, st.just(World.announce), host=host, lead=lead),
+        st.builds(partial, st.just(World.announce), host=host, lead=st.just(120.0)),
+        st.builds(partial, st.just(_announce_group), group=st.sets(host, min_size=2, max_size=4), lead=lead),
+        st.builds(partial, st.just(World.take_back), host=host),
+        st.builds(partial, st.just(World.repeat_late), host=host, lead=lead),
+        _machine_events(host),
+        st.builds(partial, st.just(World.serve), name=name),
+        st.builds(partial, st.just(World.serve), name=name),
+        st.builds(partial, st.just(World.answer), name=name),
+        _late_words(name),
+        _launcher_events(name, host),
+        st.sampled_from([World.restart, World.reconnect]),
+    )
+
+
+def _time() -> st.SearchStrategy[Event]:
+    seconds = st.sampled_from([0.5, 0.1, 1.25, 2.0, 5.0, 30.0, 120.0, 400.0])
+    return st.builds(partial, st.just(World.advance), seconds=seconds)
+
+
+def _announce_group(world: World, group: set[Host], lead: float) -> None:
+    for host in sorted(group):
+        world.announce(host, lead)
+
+
+def _machine_events(host: st.SearchStrategy[Host]) -> st.SearchStrategy[Event]:
+    happenings = st.sampled_from([World.kill, World.add_machine, World.restart_agent, World.cut])
+    return st.builds(partial, happenings, host=host)
+
+
+def _late_words(name: st.SearchStrategy[JobName]) -> st.SearchStrategy[Event]:
+    """Orders, actions and reports that are on their way, or half done."""
+    return st.one_of(
+        st.builds(
+            partial,
+            st.sampled_from([World.send, World.deliver, World.obey_unseen, World.reap, World.report]),
+            name=name,
+        ),
+        st.builds(partial, st.just(World.carry_out), name=name, most=st.integers(1, 2)),
+    )
+
+
+def _launcher_events(name: st.SearchStrategy[JobName], host: st.SearchStrategy[Host]) -> st.SearchStrategy[Event]:
+    return st.one_of(
+        st.builds(
+            partial, st.sampled_from([World.fail, World.relaunch, World.restart_unseen, World.restart_seen]), name=name
+        ),
+        st.builds(partial, st.just(World.end_job), name=name),
+        st.builds(partial, st.just(World.connect_rank_zero), name=name, connected=st.booleans()),
+        st.builds(partial, st.just(World.list_hosts), name=name, listed=st.just(frozenset(HOSTS))),
+        st.builds(partial, st.just(World.list_hosts), name=name, listed=st.sets(host, min_size=1).map(frozenset)),
+        st.builds(partial, st.just(_drop_hosts), name=name, dropped=st.sets(host, max_size=3)),
+        st.builds(
+            partial,
+            st.just(World.finish),
+            name=name,
+            result=st.sampled_from([Result.SUCCEEDED, Result.FAILED, Result.TERMINATED]),
+        ),
+    )
+
+
+def _drop_hosts(world: World, name: JobName, dropped: set[Host]) -> None:
+    world.list_hosts(name, world.launchers[name].listed - dropped)
+
+
+def _names(jobs: int) -> list[JobName]:
+    return [JobName(f"job-{number}") for number in range(jobs)]
+
+
+@st.composite
+def _specs(draw: st.DrawFn, most: int) -> Spec:
+    least, requested, largest = sorted(draw(st.tuples(*[st.integers(2, most)] * 3)))
+    return Spec(
+        framework=draw(st.sampled_from(Framework)),
+        min_workers=least,
+        max_workers=largest,
+        requested_workers=requested,
+        max_wait_seconds=draw(st.sampled_from([0.0, 0.0, 100.0])),
+        launcher_host=draw(st.sampled_from([None, None, Host("n1"), Host("elsewhere")])),
+    )
+
+
+def _world(specs: list[Spec]) -> World:
+    """All machines are up, and every job that finds its hosts is running."""
+    world = World(check)
+    for host in HOSTS:
+        world.add_machine(host)
+    for name, spec in zip(_names(len(specs)), specs, strict=True):
+        world.add_job(name, spec, frozenset(HOSTS))
+        world.think()
+        _happen(world, [partial(World.advance, seconds=2.0), partial(World.serve, name=name)])
+    return world
+
+
+def _happen(world: World, events: list[Event]) -> None:
+    for event in events:
+        event(world)
+        world.think()
+        _hosts_are_not_shared(world)
+        _clear_hosts_are_free(world)
+
+
+def _hosts_are_not_shared(world: World) -> None:
+    """Neither by decision nor in fact: what is in use is held, and what is held is one job's."""
+    for name, job in world.jobs.items():
+        assert world.launchers[name].in_use <= held(job)
+    for one, other in combinations(world.jobs.values(), 2):
+        assert not held(one) & held(other)
+
+
+def _clear_hosts_are_free(world: World) -> None:
+    """What a connected agent says last about its machine is so, whatever turns up late."""
+    clear = {each.host for each in world.machines.values() if each.connected and each.announcing is None}
+    assert not clear & world.noticed().keys()
+
+
+def _end_well(world: World) -> None:
+    """No notices any more, capacity for all, and everybody does what is to be done."""
+    needed = sum(job.spec.requested_workers for job in world.jobs.values())
+    world.reconnect()
+    for host in sorted({*HOSTS, *(Host(f"spare-{number}") for number in range(needed))}):
+        machine = world.machines.get(host)
+        if machine is None or not machine.alive:
+            world.add_machine(host)
+        world.take_back(host)
+    for name in world.jobs:
+        world.connect_rank_zero(name, connected=True)
+        world.list_hosts(name, frozenset(world.machines))
+        if world.jobs[name].over:
+            _happen(world, [partial(World.fail, name=name), partial(World.report, name=name)])
+    for _ in range(MAX_ROUNDS):
+        world.think()
+        if all(_is_well(world, name) for name in world.jobs):
+            return
+        for name in world.jobs:
+            _happen(world, [partial(World.relaunch, name=name), partial(World.serve, name=name)])
+            _happen(world, [partial(World.answer, name=name)])
+        _happen(world, [partial(World.advance, seconds=5.0)])
+    raise AssertionError({name: job.decision for name, job in world.jobs.items() if not _is_well(world, name)})
+
+
+def _is_well(world: World, name: JobName) -> bool:
+    job, launcher = world.jobs[name], world.launchers[name]
+    if job.over:
+        return not launcher.running
+    if job.decision.phase is Phase.TIMED_OUT:
+        return bool(job.spec.max_wait_seconds)
+    enough = job.spec.min_workers <= len(launcher.in_use) <= job.spec.max_workers
+    settled = launcher.applied == job.decision.generation and not job.decision.exclusions
+    return job.decision.phase is Phase.RUNNING and enough and settled
+
+
+@steadily(max_examples=300)
+@given(spec=_specs(6), events=st.lists(_events(1), min_size=12, max_size=30))
+def test_one_job_through_anything(spec: Spec, events: list[Event]) -> None:
+    """Every decision on the way is sound, and once things are quiet the job runs, is over, or has timed out."""
+    world = _world([spec])
+    _happen(world, events)
+    _end_well(world)
+
+
+@steadily(max_examples=100)
+@given(specs=st.lists(_specs(5), min_size=2, max_size=4), data=st.data())
+def test_jobs_never_share_a_host(specs: list[Spec], data: st.DataObject) -> None:
+    """Neither by decision nor in fact does a host ever serve two jobs, and in the end all of them run."""
+    world = _world(specs)
+    _happen(world, data.draw(st.lists(_events(len(specs)), min_size=12, max_size=30)))
+    _end_well(world)
+
+
+@steadily(max_examples=300)
+@given(spec=_specs(6), events=st.lists(_events(1), min_size=6, max_size=20))
+def test_an_interruption_changes_no_outcome(spec: Spec, events: list[Event]) -> None:
+    """After whatever part of its actions control is killed, the next one brings about the same."""
+    world = _world([spec])
+    (name,) = world.jobs
+    _happen(world, events)
+    todo = actions(world.jobs[name])
+    outcomes = {_outcome(world.fork(), name, done) for done in range(len(todo) + 1)}
+    assert len(outcomes) == 1
+
+
+def _outcome(world: World, name: JobName, done: int) -> tuple[object, ...]:
+    world.carry_out(name, done)
+    world.restart()
+    world.reconnect()
+    world.report(name)
+    for _ in range(MAX_ROUNDS):
+        world.think()
+        todo = actions(world.jobs[name])
+        if not todo:
+            break
+        world.carry_out(name, len(todo))
+        world.report(name)
+    decision, launcher = world.jobs[name].decision, world.launchers[name]
+    if decision.phase in (Phase.RUNNING, Phase.SHRINKING, Phase.RESUMING, Phase.STOPPING):
+        assert (launcher.hosts, launcher.exclusions) == (decision.hosts, decision.exclusions)
+        assert launcher.run >= decision.run
+    # The list of a launcher that runs nothing means nothing.
+    reached = (launcher.in_use, launcher.run, launcher.running, launcher.result)
+    return (decision.phase, decision.run, decision.hosts, decision.exclusions, *reached)

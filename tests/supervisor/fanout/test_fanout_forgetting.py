@@ -1,0 +1,82 @@
+"""What is known by name beside the store is forgotten as what is stored: few nodes and jobs come again by name."""
+
+from typing import cast
+
+from supervisor.decide.orders import order_for
+from supervisor.decide.situation import RankZero
+from supervisor.domain.directive import Worker
+from supervisor.domain.ids import Host, JobName
+from supervisor.fanout.launchers import Launchers
+from supervisor.fanout.lines import LineStream
+from supervisor.fanout.processes import Processes
+from supervisor.ingest.agent_registry import AgentRegistry, AgentView
+from tests.supervisor.decide.decide_builders import running_job
+
+
+class _Silent:
+    def push(self, data: bytes) -> None:
+        """Goes nowhere."""
+
+
+class _Time:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+def _stream() -> LineStream:
+    return cast("LineStream", _Silent())
+
+
+def test_nodes_that_have_long_been_silent_are_forgotten() -> None:
+    """Only those: one that is back since, or fell silent a moment ago, is still there."""
+    time = _Time()
+    agents = AgentRegistry(lambda _node: None, time.now)
+    for node in ("gone", "back", "here"):
+        agents.connect(_view(node), node)
+    for node in ("gone", "back"):
+        agents.disconnect(Host(node), node)
+    agents.connect(_view("back"), "again")
+    time.seconds = 50.0
+    agents.connect(_view("recent"), "recent")
+    agents.disconnect(Host("recent"), "recent")
+    agents.forget(before=50.0)
+    assert set(agents.all()) == {"back", "here", "recent"}
+    agents.disconnect(Host("back"), "again")
+    assert agents.silent_since(Host("back")) == 50.0
+
+
+def test_launchers_of_jobs_that_are_forgotten_are_too() -> None:
+    """A launcher of a known job still owns its name for a while."""
+    time = _Time()
+    launchers = Launchers(lambda *_: "token", time.now)
+    time.seconds = 50.0
+    for name in ("known", "other"):
+        job, stream = running_job(name=name), _stream()
+        launchers.attach(job, order_for(job), stream)
+        launchers.detach(job.name, stream)
+    launchers.forget_others({JobName("known")})
+    assert launchers.last_seen(JobName("known")) == 50.0
+    assert launchers.last_seen(JobName("other")) == 0.0
+
+
+def test_rank_zero_of_jobs_that_are_forgotten_is_too() -> None:
+    """One of a known job has been missing since it was last seen."""
+    time = _Time()
+    processes = Processes(lambda _job: None, time.now, lambda _job: None)
+    for name in ("known", "other"):
+        worker, stream = Worker("process", JobName(name), 1, Host("n1"), 0), _stream()
+        processes.attach(worker, stream)
+        assert processes.rank_zero(worker.job, 1).connected
+        time.seconds = 50.0
+        processes.detach(worker, stream)
+        assert processes.rank_zero(worker.job, 1) == RankZero(connected=False, since=50.0)
+    processes.forget_others({JobName("known")})
+    assert processes.rank_zero(JobName("known"), 1).since == 50.0
+    assert processes.rank_zero(JobName("other"), 1).since == 0.0
+
+
+def _view(node: str) -> AgentView:
+    return AgentView(node=Host(node), uid=f"uid-{node}", session=1, connected=True)

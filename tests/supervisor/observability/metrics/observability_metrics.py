@@ -1,0 +1,70 @@
+"""A clock that is set by hand, stories told to listeners, and what comes of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from servicekit.clock import Clock
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import ReclaimNotice
+from supervisor.fanout.launchers import Launchers
+from supervisor.fanout.processes import Processes
+from supervisor.ingest.agent_registry import AgentRegistry
+from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.observability.journal import Change, JobChanged, Listener
+from supervisor.observability.measures import LiveState
+from supervisor.store.interface import Snapshot
+from tests.supervisor.decide.decide_builders import POLICY, T0, decide, seeing
+
+
+@dataclass
+class Story:
+    """One job and the notices on its hosts, told to listeners as it changes."""
+
+    job: SupervisedJob
+    registry: CollectorRegistry
+    notices: dict[Host, ReclaimNotice] = field(default_factory=dict)
+    listeners: Sequence[Listener] = ()
+    at: float = 0.0
+
+    def now(self) -> float:
+        return T0 + self.at
+
+    def noticed(self, _job: JobName) -> Mapping[Host, ReclaimNotice]:
+        return self.notices
+
+    def hear(self, change: Change) -> None:
+        for listener in self.listeners:
+            listener.heard(change)
+
+    def becomes(self, job: SupervisedJob, at: float) -> None:
+        """At that many seconds after `T0`."""
+        before, self.job, self.at = self.job, job, at
+        self.hear(JobChanged(before, job, self.now()))
+
+    def decides(self, at: float) -> None:
+        self.becomes(decide(self.job, seeing(self.notices), at).job, at)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"job_supervisor_{name}", labels)
+
+    def measured(self, name: str, **labels: str) -> tuple[float, float]:
+        count, total = (self.value(f"{name}_{kind}", **labels) for kind in ("count", "sum"))
+        return count or 0.0, round(total or 0.0, 3)
+
+
+def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
+    return LiveState(
+        snapshot=snapshot,
+        agents=AgentRegistry(lambda _node: None, clock.now),
+        unconfirmed=Unconfirmed(lambda: None, clock),
+        processes=Processes(lambda _job: None, clock.now, lambda _job: None),
+        launchers=Launchers(lambda _job, _uid, _run: "", clock.now),
+        noticed=lambda _job: {},
+        placements=lambda _job: None,
+        failed=dict,
+        policy=POLICY,
+        now=clock.now,
+    )

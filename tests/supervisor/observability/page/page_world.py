@@ -1,0 +1,83 @@
+"""A supervisor with a page, and those who open it without a browser."""
+
+import html
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from tests.testkit.serving import PATIENCE, Peers, Served
+
+NODES = ["n1", "n2", "n3"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    text: str
+    cookie: str | None = None
+
+    @property
+    def seen(self) -> str:
+        """What a person would read of it."""
+        return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", self.text).split()))
+
+
+async def get(peers: Peers, path: str = "/", token: str | None = None, cookie: str | None = None) -> Answer:
+    return await _answer(peers, "GET", path, token, cookie)
+
+
+async def sign_in(peers: Peers, token: str, **headers: str) -> Answer:
+    return await _answer(peers, "POST", "/status/login", data={"token": token}, headers=headers)
+
+
+async def post(peers: Peers, path: str, **given: Any) -> Answer:
+    return await _answer(peers, "POST", path, **given)
+
+
+async def _answer(
+    peers: Peers, method: str, path: str, token: str | None = None, cookie: str | None = None, **given: Any
+) -> Answer:
+    headers = {**given.pop("headers", {}), "Connection": "close"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    if cookie is not None:
+        headers["Cookie"] = f"job_supervisor_viewer={cookie}"
+    async with peers.session.request(
+        method,
+        peers.http + path,
+        headers=headers,
+        allow_redirects=False,
+        timeout=aiohttp.ClientTimeout(PATIENCE),
+        **given,
+    ) as answer:
+        morsel = answer.cookies.get("job_supervisor_viewer")
+        text = await answer.text()
+        peers.session.cookie_jar.clear()
+        return Answer(answer.status, dict(answer.headers), text, None if morsel is None else morsel.OutputString())
+
+
+async def viewing(served: Served) -> Answer:
+    return await get(served.peers, token=served.peers.tokens.viewer())
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    response: aiohttp.ClientResponse
+
+    async def line(self) -> dict[str, Any]:
+        data = await self.response.content.readuntil(b"\n") if not self.response.content.at_eof() else b""
+        value: dict[str, Any] = json.loads(data) if data else {}
+        return value
+
+    async def showing(self, text: str) -> str:
+        while text not in (html_text := str((await self.line())["html"])):
+            pass
+        return html_text
+
+
+async def stream(peers: Peers, token: str) -> Stream:
+    return Stream(await peers.opened("/status/stream", token))

@@ -1,0 +1,203 @@
+"""How things are written, and what there is room for."""
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.domain.job import AcknowledgementKind, Phase
+from supervisor.domain.notice import SIMULATED
+from supervisor.observability.groups import Outcome
+from supervisor.observability.page.contents import MAX_ROWS, contents
+from supervisor.observability.page.rendering import Renderer
+from supervisor.observability.page.words import checkpoint, countdown, names, span, why
+from supervisor.observability.snapshot import JobStatus, StatusSnapshot
+from supervisor.observability.values import GroupView, LeaderView, ProspectView, View
+from supervisor.observability.view import view
+from tests.supervisor.decide.decide_builders import POLICY, T0, first, hosts, notice, noticed, running_job
+
+
+def seen(*numbers: int, jobs: int = 1, streams: int = 6) -> StatusSnapshot:
+    """So many jobs on n1 to n6, whose nodes have no agents, with notices on some."""
+    notices = [notice(number, left=100.0 - number) for number in numbers]
+    return StatusSnapshot(
+        now=T0,
+        policy=POLICY,
+        leader=LeaderView(name="", acts=True, serving_seconds=1.0),
+        jobs=tuple(
+            JobStatus(
+                job=running_job(name=f"job-{number:03}"),
+                noticed=noticed(*notices),
+                places=None,
+                streams=first(streams),
+                since=None,
+            )
+            for number in range(jobs)
+        ),
+        notices=tuple(notices),
+        unconfirmed=(),
+        groups=(),
+        agents={},
+        silent={},
+        refused={},
+    )
+
+
+def shown(*numbers: int, jobs: int = 1) -> View:
+    return view(seen(*numbers, jobs=jobs))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"),
+        (59.9, "59 s"),
+        (60.0, "1 min 00 s"),
+        (3599.0, "59 min 59 s"),
+        (3600.0, "1 h 00 min"),
+        (86_399.0, "23 h 59 min"),
+        (90_000.0, "1 d 01 h"),
+    ],
+)
+def test_a_length_of_time_has_two_units_at_most(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_what_has_run_out_is_now() -> None:
+    assert (countdown(0.0), countdown(0.4)) == ("now", "0 s")
+
+
+def test_long_lists_are_cut() -> None:
+    assert names([f"n{number}" for number in range(12)]).endswith("n9 and 2 more")
+    assert names(["n1", "n2"]) == "n1, n2"
+
+
+GROUP = GroupView(
+    job=running_job().name,
+    outcome=Outcome.STOPPED,
+    age_seconds=1.0,
+    reason="",
+    sources=[],
+    subjects=[],
+    simulated=False,
+    decided_after_seconds=None,
+    acknowledged=AcknowledgementKind.SAVED,
+    step=41,
+    steps_lost=None,
+    margin_seconds=12.5,
+    late=False,
+    suspended=False,
+    suspended_seconds=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("group", "text"),
+    [
+        (GROUP, "saved at step 41, 12 s before the end"),
+        (replace(GROUP, margin_seconds=-3.0), "saved at step 41, 3 s too late"),
+        (replace(GROUP, margin_seconds=None, step=None, acknowledged=AcknowledgementKind.LEFT), "rank 0 has left"),
+        (replace(GROUP, steps_lost=1), "saved at step 41, 12 s before the end; 1 step lost"),
+        (replace(GROUP, steps_lost=0, margin_seconds=None), "saved at step 41; 0 steps lost"),
+        (replace(GROUP, acknowledged=None), "not acknowledged"),
+        (replace(GROUP, outcome=Outcome.SHRUNK), "not needed"),
+    ],
+)
+def test_a_checkpoint_is_told_with_its_margin(group: GroupView, text: str) -> None:
+    assert checkpoint(group) == text
+
+
+def test_the_most_urgent_reclaim_is_first() -> None:
+    assert [each.subject for each in contents(shown(1, 3, 2)).reclaims] == ["n3", "n2", "n1"]
+
+
+def test_what_there_is_no_room_for_is_counted() -> None:
+    """A page stays readable with a thousand jobs, and says what it leaves out."""
+    page = contents(shown(jobs=MAX_ROWS + 20))
+    assert (len(page.jobs), page.more_jobs) == (MAX_ROWS, 20)
+    assert (len(page.uncovered), page.more_uncovered) == (MAX_ROWS, (MAX_ROWS + 20) * 6 - MAX_ROWS)
+
+
+def test_jobs_in_trouble_are_first() -> None:
+    now = shown(jobs=3)
+    stopping = replace(now.jobs[2], phase=Phase.STOPPING)
+    jobs = contents(replace(now, jobs=[now.jobs[1], now.jobs[0], stopping])).jobs
+    assert [job.job for job in jobs] == ["job-002", "job-000", "job-001"]
+
+
+def test_the_sentence_counts_what_people_look_for() -> None:
+    assert contents(shown(1)).summary == "6 workers are not covered. 1 reclaim under way, 1 job Running."
+    later = view(replace(seen(1), now=T0 + 7))
+    assert contents(later).summary == contents(shown(1)).summary
+    empty = contents(shown(jobs=0))
+    assert (empty.summary, empty.trouble) == ("Nothing is being reclaimed, every worker is covered.", False)
+
+
+def covered(*numbers: int) -> View:
+    """One job, all of whose workers would be reached, with notices on some."""
+    now = shown(*numbers)
+    job = now.jobs[0]
+    return replace(now, jobs=[replace(job, host_states=[replace(host, agent=True) for host in job.host_states])])
+
+
+def test_only_real_trouble_is_red() -> None:
+    """A reclaim that everybody hears of, a drill and a job that waits are what spot capacity is like."""
+    usual = covered(1)
+    suspended = replace(usual, jobs=[replace(usual.jobs[0], phase=Phase.SUSPENDED)])
+    saved = replace(suspended, groups=[replace(GROUP, suspended=True)])
+    for fine in (usual, suspended, saved, replace(saved, groups=[replace(GROUP, late=True)])):
+        assert not contents(fine).trouble
+        assert contents(fine).summary.startswith("1 reclaim under way, 1 job ")
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (shown(), "6 workers are not covered. Nothing is being reclaimed, 1 job Running."),
+        (
+            replace(covered(), leader=LeaderView(name="pod-0", acts=False, serving_seconds=1.0)),
+            "No supervisor is certain to lead. Nothing is being reclaimed, 1 job Running, every worker is covered.",
+        ),
+        (
+            replace(covered(), unconfirmed=shown(1).notices),
+            "1 notice cannot be stored. 1 reclaim under way, 1 job Running, every worker is covered.",
+        ),
+        (
+            replace(covered(), groups=[replace(GROUP, late=True, suspended=True)]),
+            "1 job was not saved in time. Nothing is being reclaimed, 1 job Running, every worker is covered.",
+        ),
+        (
+            replace(covered(), jobs=[replace(covered().jobs[0], phase=Phase.STOPPING, seconds_left=0.0)]),
+            "1 job was not saved in time. Nothing is being reclaimed, 1 job Stopping, every worker is covered.",
+        ),
+    ],
+)
+def test_real_trouble_is_said_first_and_is_red(bad: View, said: str) -> None:
+    assert (contents(bad).trouble, contents(bad).summary) == (True, said)
+
+
+def test_a_suspended_job_says_what_it_waits_for() -> None:
+    job = replace(
+        shown().jobs[0], phase=Phase.SUSPENDED, reason="Stopped.", prospects=[ProspectView("it resumes", None)]
+    )
+    assert why(job) == "Stopped. Next: it resumes."
+    assert why(replace(job, phase=Phase.RUNNING)) == "Stopped."
+
+
+def test_a_drill_is_marked() -> None:
+    now = seen(1)
+    drill = replace(notice(1), source=SIMULATED)
+    job = replace(now.jobs[0], noticed=dict.fromkeys(hosts(1), drill))
+    html = Renderer().page(replace(now, notices=(drill,), jobs=(job,)), signed_in=False)
+    assert html.count('<span class="mark warn">drill</span>') == 2
+
+
+def test_what_is_not_durable_yet_is_marked() -> None:
+    now = replace(seen(), unconfirmed=(notice(2),))
+    assert "not durable yet" in Renderer().page(now, signed_in=False)
+
+
+def test_a_lease_that_is_not_certain_is_said() -> None:
+    leader = LeaderView(name="supervisor-1", acts=False, serving_seconds=1.0)
+    html = Renderer().page(replace(seen(), leader=leader), signed_in=False)
+    assert "supervisor-1 leads" in html
+    assert "nothing is decided" in html

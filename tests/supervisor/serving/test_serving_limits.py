@@ -1,0 +1,124 @@
+"""What strangers may take of the supervisor, as the process that it is in service."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from servicekit.address import Address, parse
+from tests.supervisor.test_supervisor_process import Running, started
+from tests.testkit.serving import PATIENCE, Peers, hello, until
+
+LIMIT = 0.5
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+def port(peers: Peers, wire: str) -> Address:
+    return parse(peers.grpc if wire == "grpc" else peers.http.removeprefix("http://"))
+
+
+async def is_ended(address: Address, said: bytes) -> float:
+    """Says something on a new connection; returns the seconds until the server ends it."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    begun = time.monotonic()
+    writer.write(said)
+    async with asyncio.timeout(PATIENCE):
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(65536):
+                pass
+    writer.transport.abort()
+    return time.monotonic() - begun
+
+
+@contextlib.contextmanager
+def few_descriptors(pid: int) -> Iterator[None]:
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (descriptors(pid) + 10, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def cpu_seconds(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").split()[13:15]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize(
+    ("wire", "said"),
+    [("http", b""), ("http", b"POST /v1/"), ("grpc", b""), ("grpc", PREFACE)],
+    ids=["http-silent", "http-half", "grpc-silent", "grpc-no-stream"],
+)
+async def test_a_connection_that_is_of_no_use_is_ended(tmp_path: Path, wire: str, said: bytes) -> None:
+    """Silent, half a request, HTTP/2 without a stream: each within the limit that was set."""
+    async with started(tmp_path, connection_seconds=LIMIT) as running:
+        assert await is_ended(port(running.peers, wire), said) > 0.9 * LIMIT
+
+
+async def test_streams_outlive_the_limit(tmp_path: Path) -> None:
+    """That of a launcher, of a process and of an agent, on the connections that they began with."""
+    async with started(tmp_path, connection_seconds=LIMIT) as running:
+        agent = await running.peers.agent("n1")
+        launcher, order = await running.peers.running("job", ["n1"])
+        process = await running.peers.process(order["token"], "n1", None)
+        begun = time.monotonic()
+        while time.monotonic() - begun < 3 * LIMIT:
+            await process.lines.any()  # A heartbeat; `{}` would be the end.
+        await agent.notices("n1")
+        assert await process.lines.matching(directive="STOP")
+        assert await launcher.lines.matching(phase="Stopping")
+
+
+async def test_a_connection_holds_a_hundred_agents_and_no_more(tmp_path: Path) -> None:
+    # Its hundred agents say nothing after their hello, and must not be given up for that meanwhile.
+    async with started(tmp_path, heartbeat_seconds=5.0) as running:
+        calls = [running.peers.stranger(running.peers.tokens.agent(f"n{number}")) for number in range(100)]
+        for number, call in enumerate(calls):
+            await call.say(hello=hello(f"n{number}"))
+        for call in calls:
+            await call.read("welcome")
+        late = running.peers.stranger(running.peers.tokens.agent("n100"))
+        last = asyncio.create_task(late.say(hello=hello("n100")))
+        welcome = asyncio.create_task(late.read("welcome"))
+        async with Peers.of(running.peers.tokens, {"grpc": running.peers.grpc, "http": running.peers.http}) as others:
+            await others.agent("n101")
+        assert not welcome.done()
+        calls[0].call.cancel()
+        await last
+        await welcome
+
+
+@pytest.mark.parametrize("wire", ["http", "grpc"])
+async def test_running_out_of_descriptors_neither_spins_nor_ends_it(tmp_path: Path, wire: str) -> None:
+    """Agents that are connected go on, and once the strangers are gone new ones are welcome."""
+    async with started(tmp_path) as running:
+        agent = await running.peers.agent("n1")
+        with few_descriptors(running.process.pid), contextlib.ExitStack() as strangers:
+            address = port(running.peers, wire)
+            for _ in range(50):
+                strangers.enter_context(socket.create_connection((address.host, address.port)))
+            await _used_up(running)
+            before = cpu_seconds(running.process.pid)
+            begun = time.monotonic()
+            await agent.notices("n1")
+            await asyncio.sleep(max(0.0, begun + 1.0 - time.monotonic()))  # A share needs a time that it is of.
+            assert cpu_seconds(running.process.pid) - before < 0.5 * (time.monotonic() - begun)
+        await running.peers.agent("n2")
+        assert len((await running.status())["agents"]) == 2
+
+
+async def _used_up(running: Running) -> None:
+    pid = running.process.pid
+    most, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    await until(lambda: descriptors(pid) >= most - 1)

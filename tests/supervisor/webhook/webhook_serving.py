@@ -1,0 +1,69 @@
+"""The webhook's server on loopback, and somebody who asks it."""
+
+import io
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from servicekit.address import Address
+from servicekit.clock import Clock
+from servicekit.tls import Files, ServerCertificate
+from simulator.certificates import Authority
+from supervisor.refusals import Refusals
+from supervisor.webhook.server import PATH, Webhook
+from tests.supervisor.webhook.webhook_pods import GIFTS, answered
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An answer: its status, its response, and the patch in it."""
+
+    status: int
+    response: Any
+    patch: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    session: aiohttp.ClientSession
+    address: Address
+    refusals: Refusals
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.address}{PATH}"
+
+    async def ask(self, review: object) -> Asked:
+        return await self.send(json.dumps(review).encode())
+
+    async def send(self, body: bytes) -> Asked:
+        headers = {"Content-Type": "application/json"}
+        async with self.session.post(self.url, data=io.BytesIO(body), headers=headers) as answer:
+            text = await answer.read()
+            if answer.status != 200:
+                return Asked(answer.status, json.loads(text), [])
+            return Asked(200, *answered(text))
+
+
+@asynccontextmanager
+async def asking(authority: Authority) -> AsyncIterator[Asking]:
+    """Somebody who trusts that authority and knows where the server is."""
+    files = Files(authority.cert_file, authority.key_file)
+    refusals = Refusals()
+    webhook = Webhook(
+        address=Address("127.0.0.1", 0),
+        certificate=ServerCertificate(files, 5.0, Clock()),
+        refusals=refusals,
+        gifts=lambda: GIFTS,
+    )
+    trusted = ssl.create_default_context(cadata=authority.ca_pem.decode())
+    async with (
+        webhook.serving() as address,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusted)) as session,
+    ):
+        yield Asking(session, address, refusals)

@@ -1,0 +1,211 @@
+"""An API server with our resources, and stores on it."""
+
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+
+from servicekit.clock import Clock
+from supervisor.store.kubernetes import KubernetesStore, Options
+from tests.supervisor.store.store_behaviour import opened
+from tests.testkit.controlplane.api import Api, Refused, client, until
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.credentials import write_kubeconfig
+from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.controlplane.running import ControlPlane
+
+_CRDS = Path(__file__).parents[3] / "charts" / "elastic-job-supervisor" / "files" / "crds"
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_OURS = "/apis/job-supervisor.kube-ai.io/v1alpha1"
+_GROUP = "job-supervisor.kube-ai.io"
+_DEFAULT = "/api/v1/namespaces/default"
+RULES = (
+    {
+        "apiGroups": [_GROUP],
+        "resources": ["reclaimnotices", "supervisedjobs"],
+        "verbs": ["get", "list", "watch", "create", "delete"],
+    },
+    {
+        "apiGroups": [_GROUP],
+        "resources": ["supervisedjobs", "supervisedjobs/status", "reclaimnotices/status"],
+        "verbs": ["patch"],
+    },
+    {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
+    {"nonResourceURLs": ["/openid/v1/jwks", "/.well-known/openid-configuration"], "verbs": ["get"]},
+    {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
+    {
+        "apiGroups": ["kai.alibabacloud.com"],
+        "resources": ["trainingjobs"],
+        "verbs": ["get", "list", "watch", "patch"],
+    },
+    {"apiGroups": ["kai.alibabacloud.com"], "resources": ["trainingjobs/status"], "verbs": ["patch"]},
+    {
+        "apiGroups": ["kai.alibabacloud.com"],
+        "resources": ["scaleouts"],
+        "verbs": ["list", "watch", "create", "delete"],
+    },
+    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch", "delete"]},
+    {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},
+    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+    {
+        "apiGroups": ["admissionregistration.k8s.io"],
+        "resources": ["mutatingwebhookconfigurations"],
+        "resourceNames": ["elastic-job-supervisor"],
+        "verbs": ["get", "patch"],
+    },
+)
+"""All that the supervisor may do in the whole cluster: just what docs/kubernetes/permissions.md lists."""
+
+OWN_RULES = (
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": ["job-supervisor"],
+        "verbs": ["get", "list", "watch", "patch"],
+    },
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
+    {"apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["create"]},
+    {
+        "apiGroups": [""],
+        "resources": ["secrets"],
+        "resourceNames": ["elastic-job-supervisor-keys"],
+        "verbs": ["get"],
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "resourceNames": ["elastic-job-supervisor-ca"],
+        "verbs": ["get", "patch"],
+    },
+)
+"""And in its own namespace."""
+
+_KIND = {"apiVersion": "job-supervisor.kube-ai.io/v1alpha1", "kind": "ReclaimNotice"}
+_FIRST = {"source": "source", "subject": {"kind": "node", "name": "node", "uid": "uid"}, "episode": 1}
+NOTICES = f"{_OURS}/reclaimnotices"
+JOBS = f"{_OURS}/supervisedjobs"
+
+
+@contextmanager
+def api_server(programs: Mapping[Program, Path], directory: Path) -> Iterator[ControlPlane]:
+    """Those two programs of a control plane that keep resources; nothing runs pods or controllers."""
+    plane = ControlPlane(programs, directory)
+    try:
+        for program in (Program.ETCD, Program.API_SERVER):
+            plane.launch(program)
+        plane.wait_ready(Program.API_SERVER)
+        yield plane
+    finally:
+        plane.stop()
+
+
+async def define(api: Api) -> None:
+    """Makes our resources known, if they are not, and waits until they can be used: also after a restart."""
+    known = {one["metadata"]["name"] for one in (await api.get(_DEFINITIONS))["items"]}
+    for file in sorted(_CRDS.glob("*.yaml")):
+        definition = yaml.safe_load(file.read_text())
+        if definition["metadata"]["name"] not in known:
+            await api.create(_DEFINITIONS, definition)
+    for path in (NOTICES, JOBS):
+
+        async def listed(path: str = path) -> Any:
+            with suppress(Refused):  # 404 and then 429 for as long as it is being prepared.
+                return await api.get(path)
+            return None
+
+        await until(listed, f"{path} to be served")
+
+
+async def _warm(api: Api) -> None:
+    """The first write of a kind takes up to 2 s, which is not what a test is to wait for."""
+    await api.create(NOTICES, {**_KIND, "metadata": {"name": "first"}, "spec": _FIRST})
+
+
+async def clear(api: Api) -> None:
+    await api.delete(NOTICES)
+    for job in (await api.get(JOBS))["items"]:
+        await api.delete(job_path(job["metadata"]["name"], job["metadata"]["namespace"]))
+
+
+async def empty(api: Api) -> None:
+    """Deletes the nodes, and the pods and Events of the namespace "default"; nothing runs there that would end pods."""
+    for path in ("/api/v1/nodes", f"{_DEFAULT}/pods?gracePeriodSeconds=0", f"{_DEFAULT}/events"):
+        await api.delete(path)
+
+
+def job_path(name: str, namespace: str = "default") -> str:
+    return f"{_OURS}/namespaces/{namespace}/supervisedjobs/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An API server with our resources, to look at and to open stores on, which may do no more than they must."""
+
+    plane: ControlPlane
+    api: Api
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Of an account with the store's role; its namespace is "default"."""
+        return self.plane.cluster.directory / "store.kubeconfig"
+
+    async def store(self, **options: Any) -> KubernetesStore:
+        settings = {"kubeconfig": str(self.kubeconfig), "timeout_seconds": 10.0, **options}
+        return await KubernetesStore.open(Options(**settings), Clock())
+
+    @asynccontextmanager
+    async def opened(self, **options: Any) -> AsyncIterator[KubernetesStore]:
+        async with opened(lambda: self.store(**options)) as store:
+            yield store
+
+    async def notices(self) -> list[Any]:
+        return list((await self.api.get(NOTICES))["items"])
+
+    async def table(self, path: str) -> list[dict[str, Any]]:
+        headers = {
+            "Authorization": f"Bearer {self.plane.cluster.token}",
+            "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io",
+        }
+        trusted = ssl.create_default_context(cafile=str(self.plane.cluster.ca))
+        async with aiohttp.request("GET", self.plane.cluster.url + path, headers=headers, ssl=trusted) as answer:
+            table = await answer.json()
+        shown = [column["name"] for column in table["columnDefinitions"] if column["priority"] == 0]
+        every = [column["name"] for column in table["columnDefinitions"]]
+        rows = [dict(zip(every, row["cells"], strict=True)) for row in table["rows"]]
+        return [{name: row[name] for name in shown} for row in rows]
+
+    async def half_a_notice(self, name: str, spec: Mapping[str, Any]) -> None:
+        """As somebody leaves it who is killed between the two requests that a notice takes."""
+        await self.api.create(NOTICES, {**_KIND, "metadata": {"name": name}, "spec": spec})
+
+    async def jobs(self) -> list[Any]:
+        return list((await self.api.get(JOBS))["items"])
+
+
+@asynccontextmanager
+async def place(plane: ControlPlane) -> AsyncIterator[Place]:
+    async with client(plane.cluster) as api:
+        await define(api)
+        await clear(api)
+        await _warm(api)
+        await clear(api)
+        own = Place(plane, api)
+        if not own.kubeconfig.exists():
+            await _account(own)
+        yield own
+
+
+async def _account(own: Place) -> None:
+    namespace = Namespace(own.plane.cluster, own.api)
+    await own.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})
+    await namespace.account("supervisor", cluster_rules=(*RULES, *OWN_RULES))
+    cluster = own.plane.cluster
+    write_kubeconfig(own.kubeconfig, cluster.url, cluster.ca, await namespace.token("supervisor"), "default")
