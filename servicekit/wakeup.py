@@ -9,8 +9,13 @@ class Wakeup:
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
+    @property
+    def is_set(self) -> bool:
+        """Whether the next `wait` returns at once."""
+        return self._event.is_set()
+
     def set(self) -> None:
-        """There is something to look at."""
+        """Wakes the loop that waits, or keeps it from waiting the next time."""
         self._event.set()
 
     async def wait(self, seconds: float | None = None) -> None:

@@ -1,0 +1,91 @@
+"""A work queue by key: serial for one key, concurrent across keys, like a client-go work queue with its reconcilers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from servicekit.backoff import Backoff
+from servicekit.reconcile import RetryPolicy
+from servicekit.wakeup import Wakeup
+
+K = TypeVar("K", bound=Hashable)
+
+Reconcile = Callable[[K], Awaitable[float | None]]
+"""Brings one key up to date. Returns after how many seconds the key is due again; None: when it is added again."""
+
+
+class KeyedWorkQueue(Generic[K]):
+    """Reconciles every key that is added: once, however often it was added while it waited.
+
+    A key that is added while it is being reconciled is reconciled again afterwards. Keys that are added before `run`
+    wait for it.
+
+    Args:
+        name: Prefix of the tasks' names.
+        reconcile: See `Reconcile`.
+        retry: What failed is tried again after a pause, or earlier when its key is added. The fault has recovered once
+            no key fails any more. Without a policy, every exception propagates from `run`.
+    """
+
+    def __init__(self, name: str, reconcile: Reconcile[K], retry: RetryPolicy | None = None) -> None:
+        self._name = name
+        self._reconcile = reconcile if retry is None else _retrying(reconcile, retry)
+        self._waiting: dict[K, None] = {}  # In order, until `run` runs.
+        self._workers: dict[K, Wakeup] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    def add(self, key: K) -> None:
+        """Has the key reconciled as soon as possible."""
+        if (worker := self._workers.get(key)) is not None:
+            worker.set()
+        elif self._group is not None:
+            self._start(self._group, key)
+        else:
+            self._waiting[key] = None
+
+    async def run(self) -> None:
+        """Root task: reconciles until it is cancelled.
+
+        Raises:
+            ExceptionGroup: `reconcile` raised something that is not retried.
+        """
+        async with asyncio.TaskGroup() as group:
+            for key in self._waiting:
+                self._start(group, key)
+            self._waiting.clear()
+            self._group = group
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._group = None  # A group that ends takes no more tasks.
+
+    def _start(self, group: asyncio.TaskGroup, key: K) -> None:
+        self._workers[key] = wakeup = Wakeup()
+        group.create_task(self._work(key, wakeup), name=f"{self._name} {key}")
+
+    async def _work(self, key: K, wakeup: Wakeup) -> None:
+        try:
+            while True:
+                seconds = await self._reconcile(key)
+                if seconds is None and not wakeup.is_set:
+                    return
+                await wakeup.wait(seconds)
+        finally:
+            del self._workers[key]
+
+
+def _retrying(reconcile: Reconcile[K], retry: RetryPolicy) -> Reconcile[K]:
+    failing = dict[K, Backoff]()
+
+    async def attempt(key: K) -> float | None:
+        try:
+            seconds = await reconcile(key)
+        except retry.errors as error:
+            retry.fault.failed(f"{key}: {error}")
+            return failing.setdefault(key, retry.backoff()).next()
+        failing.pop(key, None)
+        if not failing:
+            retry.fault.recovered()
+        return seconds
+
+    return attempt
