@@ -11,6 +11,8 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
 _HTML_SOURCE = re.compile(r'src="([^"]+)"')
+_TOP = "benchmarks|charts|docs|mutants|node_agent|proto|requirements|sdk|servicekit|simulator|supervisor|tests"
+_PATH = re.compile(rf"(?<![\w/.-])(?:{_TOP})/[\w./-]*\w(?![\w*…{{}}])")
 _MENTION = re.compile(r"\bdocs/[\w/-]+\.md\b")
 _CODE = {".py", ".pyi", ".proto", ".yaml", ".yml", ".toml", ".json", ".tpl", ".txt", ".html", ".js", ".css", ".sh", ""}
 
@@ -83,3 +85,16 @@ def test_every_page_that_code_mentions_exists() -> None:
     }
     assert len(named) > 10
     assert [mention for mention in sorted(named) if not (ROOT / mention).is_file()] == []
+
+
+def _missing(page: Path) -> Iterator[str]:
+    """Paths in backquotes that are not there; NAME and KIND stand for something that the reader chooses."""
+    for token in _inline(page):
+        if token.type in {"code_inline", "fence"}:
+            paths = (path for path in _PATH.findall(token.content) if "NAME" not in path and "KIND" not in path)
+            yield from (path for path in paths if not (ROOT / path).exists())
+
+
+def test_every_path_that_pages_name_exists() -> None:
+    pages = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    assert [f"{page.relative_to(ROOT)}: {path}" for page in pages for path in _missing(page)] == []
