@@ -1,15 +1,24 @@
-"""Keeps a mirror in step with its collection: list, then watch; and list again after anything but an orderly end."""
+"""Keeps a cache in step with a resource: list, then watch; and list again after anything but an orderly end."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Generic, TypeVar
+
+import structlog
 
 from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Collection, EventType
-from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, HistoryLostError
+from servicekit.kubernetes.errors import (
+    ApiError,
+    ApiUnavailableError,
+    HistoryLostError,
+    NotThereError,
+    RefusedError,
+)
 from servicekit.kubernetes.objects import Object
 
 R = TypeVar("R", bound=Object)
@@ -25,19 +34,33 @@ that holds its connection and says nothing, after this long and one time-out."""
 _TOO_SHORT = 0.5
 """Seconds; a watch that ends sooner, over and over, would be a storm of requests."""
 
+_UNDEFINED_SECONDS = 10.0
+"""A person installs a definition or grants a right: one small request each time."""
+
+_log = structlog.get_logger()
+
 
 class Reflector(Generic[R]):
-    """Lists once with `list`, then `run` follows for ever.
+    """Lists once with `list` or `first`, then `run` follows for ever.
 
     Args:
         collection: What to follow.
-        mirror: What shows it.
+        mirror: Holds the objects.
         clock: Monotonic instants.
         watch_seconds: How long one watch goes on.
-        cached: Lists may be a little old: the watch tells the rest. For what runs on every node.
+        cached: Lists may be a little old: the watch brings the rest. For what runs on every node.
+        optional: The kind may be undefined or refused, now or later. `run` then looks again every `undefined_seconds`.
+        undefined_seconds: See `optional`.
+        on_synced: Called after each list, when the cache shows it.
+
+    Attributes:
+        lists: How many lists were asked for.
+        defined: False as soon as the API server has answered that it has no such kind.
+        synced: Whether the cache shows a list that a watch has kept up to date since. Between two orderly watches it
+            stays so.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the first three are what it works on, the others have defaults
         self,
         collection: Collection[R],
         mirror: Cache[R],
@@ -45,58 +68,69 @@ class Reflector(Generic[R]):
         watch_seconds: int = _WATCH_SECONDS,
         *,
         cached: bool = False,
+        optional: bool = False,
+        undefined_seconds: float = _UNDEFINED_SECONDS,
+        on_synced: Callable[[], None] = lambda: None,
     ) -> None:
         self._cached = cached
+        self._optional = optional
+        self._undefined_seconds = undefined_seconds
+        self._on_synced = on_synced
         self._collection = collection
         self._cache = mirror
         self._watch_seconds = watch_seconds
         self._clock = clock
         self._fault = Fault(f"watch of {collection.kind.plural}", clock)
         self._backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
-        self._synced = False
         self._watching = False
         self._lost = False
         self.lists = 0
+        self.defined = True
+        self.synced = False
 
     @property
     def trouble(self) -> str | None:
-        """Why the mirror may be behind, for people; None while a watch tells it everything."""
-        if self._watching:
+        """Why the cache may be behind, for people; None while a watch runs, or there is nothing to follow."""
+        if self._watching or not self.defined:
             return None
         return self._fault.reason or "not listed yet"
 
     async def list(self) -> None:
-        """Brings the mirror up to date, all at once: there is no half of a list to see.
+        """Brings the cache up to date, all at once: nobody sees half of a list.
 
         Raises:
-            ApiError: It could not be had; the mirror is as it was.
+            ApiError: It could not be had; the cache is as it was.
         """
         self.lists += 1
         objects, version = await self._collection.list(self._cache.version if self._cached and not self._lost else "")
         self._cache.listed(objects, version)
-        self._synced = True
+        self.defined = self.synced = True
+        self._on_synced()
 
     async def first(self) -> None:
-        """Lists as soon as that is possible.
+        """Lists as soon as the API server answers; an optional kind that is not defined has no objects.
 
         Raises:
-            ApiError: It is not, and waiting will not help.
+            ApiError: It refuses, and waiting will not help.
         """
         while True:
             try:
                 return await self.list()
             except (ApiUnavailableError, HistoryLostError) as error:
+                await asyncio.sleep(self._failed(error))
+            except NotThereError as error:
+                if not self._optional:
+                    raise
                 self._failed(error)
-                await asyncio.sleep(self._backoff.next())
+                return None
 
     async def run(self) -> None:
-        """Root task: follows, whatever happens."""
+        """Root task: follows for ever, through outages and, where the kind is optional, without a definition."""
         while True:
             try:
                 await self.once()
             except ApiError as error:
-                self._failed(error)
-                await asyncio.sleep(self._backoff.next())
+                await asyncio.sleep(self._failed(error))
 
     async def once(self) -> None:
         """Lists where that is needed, and follows one watch to its orderly end.
@@ -107,18 +141,18 @@ class Reflector(Generic[R]):
         Raises:
             ApiError: It ended otherwise: something may have been missed.
         """
-        if listed := not self._synced:
+        if listed := not self.synced:
             await self.list()
         begun = self._clock.monotonic()
         try:
             watch = self._collection.watch(self._cache.version, self._watch_seconds, self._opened)
-            async with aclosing(watch) as news:
-                async for kind, told in news:
-                    self._tell(kind, told)
+            async with aclosing(watch) as events:
+                async for kind, shown in events:
+                    self._apply(kind, shown)
         except HistoryLostError:
             if listed:
                 raise
-            self._synced, self._watching, self._lost = False, False, True
+            self.synced, self._watching, self._lost = False, False, True
             return
         finally:
             lived = self._clock.monotonic() - begun
@@ -131,16 +165,28 @@ class Reflector(Generic[R]):
         self._watching = True
         self._fault.recovered()
 
-    def _failed(self, error: ApiError) -> None:
-        self._synced = self._watching = False
+    def _failed(self, error: ApiError) -> float:
+        """Returns the seconds to wait before the next attempt."""
+        self.synced = self._watching = False
         # Asked for what it does not know any more, the API server would answer the same again.
         self._lost = isinstance(error, HistoryLostError)
+        if self._optional and isinstance(error, NotThereError):
+            self._note_undefined()
+            return self._undefined_seconds
         self._fault.failed(str(error))
+        return self._undefined_seconds if self._optional and isinstance(error, RefusedError) else self._backoff.next()
 
-    def _tell(self, kind: EventType, told: R | str) -> None:
-        if isinstance(told, str):
-            self._cache.passed(told)
+    def _note_undefined(self) -> None:
+        if self.defined:
+            plural = self._collection.kind.plural
+            _log.info("resource.undefined", resource=plural, looks_again_seconds=self._undefined_seconds)
+        self.defined = False
+        self._fault.recovered()
+
+    def _apply(self, kind: EventType, shown: R | str) -> None:
+        if isinstance(shown, str):
+            self._cache.passed(shown)
         elif kind is EventType.DELETED:
-            self._cache.told_gone(told)
+            self._cache.told_gone(shown)
         else:
-            self._cache.told(told)
+            self._cache.told(shown)

@@ -104,6 +104,7 @@ class Following:
     collection: Collection[Thing]
     mirror: Cache[Thing]
     reflector: Reflector[Thing]
+    synced: asyncio.Event
 
     def shown(self) -> dict[str, int]:
         return {key.name: one.metadata.version for key, one in self.mirror.objects.items()}
@@ -121,7 +122,7 @@ class Following:
 
 @asynccontextmanager
 async def following(
-    directory: Path, *answers: Answer, timeout_seconds: float = 2.0, cached: bool = False
+    directory: Path, *answers: Answer, timeout_seconds: float = 2.0, cached: bool = False, optional: bool = False
 ) -> AsyncIterator[Following]:
     script = Script([*answers])
     application = web.Application()
@@ -134,8 +135,18 @@ async def following(
     collection = Collection(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing))
     mirror: Cache[Thing] = Cache(lambda _before, _after: None)
     try:
-        reflector = Reflector(collection, mirror, Clock(), watch_seconds=1, cached=cached)
-        yield Following(script, server, collection, mirror, reflector)
+        synced = asyncio.Event()
+        reflector = Reflector(
+            collection,
+            mirror,
+            Clock(),
+            watch_seconds=1,
+            cached=cached,
+            optional=optional,
+            undefined_seconds=0.05,
+            on_synced=synced.set,
+        )
+        yield Following(script, server, collection, mirror, reflector, synced)
     finally:
         await server.close()
         await runner.cleanup()
@@ -264,6 +275,43 @@ async def test_a_watch_whose_version_was_compacted_away_is_no_fault(
             await one.until({"b": 9, "c": 10})
     assert one.script.lists == 2
     assert ("dependency.failing" in [each["event"] for each in logs]) != quiet
+
+
+async def test_an_optional_resource_is_followed_as_soon_as_it_is_defined(tmp_path: Path) -> None:
+    """Said once; its first list has nothing, and a definition that goes away and returns is no fault either."""
+    answers = [answered(404, {}), answered(404, {}), page(7, "a"), answered(404, {}), answered(404, {}), page(9, "b")]
+    with capture_logs() as logs:
+        async with following(tmp_path, *answers, watch(event("ADDED", thing("c", 10))), optional=True) as one:
+            assert (one.reflector.defined, one.reflector.synced) == (True, False)
+            await one.reflector.first()
+            assert (one.reflector.defined, one.reflector.synced) == (False, False)
+            assert one.reflector.trouble is None
+            await one.until({"b": 9, "c": 10})
+            assert (one.reflector.defined, one.reflector.synced) == (True, True)
+            assert one.synced.is_set()
+    events = [(each["event"], each.get("resource")) for each in logs]
+    assert events == [("resource.undefined", "things")] * 2
+
+
+async def test_an_optional_resource_that_is_refused_is_asked_for_again_slowly(tmp_path: Path) -> None:
+    """Nobody knows whether it is defined; the refusal is reported until it ends."""
+    refused = answered(403, {"message": "not for you"})
+    answers = [page(7, "a"), refused, refused, refused, page(9, "b"), watch(event("ADDED", thing("c", 10)))]
+    with capture_logs() as logs:
+        async with following(tmp_path, *answers, optional=True) as one:
+            await one.until({"a": 7})
+            one.script.answers[:0] = [refused]
+            with pytest.raises(RefusedError, match="not for you"):
+                await one.reflector.first()
+            await one.until({"b": 9, "c": 10})
+            assert one.reflector.defined
+    assert [each["event"] for each in logs] == ["dependency.failing", "dependency.recovered"]
+
+
+async def test_a_resource_that_must_be_there_and_is_not_defined_is_an_error(tmp_path: Path) -> None:
+    async with following(tmp_path, answered(404, {"message": "no such kind"})) as one:
+        with pytest.raises(NotThereError, match="no such kind"):
+            await one.reflector.first()
 
 
 async def test_a_watch_that_is_never_allowed_is_no_storm(tmp_path: Path) -> None:
