@@ -71,7 +71,7 @@ def harmless(note: Callable[P, None]) -> Callable[P, None]:
     return noting
 
 
-class Few:
+class LabelLimiter:
     """Keeps labels few whose values others choose: the first so many stay as they are, later ones are `other`."""
 
     def __init__(self, most: int) -> None:

@@ -12,19 +12,19 @@ from typing import TextIO
 import msgspec
 
 from supervisor.cli.arguments import parser
-from supervisor.cli.drill import begun, consequences, follow
+from supervisor.cli.backend import Backend, Subject
+from supervisor.cli.connect import connect
+from supervisor.cli.data_dir import whoami
+from supervisor.cli.drill import consequences, follow, started
 from supervisor.cli.errors import CliError, ExitCode, NotNowError, UnknownError, UnreachableError, UsageError
 from supervisor.cli.explain import explain
 from supervisor.cli.overview import overview
-from supervisor.cli.place import Place, Subject
-from supervisor.cli.standalone import whoami
+from supervisor.cli.status import Job, Status
 from supervisor.cli.text import printable
-from supervisor.cli.view import Job, View
-from supervisor.cli.where import place
 
 _CLEAR = "\x1b[H\x1b[2J"
 
-Say = Callable[[str], None]
+Print = Callable[[str], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return asyncio.run(_run(given))
     except CliError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return error.code
     except (KeyboardInterrupt, asyncio.CancelledError):
         return ExitCode.INTERRUPTED
@@ -46,45 +46,47 @@ async def _run(given: argparse.Namespace) -> ExitCode:
     this = asyncio.current_task()
     if this is not None:  # As Ctrl-C does: a drill that is waited for is to be ended.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    async with place(given, os.environ) as asked:
+    async with connect(given, os.environ) as backend:
         match given.command:
             case "status":
-                return await _status(asked, given)
+                return await _status(backend, given)
             case "explain":
-                return await _explain(asked, given)
+                return await _explain(backend, given)
             case _:
-                return await _simulate(asked, given)
+                return await _simulate(backend, given)
 
 
-async def _status(place: Place, given: argparse.Namespace) -> ExitCode:
-    _show(await place.look(), given)
+async def _status(backend: Backend, given: argparse.Namespace) -> ExitCode:
+    _show(await backend.status(), given)
     with suppress(asyncio.CancelledError):  # Ctrl-C is how this ends.
         while given.watch:
             await asyncio.sleep(given.interval)
             try:
-                _show(await place.look(), given)
+                _show(await backend.status(), given)
             except (NotNowError, UnreachableError) as error:
-                _complain(str(error))
+                _print_error(str(error))
     return ExitCode.DONE
 
 
-def _show(view: View, given: argparse.Namespace) -> None:
+def _show(status: Status, given: argparse.Namespace) -> None:
     if given.output == "json":
-        _say(_json(view))
+        _say(_json(status))
         return
     if given.watch and sys.stdout.isatty():
         sys.stdout.write(_CLEAR)
-    _say(*overview(view), *([""] if given.watch else []))
+    _say(*overview(status), *([""] if given.watch else []))
 
 
-async def _explain(place: Place, given: argparse.Namespace) -> ExitCode:
-    view = await place.look()
-    job = _one(list(view.find(given.job)), given.job)
+async def _explain(backend: Backend, given: argparse.Namespace) -> ExitCode:
+    status = await backend.status()
+    job = _one(list(status.find(given.job)), given.job)
     if given.output == "json":
-        notices = [notice for key, notice in view.by_id.items() if key in {host.notice for host in view.hosts_of(job)}]
-        _say(_json({"job": job, "notices": notices, "unseen": view.unseen}))
+        notices = [
+            notice for key, notice in status.by_id.items() if key in {host.notice for host in status.hosts_of(job)}
+        ]
+        _say(_json({"job": job, "notices": notices, "unseen": status.unseen}))
     else:
-        _say(*explain(job, view))
+        _say(*explain(job, status))
     return ExitCode.DONE
 
 
@@ -96,40 +98,40 @@ def _one(found: list[Job], name: str) -> Job:
     return found[0]
 
 
-async def _simulate(place: Place, given: argparse.Namespace) -> ExitCode:
-    subject = None if given.subject is None else await place.subject(given.subject)
+async def _simulate(backend: Backend, given: argparse.Namespace) -> ExitCode:
+    subject = None if given.subject is None else await backend.subject(given.subject)
     if given.end:
-        return await _end(place, subject, given)
+        return await _end(backend, subject, given)
     if subject is None:
         raise UsageError("Which node or pod? A drill is about one of them.")
     as_json = given.output == "json"
-    say: Say = _complain if as_json else _say
-    before = await place.look()
+    say: Print = _print_error if as_json else _say
+    before = await backend.status()
     for sentence in consequences(subject, before):
         say(sentence)
     if not given.yes:
         _confirm()
-    await place.begin(subject, given.lead, whoami())
-    say(begun(subject, given.lead))
-    courses = await _awaited(place, subject, before, say) if given.wait else {}
+    await backend.begin(subject, given.lead, whoami())
+    say(started(subject, given.lead))
+    history = await _follow_drill(backend, subject, before, say) if given.wait else {}
     if as_json:
-        _say(_json({"subject": subject, "lead_seconds": given.lead, "phases": courses}))
+        _say(_json({"subject": subject, "lead_seconds": given.lead, "phases": history}))
     return ExitCode.DONE
 
 
-async def _awaited(place: Place, subject: Subject, before: View, say: Say) -> Mapping[str, list[str]]:
+async def _follow_drill(backend: Backend, subject: Subject, before: Status, say: Print) -> Mapping[str, list[str]]:
     try:
-        return await follow(place, subject, before, say)
+        return await follow(backend, subject, before, say)
     except BaseException:
         # Whoever interrupts, or cannot follow it any more, wants no drill that goes on.
         with suppress(CliError):
-            for each in await place.end(subject):
-                _complain(f"The drill on {each.kind} {each.name} is ended.")
+            for each in await backend.end(subject):
+                _print_error(f"The drill on {each.kind} {each.name} is ended.")
         raise
 
 
-async def _end(place: Place, subject: Subject | None, given: argparse.Namespace) -> ExitCode:
-    ended = await place.end(subject)
+async def _end(backend: Backend, subject: Subject | None, given: argparse.Namespace) -> ExitCode:
+    ended = await backend.end(subject)
     if given.output == "json":
         _say(_json({"ended": ended}))
     elif not ended:
@@ -156,7 +158,7 @@ def _say(*lines: str) -> None:
     _write(sys.stdout, lines)
 
 
-def _complain(line: str) -> None:
+def _print_error(line: str) -> None:
     _write(sys.stderr, [line])
 
 

@@ -2,22 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 
+from supervisor.cli.status import Acknowledgement, Host, Job, Notice, Status
 from supervisor.cli.text import duration, listed
-from supervisor.cli.view import Acknowledgement, Host, Job, Notice, View
 
 _MAX_NAMES = 5
 _WAITS = ("Waiting", "Suspended")
 
 
-def explain(job: Job, view: View) -> list[str]:
+def explain(job: Job, status: Status) -> list[str]:
     """Lines for people; those that belong to the one before are indented."""
     return [
         *_standing(job),
-        *_usable(job, view),
-        *_noticed(job, view),
+        *_usable(job, status),
+        *_noticed(job, status),
         *_ahead(job),
         *_covered(job),
-        *_unseen(job, view),
+        *_unseen(job, status),
     ]
 
 
@@ -45,9 +45,9 @@ def _answered(answer: Acknowledgement) -> str:
     return f"When it was last told to stop, rank 0 of run {answer.run} {did}{step}{ago}."
 
 
-def _usable(job: Job, view: View) -> Iterator[str]:
+def _usable(job: Job, status: Status) -> Iterator[str]:
     """Which of the listed hosts a job that waits could start on, and what the others lack."""
-    hosts = view.hosts_of(job)
+    hosts = status.hosts_of(job)
     if job.phase not in _WAITS or not hosts or any(host.agent is None for host in hosts):
         return
     silent = [host.host for host in hosts if not host.agent]
@@ -60,9 +60,9 @@ def _usable(job: Job, view: View) -> Iterator[str]:
         yield f"  No agent is connected: {_names(silent)}."
 
 
-def _noticed(job: Job, view: View) -> Iterator[str]:
-    known = view.by_id
-    found = [(host, known.get(host.notice)) for host in view.hosts_of(job) if host.notice is not None]
+def _noticed(job: Job, status: Status) -> Iterator[str]:
+    known = status.by_id
+    found = [(host, known.get(host.notice)) for host in status.hosts_of(job) if host.notice is not None]
     if not found:
         yield "None of its hosts has a notice."
         return
@@ -116,8 +116,8 @@ def _covered(job: Job) -> Iterator[str]:
         yield f"  No process on {_names(deaf)} has a stream: it would not hear that it has to stop or leave."
 
 
-def _unseen(job: Job, view: View) -> Sequence[str]:
-    return [] if job.over else [f"Not seen: {each}" for each in view.unseen]
+def _unseen(job: Job, status: Status) -> Sequence[str]:
+    return [] if job.over else [f"Not seen: {each}" for each in status.unseen]
 
 
 def _names(names: Sequence[str]) -> str:

@@ -2,22 +2,29 @@
 
 from collections.abc import Iterator, Sequence
 
+from supervisor.cli.status import Job, Notice, Status
 from supervisor.cli.text import duration, table
-from supervisor.cli.view import Job, Notice, View
 
 _MAX_NAMES = 10
 
 
-def overview(view: View) -> list[str]:
+def overview(status: Status) -> list[str]:
     """Lines for people."""
-    return [*_jobs(view), "", *_notices(view), "", *_agents(view), *(f"Not seen: {each}" for each in view.unseen)]
+    return [
+        *_jobs(status),
+        "",
+        *_notices(status),
+        "",
+        *_agents(status),
+        *(f"Not seen: {each}" for each in status.unseen),
+    ]
 
 
-def _jobs(view: View) -> list[str]:
-    if not view.jobs:
+def _jobs(status: Status) -> list[str]:
+    if not status.jobs:
         return ["No job is known."]
     heads = ("JOB", "PHASE", "RUN", "WORKERS", "EXCLUDED", "MIN", "MAX", "REASON")
-    return table(heads, (_job(job) for job in sorted(view.jobs, key=lambda job: job.job)))
+    return table(heads, (_job(job) for job in sorted(status.jobs, key=lambda job: job.job)))
 
 
 def _job(job: Job) -> tuple[str, ...]:
@@ -32,32 +39,32 @@ def _reason(job: Job) -> str:
     return f"{job.prospects[0].what[:1].upper()}{job.prospects[0].what[1:]}."
 
 
-def _notices(view: View) -> list[str]:
-    active = [notice for notice in view.by_id.values() if notice.active]
+def _notices(status: Status) -> list[str]:
+    active = [notice for notice in status.by_id.values() if notice.active]
     if not active:
         return ["No reclaim notices."]
     active.sort(key=lambda notice: (notice.seconds_left is None, notice.seconds_left or 0.0, notice.subject))
-    return table(("GOES", "LEFT", "SAYS", "JOBS", "MESSAGE"), (_notice(notice, view) for notice in active))
+    return table(("GOES", "LEFT", "SAYS", "JOBS", "MESSAGE"), (_notice(notice, status) for notice in active))
 
 
-def _notice(notice: Notice, view: View) -> tuple[str, ...]:
+def _notice(notice: Notice, status: Status) -> tuple[str, ...]:
     left = "unknown" if notice.seconds_left is None else duration(notice.seconds_left)
     source = f"{notice.source} (a drill)" if notice.drill else notice.source
-    source = f"{source} (not stored yet)" if view.is_unconfirmed(notice) else source
+    source = f"{source} (not stored yet)" if status.is_unconfirmed(notice) else source
     return (f"{notice.kind}/{notice.subject}", left, source, ",".join(notice.jobs) or "-", notice.message)
 
 
-def _agents(view: View) -> Iterator[str]:
-    if view.agents is None:
+def _agents(status: Status) -> Iterator[str]:
+    if status.agents is None:
         return
-    connected = sum(agent.connected for agent in view.agents)
-    unknown = sorted(agent.node for agent in view.agents if not agent.connected and not agent.reclaimed)
-    reclaimed = sorted(agent.node for agent in view.agents if agent.reclaimed)
+    connected = sum(agent.connected for agent in status.agents)
+    unknown = sorted(agent.node for agent in status.agents if not agent.connected and not agent.reclaimed)
+    reclaimed = sorted(agent.node for agent in status.agents if agent.reclaimed)
     silent = "".join(
         f"; {what}: {_names(names)}" for what, names in (("unknown", unknown), ("reclaimed", reclaimed)) if names
     )
     yield f"{connected} {'agent is' if connected == 1 else 'agents are'} connected{silent}."
-    sharing = sorted(agent.node for agent in view.agents if agent.same_uid)
+    sharing = sorted(agent.node for agent in status.agents if agent.same_uid)
     if sharing:
         yield f"These nodes share a machine uid with another node: {_names(sharing)}."
 

@@ -14,7 +14,7 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.placement import Placement
 from supervisor.ingest.agent_registry import AgentRegistry
-from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.store.interface import Store
 
 Announced = Mapping[Host, ReclaimNotice] | Mapping[str, ReclaimNotice]
@@ -97,7 +97,12 @@ class Facts:
     """
 
     def __init__(
-        self, store: Store, agents: AgentRegistry, unconfirmed: Unconfirmed, policy: Policy, surroundings: Surroundings
+        self,
+        store: Store,
+        agents: AgentRegistry,
+        unconfirmed: UnconfirmedNotices,
+        policy: Policy,
+        surroundings: Surroundings,
     ) -> None:
         self._store = store
         self._agents = agents

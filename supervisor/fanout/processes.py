@@ -43,7 +43,7 @@ class _Connection:
     sent: Directive | None = None
 
 
-class _Telling:
+class _DirectiveLines:
     """What the processes of a job are told at one moment; those that are told the same share one line."""
 
     def __init__(self, directives: JobDirectives, now: float) -> None:
@@ -214,9 +214,9 @@ class Processes:
         if telling is not None:
             telling.send(connection)
 
-    def _telling(self, name: JobName) -> _Telling | None:
+    def _telling(self, name: JobName) -> _DirectiveLines | None:
         directives = self._render(name)
-        return None if directives is None else _Telling(directives, self._now())
+        return None if directives is None else _DirectiveLines(directives, self._now())
 
     def _flush(self, name: JobName) -> None:
         job = self._jobs.get(name)
@@ -234,7 +234,7 @@ class Processes:
             self._tell(name, telling.sent)
 
 
-def _urgent(connection: _Connection, telling: _Telling) -> bool:
+def _urgent(connection: _Connection, telling: _DirectiveLines) -> bool:
     directive, _ = telling.to(connection.worker)
     if directive.kind is DirectiveKind.RUN or directive == connection.sent:
         return False

@@ -31,7 +31,7 @@ class ForeignPodError(Exception):
     """The token is a pod's that has nothing to say here."""
 
 
-class CannotTellError(Exception):
+class AuthenticationUnavailableError(Exception):
     """Whose token it is cannot be said at present: try again later."""
 
 
@@ -127,7 +127,7 @@ class Tokens:
         """A token for who may hold drills; `until` as for an agent."""
         return self._sign({"kind": "operator", "name": name}, until)
 
-    def bearer(self, authorization: str | None) -> Principal:
+    def authenticate(self, authorization: str | None) -> Principal:
         """Who sent this Authorization header.
 
         Raises:

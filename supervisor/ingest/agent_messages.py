@@ -9,8 +9,8 @@ from reclaim.v1 import reclaim_pb2 as wire
 from servicekit.text import one_line
 from supervisor.domain.ids import NAME_RULE, Host, Source, is_name
 from supervisor.domain.notice import NOT_OF_AGENTS, Announcement, Report, Subject, SubjectKind
-from supervisor.ingest.agent_registry import AgentView, SourceState
-from supervisor.ingest.refused import MalformedError, OversizedError
+from supervisor.ingest.agent_registry import AgentState, SourceState
+from supervisor.ingest.errors import MalformedError, OversizedError
 
 _MAX_NAMESPACE = 63
 _MAX_SECONDS_LEFT = 366 * 86400.0
@@ -44,7 +44,7 @@ def decode(data: bytes) -> Received:
         return MalformedError("the bytes are no message")
 
 
-def hello_view(hello: wire.Hello) -> AgentView:
+def hello_view(hello: wire.Hello) -> AgentState:
     """The agent that a hello describes.
 
     Raises:
@@ -54,7 +54,7 @@ def hello_view(hello: wire.Hello) -> AgentView:
         raise MalformedError("too many sources or notices")
     if not 0 < hello.session < _MAX_NUMBER:
         raise MalformedError("session must be set, and below 2**63 - 1")
-    return AgentView(
+    return AgentState(
         node=Host(_name("node", hello.node)),
         uid=_name("node_uid", hello.node_uid),
         session=hello.session,
@@ -78,7 +78,7 @@ def source_state(message: wire.SourceReport) -> tuple[Source, SourceState]:
     return _source(message.source), _STATES.get(message.state, SourceState.UNKNOWN)
 
 
-def report(message: wire.NoticeReport, speaker: AgentView) -> Report:
+def report(message: wire.NoticeReport, speaker: AgentState) -> Report:
     """A report of an agent about its own node, or about a pod, which may be anybody's yet.
 
     Raises:
@@ -100,7 +100,7 @@ def report(message: wire.NoticeReport, speaker: AgentView) -> Report:
     )
 
 
-def _subject(subject: wire.Subject, speaker: AgentView) -> Subject:
+def _subject(subject: wire.Subject, speaker: AgentState) -> Subject:
     if subject.kind == wire.SUBJECT_KIND_POD:
         namespace, _, name = subject.name.partition("/")
         # A slash more would make one pod's name of another's.

@@ -27,7 +27,7 @@ _NONE_ANNOUNCED = frozenset({SourceState.CLEAR, SourceState.NOT_SPOT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentView:
+class AgentState:
     """One node's agent. `uid` is the machine's own id; a disconnected agent's sources are all unknown.
 
     `pod_sources` speak of pods alone: clear means that they see them all.
@@ -52,7 +52,7 @@ class AgentView:
 
 
 def reclaimed(
-    notices: Iterable[ReclaimNotice], agents: Mapping[Host, AgentView], silent_since: Callable[[Host], float | None]
+    notices: Iterable[ReclaimNotice], agents: Mapping[Host, AgentState], silent_since: Callable[[Host], float | None]
 ) -> frozenset[Host]:
     """The nodes whose agents are silent because their machines are gone, as a notice on each has ended.
 
@@ -64,7 +64,7 @@ def reclaimed(
 
 
 def _explains(
-    notice: ReclaimNotice, agents: Mapping[Host, AgentView], silent_since: Callable[[Host], float | None]
+    notice: ReclaimNotice, agents: Mapping[Host, AgentState], silent_since: Callable[[Host], float | None]
 ) -> bool:
     node = Host(notice.subject.name)
     agent, since = agents.get(node), silent_since(node)
@@ -90,7 +90,7 @@ class AgentRegistry:
     """
 
     def __init__(self, changed: Callable[[Host], None], now: Callable[[], float]) -> None:
-        self._agents: dict[Host, AgentView] = {}
+        self._agents: dict[Host, AgentState] = {}
         self._streams: dict[Host, object] = {}
         # Kept with every change: 5,000 agents are too many to go through for each decision.
         self._uids: dict[Host, str] = {}
@@ -98,26 +98,26 @@ class AgentRegistry:
         self._clear: set[Host] = set()
         self._denying: set[Host] = set()
         self._silent: dict[Host, float] = {}
-        self._heard: dict[Host, float] = {}
+        self._synced: dict[Host, float] = {}
         self._changed = changed
         self._now = now
         self._started = now()
         self.version = 0
 
-    def connect(self, view: AgentView, stream: object) -> int | None:
+    def connect(self, view: AgentState, stream: object) -> int | None:
         """Takes an agent in, or returns the higher session that is already known for its node."""
         known = self._agents.get(view.node)
         if known is not None and known.session > view.session:
             return known.session
         self._streams[view.node] = stream
-        self._heard.pop(view.node, None)
+        self._synced.pop(view.node, None)
         self._put(view)
         return None
 
-    def heard(self, node: Host, stream: object) -> None:
+    def mark_synced(self, node: Host, stream: object) -> None:
         """All that its hello says is taken in, unless another stream speaks for the node by now."""
         if self.speaks(node, stream):
-            self._heard[node] = self._now()
+            self._synced[node] = self._now()
             self._changed(node)
 
     def source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
@@ -136,7 +136,7 @@ class AgentRegistry:
         """The stream has ended: from here on the node is unknown, unless another stream speaks for it by now."""
         if self.speaks(node, stream):
             del self._streams[node]
-            self._heard.pop(node, None)
+            self._synced.pop(node, None)
             self._silent[node] = self._now()
             known = self._agents[node]
             self._put(
@@ -167,11 +167,11 @@ class AgentRegistry:
         """Since when the node's agent has no stream, never before this process began to serve; None while it has."""
         return None if self.connected(node) else self._silent.get(node, self._started)
 
-    def heard_since(self, node: Host) -> float | None:
+    def synced_since(self, node: Host) -> float | None:
         """Since when all is taken in that the agent's last hello said; None while it is not."""
-        return self._heard.get(node)
+        return self._synced.get(node)
 
-    def all(self) -> Mapping[Host, AgentView]:
+    def all(self) -> Mapping[Host, AgentState]:
         """Every agent that has spoken to this process and is not forgotten."""
         return self._agents
 
@@ -203,7 +203,7 @@ class AgentRegistry:
         """The nodes that are known to have no notice."""
         return frozenset(self._clear)
 
-    def _put(self, view: AgentView) -> None:
+    def _put(self, view: AgentState) -> None:
         self._agents[view.node] = view
         self._put_uid(view.node, view.uid if view.connected else None)
         if view.clear:

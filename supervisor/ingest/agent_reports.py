@@ -14,9 +14,9 @@ from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, NoticeId, Source
 from supervisor.domain.notice import ReclaimNotice, Report
 from supervisor.failpoints import At
+from supervisor.ingest.errors import MalformedError, TooManyError
 from supervisor.ingest.pod_reports import PodReports
-from supervisor.ingest.refused import MalformedError, TooManyError
-from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.refusals import Code, Refusals, Wire
 from supervisor.store.interface import Store, StoreUnavailableError
 
@@ -30,21 +30,21 @@ _MAX_WAITING = 1280
 _log = structlog.get_logger()
 
 
-def ignore_result(_source: Source) -> None:
+def ignore_refusal(_source: Source) -> None:
     """Where nothing is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPorts:
-    """What reports are weighed with, and where they go; `refused` is told whose reports come to nothing."""
+class ReportDependencies:
+    """What reports are weighed with, and where they go; `on_refused` is told whose reports come to nothing."""
 
     store: Store
-    unconfirmed: Unconfirmed
+    unconfirmed: UnconfirmedNotices
     pods: PodReports
     refusals: Refusals
     policy: Policy
     clock: Clock
-    refused: Callable[[Source], None] = ignore_result
+    on_refused: Callable[[Source], None] = ignore_refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,17 @@ class _Received:
     at: float
 
 
-class Reports:
+class ReportHandler:
     """The reports of one stream. Let `run` run beside it; `end` when it has ended.
 
     Args:
-        ports: See `ReportPorts`.
+        ports: See `ReportDependencies`.
         node: Whose agent speaks.
         acknowledge: Tells the agent that a report is durable.
     """
 
-    def __init__(self, ports: ReportPorts, node: Host, acknowledge: Callable[[Report], Awaitable[None]]) -> None:
-        self._ports = ports
+    def __init__(self, deps: ReportDependencies, node: Host, acknowledge: Callable[[Report], Awaitable[None]]) -> None:
+        self._deps = deps
         self._node = node
         self._acknowledge = acknowledge
         self._waiting: dict[NoticeId, _Received] = {}
@@ -78,10 +78,10 @@ class Reports:
         """
         failpoint(At.NOTICE_RECEIVED)
         try:
-            self._ports.pods.admit(self._node, said)
-            await self._put(_Received(said, self._ports.clock.now()))
+            self._deps.pods.admit(self._node, said)
+            await self._put(_Received(said, self._deps.clock.now()))
         except (MalformedError, TooManyError):
-            self._ports.refused(said.source)
+            self._deps.on_refused(said.source)
             raise
 
     async def run(self) -> None:
@@ -90,12 +90,12 @@ class Reports:
             await self._wakeup.wait()
             backoff = Backoff(_FIRST_RETRY, _MAX_RETRY)
             while self._waiting:
-                await self._ports.unconfirmed.wait(backoff.next())
+                await self._deps.unconfirmed.wait(backoff.next())
                 await self._retry()
 
     def end(self) -> None:
         """Nobody waits for an acknowledgement any more."""
-        self._ports.unconfirmed.end(self)
+        self._deps.unconfirmed.end(self)
 
     async def _put(self, received: _Received) -> None:
         try:
@@ -115,22 +115,22 @@ class Reports:
         if len(self._waiting) >= _MAX_WAITING and said.id not in self._waiting:
             raise TooManyError(f"more than {_MAX_WAITING} reports of {self._node} wait to be stored") from error
         self._waiting[said.id] = received
-        known = self._ports.store.snapshot().notices.get(said.id)
-        self._ports.unconfirmed.put(self, said.id, self._weighed(known, received))
-        self._ports.refusals.add(Wire.GRPC, Code.NOT_SERVING, f"a report on {said.id} has to wait: {error}")
+        known = self._deps.store.snapshot().notices.get(said.id)
+        self._deps.unconfirmed.put(self, said.id, self._weighed(known, received))
+        self._deps.refusals.add(Wire.GRPC, Code.NOT_SERVING, f"a report on {said.id} has to wait: {error}")
         self._wakeup.set()
 
     def _weighed(self, known: ReclaimNotice | None, received: _Received) -> ReclaimNotice | None:
-        return accept(known, received.said, received.at, self._ports.policy)
+        return accept(known, received.said, received.at, self._deps.policy)
 
     async def _store(self, received: _Received) -> None:
         said = received.said
-        notice = await self._ports.store.put_notice(said.id, lambda known: self._weighed(known, received))
+        notice = await self._deps.store.put_notice(said.id, lambda known: self._weighed(known, received))
         failpoint(At.NOTICE_STORED)
         kept = self._waiting.get(said.id)
         if kept is not None and kept.said.revision <= said.revision:
             del self._waiting[said.id]
-            self._ports.unconfirmed.durable(self, said.id)
+            self._deps.unconfirmed.durable(self, said.id)
         await self._acknowledge(said)
         failpoint(At.NOTICE_ACKNOWLEDGED)
         if notice is not None:
@@ -138,8 +138,8 @@ class Reports:
 
     def _record(self, notice: ReclaimNotice, said: Report) -> None:
         if (notice.session, notice.revision) > (said.session, said.revision):
-            self._ports.refusals.add(Wire.GRPC, Code.OLDER_REVISION, f"a newer report on {notice.id} is known")
-            self._ports.refused(said.source)
+            self._deps.refusals.add(Wire.GRPC, Code.OLDER_REVISION, f"a newer report on {notice.id} is known")
+            self._deps.on_refused(said.source)
         elif (notice.session, notice.revision) == (said.session, said.revision):
             _log.info(
                 "notice.received",

@@ -17,13 +17,13 @@ from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import NOT_OF_AGENTS, ReclaimNotice, Report, SubjectKind
 from supervisor.failpoints import At
-from supervisor.identity.tokens import Agent, BadTokenError, CannotTellError, ForeignPodError, Principal
+from supervisor.identity.tokens import Agent, AuthenticationUnavailableError, BadTokenError, ForeignPodError, Principal
 from supervisor.ingest.agent_messages import Received, about_pods, decode, hello_view, report, source_state
-from supervisor.ingest.agent_registry import AgentRegistry, AgentView
-from supervisor.ingest.agent_reports import ReportPorts, Reports, ignore_result
+from supervisor.ingest.agent_registry import AgentRegistry, AgentState
+from supervisor.ingest.agent_reports import ReportDependencies, ReportHandler, ignore_refusal
+from supervisor.ingest.errors import ForeignTokenError, MalformedError, SlowReaderError, TooManyError, code_of
 from supervisor.ingest.pod_reports import PodReports
-from supervisor.ingest.refused import ForeignTokenError, MalformedError, SlowReaderError, TooManyError, code_of
-from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.refusals import Code, Refusals, Wire, readable
 from supervisor.store.interface import Store
 
@@ -57,39 +57,39 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPorts:
-    """What the service works with; `bearer` says who sent an Authorization header, `refused` is as with reports."""
+class AgentDependencies:
+    """What the agent service works with. `on_refused` is called with the source of each refused report."""
 
     store: Store
     agents: AgentRegistry
-    unconfirmed: Unconfirmed
+    unconfirmed: UnconfirmedNotices
     pods: PodReports
     refusals: Refusals
-    bearer: Callable[[str | None], Awaitable[Principal]]
+    authenticate: Callable[[str | None], Awaitable[Principal]]
     policy: Policy
     clock: Clock
     heartbeat_seconds: float
-    refused: Callable[[Source], None] = ignore_result
+    on_refused: Callable[[Source], None] = ignore_refusal
 
     @property
-    def reports(self) -> ReportPorts:
+    def reports(self) -> ReportDependencies:
         """Those of a stream's reports."""
-        return ReportPorts(
+        return ReportDependencies(
             store=self.store,
             unconfirmed=self.unconfirmed,
             pods=self.pods,
             refusals=self.refusals,
             policy=self.policy,
             clock=self.clock,
-            refused=self.refused,
+            on_refused=self.on_refused,
         )
 
 
 class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The stubs' parameters do not exist.
     """Serves agents. `finish` says goodbye on every stream."""
 
-    def __init__(self, ports: AgentPorts) -> None:
-        self._ports = ports
+    def __init__(self, deps: AgentDependencies) -> None:
+        self._deps = deps
         self._stop = asyncio.Event()
         self._connect = grpc.stream_stream_rpc_method_handler(
             self.connect, request_deserializer=decode, response_serializer=wire.SupervisorMessage.SerializeToString
@@ -99,7 +99,7 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
         """The one call that there is; gRPC answers UNIMPLEMENTED to all others."""
         if handler_call_details.method == _CONNECT:
             return self._connect
-        self._ports.refusals.add(Wire.GRPC, Code.UNKNOWN_CALL, handler_call_details.method)
+        self._deps.refusals.add(Wire.GRPC, Code.UNKNOWN_CALL, handler_call_details.method)
         return None
 
     def finish(self) -> None:
@@ -110,22 +110,22 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
         """One agent's stream."""
         try:
             node = await self._authenticate(messages, context)
-            await _Stream(self._ports, node, messages, context, self._stop).serve()
+            await _Stream(self._deps, node, messages, context, self._stop).serve()
         except grpc.aio.InternalError:  # The agent has gone while it was written to, and gRPC lets that pass.
             raise
         except SlowReaderError as error:
-            self._ports.refusals.add(Wire.GRPC, Code.SLOW_READER, str(error))
+            self._deps.refusals.add(Wire.GRPC, Code.SLOW_READER, str(error))
             # A status would wait behind what is not read, and we with it: gRPC has no way to reset one stream.
             raise asyncio.CancelledError from error
         except Exception as error:  # noqa: BLE001 - what is no refusal is a fault of ours, and counted as such
             code = code_of(error) or Code.INTERNAL
-            self._ports.refusals.add(Wire.GRPC, code, str(error), None if code_of(error) else error)
+            self._deps.refusals.add(Wire.GRPC, code, str(error), None if code_of(error) else error)
             await context.abort(_STATUS[code], f"{code}: {readable(str(error))}")
 
     async def _authenticate(self, messages: AsyncIterator[Received], context: _Context) -> Host:
         try:
             return await self._speaker(context)
-        except (BadTokenError, ForeignTokenError, ForeignPodError, CannotTellError):
+        except (BadTokenError, ForeignTokenError, ForeignPodError, AuthenticationUnavailableError):
             # A client that is refused while it still writes its hello reports INTERNAL, and not why.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_HELLO_SECONDS):
@@ -135,7 +135,7 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
     async def _speaker(self, context: _Context) -> Host:
         metadata = dict(context.invocation_metadata() or ())
         header = metadata.get("authorization")
-        principal = await self._ports.bearer(header if isinstance(header, str) else None)
+        principal = await self._deps.authenticate(header if isinstance(header, str) else None)
         if not isinstance(principal, Agent):
             raise ForeignTokenError("the token is not an agent's")
         return principal.node
@@ -146,30 +146,30 @@ class _Stream:
 
     def __init__(
         self,
-        ports: AgentPorts,
+        deps: AgentDependencies,
         node: Host,
         messages: AsyncIterator[Received],
         context: _Context,
         stop: asyncio.Event,
     ) -> None:
-        self._ports = ports
+        self._deps = deps
         self._node = node
         self._messages = aiter(messages)
         self._context = context
         self._stop = stop
         self._writing = asyncio.Lock()
         self._sources: set[Source] = set()
-        self._patience = _SILENT_HEARTBEATS * ports.heartbeat_seconds
+        self._patience = _SILENT_HEARTBEATS * deps.heartbeat_seconds
         self._unheard = 0
         self._unread = 0
-        self._reports = Reports(ports.reports, node, self._acknowledge)
+        self._reports = ReportHandler(deps.reports, node, self._acknowledge)
 
     async def serve(self) -> None:
         """Until either side ends it."""
         view, reports = await self._hello()
-        known = self._ports.agents.connect(view, self)
+        known = self._deps.agents.connect(view, self)
         if known is not None:
-            self._ports.refusals.add(Wire.GRPC, Code.OLDER_SESSION, f"session {known} of {self._node} is known")
+            self._deps.refusals.add(Wire.GRPC, Code.OLDER_SESSION, f"session {known} of {self._node} is known")
             await self._superseded()
             return
         failpoint(At.AGENT_CONNECTED)
@@ -179,15 +179,15 @@ class _Stream:
             await self._replace_machine(view.uid)
             await self._converse(view, reports)
         finally:
-            self._ports.agents.disconnect(self._node, self)
+            self._deps.agents.disconnect(self._node, self)
             _log.info("agent.disconnected", node=self._node, session=view.session)
 
     def _warn_of_shared_uid(self, uid: str) -> None:
-        others = self._ports.agents.others(self._node)
+        others = self._deps.agents.others(self._node)
         if others:
             _log.warning("agent.uid_shared", node=self._node, uid=uid, others=others[:_MAX_NAMED], count=len(others))
 
-    async def _hello(self) -> tuple[AgentView, list[Report]]:
+    async def _hello(self) -> tuple[AgentState, list[Report]]:
         first = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience):
@@ -211,18 +211,18 @@ class _Stream:
 
     async def _replace_machine(self, uid: str) -> None:
         """Notices on an earlier machine of this name are over: another one speaks now."""
-        known = self._ports.store.snapshot().notices.values()
+        known = self._deps.store.snapshot().notices.values()
         notices = [each for each in known if self._is_about_a_machine(each)]
         if len(notices) > _MAX_NOTICES:
             raise TooManyError(f"more than {_MAX_NOTICES} notices of {self._node} are known")
         earlier = [each.id for each in notices if each.subject.uid != uid]
 
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
-            return None if known is None else replaced(known, uid, self._ports.clock.now())
+            return None if known is None else replaced(known, uid, self._deps.clock.now())
 
         for key in earlier:
-            before = self._ports.store.snapshot().notices.get(key)
-            notice = await self._ports.store.put_notice(key, change)
+            before = self._deps.store.snapshot().notices.get(key)
+            notice = await self._deps.store.put_notice(key, change)
             failpoint(At.MACHINE_REPLACED)
             if notice is not None and before is not None and notice.state is not before.state:
                 _log.info("notice.ended", notice=notice.id, subject=notice.subject.name, state=notice.state)
@@ -232,7 +232,7 @@ class _Stream:
         about = notice.subject.name == self._node and notice.subject.kind is SubjectKind.NODE
         return about and notice.source not in NOT_OF_AGENTS
 
-    async def _converse(self, view: AgentView, reports: Sequence[Report]) -> None:
+    async def _converse(self, view: AgentState, reports: Sequence[Report]) -> None:
         """Reads until the agent ends the stream or falls silent, or this side stops; heartbeats meanwhile."""
         tasks: set[asyncio.Task[Any]] = {
             asyncio.create_task(self._listen(view, reports), name="agent.listen"),
@@ -243,7 +243,7 @@ class _Stream:
         }
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if self._ports.agents.session(self._node) > view.session:
+            if self._deps.agents.session(self._node) > view.session:
                 await self._superseded()
             elif self._stop.is_set():
                 goodbye = wire.Goodbye(reason="the supervisor is stopping")
@@ -259,7 +259,7 @@ class _Stream:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(self._ports.heartbeat_seconds)
+            await asyncio.sleep(self._deps.heartbeat_seconds)
             await self._write(wire.SupervisorMessage(heartbeat=wire.Heartbeat()))
 
     async def _watch(self) -> None:
@@ -272,7 +272,7 @@ class _Stream:
             SlowReaderError: What was sent is not read. The agent would count as connected for ever, and nobody listen.
         """
         while max(self._unheard, self._unread) < _SILENT_HEARTBEATS:
-            await asyncio.sleep(self._ports.heartbeat_seconds)
+            await asyncio.sleep(self._deps.heartbeat_seconds)
             self._unheard += 1
             self._unread += self._writing.locked()
         if self._unread > 1:  # One may be a heartbeat that is just being written.
@@ -280,18 +280,18 @@ class _Stream:
         _log.warning("agent.silent", node=self._node)
 
     def _speaks(self) -> bool:
-        return self._ports.agents.speaks(self._node, self)
+        return self._deps.agents.speaks(self._node, self)
 
     async def _superseded(self) -> None:
-        known = wire.Superseded(session=self._ports.agents.session(self._node))
+        known = wire.Superseded(session=self._deps.agents.session(self._node))
         await self._last_word(wire.SupervisorMessage(superseded=known))
 
-    async def _listen(self, view: AgentView, reports: Sequence[Report]) -> None:
+    async def _listen(self, view: AgentState, reports: Sequence[Report]) -> None:
         """Welcomes the agent and reads, until it has said goodbye or another stream speaks for the node."""
-        await self._write(wire.SupervisorMessage(welcome=wire.Welcome(heartbeat_seconds=self._ports.heartbeat_seconds)))
+        await self._write(wire.SupervisorMessage(welcome=wire.Welcome(heartbeat_seconds=self._deps.heartbeat_seconds)))
         for each in reports:
             await self._reports.put(each)
-        self._ports.agents.heard(self._node, self)
+        self._deps.agents.mark_synced(self._node, self)
         while (message := await self._next()) is not None and self._speaks():
             match message.WhichOneof("message"):
                 case "notice":
@@ -301,7 +301,7 @@ class _Stream:
                 case "source":
                     name, state = source_state(message.source)
                     self._admit(name)
-                    agents = self._ports.agents
+                    agents = self._deps.agents
                     tell = agents.pod_source if about_pods(message.source) else agents.source
                     tell(self._node, self, name, state)
                 case "goodbye":

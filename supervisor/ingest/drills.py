@@ -26,8 +26,8 @@ from supervisor.domain.notice import (
 )
 from supervisor.identity.tokens import Operator
 from supervisor.ingest.agent_registry import AgentRegistry
-from supervisor.ingest.http import Bearer, bearer_as, body
-from supervisor.ingest.refused import UnknownNodeError
+from supervisor.ingest.errors import UnknownNodeError
+from supervisor.ingest.http import Authenticate, body, require_principal
 from supervisor.store.interface import Store
 
 _MAX_BYTES = 4096
@@ -56,7 +56,7 @@ class DrillEndpoints:
 
     store: Store
     agents: AgentRegistry
-    bearer: Bearer
+    authenticate: Authenticate
     policy: Policy
     clock: Clock
 
@@ -66,7 +66,7 @@ class DrillEndpoints:
 
     async def begin(self, request: web.Request) -> web.Response:
         """Says that a node will be gone; said again, it moves the deadline."""
-        operator = await bearer_as(Operator, request, self.bearer)
+        operator = await require_principal(Operator, request, self.authenticate)
         asked = await body(request, Drill, _MAX_BYTES)
         subject = self._subject(asked.node)
         notice = await self._say(subject, Announcement.ACTIVE, operator, asked.lead_seconds)
@@ -81,7 +81,7 @@ class DrillEndpoints:
 
     async def end(self, request: web.Request) -> web.Response:
         """Takes it back before its time; that there is none is no error."""
-        operator = await bearer_as(Operator, request, self.bearer)
+        operator = await require_principal(Operator, request, self.authenticate)
         asked = await body(request, End, _MAX_BYTES)
         ended = [notice for notice in self._under_way() if asked.node in (None, notice.subject.name)]
         for notice in ended:

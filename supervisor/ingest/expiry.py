@@ -22,7 +22,7 @@ _RETRY_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
-def nobody_sees(_notice: ReclaimNotice) -> None:
+def presence_unknown(_notice: ReclaimNotice) -> None:
     """Stand-alone there is nobody but the agents."""
 
 
@@ -126,5 +126,5 @@ class Expiry:
         silent = self._agents.silent_since(node)
         if silent is not None:
             return Presence.SILENT, silent
-        heard = self._agents.heard_since(node)
-        return Presence.THERE, math.inf if heard is None else heard
+        mark_synced = self._agents.synced_since(node)
+        return Presence.THERE, math.inf if mark_synced is None else mark_synced

@@ -11,12 +11,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from supervisor.identity.tokens import Principal
-from supervisor.ingest.refused import ForeignTokenError, MalformedError, OversizedError, code_of
+from supervisor.ingest.errors import ForeignTokenError, MalformedError, OversizedError, code_of
 from supervisor.refusals import Code, Refusals, Wire, readable
 
 T = TypeVar("T")
 
-Bearer = Callable[[str | None], Awaitable[Principal]]
+Authenticate = Callable[[str | None], Awaitable[Principal]]
 """Who sent an Authorization header."""
 
 _STATUS = {
@@ -81,7 +81,7 @@ class _ProtocolLog(logging.Handler):
             self._refusals.add(self._wire, Code.INTERNAL, repr(error), error)
 
 
-async def bearer_as(kind: type[T], request: web.Request, bearer: Bearer) -> T:
+async def require_principal(kind: type[T], request: web.Request, authenticate: Authenticate) -> T:
     """The caller, who must be of that kind.
 
     Raises:
@@ -90,7 +90,7 @@ async def bearer_as(kind: type[T], request: web.Request, bearer: Bearer) -> T:
         ForeignPodError: Somebody who has nothing to say here.
         CannotTellError: That cannot be said at present.
     """
-    principal = await bearer(request.headers.get("Authorization"))
+    principal = await authenticate(request.headers.get("Authorization"))
     if not isinstance(principal, kind):
         raise ForeignTokenError(f"this is for a {kind.__name__.lower()} token")
     return principal

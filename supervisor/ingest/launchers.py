@@ -19,9 +19,9 @@ from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream
 from supervisor.identity.tokens import Launcher
-from supervisor.ingest.budgets import Budgets
-from supervisor.ingest.http import Bearer, bearer_as, body, done, printable
-from supervisor.ingest.refused import TooManyError
+from supervisor.ingest.errors import TooManyError
+from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
+from supervisor.ingest.quotas import LauncherQuotas
 from supervisor.refusals import Code, Refusals, Wire
 from supervisor.store.interface import Store
 
@@ -113,10 +113,10 @@ class LauncherEndpoints:
     """`/v1/launchers/…`. A launcher that was connected within `live_seconds` still owns its job's name."""
 
     store: Store
-    budgets: Budgets
+    quotas: LauncherQuotas
     launchers: Launchers
     refusals: Refusals
-    bearer: Bearer
+    authenticate: Authenticate
     clock: Clock
     live_seconds: float
 
@@ -126,7 +126,7 @@ class LauncherEndpoints:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Registers the job and sends orders until either side ends."""
-        launcher = await bearer_as(Launcher, request, self.bearer)
+        launcher = await require_principal(Launcher, request, self.authenticate)
         hello = await body(request, Hello, _MAX_BYTES)
         failpoint(At.HELLO_RECEIVED)
         job = await self._register(launcher.name, hello)
@@ -146,7 +146,7 @@ class LauncherEndpoints:
 
     async def report(self, request: web.Request) -> web.Response:
         """Stores what is so; of a list that exceeds the budget only what fits, and the launcher is told once."""
-        launcher = await bearer_as(Launcher, request, self.bearer)
+        launcher = await require_principal(Launcher, request, self.authenticate)
         sent = await body(request, SentReport, _MAX_BYTES)
         name, report = JobName(sent.job), sent.value()
         known = self._known(name, launcher.name, sent.instance)
@@ -156,11 +156,11 @@ class LauncherEndpoints:
             return observe(stored, launcher.name, sent.instance, fitting)
 
         failpoint(At.REPORT_RECEIVED)
-        with self.budgets.claim(launcher.name, name, len(fitting.hosts)):
+        with self.quotas.claim(launcher.name, name, len(fitting.hosts)):
             await self.store.put_job(name, change)
         failpoint(At.REPORT_STORED)
         if known is not None and fitting is not report and known.observed.revision < report.revision:
-            raise TooManyError(self.budgets.refusal(launcher.name, name, len(report.hosts)))
+            raise TooManyError(self.quotas.refusal(launcher.name, name, len(report.hosts)))
         return done()
 
     async def _register(self, launcher: str, hello: Hello) -> SupervisedJob:
@@ -169,11 +169,11 @@ class LauncherEndpoints:
         # A launcher that comes back must hear of its job, whatever else its token has by then.
         fitting = report if known is None else self._fitting(known, report)
         if fitting is not report:
-            why = self.budgets.refusal(launcher, name, len(report.hosts))
+            why = self.quotas.refusal(launcher, name, len(report.hosts))
             self.refusals.add(Wire.HTTP, Code.TOO_MANY, why)
-        giving_way = [] if known else self.budgets.giving_way(launcher, name, len(report.hosts), self._turn)
-        with self.budgets.claim(launcher, name, len(fitting.hosts)):
-            for job in giving_way:
+        evictable = [] if known else self.quotas.evictable(launcher, name, len(report.hosts), self._turn)
+        with self.quotas.claim(launcher, name, len(fitting.hosts)):
+            for job in evictable:
                 await self.store.forget_job(job.name, job.uid)
             return await self._registered(launcher, hello, fitting)
 
@@ -203,7 +203,7 @@ class LauncherEndpoints:
         return job if there else None
 
     def _fitting(self, known: SupervisedJob, report: LauncherReport) -> LauncherReport:
-        hosts = self.budgets.fitting(known, report.hosts)
+        hosts = self.quotas.fitting(known, report.hosts)
         return report if len(hosts) == len(report.hosts) else replace(report, hosts=hosts)
 
     def _turn(self, job: SupervisedJob) -> tuple[bool, float] | None:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Container
 
 from supervisor.domain.ids import Host, NoticeId
 from supervisor.domain.notice import Report, Subject, SubjectKind
-from supervisor.ingest.refused import MalformedError, TooManyError
+from supervisor.ingest.errors import MalformedError, TooManyError
 
 MAX_PODS = 1024
 """Kept of one node, those of the last 24 h included: a node has 250 pods at most, which change."""
 
 
-def nowhere(_pod: Subject) -> Host | None:
+def unknown_node(_pod: Subject) -> Host | None:
     """Stand-alone nobody knows where a pod is; a notice on one binds no host there."""
     return None
 

@@ -20,8 +20,8 @@ from supervisor.failpoints import At
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes
 from supervisor.identity.tokens import Process
-from supervisor.ingest.http import Bearer, bearer_as, body, done, printable
-from supervisor.ingest.refused import ForeignTokenError, MalformedError, TooManyError
+from supervisor.ingest.errors import ForeignTokenError, MalformedError, TooManyError
+from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
@@ -75,14 +75,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEndpoints:
-    """`/v1/processes/…`; `stepped` is told which step a process says that it is at."""
+    """`/v1/processes/…`; `on_step` is told which step a process says that it is at."""
 
     store: Store
     processes: Processes
     refusals: Refusals
-    bearer: Bearer
+    authenticate: Authenticate
     clock: Clock
-    stepped: Callable[[Worker, int | None], None] = lambda _worker, _step: None
+    on_step: Callable[[Worker, int | None], None] = lambda _worker, _step: None
 
     def routes(self) -> list[web.RouteDef]:
         """What is served here."""
@@ -90,7 +90,7 @@ class ProcessEndpoints:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Sends directives until either side ends."""
-        speaker = await bearer_as(Process, request, self.bearer)
+        speaker = await require_principal(Process, request, self.authenticate)
         hello = await body(request, Hello, _MAX_BYTES)
         worker = self._worker(speaker, hello)
         if self.processes.full(speaker.job):
@@ -98,7 +98,7 @@ class ProcessEndpoints:
         lines = LineStream(request, self.refusals)
         await lines.prepare()
         self.processes.attach(worker, lines)
-        self.stepped(worker, hello.step)
+        self.on_step(worker, hello.step)
         try:
             return await lines.serve()
         finally:
@@ -106,13 +106,13 @@ class ProcessEndpoints:
 
     async def report(self, request: web.Request) -> web.Response:
         """Takes a changed rank, or stores an acknowledgement."""
-        speaker = await bearer_as(Process, request, self.bearer)
+        speaker = await require_principal(Process, request, self.authenticate)
         sent = await body(request, Report, _MAX_BYTES)
         if speaker.run is not None and sent.run is None:
             raise MalformedError("run must be said")
         worker = self._worker(speaker, sent)
         self.processes.rank(speaker.job, sent.process, sent.rank)
-        self.stepped(worker, sent.step)
+        self.on_step(worker, sent.step)
         if sent.kind is not ReportKind.RANK:
             await self._acknowledge(speaker.uid, worker, sent)
         return done()

@@ -11,7 +11,7 @@ from supervisor.domain.ids import NoticeId
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 
 
-class Unconfirmed:
+class UnconfirmedNotices:
     """The notices that wait to be made durable, as they would be.
 
     Args:

@@ -18,7 +18,7 @@ _ANSWERED_WITHIN = 2 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ElectionOptions:
     """Whom to ask, and for what.
 
     `kubeconfig` is a file that names the cluster; without, it is this pod's own. `namespace` is the lease's, empty for
@@ -32,11 +32,11 @@ class Options:
     pod: str
 
 
-class Elected:
+class ElectedLeadership:
     """See `supervisor.leadership.interface.Leadership`. Open with `open`, run its tasks, end with `close`."""
 
     def __init__(
-        self, server: ApiServer, options: Options, clock: Clock, highest: Callable[[], Awaitable[int]]
+        self, server: ApiServer, options: ElectionOptions, clock: Clock, highest: Callable[[], Awaitable[int]]
     ) -> None:
         terms = Terms(
             namespace=options.namespace or server.namespace,
@@ -50,7 +50,7 @@ class Elected:
         self._label = LeaderLabel(server, own, self, clock) if options.pod else None
 
     @classmethod
-    async def open(cls, options: Options, clock: Clock, highest: Callable[[], Awaitable[int]]) -> Self:
+    async def open(cls, options: ElectionOptions, clock: Clock, highest: Callable[[], Awaitable[int]]) -> Self:
         """Looks who leads; waits for an API server that is away. `highest` is the highest epoch of all that is stored.
 
         Raises:

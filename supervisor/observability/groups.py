@@ -12,7 +12,7 @@ from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
-from supervisor.observability.transitions import Noticed, is_stopped
+from supervisor.observability.transitions import NoticedHosts, is_stopped
 
 MAX_GROUPS = 50
 
@@ -20,7 +20,7 @@ _OVER = frozenset({Phase.RUNNING, Phase.SHRINKING, Phase.TIMED_OUT, Phase.FINISH
 """Phases in which a job is not suspended any more; one that tries to resume still is."""
 
 
-class Outcome(StrEnum):
+class GroupOutcome(StrEnum):
     """What a group of reclaims meant to a job."""
 
     SHRUNK = "shrunk"
@@ -38,7 +38,7 @@ class Group:
 
     job: JobName
     uid: str
-    outcome: Outcome
+    outcome: GroupOutcome
     at: float
     run: int
     generation: int
@@ -56,7 +56,7 @@ class Group:
     @property
     def closed(self) -> bool:
         """Nothing more will become of it."""
-        return self.outcome is Outcome.SHRUNK or self.resumed_at is not None
+        return self.outcome is GroupOutcome.SHRUNK or self.resumed_at is not None
 
 
 class Groups:
@@ -69,7 +69,7 @@ class Groups:
 
     name = "groups"
 
-    def __init__(self, noticed: Noticed, policy: Policy) -> None:
+    def __init__(self, noticed: NoticedHosts, policy: Policy) -> None:
         self._noticed = noticed
         self._policy = policy
         self._groups: deque[Group] = deque(maxlen=MAX_GROUPS)
@@ -78,7 +78,7 @@ class Groups:
         """The newest first."""
         return tuple(reversed(self._groups))
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """What a decision began, and what became of an earlier one."""
         match change:
             case JobForgotten(before, at):
@@ -87,19 +87,19 @@ class Groups:
             case JobChanged(before, after, at) if before is not None:
                 self._decided(before, after, at)
 
-    def stepped(self, worker: Worker, step: int | None) -> None:
+    def on_step(self, worker: Worker, step: int | None) -> None:
         """A process has said which step it is at: rank 0's first word of the next run tells what was lost."""
         if worker.rank != 0 or step is None:
             return
-        for place, group in enumerate(self._groups):
+        for placement, group in enumerate(self._groups):
             saved = group.acknowledgement
             waits = group.job == worker.job and not group.forgotten and group.steps_lost is None
             if waits and saved is not None and saved.step is not None and worker.run > saved.run:
-                self._groups[place] = replace(group, steps_lost=max(0, saved.step - step))
+                self._groups[placement] = replace(group, steps_lost=max(0, saved.step - step))
 
     def _decided(self, before: SupervisedJob, after: SupervisedJob, at: float) -> None:
         outcome = _outcome(before, after)
-        if outcome is Outcome.STOPPED:
+        if outcome is GroupOutcome.STOPPED:
             self._end(after, at)
         if outcome is not None:
             self._groups.append(self._begun(before, after, outcome, at))
@@ -110,14 +110,14 @@ class Groups:
         self._each(job, lambda group: replace(group, resumed_at=at))
 
     def _each(self, job: SupervisedJob, change: Callable[[Group], Group]) -> None:
-        for place, group in enumerate(self._groups):
+        for placement, group in enumerate(self._groups):
             if not group.closed and (group.job, group.uid) == (job.name, job.uid):
-                self._groups[place] = change(group)
+                self._groups[placement] = change(group)
 
-    def _begun(self, before: SupervisedJob, after: SupervisedJob, outcome: Outcome, at: float) -> Group:
+    def _begun(self, before: SupervisedJob, after: SupervisedJob, outcome: GroupOutcome, at: float) -> Group:
         noticed = self._noticed(after.name)
         known = before.decision.exclusions
-        hosts = after.decision.exclusions if outcome is Outcome.SHRUNK else after.own_hosts.intersection(noticed)
+        hosts = after.decision.exclusions if outcome is GroupOutcome.SHRUNK else after.own_hosts.intersection(noticed)
         subjects = sorted(hosts - known)
         notices = [noticed[host] for host in subjects if host in noticed]
         return Group(
@@ -150,11 +150,11 @@ class Groups:
         return min((deadline_of(notice, self._policy) for notice in notices), default=None)
 
 
-def _outcome(before: SupervisedJob, after: SupervisedJob) -> Outcome | None:
+def _outcome(before: SupervisedJob, after: SupervisedJob) -> GroupOutcome | None:
     """What a change newly did; a stop counts for more than the hosts that it leaves out."""
     if is_stopped(before, after):
-        return Outcome.STOPPED
-    return Outcome.SHRUNK if after.decision.exclusions - before.decision.exclusions else None
+        return GroupOutcome.STOPPED
+    return GroupOutcome.SHRUNK if after.decision.exclusions - before.decision.exclusions else None
 
 
 def _answers(answer: Acknowledgement, group: Group) -> bool:

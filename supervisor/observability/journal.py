@@ -51,7 +51,7 @@ class Listener(Protocol):
 
     name: str
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """Takes note of one change, without waiting for anything."""
 
 
@@ -84,7 +84,7 @@ class Journal:
     def _tell(self, change: Change) -> None:
         for listener in self._listeners:
             try:
-                listener.heard(change)
+                listener.on_change(change)
             except Exception:  # noqa: BLE001 - whatever it is, it is its own
                 if listener.name not in self.failed:
                     _log.exception("journal.listener_failed", listener=listener.name)

@@ -12,7 +12,7 @@ import msgspec
 
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.ingest.agent_registry import AgentView
+from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 
 MAX_ENTRIES = 1000
@@ -77,7 +77,7 @@ class Page:
     jobs: list[JobPart] = field(default_factory=list)
     notices: list[ReclaimNotice] = field(default_factory=list)
     unconfirmed: list[ReclaimNotice] = field(default_factory=list)
-    agents: list[AgentView] = field(default_factory=list)
+    agents: list[AgentState] = field(default_factory=list)
     last: Position | None = None
 
 

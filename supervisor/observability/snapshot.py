@@ -8,9 +8,9 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.placement import Placement
-from supervisor.ingest.agent_registry import AgentView
+from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.groups import Group
-from supervisor.observability.values import LeaderView
+from supervisor.observability.views import LeaderView
 from supervisor.refusals import Code, Wire
 
 
@@ -18,20 +18,20 @@ from supervisor.refusals import Code, Wire
 class JobStatus:
     """One job, and what only the streams and the cluster know of it.
 
-    `noticed` are its noticed hosts, each with its most urgent notice; `places` is None where its hosts are nodes;
+    `noticed` are its noticed hosts, each with its most urgent notice; `placements` is None where its hosts are nodes;
     `streams` are the hosts from which processes have one; `since` is when its phase began.
     """
 
     job: SupervisedJob
     noticed: Mapping[Host, ReclaimNotice]
-    places: Mapping[Host, Placement] | None
+    placements: Mapping[Host, Placement] | None
     streams: frozenset[Host]
     since: float | None
 
     def node(self, host: Host) -> Host:
         """Where a host is."""
-        place = None if self.places is None else self.places.get(host)
-        return host if place is None else place.node
+        placement = None if self.placements is None else self.placements.get(host)
+        return host if placement is None else placement.node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class StatusSnapshot:
     notices: tuple[ReclaimNotice, ...]
     unconfirmed: tuple[ReclaimNotice, ...]
     groups: tuple[Group, ...]
-    agents: Mapping[Host, AgentView]
+    agents: Mapping[Host, AgentState]
     silent: Mapping[Host, float]
     refused: Mapping[tuple[Wire, Code], int]
     sharing: Mapping[Host, Sequence[Host]] = field(default_factory=dict)

@@ -7,19 +7,19 @@ import msgspec
 from aiohttp import web
 
 from supervisor.identity.tokens import Viewer
-from supervisor.ingest.http import Bearer, bearer_as
-from supervisor.ingest.refused import MalformedError
+from supervisor.ingest.errors import MalformedError
+from supervisor.ingest.http import Authenticate, require_principal
 from supervisor.observability import paging
 from supervisor.observability.snapshot import StatusSnapshot
-from supervisor.observability.view import view
+from supervisor.observability.status_view import status_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusEndpoint:
     """Read-only, with a viewer's token."""
 
-    look: Callable[[], StatusSnapshot]
-    bearer: Bearer
+    snapshot: Callable[[], StatusSnapshot]
+    authenticate: Authenticate
 
     def routes(self) -> list[web.RouteDef]:
         """What is served here."""
@@ -27,10 +27,10 @@ class StatusEndpoint:
 
     async def status(self, request: web.Request) -> web.Response:
         """One page of what is so now, as JSON."""
-        await bearer_as(Viewer, request, self.bearer)
+        await require_principal(Viewer, request, self.authenticate)
         after, most = _asked(request)
-        seen = self.look()
-        return web.json_response(body=msgspec.json.encode(view(seen, paging.page(seen, after, most))))
+        seen = self.snapshot()
+        return web.json_response(body=msgspec.json.encode(status_view(seen, paging.page(seen, after, most))))
 
 
 def _asked(request: web.Request) -> tuple[paging.Position, int]:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from supervisor.domain.job import SupervisedJob
 from supervisor.observability.groups import Groups
-from supervisor.observability.measures import LiveState
-from supervisor.observability.phases import Phases
+from supervisor.observability.hooks import LiveState
+from supervisor.observability.phase_tracker import PhaseTracker
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
-from supervisor.observability.transitions import Noticed
-from supervisor.observability.values import LeaderView
+from supervisor.observability.transitions import NoticedHosts
+from supervisor.observability.views import LeaderView
 from supervisor.refusals import Refusals
 
 
@@ -18,9 +18,9 @@ class StatusReader:
     """Looks around. `shown`: a job's noticed hosts as its processes know them; `name`: this supervisor's pod."""
 
     live: LiveState
-    shown: Noticed
+    shown: NoticedHosts
     groups: Groups
-    phases: Phases
+    phases: PhaseTracker
     refusals: Refusals
     name: str
     may_act: Callable[[], bool]
@@ -34,7 +34,7 @@ class StatusReader:
         """Another one whenever something was stored, announced or said by an agent; not for each stream that begins."""
         return self.live.snapshot().version, self.live.agents.version, self.live.unconfirmed.version
 
-    def look(self) -> StatusSnapshot:
+    def snapshot(self) -> StatusSnapshot:
         """Everything at this moment; what it holds does not change afterwards."""
         snapshot, agents, now = self.live.snapshot(), dict(self.live.agents.all()), self.live.now()
         silent = {node: self.live.agents.silent_since(node) for node, agent in agents.items() if not agent.connected}
@@ -56,7 +56,7 @@ class StatusReader:
         return JobStatus(
             job=job,
             noticed=self.shown(job.name),
-            places=self.live.placements(job.name),
+            placements=self.live.placements(job.name),
             streams=self.live.processes.hosts(job.name),
             since=self.phases.since(job),
         )

@@ -6,7 +6,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 
-Noticed = Callable[[JobName], Mapping[Host, ReclaimNotice]]
+NoticedHosts = Callable[[JobName], Mapping[Host, ReclaimNotice]]
 """The hosts that a job must not use now, each by its most urgent notice."""
 
 LIVE = frozenset({Phase.RUNNING, Phase.SHRINKING, Phase.RESUMING})

@@ -46,8 +46,8 @@ class Leaf:
     certificate: bytes
     key: bytes = field(repr=False)
     issuer: x509.Certificate
-    begins: float
-    ends: float
+    not_before: float
+    not_after: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Authority:
         return cls(own, secret)
 
     @property
-    def ends(self) -> float:
+    def not_after(self) -> float:
         """Unix seconds; nothing that it issued is good from then on."""
         return self.certificate.not_valid_after_utc.timestamp()
 
@@ -96,9 +96,9 @@ class Authority:
     def issue(self, names: tuple[str, ...], now: float, seconds: float) -> Leaf:
         """A certificate for a server of these names and addresses, for so long or until the authority's own end."""
         key = ec.generate_private_key(ec.SECP256R1())
-        ends = min(now + seconds, self.ends)
+        not_after = min(now + seconds, self.not_after)
         builder = (
-            _signed_by(_named("elastic-job-supervisor"), key.public_key(), self.certificate.subject, now, ends)
+            _signed_by(_named("elastic-job-supervisor"), key.public_key(), self.certificate.subject, now, not_after)
             .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
@@ -106,19 +106,19 @@ class Authority:
             .add_extension(_issued_with(self), critical=False)
         )
         certificate = builder.sign(self.key, hashes.SHA256())
-        return Leaf(pem(certificate), _key_pem(key), self.certificate, now, ends)
+        return Leaf(pem(certificate), _key_pem(key), self.certificate, now, not_after)
 
-    def renews(self, leaf: Leaf, now: float) -> bool:
+    def needs_renewal(self, leaf: Leaf, now: float) -> bool:
         """Whether a new one should take its place: it is another authority's, or a third of its time is left."""
         if leaf.issuer != self.certificate:
             return True
         # Near the authority's own end a new one would be good for no longer.
-        return self.ends > leaf.ends and leaf.ends - now <= (leaf.ends - leaf.begins) * _LEFT
+        return self.not_after > leaf.not_after and leaf.not_after - now <= (leaf.not_after - leaf.not_before) * _LEFT
 
-    def near_its_end(self, now: float) -> bool:
+    def expires_soon(self, now: float) -> bool:
         """Whether somebody has to see to another one: that takes as long as the longest job runs, at least."""
-        begins = self.certificate.not_valid_before_utc.timestamp()
-        return self.ends - now <= min(_WARNING_DAYS * DAY, (self.ends - begins) * _LEFT)
+        not_before = self.certificate.not_valid_before_utc.timestamp()
+        return self.not_after - now <= min(_WARNING_DAYS * DAY, (self.not_after - not_before) * _LEFT)
 
 
 def pem(certificate: x509.Certificate) -> bytes:
@@ -158,7 +158,7 @@ def _demand_authority(certificate: x509.Certificate) -> None:
 
 
 def _signed_by(
-    subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer: x509.Name, now: float, ends: float
+    subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer: x509.Name, now: float, not_after: float
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -167,7 +167,7 @@ def _signed_by(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(_instant(now - _BACKDATED))
-        .not_valid_after(_instant(ends))
+        .not_valid_after(_instant(not_after))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 

@@ -49,8 +49,10 @@ class Keys:
         if len(content[TOKENS]) < _SECRET_BYTES:
             raise KeysError(f"{TOKENS} is too short to be a secret, which has at least {_SECRET_BYTES} bytes")
         authority = Authority.read(content[CA], content[CA_KEY])
-        if authority.ends <= now:
-            raise KeysError(f"the authority in {CA} ended on {datetime.fromtimestamp(authority.ends, UTC):%Y-%m-%d}")
+        if authority.not_after <= now:
+            raise KeysError(
+                f"the authority in {CA} ended on {datetime.fromtimestamp(authority.not_after, UTC):%Y-%m-%d}"
+            )
         # Written anew, as whatever else lies between the certificates is not for everybody.
         trusted = b"".join(pem(each) for each in certificates(content[CA]))
         return cls(authority, trusted, content[TOKENS], content)

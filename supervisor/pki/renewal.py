@@ -18,8 +18,8 @@ from servicekit.kubernetes.errors import ApiUnavailableError
 from servicekit.tls import Files, ServerCertificate
 from supervisor.pki.authority import DAY, Leaf
 from supervisor.pki.errors import KeysError
-from supervisor.pki.keychain import Keychain
 from supervisor.pki.keys import Keys
+from supervisor.pki.keys_secret import KeysSecret
 
 _LOOK_SECONDS = 10.0
 """Between two looks at the Secret: one small request each."""
@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class CertificateOptions:
     """For which names and how many seconds certificates are issued, and where they lie. Without names there is none."""
 
     directory: Path
@@ -39,7 +39,7 @@ class Terms:
     seconds: float
 
 
-class Renewal:
+class CertificateRenewer:
     """Keeps the keys at hand, and a certificate of their authority.
 
     Args:
@@ -56,9 +56,9 @@ class Renewal:
         OSError: The files cannot be written.
     """
 
-    def __init__(self, keychain: Keychain, keys: Keys, terms: Terms, clock: Clock) -> None:
+    def __init__(self, keys_secret: KeysSecret, keys: Keys, terms: CertificateOptions, clock: Clock) -> None:
         self.keys = keys
-        self._keychain = keychain
+        self._keys_secret = keys_secret
         self._terms = terms
         self._clock = clock
         self._keys_fault = Fault("keys", clock)
@@ -86,7 +86,7 @@ class Renewal:
 
     async def _follow(self) -> None:
         try:
-            found = await self._keychain.obtain(self.keys)
+            found = await self._keys_secret.obtain(self.keys)
         except (KeysError, ApiUnavailableError) as error:
             self._keys_fault.failed(str(error))
             return
@@ -94,14 +94,14 @@ class Renewal:
         if found.tokens != self.keys.tokens:
             _log.warning("keys.token_secret_changed", until="restart", using="the one from before")
         if found.content != self.keys.content:
-            _log.info("keys.changed", ends=found.authority.ends)
+            _log.info("keys.changed", ends=found.authority.not_after)
         self.keys = found
 
     def _renew(self) -> None:
         if self.certificate is None:
             return
         try:
-            if self.keys.authority.renews(self._leaf, self._clock.now()):
+            if self.keys.authority.needs_renewal(self._leaf, self._clock.now()):
                 self._leaf = self._issue()
                 self.certificate.look()
         except OSError as error:
@@ -114,16 +114,18 @@ class Renewal:
         leaf = self.keys.authority.issue(terms.names, self._clock.now(), terms.seconds)
         _write(self._files.key, leaf.key)
         _write(self._files.certificate, leaf.certificate)
-        _log.info("certificate.issued", names=list(terms.names), days=round((leaf.ends - leaf.begins) / DAY, 1))
+        _log.info(
+            "certificate.issued", names=list(terms.names), days=round((leaf.not_after - leaf.not_before) / DAY, 1)
+        )
         return leaf
 
     def _warn(self) -> None:
         """Each day anew: what has to be done is not done in one."""
         authority, now = self.keys.authority, self._clock.now()
-        if authority.near_its_end(now) and now - self._warned_at >= DAY:
+        if authority.expires_soon(now) and now - self._warned_at >= DAY:
             self._warned_at = now
             _log.warning(
-                "authority.ends", days_left=round((authority.ends - now) / DAY, 1), see="docs/kubernetes/keys.md"
+                "authority.ends", days_left=round((authority.not_after - now) / DAY, 1), see="docs/kubernetes/keys.md"
             )
 
     @property

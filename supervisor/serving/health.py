@@ -6,7 +6,7 @@ from enum import StrEnum
 from servicekit.probes import Health
 
 
-class Standing(StrEnum):
+class ServingState(StrEnum):
     """How far it has come."""
 
     STARTING = "starting"
@@ -18,7 +18,7 @@ class Standing(StrEnum):
 class SupervisorHealth:
     """Live: its loop turns. Ready: it serves, or could at any moment, so that one replica after the other can roll."""
 
-    standing: Standing = Standing.STARTING
+    standing: ServingState = ServingState.STARTING
 
     def live(self) -> Health:
         """Nothing outside this process can make it fail."""
@@ -26,4 +26,4 @@ class SupervisorHealth:
 
     def ready(self) -> Health:
         """Whether everything that is stored has been read."""
-        return Health(ok=self.standing is not Standing.STARTING, detail={"standing": self.standing})
+        return Health(ok=self.standing is not ServingState.STARTING, detail={"standing": self.standing})

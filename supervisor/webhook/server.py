@@ -33,7 +33,7 @@ Reviewed = Callable[[str, float], None]
 _log = structlog.get_logger()
 
 
-def ignore_result(_outcome: str, _seconds: float) -> None:
+def ignore_review(_outcome: str, _seconds: float) -> None:
     """Where nothing is measured."""
 
 
@@ -45,7 +45,7 @@ class Webhook:
     certificate: ServerCertificate | None
     refusals: Refusals
     gifts: Callable[[], PodInjection]
-    reviewed: Reviewed = ignore_result
+    on_review: Reviewed = ignore_review
 
     async def run(self) -> None:
         """Root task: serves until cancelled.
@@ -81,7 +81,7 @@ class Webhook:
         began = time.monotonic()
         mutated, outcome = self._considered(review)
         response = web.Response(body=answer(review.request.uid, mutated), content_type="application/json")
-        self.reviewed(outcome, time.monotonic() - began)
+        self.on_review(outcome, time.monotonic() - began)
         # A connection that is kept leads to a replica that may be gone when the next pod is made, which then is
         # made as it is after two seconds; a new one is a millisecond.
         response.force_close()

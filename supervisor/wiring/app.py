@@ -19,28 +19,28 @@ from supervisor.domain.ids import STANDALONE, Host, JobName
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
-from supervisor.identity.bearers import Bearers
+from supervisor.identity.authenticator import Authenticator
 from supervisor.identity.tokens import Tokens
 from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry
-from supervisor.ingest.agents import AgentPorts, ReclaimService
-from supervisor.ingest.budgets import Budgets
+from supervisor.ingest.agents import AgentDependencies, ReclaimService
 from supervisor.ingest.drills import DrillEndpoints
-from supervisor.ingest.expiry import Expiry, nobody_sees
+from supervisor.ingest.expiry import Expiry, presence_unknown
 from supervisor.ingest.launchers import LauncherEndpoints
-from supervisor.ingest.pod_reports import PodReports, nowhere
+from supervisor.ingest.pod_reports import PodReports, unknown_node
 from supervisor.ingest.processes import ProcessEndpoints
-from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.ingest.quotas import LauncherQuotas
+from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.jobs.kinds import Kinds
 from supervisor.jobs.standalone import StandaloneJobs
 from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.groups import Groups
+from supervisor.observability.hooks import LiveState, MetricsHooks, NoMetrics
 from supervisor.observability.journal import Journal, Listener
-from supervisor.observability.measures import LiveState, Measures, NoMeasures
 from supervisor.observability.page import status_page
-from supervisor.observability.phases import Phases
+from supervisor.observability.phase_tracker import PhaseTracker
 from supervisor.observability.status import StatusEndpoint
 from supervisor.observability.status_reader import StatusReader
-from supervisor.observability.timed import TimedStore
+from supervisor.observability.timed_store import TimedStore
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import Endpoints, Servers
 from supervisor.settings import Settings
@@ -72,17 +72,19 @@ class Supervisor:
         leadership: Leadership = AlwaysLeader(),  # noqa: B008 - it has no state
         refusals: Refusals | None = None,
         listeners: Sequence[Listener] = (),
-        measures: Measures = NoMeasures(),  # noqa: B008 - it has no state
+        hooks: MetricsHooks = NoMetrics(),  # noqa: B008 - it has no state
     ) -> None:
         self._settings = settings
-        self._store = store = TimedStore(store, measures.timed, clock)
+        self._store = store = TimedStore(store, hooks.on_store_write, clock)
         self._clock = clock
         self._refusals = refusals or Refusals()
         self._agents = AgentRegistry(self._agent_changed, clock.now)
         self._cluster = cluster
-        self._unconfirmed = Unconfirmed(self._facts_changed, clock)
+        self._unconfirmed = UnconfirmedNotices(self._facts_changed, clock)
         self._facts = Facts(store, self._agents, self._unconfirmed, settings, cluster or NoCluster())
-        self._processes = Processes(self._facts.directives, clock.now, self._rank_zero_changed, measures.told)
+        self._processes = Processes(
+            self._facts.directives, clock.now, self._rank_zero_changed, hooks.on_directives_sent
+        )
         self._launchers = Launchers(tokens.process, clock.now)
         if cluster is not None:
             cluster.wire(store, self._facts_changed, leadership.may_act, self._processes.hosts)
@@ -109,9 +111,9 @@ class Supervisor:
             policy=settings,
             now=clock.now,
         )
-        phases, groups = Phases(), Groups(self._facts.noticed, settings)
-        self._journal = Journal(store, (*measures.watch(live), *listeners, phases, groups), clock)
-        lookout = StatusReader(
+        phases, groups = PhaseTracker(), Groups(self._facts.noticed, settings)
+        self._journal = Journal(store, (*hooks.attach(live), *listeners, phases, groups), clock)
+        status_reader = StatusReader(
             live=live,
             shown=self._facts.shown,
             groups=groups,
@@ -120,37 +122,37 @@ class Supervisor:
             name=settings.pod_name,
             may_act=leadership.may_act,
         )
-        bearer = Bearers(tokens, cluster.pod_tokens if cluster else None).bearer
+        authenticate = Authenticator(tokens, cluster.pod_tokens if cluster else None).authenticate
         self._expiry = Expiry(
             store,
             self._agents,
-            cluster.is_there if cluster else nobody_sees,
+            cluster.is_there if cluster else presence_unknown,
             settings,
             clock,
             unconfirmed=self._unconfirmed,
         )
-        self._pod_reports = PodReports(cluster.node_of if cluster else nowhere, lambda: store.snapshot().notices)
+        self._pod_reports = PodReports(cluster.node_of if cluster else unknown_node, lambda: store.snapshot().notices)
         self._reclaim = ReclaimService(
-            AgentPorts(
+            AgentDependencies(
                 store=store,
                 agents=self._agents,
                 unconfirmed=self._unconfirmed,
                 pods=self._pod_reports,
                 refusals=self._refusals,
-                bearer=bearer,
+                authenticate=authenticate,
                 policy=settings,
                 clock=clock,
                 heartbeat_seconds=settings.heartbeat_seconds,
-                refused=measures.refused,
+                on_refused=hooks.on_report_refused,
             )
         )
         self._certificate = certificate
         self._page = None
         if settings.status_page:
             self._page = status_page(
-                look=lookout.look,
-                version=lambda: lookout.version,
-                bearer=bearer,
+                snapshot=status_reader.snapshot,
+                version=lambda: status_reader.version,
+                authenticate=authenticate,
                 sign=tokens.viewer,
                 refusals=self._refusals,
                 clock=clock,
@@ -158,10 +160,10 @@ class Supervisor:
         endpoints: tuple[Endpoints, ...] = (
             LauncherEndpoints(
                 store=store,
-                budgets=Budgets(store, settings.launcher_hosts),
+                quotas=LauncherQuotas(store, settings.launcher_hosts),
                 launchers=self._launchers,
                 refusals=self._refusals,
-                bearer=bearer,
+                authenticate=authenticate,
                 clock=clock,
                 live_seconds=settings.launcher_live_seconds,
             ),
@@ -169,12 +171,12 @@ class Supervisor:
                 store=store,
                 processes=self._processes,
                 refusals=self._refusals,
-                bearer=bearer,
+                authenticate=authenticate,
                 clock=clock,
-                stepped=_both(measures.stepped, groups.stepped),
+                on_step=_both(hooks.on_step, groups.on_step),
             ),
-            DrillEndpoints(store=store, agents=self._agents, bearer=bearer, policy=settings, clock=clock),
-            StatusEndpoint(look=lookout.look, bearer=bearer),
+            DrillEndpoints(store=store, agents=self._agents, authenticate=authenticate, policy=settings, clock=clock),
+            StatusEndpoint(snapshot=status_reader.snapshot, authenticate=authenticate),
             *([self._page] if self._page else []),
         )
         self._servers = Servers(
@@ -266,11 +268,11 @@ class Supervisor:
 
 
 def _both(one: Stepped, other: Stepped) -> Stepped:
-    def stepped(worker: Worker, step: int | None) -> None:
+    def on_step(worker: Worker, step: int | None) -> None:
         one(worker, step)
         other(worker, step)
 
-    return stepped
+    return on_step
 
 
 def common_tasks(refusals: Refusals, certificate: ServerCertificate | None) -> Mapping[str, Task]:

@@ -20,9 +20,9 @@ from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import API_SOURCES, ReclaimNotice, Subject, SubjectKind
 from supervisor.domain.placement import Placement
-from supervisor.identity.pods import PodTokens
-from supervisor.identity.published import PublishedKeys
-from supervisor.identity.review import Reviews
+from supervisor.identity.jwks import JwksVerifier
+from supervisor.identity.pod_tokens import PodTokens
+from supervisor.identity.token_review import TokenReviewVerifier
 from supervisor.ingest.cluster.reconciler import SignalReconciler
 from supervisor.jobs.kinds import Adapter
 from supervisor.jobs.trainingjob.adapter import Ports as TrainingJobPorts
@@ -31,7 +31,7 @@ from supervisor.jobs.trainingjob.objects import KIND as TRAINING_JOB
 from supervisor.jobs.trainingjob.objects import SCALE_OUT
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
-from supervisor.observability.measures import UNKNOWN_LOCATION, NodeLocation
+from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
 from supervisor.settings import Settings
 from supervisor.store.interface import Store, StoreError
 
@@ -65,8 +65,8 @@ class ClusterWiring:
         # Followed like the others, and apart from them: what they announce is of another source.
         self._drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
         self._words = SignalReconciler(self.view, self._events, settings, clock, time.now, drills=self._drills)
-        self._keys = PublishedKeys(server, settings.token_audience, settings.token_issuer, clock)
-        reviews = Reviews(server, settings.token_audience, clock)
+        self._keys = JwksVerifier(server, settings.token_audience, settings.token_issuer, clock)
+        reviews = TokenReviewVerifier(server, settings.token_audience, clock)
         self.pod_tokens = PodTokens(self._keys, reviews, self.view, settings.agent_account, clock)
         self.training_jobs = TrainingJobWatch(server, self.view, clock)
         self._scale_outs = ScaleOuts(server, self.training_jobs, clock)

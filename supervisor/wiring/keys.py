@@ -13,9 +13,9 @@ from servicekit.tls import ServerCertificate
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import Leadership
 from supervisor.pki.errors import KeysError
-from supervisor.pki.keychain import Keychain
-from supervisor.pki.publication import CaConfigMap, Publication, TrustTarget, WebhookConfiguration
-from supervisor.pki.renewal import Renewal, Terms
+from supervisor.pki.keys_secret import KeysSecret
+from supervisor.pki.renewal import CertificateOptions, CertificateRenewer
+from supervisor.pki.trust import CaConfigMap, TrustPublisher, TrustTarget, WebhookConfiguration
 from supervisor.settings import Settings
 
 _HOUR = 3600.0
@@ -27,7 +27,7 @@ Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 class PkiService:
     """The keys of the Secret, and what follows from them. Open with `open`."""
 
-    def __init__(self, server: ApiServer, renewal: Renewal, settings: Settings, clock: Clock) -> None:
+    def __init__(self, server: ApiServer, renewal: CertificateRenewer, settings: Settings, clock: Clock) -> None:
         self._server = server
         self._renewal = renewal
         self._settings = settings
@@ -44,13 +44,13 @@ class PkiService:
             OSError: The certificate cannot be written.
         """
         async with _connected(settings) as server:
-            keychain = _keychain(server, settings, clock)
-            terms = Terms(
+            keys_secret = _keys_secret(server, settings, clock)
+            terms = CertificateOptions(
                 directory=settings.data_dir / "tls",
                 names=settings.tls_names,
                 seconds=settings.tls_leaf_hours * _HOUR,
             )
-            yield cls(server, Renewal(keychain, await keychain.first(), terms, clock), settings, clock)
+            yield cls(server, CertificateRenewer(keys_secret, await keys_secret.first(), terms, clock), settings, clock)
 
     @property
     def certificate(self) -> ServerCertificate | None:
@@ -71,7 +71,7 @@ class PkiService:
         places = self._places()
         if not places:
             return {}
-        publication = Publication(places, lambda: self._renewal.keys.trusted, leadership.may_act, self._clock)
+        publication = TrustPublisher(places, lambda: self._renewal.keys.trusted, leadership.may_act, self._clock)
         return {"keys.publication": publication.run}
 
     def _places(self) -> list[TrustTarget]:
@@ -95,7 +95,7 @@ async def tokens(settings: Settings) -> Tokens:
     """
     async with _connected(settings) as server:
         try:
-            return Tokens((await _keychain(server, settings, Clock()).obtain()).tokens)
+            return Tokens((await _keys_secret(server, settings, Clock()).obtain()).tokens)
         except ApiUnavailableError as error:
             raise KeysError(f"the API server is away: {error}") from error
 
@@ -112,8 +112,8 @@ async def _connected(settings: Settings) -> AsyncIterator[ApiServer]:
         await server.close()
 
 
-def _keychain(server: ApiServer, settings: Settings, clock: Clock) -> Keychain:
-    return Keychain(server, ObjectKey(_namespace(server, settings), settings.keys_secret), clock)
+def _keys_secret(server: ApiServer, settings: Settings, clock: Clock) -> KeysSecret:
+    return KeysSecret(server, ObjectKey(_namespace(server, settings), settings.keys_secret), clock)
 
 
 def _namespace(server: ApiServer, settings: Settings) -> str:

@@ -13,10 +13,10 @@ from servicekit.kubernetes.server import ApiServer
 from servicekit.lifecycle import run_tasks
 from servicekit.tls import ServerCertificate
 from supervisor.leadership import elected
-from supervisor.leadership.elected import Elected
+from supervisor.leadership.elected import ElectedLeadership
 from supervisor.leadership.interface import AlwaysLeader, Leadership
-from supervisor.observability.events.objects import ClusterObjects
 from supervisor.observability.events.recorder import Recorder
+from supervisor.observability.events.references import ClusterReferenceResolver
 from supervisor.observability.journal import Listener
 from supervisor.refusals import Refusals
 from supervisor.settings import Settings
@@ -36,7 +36,7 @@ class Replica:
 
     store: KubernetesStore
     cluster: ClusterWiring
-    elected: Elected | None
+    elected: ElectedLeadership | None
     events: Recorder | None
 
     @classmethod
@@ -63,13 +63,13 @@ class Replica:
             stack.push_async_callback(cluster.close)
             candidate = None
             if settings.leader_election:
-                candidate = await Elected.open(_options(settings, kubeconfig), clock, store.highest_epoch)
+                candidate = await ElectedLeadership.open(_options(settings, kubeconfig), clock, store.highest_epoch)
                 stack.push_async_callback(candidate.close)
             events = None
             if settings.kubernetes_events:
                 server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds)
                 stack.push_async_callback(server.close)
-                objects = ClusterObjects(store, cluster.view, cluster.placements)
+                objects = ClusterReferenceResolver(store, cluster.view, cluster.placements)
                 events = Recorder(server, objects, settings.pod_name or socket.gethostname(), clock)
             yield cls(store, cluster, candidate, events)
 
@@ -94,9 +94,9 @@ class Replica:
         ca: Callable[[], str],
         certificate: ServerCertificate | None,
         refusals: Refusals,
-        reviewed: Reviewed,
+        on_review: Reviewed,
     ) -> Tasks:
-        """What shapes new pods, which are given that CA, where it is wanted; `reviewed` hears of each."""
+        """What shapes new pods, which are given that CA, where it is wanted; `on_review` hears of each."""
         if settings.webhook is None:
             return {}
         nodes = NoticedNodes(
@@ -104,7 +104,7 @@ class Replica:
         )
         giver = PodInjector(settings.public_address, settings.token_audience, ca, nodes.now)
         server = Webhook(
-            address=settings.webhook, certificate=certificate, refusals=refusals, gifts=giver.gifts, reviewed=reviewed
+            address=settings.webhook, certificate=certificate, refusals=refusals, gifts=giver.gifts, on_review=on_review
         )
         return {"webhook": server.run}
 
@@ -135,8 +135,8 @@ class Replica:
         await run_tasks({"store": self.store.run, **self.cluster.standby, **candidacy, **beside, "leader": lead}, stop)
 
 
-def _options(settings: Settings, kubeconfig: str | None) -> elected.Options:
-    return elected.Options(
+def _options(settings: Settings, kubeconfig: str | None) -> elected.ElectionOptions:
+    return elected.ElectionOptions(
         kubeconfig=kubeconfig,
         namespace=settings.namespace,
         lease=settings.lease_name,

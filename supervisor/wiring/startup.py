@@ -16,13 +16,13 @@ from servicekit.probes import Probes
 from servicekit.tls import Files, ServerCertificate
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import AlwaysLeader
-from supervisor.observability.measures import Measures, NoMeasures
+from supervisor.observability.hooks import MetricsHooks, NoMetrics
 from supervisor.refusals import Refusals
-from supervisor.serving.health import Standing, SupervisorHealth
+from supervisor.serving.health import ServingState, SupervisorHealth
 from supervisor.settings import Settings, StoreKind
 from supervisor.store.sqlite import SqliteStore
 from supervisor.webhook.injection import CaFile
-from supervisor.webhook.server import ignore_result
+from supervisor.webhook.server import ignore_review
 from supervisor.wiring.app import Supervisor, Task, common_tasks
 from supervisor.wiring.data_dir import made
 
@@ -59,7 +59,7 @@ async def _serve_alone(
     store = await SqliteStore.open(settings.data_dir / STORE_FILE)
     try:
         await store.count_by(clock)
-        health.standing = Standing.SERVING
+        health.standing = ServingState.SERVING
         supervisor = Supervisor(
             settings,
             store,
@@ -67,7 +67,7 @@ async def _serve_alone(
             clock,
             certificate=certificate,
             refusals=refusals,
-            measures=metrics.leading(AlwaysLeader().may_act) if metrics else NoMeasures(),
+            hooks=metrics.for_leader(AlwaysLeader().may_act) if metrics else NoMetrics(),
         )
         with stop_on_signals(stop):
             await supervisor.serve(stop, _served(settings, metrics))
@@ -91,7 +91,7 @@ async def _serve_in_cluster(
         replica = await stack.enter_async_context(Replica.open(settings, clock))
 
         def leading() -> Mapping[str, Task]:
-            health.standing = Standing.SERVING
+            health.standing = ServingState.SERVING
             supervisor = Supervisor(
                 settings,
                 replica.store,
@@ -102,34 +102,34 @@ async def _serve_in_cluster(
                 leadership=replica.leadership,
                 refusals=refusals,
                 listeners=replica.listeners,
-                measures=_measures(metrics, replica),
+                hooks=_metrics_hooks(metrics, replica),
             )
             return {**supervisor.tasks, **replica.listening, **(own.leading(replica.leadership) if own else {})}
 
-        reviewed = metrics.reviewed if metrics else ignore_result
-        webhook = replica.webhook(settings, _handed_out(settings, own, clock), certificate, refusals, reviewed)
-        health.standing = Standing.STANDING_BY
+        on_review = metrics.on_review if metrics else ignore_review
+        webhook = replica.webhook(settings, _handed_out(settings, own, clock), certificate, refusals, on_review)
+        health.standing = ServingState.STANDING_BY
         _log.info("supervisor.standing_by")
         with stop_on_signals(stop):
             beside = {**common_tasks(refusals, certificate), **_served(settings, metrics), **webhook}
             await replica.serve(leading, stop, beside={**beside, **(own.tasks if own else {})})
 
 
-def _measures(metrics: "Metrics | None", replica: "Replica") -> Measures:
+def _metrics_hooks(metrics: "Metrics | None", replica: "Replica") -> MetricsHooks:
     """What the leader's parts tell of their work, on a cluster."""
     if metrics is None:
-        return NoMeasures()
+        return NoMetrics()
     # Imported here: what is not asked for is to cost nothing.
-    from supervisor.observability.metrics.wiring import Surroundings  # noqa: PLC0415
+    from supervisor.observability.metrics.wiring import ClusterSources  # noqa: PLC0415
 
     cluster, events = replica.cluster, replica.events
-    around = Surroundings(
-        places=cluster.place_of,
+    around = ClusterSources(
+        locations=cluster.place_of,
         gpus=cluster.gpus,
         unread=lambda: cluster.view.unread,
         events=lambda: {} if events is None else {outcome.value: count for outcome, count in events.outcomes.items()},
     )
-    return metrics.leading(replica.leadership.may_act, around)
+    return metrics.for_leader(replica.leadership.may_act, around)
 
 
 def _metrics(settings: Settings, refusals: Refusals, clock: Clock) -> "Metrics | None":

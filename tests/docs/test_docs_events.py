@@ -8,4 +8,4 @@ _PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "events.md").read_te
 
 def test_the_page_lists_every_event() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (\w+) \|", _PAGE, re.MULTILINE)
-    assert sorted(rows) == sorted((word.reason, word.kind.value, word.action) for word in EVENT_REASONS)
+    assert sorted(rows) == sorted((reason.name, reason.type.value, reason.action) for reason in EVENT_REASONS)

@@ -28,7 +28,7 @@ _SUFFIXES = {"counter": "_total", "info": "_info"}
 def supervisors() -> CollectorRegistry:
     clock = Clock()
     metrics = Metrics("0", Refusals(), clock)
-    metrics.leading(lambda: True).watch(live(Snapshot, clock))
+    metrics.for_leader(lambda: True).attach(live(Snapshot, clock))
     return metrics.registry
 
 

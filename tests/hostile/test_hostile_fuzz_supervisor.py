@@ -21,7 +21,7 @@ from supervisor.domain.job import Phase
 from supervisor.domain.notice import Announcement, NoticeState, SubjectKind
 from supervisor.ingest.agent_messages import hello_view, report
 from supervisor.ingest.agent_registry import SourceState
-from supervisor.ingest.refused import MalformedError
+from supervisor.ingest.errors import MalformedError
 from tests.hostile.hostile_fuzz import mostly, spoken, steadily, texts
 from tests.hostile.hostile_world import refused
 from tests.testkit.serving import PATIENCE, AgentPeer, Served, launcher_hello

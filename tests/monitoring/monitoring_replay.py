@@ -32,7 +32,7 @@ from simulator.harness import Given, World, world
 from simulator.promise import Costs
 from simulator.services import JobPlan
 from simulator.verdict import Verdict
-from supervisor.observability.metrics.wiring import Metrics, Surroundings
+from supervisor.observability.metrics.wiring import ClusterSources, Metrics
 from supervisor.refusals import Refusals
 from tests.monitoring.monitoring_programs import Program
 from tests.monitoring.monitoring_servers import (
@@ -83,7 +83,7 @@ class _Standby:
     events: Counter[str]
 
     def works(self) -> None:
-        self.metrics.reviewed("shaped", 0.002)
+        self.metrics.on_review("shaped", 0.002)
         self.events["sent"] += 1
 
 
@@ -161,7 +161,7 @@ async def _of_a_cluster() -> AsyncIterator[_Standby]:
     clock = Clock()
     events = Counter({"sent": 0, "aggregated": 0, "dropped": 0, "failed": 0})
     metrics = Metrics(version("elastic-job-supervisor"), Refusals(), clock)
-    metrics.leading(lambda: False, Surroundings(events=lambda: events))
+    metrics.for_leader(lambda: False, ClusterSources(events=lambda: events))
     async with metrics.server(Address("127.0.0.1", 0)).serving() as address:
         yield _Standby(str(address), metrics, events)
 

@@ -9,7 +9,7 @@ from node_agent import reclaim
 from servicekit.disruption import Reclaim, Spared
 from supervisor.cluster.reading import read_pod
 from supervisor.domain.notice import Announcement
-from supervisor.ingest.cluster.signals import pod_word
+from supervisor.ingest.cluster.signals import pod_signal
 from tests.node_agent.pod_manifests import MANAGED, NOON, disruption, manifest
 
 
@@ -39,7 +39,7 @@ def by_agent(data: bytes) -> Said | None:
 
 
 def by_supervisor(data: bytes) -> Said | None:
-    word = pod_word(read_pod(data, frozenset()))
+    word = pod_signal(read_pod(data, frozenset()))
     if word is None:
         return None
     return Said(word.announcement, None if word.ends is None else word.ends - NOON, word.lead, word.message)

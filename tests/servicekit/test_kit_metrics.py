@@ -16,7 +16,7 @@ from servicekit import metrics
 from servicekit.address import Address
 from servicekit.clock import Clock
 from servicekit.connections import Drop
-from servicekit.metrics import Few, MetricsServer, exemplar, harmless
+from servicekit.metrics import LabelLimiter, MetricsServer, exemplar, harmless
 from tests.node_agent.fake_supervisor import until
 
 ANYWHERE = Address("127.0.0.1", 0)
@@ -141,7 +141,7 @@ def test_an_exemplar_has_room_for_so_much() -> None:
 
 
 def test_labels_are_few() -> None:
-    few = Few(2)
+    few = LabelLimiter(2)
     assert [few.of("a", "x"), few.of("b", "x"), few.of("a", "y"), few.of("a", "x")] == [
         ("a", "x"),
         ("b", "x"),

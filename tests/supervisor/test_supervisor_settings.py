@@ -217,7 +217,7 @@ def test_a_token_is_written_for_its_owner_alone(tmp_path: Path) -> None:
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
     assert file.stat().st_mode & 0o777 == 0o600
     token = file.read_text("utf-8").strip()
-    assert Tokens.load(tmp_path / "d").bearer(f"Bearer {token}") == Agent(Host("gpu-1"))
+    assert Tokens.load(tmp_path / "d").authenticate(f"Bearer {token}") == Agent(Host("gpu-1"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "gpu-1.token"]
 
 
@@ -258,7 +258,7 @@ def test_the_token_command_prints_a_token(
     monkeypatch.setenv(PREFIX + "DATA_DIR", str(tmp_path / "data"))
     assert main(["token", *arguments]) == 0
     token = capsys.readouterr().out.strip()
-    assert Tokens.load(tmp_path / "data").bearer(f"Bearer {token}") == principal
+    assert Tokens.load(tmp_path / "data").authenticate(f"Bearer {token}") == principal
 
 
 def test_a_data_directory_that_cannot_be_used_ends_with_1(tmp_path: Path) -> None:

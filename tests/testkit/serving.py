@@ -24,7 +24,7 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import AlwaysLeader, Leadership
-from supervisor.observability.measures import Measures, NoMeasures
+from supervisor.observability.hooks import MetricsHooks, NoMetrics
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import Settings
@@ -395,7 +395,7 @@ async def serving(  # noqa: PLR0913 - each has a default
     *,
     leadership: Leadership = AlwaysLeader(),  # noqa: B008 - it has no state
     kept_in: type[SqliteStore] = SqliteStore,
-    measures: Measures = NoMeasures(),  # noqa: B008 - it has no state
+    hooks: MetricsHooks = NoMetrics(),  # noqa: B008 - it has no state
     refusals: Refusals | None = None,
     **changes: Any,
 ) -> AsyncIterator[Served]:
@@ -415,7 +415,7 @@ async def serving(  # noqa: PLR0913 - each has a default
         certificate=certificate,
         leadership=leadership,
         refusals=refusals,
-        measures=measures,
+        hooks=hooks,
     )
     task = asyncio.create_task(supervisor.serve(stop))
     try:

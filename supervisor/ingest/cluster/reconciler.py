@@ -14,7 +14,14 @@ from supervisor.cluster.view import ClusterView
 from supervisor.decide.policy import Policy
 from supervisor.decide.signals import Signal, weigh
 from supervisor.domain.notice import ReclaimNotice, Subject, SubjectKind
-from supervisor.ingest.cluster.signals import drill_word, event_word, node_subject, node_word, pod_subject, pod_word
+from supervisor.ingest.cluster.signals import (
+    drill_signal,
+    event_signal,
+    node_signal,
+    node_subject,
+    pod_signal,
+    pod_subject,
+)
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _MAX_AT_ONCE = 16
@@ -72,24 +79,24 @@ class SignalReconciler:
         changed, self._changed = self._changed, {}
         async with asyncio.TaskGroup() as group:
             taken = [
-                (subject, group.create_task(self._take(store, word)))
+                (subject, group.create_task(self._take(store, signal)))
                 for subject in changed.values()
-                for word in self._words(subject)
-                if self._is_news(store, word)
+                for signal in self._signals(subject)
+                if self._is_news(store, signal)
             ]
         missed = [subject for subject, task in taken if not task.result()]
         for subject in missed:
             self._changed.setdefault(subject.uid, subject)
         return not missed
 
-    async def _take(self, store: Store, word: Signal) -> bool:
+    async def _take(self, store: Store, signal: Signal) -> bool:
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
-            return weigh(known, word, self._clock.now(), self._cluster_now(), self._policy)
+            return weigh(known, signal, self._clock.now(), self._cluster_now(), self._policy)
 
-        before = store.snapshot().notices.get(word.id)
+        before = store.snapshot().notices.get(signal.id)
         try:
             async with self._turns:
-                notice = await store.put_notice(word.id, change)
+                notice = await store.put_notice(signal.id, change)
         except StoreUnavailableError as error:
             self._fault.failed(str(error))
             return False
@@ -101,30 +108,30 @@ class SignalReconciler:
                 episode=notice.episode,
                 subject=notice.subject.name,
                 state=notice.state,
-                message=word.message,
+                message=signal.message,
             )
         return True
 
-    def _is_news(self, store: Store, word: Signal) -> bool:
-        known = store.snapshot().notices.get(word.id)
-        return weigh(known, word, self._clock.now(), self._cluster_now(), self._policy) is not known
+    def _is_news(self, store: Store, signal: Signal) -> bool:
+        known = store.snapshot().notices.get(signal.id)
+        return weigh(known, signal, self._clock.now(), self._cluster_now(), self._policy) is not known
 
-    def _words(self, subject: Subject) -> Iterator[Signal]:
+    def _signals(self, subject: Subject) -> Iterator[Signal]:
         """Everything that is said about it now; nothing about what is not there any more."""
         if subject.kind is SubjectKind.POD:
             pod = self._view.pod(subject.uid)
             if pod is None or not pod.opted_in:
                 return
-            asked = drill_word((event for event, _ in self._drills.about_pod(pod)), subject)
-            words = (pod_word(pod), event_word(self._events.about_pod(pod), subject), asked)
+            asked = drill_signal((event for event, _ in self._drills.about_pod(pod)), subject)
+            signals = (pod_signal(pod), event_signal(self._events.about_pod(pod), subject), asked)
         else:
             node = self._view.node(subject.name)
             if node is None:
                 return
             subject, lead = node_subject(node), self._policy.default_lead_seconds
-            asked = drill_word((event for event, _ in self._drills.about_node(node)), subject)
-            words = (node_word(node, lead), event_word(self._events.about_node(node), subject), asked)
-        yield from (word for word in words if word is not None)
+            asked = drill_signal((event for event, _ in self._drills.about_node(node)), subject)
+            signals = (node_signal(node, lead), event_signal(self._events.about_node(node), subject), asked)
+        yield from (signal for signal in signals if signal is not None)
 
     def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
         self._forget(before)

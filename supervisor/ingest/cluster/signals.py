@@ -46,37 +46,37 @@ class _End:
     lead: float | None
 
 
-def pod_word(pod: Pod) -> Signal | None:
+def pod_signal(pod: Pod) -> Signal | None:
     """What an opted-in pod's conditions say; None: nothing, neither that it will be gone nor that it will not."""
     said = verdict(_state(pod)) if pod.opted_in else None
     if said is None:
         return None
     end = _End(one_line(said.message), _seconds(said.ends), said.lead) if isinstance(said, Reclaim) else None
-    return _word(POD_CONDITION, pod_subject(pod), pod.metadata.version, end)
+    return _condition_signal(POD_CONDITION, pod_subject(pod), pod.metadata.version, end)
 
 
-def node_word(node: Node, lead: float) -> Signal | None:
+def node_signal(node: Node, lead: float) -> Signal | None:
     """What a node's condition says; one that is unknown says nothing. `lead` is what is usual, in seconds."""
     condition = _condition(node.conditions, _NODE_EXPIRED)
     if condition is None or condition.status not in ("True", "False"):
         return None
     end = _after(condition, lead) if condition.status == "True" else None
-    return _word(NODE_CONDITION, node_subject(node), node.metadata.version, end)
+    return _condition_signal(NODE_CONDITION, node_subject(node), node.metadata.version, end)
 
 
-def event_word(events: Iterable[tuple[ClusterEvent, float]], subject: Subject) -> Signal | None:
+def event_signal(events: Iterable[tuple[ClusterEvent, float]], subject: Subject) -> Signal | None:
     """What the latest of the Events about a subject says; each comes with its lead in seconds."""
-    words = [_event_word(event, lead, subject) for event, lead in events]
-    return max(words, key=lambda word: (word.session, word.revision), default=None)
+    signals = [_event_signal(event, lead, subject) for event, lead in events]
+    return max(signals, key=lambda signal: (signal.session, signal.revision), default=None)
 
 
-def drill_word(events: Iterable[ClusterEvent], subject: Subject) -> Signal | None:
+def drill_signal(events: Iterable[ClusterEvent], subject: Subject) -> Signal | None:
     """What the latest of the Events says that ask for a drill of a subject, or for its end; others say nothing."""
-    words = [word for word in (_drill_word(event, subject) for event in events) if word is not None]
-    return max(words, key=lambda word: (word.session, word.revision), default=None)
+    signals = [signal for signal in (_drill_signal(event, subject) for event in events) if signal is not None]
+    return max(signals, key=lambda signal: (signal.session, signal.revision), default=None)
 
 
-def _drill_word(event: ClusterEvent, subject: Subject) -> Signal | None:
+def _drill_signal(event: ClusterEvent, subject: Subject) -> Signal | None:
     # By the API server's own clock: whoever asks for a drill may sit at a machine whose clock is wrong.
     at, lead = _seconds(event.metadata.creation_timestamp), _drill_lead(event.simulated_lead)
     if at is None or lead is None:
@@ -103,7 +103,7 @@ def _drill_lead(text: str) -> float | None:
     return lead if lead == 0 or SHORTEST_SECONDS <= lead <= LONGEST_SECONDS else None
 
 
-def _event_word(event: ClusterEvent, lead: float, subject: Subject) -> Signal:
+def _event_signal(event: ClusterEvent, lead: float, subject: Subject) -> Signal:
     at = _seconds(event.at)
     return Signal(
         source=EVENT,
@@ -139,7 +139,7 @@ def _after(condition: Condition, lead: float) -> _End:
     return _End(_said(condition), _plus(_seconds(condition.last_transition_time), lead), lead)
 
 
-def _word(source: Source, subject: Subject, version: int, end: _End | None) -> Signal:
+def _condition_signal(source: Source, subject: Subject, version: int, end: _End | None) -> Signal:
     """A condition's announcement; without an end, that there is none."""
     if end is None:
         return Signal(source=source, subject=subject, announcement=Announcement.WITHDRAWN, revision=version)

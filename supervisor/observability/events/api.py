@@ -12,8 +12,8 @@ from servicekit.kubernetes.errors import ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import REPORTER
-from supervisor.observability.events.event import About, EventDraft, Repeated
-from supervisor.observability.events.queue import Due, Outcome
+from supervisor.observability.events.event import AggregationKey, EventDraft, ObjectReference
+from supervisor.observability.events.queue import PendingEvent, SendResult
 
 _EVENTS = Kind(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
 _NOWHERE = "default"
@@ -48,14 +48,14 @@ class Events:
         most_remembered: So many that may be counted up.
     """
 
-    def __init__(self, server: ApiServer, instance: str, again_seconds: float, most_remembered: int) -> None:
+    def __init__(self, server: ApiServer, instance: str, aggregation_seconds: float, max_remembered: int) -> None:
         self._events = Collection(server, _EVENTS, lambda data: msgspec.json.decode(data, type=Event))
         self._instance = instance[:_MAX_INSTANCE]
-        self._again_seconds = again_seconds
-        self._most_remembered = most_remembered
-        self._sent: OrderedDict[Repeated, _Sent] = OrderedDict()
+        self._again_seconds = aggregation_seconds
+        self._most_remembered = max_remembered
+        self._sent: OrderedDict[AggregationKey, _Sent] = OrderedDict()
 
-    async def send(self, due: Due) -> Outcome:
+    async def send(self, due: PendingEvent) -> SendResult:
         """Makes an Event, or counts one up.
 
         Raises:
@@ -63,65 +63,71 @@ class Events:
             ApiUnavailableError: It may be sent later, as often as need be: its name says what it says.
             ApiError: It cannot be sent.
         """
-        saying = due.saying
-        sent = self._sent.get(saying.repeated)
-        if sent is not None and saying.at - sent.at <= self._again_seconds:
+        draft = due.draft
+        sent = self._sent.get(draft.aggregation_key)
+        if sent is not None and draft.at - sent.at <= self._again_seconds:
             times = sent.times + due.times
             try:
-                event = await self._events.merge(sent.event, {"series": _series(times, saying.at)})
+                event = await self._events.merge(sent.event, {"series": _series(times, draft.at)})
             except (NotThereError, ChangedMeanwhileError):
                 pass  # Events are forgotten after an hour, or by whoever deletes them.
             else:
-                self._remember(saying, _Sent(event, times, saying.at))
-                return Outcome.AGGREGATED
+                self._remember(draft, _Sent(event, times, draft.at))
+                return SendResult.AGGREGATED
         try:
             event = await self._make(due)
         except ChangedMeanwhileError:
-            return Outcome.SENT  # It was, and the answer got lost.
-        self._remember(saying, _Sent(event, due.times, saying.at))
-        return Outcome.SENT
+            return SendResult.SENT  # It was, and the answer got lost.
+        self._remember(draft, _Sent(event, due.times, draft.at))
+        return SendResult.SENT
 
-    async def _make(self, due: Due) -> Event:
-        content = _content(due.saying, self._instance)
+    async def _make(self, due: PendingEvent) -> Event:
+        content = _content(due.draft, self._instance)
         if due.times > 1:
-            content["series"] = _series(due.times, due.saying.at)
-        return await self._events.make(_key(due.saying), content)
+            content["series"] = _series(due.times, due.draft.at)
+        return await self._events.make(_key(due.draft), content)
 
-    def _remember(self, saying: EventDraft, sent: _Sent) -> None:
-        self._sent[saying.repeated] = sent
-        self._sent.move_to_end(saying.repeated)
+    def _remember(self, draft: EventDraft, sent: _Sent) -> None:
+        self._sent[draft.aggregation_key] = sent
+        self._sent.move_to_end(draft.aggregation_key)
         if len(self._sent) > self._most_remembered:
             self._sent.popitem(last=False)
 
 
-def _key(saying: EventDraft) -> ObjectKey:
+def _key(draft: EventDraft) -> ObjectKey:
     """Named by what it says: where an answer got lost, the same Event is there already.
 
     The instant comes first, as kubectl describe shows Events of this API in the order of their names.
     """
-    name = saying.about.name[:_MAX_NAME].rstrip("-.")
-    said = hashlib.sha256(repr(saying.repeated).encode()).hexdigest()[:8]
-    return ObjectKey(saying.about.namespace or _NOWHERE, f"{name}.{int(saying.at * 1e6):x}-{said}")
+    name = draft.regarding.name[:_MAX_NAME].rstrip("-.")
+    said = hashlib.sha256(repr(draft.aggregation_key).encode()).hexdigest()[:8]
+    return ObjectKey(draft.regarding.namespace or _NOWHERE, f"{name}.{int(draft.at * 1e6):x}-{said}")
 
 
-def _content(saying: EventDraft, instance: str) -> dict[str, object]:
-    related = {} if saying.related is None else {"related": _reference(saying.related)}
+def _content(draft: EventDraft, instance: str) -> dict[str, object]:
+    related = {} if draft.related is None else {"related": _reference(draft.related)}
     return {
-        "eventTime": _instant(saying.at),
+        "eventTime": _instant(draft.at),
         "reportingController": REPORTER,
         "reportingInstance": instance,
-        "reason": saying.word.reason,
-        "action": saying.word.action,
-        "type": saying.word.kind,
-        "note": saying.note.encode()[:_MAX_NOTE].decode(errors="ignore"),
-        "regarding": _reference(saying.about),
+        "reason": draft.reason.name,
+        "action": draft.reason.action,
+        "type": draft.reason.type,
+        "note": draft.note.encode()[:_MAX_NOTE].decode(errors="ignore"),
+        "regarding": _reference(draft.regarding),
         **related,
     }
 
 
-def _reference(about: About) -> dict[str, str]:
-    namespace = {"namespace": about.namespace} if about.namespace else {}
-    return {"apiVersion": about.api_version, "kind": about.kind, "name": about.name, "uid": about.uid, **namespace}
+def _reference(regarding: ObjectReference) -> dict[str, str]:
+    namespace = {"namespace": regarding.namespace} if regarding.namespace else {}
+    return {
+        "apiVersion": regarding.api_version,
+        "kind": regarding.kind,
+        "name": regarding.name,
+        "uid": regarding.uid,
+        **namespace,
+    }
 
 
 def _series(times: int, at: float) -> dict[str, object]:

@@ -7,14 +7,14 @@ from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
 
 
-class Kind(StrEnum):
+class EventType(StrEnum):
     """Whether somebody should look at it."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
 
 
-class Rank(IntEnum):
+class Priority(IntEnum):
     """What is said first where there is much to say."""
 
     JOB = 0
@@ -26,13 +26,13 @@ class Rank(IntEnum):
 class EventReason:
     """One kind of thing to say, in the one word that `kubectl describe` shows, and what is done because of it."""
 
-    reason: str
+    name: str
     action: str
-    kind: Kind = Kind.NORMAL
+    type: EventType = EventType.NORMAL
 
 
-NOTICED = EventReason("ReclaimNoticed", "Reclaim", Kind.WARNING)
-EXCLUDED = EventReason("Excluded", "Exclude", Kind.WARNING)
+NOTICED = EventReason("ReclaimNoticed", "Reclaim", EventType.WARNING)
+EXCLUDED = EventReason("Excluded", "Exclude", EventType.WARNING)
 
 OF_NOTICES = {
     NoticeState.ACTIVE: NOTICED,
@@ -44,11 +44,11 @@ OF_NOTICES = {
 OF_JOBS = {
     Phase.WAITING: EventReason(Phase.WAITING, "Wait"),
     Phase.RUNNING: EventReason(Phase.RUNNING, "Run"),
-    Phase.SHRINKING: EventReason(Phase.SHRINKING, "Exclude", Kind.WARNING),
-    Phase.STOPPING: EventReason(Phase.STOPPING, "Stop", Kind.WARNING),
+    Phase.SHRINKING: EventReason(Phase.SHRINKING, "Exclude", EventType.WARNING),
+    Phase.STOPPING: EventReason(Phase.STOPPING, "Stop", EventType.WARNING),
     Phase.SUSPENDED: EventReason(Phase.SUSPENDED, "Suspend"),
     Phase.RESUMING: EventReason(Phase.RESUMING, "Resume"),
-    Phase.TIMED_OUT: EventReason(Phase.TIMED_OUT, "End", Kind.WARNING),
+    Phase.TIMED_OUT: EventReason(Phase.TIMED_OUT, "End", EventType.WARNING),
     Phase.FINISHED: EventReason(Phase.FINISHED, "End"),
 }
 """The word is the phase itself, as in the column PHASE."""
@@ -57,7 +57,7 @@ EVENT_REASONS = (*OF_NOTICES.values(), EXCLUDED, *OF_JOBS.values())
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class ObjectReference:
     """One object of the cluster; `namespace` is empty where it has none."""
 
     api_version: str
@@ -67,10 +67,10 @@ class About:
     uid: str
 
 
-Topic = tuple[About, About | None, str]
+Topic = tuple[ObjectReference, ObjectReference | None, str]
 """Whom it is about, what it comes from, and its word."""
 
-Repeated = tuple[About, About | None, str, str]
+AggregationKey = tuple[ObjectReference, ObjectReference | None, str, str]
 """A topic and what is said of it."""
 
 
@@ -78,19 +78,19 @@ Repeated = tuple[About, About | None, str, str]
 class EventDraft:
     """`note` is the sentence, `at` when it became so (Unix seconds), `related` what it comes from."""
 
-    about: About
-    related: About | None
-    word: EventReason
+    regarding: ObjectReference
+    related: ObjectReference | None
+    reason: EventReason
     note: str
     at: float
-    rank: Rank
+    rank: Priority
 
     @property
     def topic(self) -> Topic:
         """Of several about one topic that have not been sent yet, only the latest is still of use."""
-        return self.about, self.related, self.word.reason
+        return self.regarding, self.related, self.reason.name
 
     @property
-    def repeated(self) -> Repeated:
+    def aggregation_key(self) -> AggregationKey:
         """What is the same in a repetition: the API lets an Event be counted up, and nothing else of it be changed."""
-        return self.about, self.related, self.word.reason, self.note
+        return self.regarding, self.related, self.reason.name, self.note

@@ -4,10 +4,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.observability.events.event import EventDraft, Rank, Topic
+from supervisor.observability.events.event import EventDraft, Priority, Topic
 
 
-class Outcome(StrEnum):
+class SendResult(StrEnum):
     """What became of something to say.
 
     An Event of its own; counted into one that is there, or replaced by what was to be said later; never sent because
@@ -21,10 +21,10 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class PendingEvent:
     """Something to say, `times` over."""
 
-    saying: EventDraft
+    draft: EventDraft
     times: int = 1
 
 
@@ -37,45 +37,47 @@ class EventQueue:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._ranks: dict[Rank, OrderedDict[Topic, Due]] = {rank: OrderedDict() for rank in sorted(Rank)}
+        self._ranks: dict[Priority, OrderedDict[Topic, PendingEvent]] = {
+            rank: OrderedDict() for rank in sorted(Priority)
+        }
 
-    def put(self, saying: EventDraft) -> Outcome | None:
+    def put(self, draft: EventDraft) -> SendResult | None:
         """Takes it in, in the place of what was to be said of its topic; what became of one that is not sent for it."""
-        rank = self._ranks[saying.rank]
-        before = rank.get(saying.topic)
+        rank = self._ranks[draft.rank]
+        before = rank.get(draft.topic)
         if before is not None:
-            again = before.saying.repeated == saying.repeated
-            rank[saying.topic] = Due(saying, before.times + 1 if again else 1)
-            return Outcome.AGGREGATED
-        rank[saying.topic] = Due(saying)
+            again = before.draft.aggregation_key == draft.aggregation_key
+            rank[draft.topic] = PendingEvent(draft, before.times + 1 if again else 1)
+            return SendResult.AGGREGATED
+        rank[draft.topic] = PendingEvent(draft)
         if len(rank) <= self._most:
             return None
         # The oldest: what happens now is what people ask about.
         rank.popitem(last=False)
-        return Outcome.DROPPED
+        return SendResult.DROPPED
 
-    def take(self) -> Due | None:
+    def take(self) -> PendingEvent | None:
         """What is to be said next."""
         rank = next((rank for rank in self._ranks.values() if rank), None)
         return None if rank is None else rank.popitem(last=False)[1]
 
-    def give_back(self, due: Due) -> Outcome | None:
+    def give_back(self, due: PendingEvent) -> SendResult | None:
         """It could not be said, and comes first again; what became of it where something later waits in its place."""
-        rank, topic = self._ranks[due.saying.rank], due.saying.topic
+        rank, topic = self._ranks[due.draft.rank], due.draft.topic
         latest = rank.get(topic)
         if latest is None:
             rank[topic] = due
             rank.move_to_end(topic, last=False)
             return None
-        if latest.saying.repeated == due.saying.repeated:
-            rank[topic] = Due(latest.saying, latest.times + due.times)
-        return Outcome.AGGREGATED
+        if latest.draft.aggregation_key == due.draft.aggregation_key:
+            rank[topic] = PendingEvent(latest.draft, latest.times + due.times)
+        return SendResult.AGGREGATED
 
     def __bool__(self) -> bool:
         return any(self._ranks.values())
 
 
-class Bucket:
+class TokenBucket:
     """Tokens, of which there are `burst` at first and `rate` more each second."""
 
     def __init__(self, rate: float, burst: float) -> None:

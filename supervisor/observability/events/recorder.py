@@ -15,8 +15,8 @@ from servicekit.kubernetes.server import ApiServer
 from servicekit.wakeup import Wakeup
 from supervisor.observability.events.api import Events
 from supervisor.observability.events.event import EventDraft
-from supervisor.observability.events.queue import Bucket, Due, EventQueue, Outcome
-from supervisor.observability.events.rules import Objects, drafts
+from supervisor.observability.events.queue import EventQueue, PendingEvent, SendResult, TokenBucket
+from supervisor.observability.events.rules import ReferenceResolver, drafts
 from supervisor.observability.journal import Change
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 10.0
@@ -40,9 +40,9 @@ class Limits:
 
     rate: float = 20.0
     burst: float = 100.0
-    most_waiting: int = 1000
-    old_seconds: float = 300.0
-    again_seconds: float = 360.0
+    max_pending: int = 1000
+    max_age_seconds: float = 300.0
+    aggregation_seconds: float = 360.0
 
 
 _USUAL = Limits()
@@ -64,17 +64,17 @@ class Recorder:
     """
 
     def __init__(
-        self, server: ApiServer, objects: Objects, instance: str, clock: Clock, limits: Limits = _USUAL
+        self, server: ApiServer, objects: ReferenceResolver, instance: str, clock: Clock, limits: Limits = _USUAL
     ) -> None:
         self.name = "kubernetes-events"
-        self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
+        self.outcomes: Counter[SendResult] = Counter(dict.fromkeys(SendResult, 0))
         self._server = server
         self._objects = objects
         self._clock = clock
         self._limits = limits
-        self._events = Events(server, instance, limits.again_seconds, 4 * limits.most_waiting)
-        self._waiting = EventQueue(limits.most_waiting)
-        self._bucket = Bucket(limits.rate, limits.burst)
+        self._events = Events(server, instance, limits.aggregation_seconds, 4 * limits.max_pending)
+        self._waiting = EventQueue(limits.max_pending)
+        self._bucket = TokenBucket(limits.rate, limits.burst)
         self._backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
         self._fault = Fault("Kubernetes Events", clock)
         self._wakeup = Wakeup()
@@ -83,10 +83,10 @@ class Recorder:
         """Says nothing while it is not certain that this supervisor leads."""
         self._server.guard = certain
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """See `supervisor.observability.journal.Listener`."""
-        for saying in drafts(change, self._objects):
-            self._count(self._waiting.put(saying))
+        for draft in drafts(change, self._objects):
+            self._count(self._waiting.put(draft))
         self._wakeup.set()
 
     async def run(self) -> None:
@@ -104,7 +104,7 @@ class Recorder:
         due = self._waiting.take()
         if due is None:
             return
-        outcome = Outcome.DROPPED if self._is_old(due.saying) else await self._sent(due)
+        outcome = SendResult.DROPPED if self._is_old(due.draft) else await self._sent(due)
         if outcome is not None:
             self._backoff.reset()
             self._count(outcome)
@@ -112,7 +112,7 @@ class Recorder:
         self._count(self._waiting.give_back(due))
         await asyncio.sleep(self._backoff.next())
 
-    async def _sent(self, due: Due) -> Outcome | None:
+    async def _sent(self, due: PendingEvent) -> SendResult | None:
         """What became of it; None where it is to be tried again."""
         try:
             outcome = await self._events.send(due)
@@ -120,20 +120,20 @@ class Recorder:
             self._fault.failed(str(error))
             return None
         except NotThereError:
-            return Outcome.FAILED  # Its namespace is gone.
+            return SendResult.FAILED  # Its namespace is gone.
         except ApiError as error:
             if _ENDING not in str(error):
                 self._fault.failed(str(error))
-            return Outcome.FAILED
+            return SendResult.FAILED
         except Exception:  # noqa: BLE001 - what no Event can hold costs that Event alone: a root task that raises ends us
-            _log.exception("event.unfit", about=due.saying.about)
-            return Outcome.FAILED
+            _log.exception("event.unfit", about=due.draft.regarding)
+            return SendResult.FAILED
         self._fault.recovered()
         return outcome
 
-    def _is_old(self, saying: EventDraft) -> bool:
-        return self._clock.now() - saying.at > self._limits.old_seconds
+    def _is_old(self, draft: EventDraft) -> bool:
+        return self._clock.now() - draft.at > self._limits.max_age_seconds
 
-    def _count(self, outcome: Outcome | None) -> None:
+    def _count(self, outcome: SendResult | None) -> None:
         if outcome is not None:
             self.outcomes[outcome] += 1

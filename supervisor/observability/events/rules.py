@@ -6,29 +6,29 @@ from typing import Protocol
 from supervisor.domain.ids import Host
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.observability.events.event import EXCLUDED, OF_JOBS, OF_NOTICES, About, EventDraft, Rank
+from supervisor.observability.events.event import EXCLUDED, OF_JOBS, OF_NOTICES, EventDraft, ObjectReference, Priority
 from supervisor.observability.journal import Change, JobChanged, NoticeChanged
 from supervisor.observability.transitions import LIVE
 from supervisor.store.sentences import sentence
 
 
-class Objects(Protocol):
+class ReferenceResolver(Protocol):
     """The objects of the cluster behind what is known; none where there are none (any more)."""
 
-    def notice(self, notice: ReclaimNotice) -> About | None:
+    def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
         """Its resource."""
 
-    def job(self, job: SupervisedJob) -> Sequence[About]:
+    def job(self, job: SupervisedJob) -> Sequence[ObjectReference]:
         """Its resource, and the object that it is about."""
 
-    def noticed(self, notice: ReclaimNotice) -> Iterable[About]:
+    def noticed(self, notice: ReclaimNotice) -> Iterable[ObjectReference]:
         """The pods of supervised jobs that a notice is about."""
 
-    def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterable[About]:
+    def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterable[ObjectReference]:
         """Those that these hosts are."""
 
 
-def drafts(change: Change, objects: Objects) -> Iterator[EventDraft]:
+def drafts(change: Change, objects: ReferenceResolver) -> Iterator[EventDraft]:
     """What is worth an Event; a deadline that drifts, or a host that reports, is not."""
     match change:
         case NoticeChanged(before, after, at):
@@ -39,31 +39,35 @@ def drafts(change: Change, objects: Objects) -> Iterator[EventDraft]:
             return iter(())
 
 
-def _of_notice(before: ReclaimNotice | None, after: ReclaimNotice, objects: Objects, at: float) -> Iterator[EventDraft]:
+def _of_notice(
+    before: ReclaimNotice | None, after: ReclaimNotice, objects: ReferenceResolver, at: float
+) -> Iterator[EventDraft]:
     known = before.state if before is not None and before.episode == after.episode else None
     # What was over when it became known announces nothing: an old Event found at start-up is such a notice.
     if known is after.state or (known is None and after.state is not NoticeState.ACTIVE):
         return
-    word, note, notice = OF_NOTICES[after.state], sentence(after), objects.notice(after)
+    reason, note, notice = OF_NOTICES[after.state], sentence(after), objects.notice(after)
     for pod in objects.noticed(after):
-        yield EventDraft(about=pod, related=notice, word=word, note=note, at=at, rank=Rank.POD)
+        yield EventDraft(regarding=pod, related=notice, reason=reason, note=note, at=at, rank=Priority.POD)
     if notice is not None:
-        yield EventDraft(about=notice, related=None, word=word, note=note, at=at, rank=Rank.NOTICE)
+        yield EventDraft(regarding=notice, related=None, reason=reason, note=note, at=at, rank=Priority.NOTICE)
 
 
-def _of_job(before: SupervisedJob | None, after: SupervisedJob, objects: Objects, at: float) -> Iterator[EventDraft]:
+def _of_job(
+    before: SupervisedJob | None, after: SupervisedJob, objects: ReferenceResolver, at: float
+) -> Iterator[EventDraft]:
     if before is not None and not _is_notable(before, after):
         return
-    word, note = OF_JOBS[after.decision.phase], after.decision.reason
+    reason, note = OF_JOBS[after.decision.phase], after.decision.reason
     known = objects.job(after)
     # The job's resource, which says everything, is what all others refer to.
     resource = known[0] if known else None
-    for about in known:
-        related = None if about is resource else resource
-        yield EventDraft(about=about, related=related, word=word, note=note, at=at, rank=Rank.JOB)
+    for regarding in known:
+        related = None if regarding is resource else resource
+        yield EventDraft(regarding=regarding, related=related, reason=reason, note=note, at=at, rank=Priority.JOB)
     excluded = after.decision.exclusions - (before.decision.exclusions if before else frozenset())
     for pod in objects.pods(after, sorted(excluded)):
-        yield EventDraft(about=pod, related=resource, word=EXCLUDED, note=note, at=at, rank=Rank.POD)
+        yield EventDraft(regarding=pod, related=resource, reason=EXCLUDED, note=note, at=at, rank=Priority.POD)
 
 
 def _is_notable(before: SupervisedJob, after: SupervisedJob) -> bool:

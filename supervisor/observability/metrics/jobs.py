@@ -7,14 +7,14 @@ from supervisor.decide.situation import Situation, View
 from supervisor.decide.stopping import answers, breaks_at
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, Stop, SupervisedJob
 from supervisor.observability.journal import Change, JobChanged
-from supervisor.observability.transitions import SUSPENDED, Noticed, is_stopped, is_suspended
+from supervisor.observability.transitions import SUSPENDED, NoticedHosts, is_stopped, is_suspended
 
 _CHECKPOINTS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 _MARGINS = (0, 1, 2, 5, 10, 20, 30, 60, 120, 180, 300)
 """None below 0: a sum that can fall looks like a restart to Prometheus."""
 
 
-def breaks(job: SupervisedJob, noticed: Noticed, now: float, policy: Policy) -> float | None:
+def breaks(job: SupervisedJob, noticed: NoticedHosts, now: float, policy: Policy) -> float | None:
     """When the first of the hosts that a job's run needs is gone; None where none of them has a notice."""
     view = View(notices=noticed(job.name))
     return breaks_at(Situation(job, job.decision, view, now, policy))
@@ -31,7 +31,7 @@ class JobMetrics:
 
     name = "job metrics"
 
-    def __init__(self, registry: CollectorRegistry, noticed: Noticed, policy: Policy) -> None:
+    def __init__(self, registry: CollectorRegistry, noticed: NoticedHosts, policy: Policy) -> None:
         self._noticed = noticed
         self._policy = policy
         self._groups = Counter(
@@ -63,7 +63,7 @@ class JobMetrics:
             buckets=_MARGINS,
         )
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """See `supervisor.observability.journal.Listener`."""
         if not isinstance(change, JobChanged) or change.before is None:
             return

@@ -16,7 +16,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
-from supervisor.observability.transitions import Noticed, is_stopped
+from supervisor.observability.transitions import NoticedHosts, is_stopped
 
 _LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 1.25, 1.5, 2, 3, 5, 10, 30, 60, 300)
 _MAX_UNHEARD = 16
@@ -57,7 +57,7 @@ class Latencies:
 
     name = "latency metrics"
 
-    def __init__(self, registry: CollectorRegistry, noticed: Noticed, now: Callable[[], float]) -> None:
+    def __init__(self, registry: CollectorRegistry, noticed: NoticedHosts, now: Callable[[], float]) -> None:
         self._noticed = noticed
         self._now = now
         self._jobs: dict[JobName, _Job] = {}
@@ -78,14 +78,14 @@ class Latencies:
             registry, "notice_to_directive_seconds", "From the notice until they were sent it.", "directive"
         )
 
-    def told(self, job: JobName, directives: Collection[Directive]) -> None:
+    def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:
         """Those processes of a job that were connected have just been sent these, each of them to at least one."""
         now = self._now()
         for directive in directives:
             if directive.kind is not DirectiveKind.RUN:
                 self._told(self._jobs.setdefault(job, _Job()), job, directive, now)
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """See `supervisor.observability.journal.Listener`."""
         if isinstance(change, JobForgotten):
             self._jobs.pop(change.before.name, None)

@@ -2,11 +2,11 @@
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from servicekit.metrics import Few
+from servicekit.metrics import LabelLimiter
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.observability.hooks import NodeLocations
 from supervisor.observability.journal import Change, NoticeChanged
-from supervisor.observability.measures import NodeLocations
 
 MAX_SOURCES = 32
 """Agents name theirs themselves; there are eight."""
@@ -26,10 +26,10 @@ class NoticeMetrics:
 
     name = "notice metrics"
 
-    def __init__(self, registry: CollectorRegistry, places: NodeLocations, sources: Few) -> None:
-        self._places = places
+    def __init__(self, registry: CollectorRegistry, locations: NodeLocations, sources: LabelLimiter) -> None:
+        self._locations = locations
         self._sources = sources
-        self._pairs = Few(_MAX_PLACES)
+        self._pairs = LabelLimiter(_MAX_PLACES)
         self._notices = Counter(
             "job_supervisor_notices",
             "Episodes of notices by what became of them, and reports on notices that were refused.",
@@ -50,7 +50,7 @@ class NoticeMetrics:
             buckets=_LEADS,
         )
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """See `supervisor.observability.journal.Listener`."""
         if not isinstance(change, NoticeChanged):
             return
@@ -62,14 +62,14 @@ class NoticeMetrics:
         elif is_new:
             self._received(after)
 
-    def refused(self, source: Source) -> None:
+    def on_report_refused(self, source: Source) -> None:
         """A report was refused, or was older than what is known."""
         self._count(source, "refused")
 
     def _received(self, notice: ReclaimNotice) -> None:
         self._count(notice.source, "received")
-        [source], place = self._sources.of(notice.source), self._places(notice.subject)
-        self._reclaims.labels(source, *self._pairs.of(place.zone, place.instance_type)).inc()
+        [source], location = self._sources.of(notice.source), self._locations(notice.subject)
+        self._reclaims.labels(source, *self._pairs.of(location.zone, location.instance_type)).inc()
         if notice.deadline is not None:
             self._lead.labels(source).observe(max(0.0, notice.deadline - notice.first_seen))
 

@@ -28,7 +28,7 @@ class StepsLost:
         )
         self._reached = dict[JobName, tuple[int, int]]()
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """See `supervisor.observability.journal.Listener`."""
         if isinstance(change, JobForgotten):
             self._reached.pop(change.before.name, None)
@@ -40,7 +40,7 @@ class StepsLost:
         elif answer is not None and answer.step is not None and self._is_new(change):
             self._reached[name] = (answer.run, answer.step)
 
-    def said(self, worker: Worker, step: int | None) -> None:
+    def on_step(self, worker: Worker, step: int | None) -> None:
         """A process has said that it is at that step."""
         reached = self._reached.get(worker.job)
         if reached is None or step is None or worker.rank != 0 or worker.run <= reached[0]:

@@ -15,7 +15,7 @@ Gpus = Callable[[JobName], float | None]
 """GPUs of each of a job's workers; None where that is not known."""
 
 
-def unknown(_job: JobName) -> None:
+def unknown_gpus(_job: JobName) -> None:
     """Where nobody knows."""
 
 
@@ -71,7 +71,7 @@ class Suspensions(Collector):
                 self._jobs[job.name] = _Suspension(self._now() if since is None else since, job.spec.requested_workers)
                 self._follow(job, self._now())
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """See `supervisor.observability.journal.Listener`."""
         if isinstance(change, NoticeChanged):
             return

@@ -10,18 +10,18 @@ from prometheus_client.registry import Collector
 
 from servicekit.address import Address
 from servicekit.clock import Clock
-from servicekit.metrics import Few, MetricsServer, harmless, registry
+from servicekit.metrics import LabelLimiter, MetricsServer, harmless, registry
 from supervisor.domain.directive import Directive, Worker
 from supervisor.domain.ids import JobName, Source
+from supervisor.observability.hooks import LiveState, NodeLocations, unknown_location
 from supervisor.observability.journal import Listener
-from supervisor.observability.measures import LiveState, NodeLocations, nowhere
 from supervisor.observability.metrics.jobs import JobMetrics
 from supervisor.observability.metrics.latencies import Latencies
 from supervisor.observability.metrics.notices import MAX_SOURCES, NoticeMetrics
-from supervisor.observability.metrics.present import Present
+from supervisor.observability.metrics.state import StateCollector
 from supervisor.observability.metrics.steps import StepsLost
-from supervisor.observability.metrics.suspensions import Gpus, Suspensions, unknown
-from supervisor.observability.timed import OPERATIONS
+from supervisor.observability.metrics.suspensions import Gpus, Suspensions, unknown_gpus
+from supervisor.observability.timed_store import OPERATIONS
 from supervisor.refusals import Refusals
 
 _STORING = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -29,23 +29,23 @@ _REVIEWING = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ClusterSources:
     """What there is on a cluster only.
 
     `events` counts Kubernetes Events by what became of them, `unread` the objects by kind that could not be read.
     """
 
-    places: NodeLocations = nowhere
-    gpus: Gpus = unknown
+    locations: NodeLocations = unknown_location
+    gpus: Gpus = unknown_gpus
     events: Callable[[], Mapping[str, int]] = dict
     unread: Callable[[], Mapping[str, int]] = dict
 
 
-ALONE = Surroundings()
+NO_CLUSTER = ClusterSources()
 
 
 class Metrics:
-    """Of one supervisor, whether it leads or not; `leading` adds those of a leader.
+    """Of one supervisor, whether it leads or not; `for_leader` adds those of a leader.
 
     Nothing that is called here ever raises: what cannot be counted is lost, and logged once.
 
@@ -82,24 +82,24 @@ class Metrics:
         return MetricsServer(self.registry, address, self._clock)
 
     @harmless
-    def reviewed(self, outcome: str, seconds: float) -> None:
+    def on_review(self, outcome: str, seconds: float) -> None:
         """An API server was answered about a new pod."""
         self._reviews.labels(outcome).inc()
         self._reviewing.observe(seconds)
 
-    def leading(self, may_act: Callable[[], bool], surroundings: Surroundings = ALONE) -> "LeaderMetrics":
+    def for_leader(self, may_act: Callable[[], bool], surroundings: ClusterSources = NO_CLUSTER) -> "LeaderMetrics":
         """Those of a leader; once."""
         self._leader.set_function(lambda: float(may_act()))
         return LeaderMetrics(self.registry, surroundings, self._clock)
 
 
 class LeaderMetrics:
-    """What a leader counts and measures; made before the parts are that tell it, and shown the rest by `watch`."""
+    """What a leader counts and measures; made before the parts are that tell it, and shown the rest by `attach`."""
 
-    def __init__(self, registry: CollectorRegistry, surroundings: Surroundings, clock: Clock) -> None:
+    def __init__(self, registry: CollectorRegistry, surroundings: ClusterSources, clock: Clock) -> None:
         self._registry = registry
         self._clock = clock
-        self._few = Few(MAX_SOURCES)
+        self._few = LabelLimiter(MAX_SOURCES)
         unread = Gauge(
             "job_supervisor_unread_objects",
             "Objects of the cluster that hold something which this version does not know.",
@@ -108,7 +108,7 @@ class LeaderMetrics:
         )
         for kind in ("nodes", "pods"):
             unread.labels(kind).set_function(partial(_of, surroundings.unread, kind))
-        self._notices = NoticeMetrics(registry, surroundings.places, self._few)
+        self._notices = NoticeMetrics(registry, surroundings.locations, self._few)
         self._steps = StepsLost(registry)
         self._suspensions = Suspensions(registry, surroundings.gpus, clock.now)
         self._latencies: Latencies | None = None
@@ -137,37 +137,37 @@ class LeaderMetrics:
             )
         )
 
-    def watch(self, live: LiveState) -> Sequence[Listener]:
+    def attach(self, live: LiveState) -> Sequence[Listener]:
         """Looks there from now on; returns those who are to hear of every change."""
         self._suspensions.begin(live.snapshot().jobs.values())
-        self._registry.register(Present(live, self._few))
+        self._registry.register(StateCollector(live, self._few))
         self._latencies = Latencies(self._registry, live.noticed, self._clock.now)
         jobs = JobMetrics(self._registry, live.noticed, live.policy)
         return (self._notices, jobs, self._suspensions, self._latencies, self._steps)
 
     @harmless
-    def told(self, job: JobName, directives: Collection[Directive]) -> None:
+    def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:
         """See `supervisor.fanout.processes.Told`."""
         if self._latencies is not None:
-            self._latencies.told(job, directives)
+            self._latencies.on_directives_sent(job, directives)
 
     @harmless
-    def timed(self, operation: str, seconds: float, *, durable: bool) -> None:
-        """See `supervisor.observability.timed.Timing`."""
+    def on_store_write(self, operation: str, seconds: float, *, durable: bool) -> None:
+        """See `supervisor.observability.timed_store.Timing`."""
         if durable:
             self._store_seconds.labels(operation).observe(seconds)
         else:
             self._store_failures.labels(operation).inc()
 
     @harmless
-    def refused(self, source: Source) -> None:
+    def on_report_refused(self, source: Source) -> None:
         """A report on a notice was refused."""
-        self._notices.refused(source)
+        self._notices.on_report_refused(source)
 
     @harmless
-    def stepped(self, worker: Worker, step: int | None) -> None:
+    def on_step(self, worker: Worker, step: int | None) -> None:
         """A training process has said which step it is at."""
-        self._steps.said(worker, step)
+        self._steps.on_step(worker, step)
 
 
 @dataclass(frozen=True)

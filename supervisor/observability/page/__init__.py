@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from servicekit.clock import Clock
-from supervisor.ingest.http import Bearer
+from supervisor.ingest.http import Authenticate
 from supervisor.observability.page.endpoints import PageEndpoints
 from supervisor.observability.page.rendering import Renderer
 from supervisor.observability.page.sessions import Sessions
@@ -15,9 +15,9 @@ from supervisor.refusals import Refusals
 
 def status_page(  # noqa: PLR0913 - what it needs of the supervisor
     *,
-    look: Callable[[], StatusSnapshot],
+    snapshot: Callable[[], StatusSnapshot],
     version: Callable[[], Any],
-    bearer: Bearer,
+    authenticate: Authenticate,
     sign: Callable[[float], str],
     refusals: Refusals,
     clock: Clock,
@@ -25,10 +25,10 @@ def status_page(  # noqa: PLR0913 - what it needs of the supervisor
     """The endpoints, whose `viewers` have a root task; the arguments are those of the parts."""
     renderer = Renderer()
     return PageEndpoints(
-        look=look,
+        snapshot=snapshot,
         renderer=renderer,
-        viewers=Viewers(look, renderer.content, version, clock),
-        sessions=Sessions(bearer=bearer, sign=sign, clock=clock),
+        viewers=Viewers(snapshot, renderer.content, version, clock),
+        sessions=Sessions(authenticate=authenticate, sign=sign, clock=clock),
         refusals=refusals,
         clock=clock,
     )

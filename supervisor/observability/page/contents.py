@@ -7,7 +7,7 @@ from math import inf
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState, SubjectKind
-from supervisor.observability.values import JobView, NoticeView, View
+from supervisor.observability.views import JobView, NoticeView, StatusView
 
 MAX_ROWS = 100
 """Of each table: with 100 notices, jobs and workers the page has some 100 KB."""
@@ -32,7 +32,7 @@ class Reclaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Uncovered:
+class UncoveredWorker:
     """A worker that a reclaim would not reach, and what is missing for it."""
 
     host: Host
@@ -50,14 +50,14 @@ class Contents:
     more_reclaims: int
     jobs: Sequence[JobView]
     more_jobs: int
-    uncovered: Sequence[Uncovered]
+    uncovered: Sequence[UncoveredWorker]
     more_uncovered: int
 
 
-def contents(view: View) -> Contents:
+def contents(view: StatusView) -> Contents:
     """What to show of it."""
     reclaims, jobs, uncovered = _reclaims(view), sorted(view.jobs, key=_order), list(_uncovered(view.jobs))
-    troubles, usual = list(_troubles(view, len(uncovered))), _usual(view, len(reclaims), len(uncovered))
+    troubles, usual = list(_problems(view, len(uncovered))), _counts(view, len(reclaims), len(uncovered))
     return Contents(
         summary=". ".join(each[:1].upper() + each[1:] for each in (*troubles, usual)) + ".",
         trouble=bool(troubles),
@@ -70,7 +70,7 @@ def contents(view: View) -> Contents:
     )
 
 
-def _troubles(view: View, uncovered: int) -> Iterator[str]:
+def _problems(view: StatusView, uncovered: int) -> Iterator[str]:
     """What somebody has to look at, in sentences without a full stop; a reclaim that is covered is none of it."""
     if not view.leader.acts:
         yield "no supervisor is certain to lead"
@@ -91,7 +91,7 @@ def _is_late(job: JobView) -> bool:
     return job.phase is Phase.STOPPING and job.seconds_left == 0
 
 
-def _usual(view: View, reclaims: int, uncovered: int) -> str:
+def _counts(view: StatusView, reclaims: int, uncovered: int) -> str:
     """Without a number that changes with the time alone: it is read aloud when it changes."""
     parts = [_count(reclaims, "reclaim under way", "reclaims under way") if reclaims else "nothing is being reclaimed"]
     for phase in (*_PRESSING, Phase.RUNNING):
@@ -105,7 +105,7 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _reclaims(view: View) -> list[Reclaim]:
+def _reclaims(view: StatusView) -> list[Reclaim]:
     durable = [_reclaim(each, unconfirmed=False) for each in view.notices if each.state is NoticeState.ACTIVE]
     waiting = [_reclaim(each, unconfirmed=True) for each in view.unconfirmed]
     return sorted(
@@ -132,9 +132,9 @@ def _order(job: JobView) -> tuple[int, int, str]:
     return (_PRESSING.index(job.phase) if job.phase in _PRESSING else len(_PRESSING), over, job.job)
 
 
-def _uncovered(jobs: Iterable[JobView]) -> Iterator[Uncovered]:
+def _uncovered(jobs: Iterable[JobView]) -> Iterator[UncoveredWorker]:
     for job in jobs:
         for state in job.host_states:
             if state.uncovered:
                 missing = [name for name, there in (("agent", state.agent), ("stream", state.stream)) if not there]
-                yield Uncovered(state.host, job.job, " and ".join(missing))
+                yield UncoveredWorker(state.host, job.job, " and ".join(missing))

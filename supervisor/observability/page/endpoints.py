@@ -9,8 +9,8 @@ from aiohttp import web
 
 from servicekit.clock import Clock
 from supervisor.fanout.lines import LineStream
-from supervisor.identity.tokens import BadTokenError, CannotTellError, ForeignPodError
-from supervisor.ingest.refused import ForeignTokenError, TooManyError, code_of
+from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
+from supervisor.ingest.errors import ForeignTokenError, TooManyError, code_of
 from supervisor.observability.page.rendering import Asset, Renderer
 from supervisor.observability.page.sessions import HOURS, Session, Sessions
 from supervisor.observability.page.viewers import Viewers
@@ -39,7 +39,7 @@ _REFUSED: Mapping[type[Exception], tuple[int, str]] = MappingProxyType(
         BadTokenError: (401, "This token is not one of this supervisor's, or it has expired."),
         ForeignTokenError: (403, "This token is for something else: it takes a viewer token."),
         ForeignPodError: (403, "This token is for something else: it takes a viewer token."),
-        CannotTellError: (503, "This token cannot be checked at present. Try again."),
+        AuthenticationUnavailableError: (503, "This token cannot be checked at present. Try again."),
     }
 )
 """What somebody is told who signs in, or has."""
@@ -51,7 +51,7 @@ _LONGEST_TIMER_SECONDS = 86400.0 * 7
 class PageEndpoints:
     """`/`, `/status…`; see `routes`."""
 
-    look: Callable[[], StatusSnapshot]
+    snapshot: Callable[[], StatusSnapshot]
     renderer: Renderer
     viewers: Viewers
     sessions: Sessions
@@ -79,7 +79,7 @@ class PageEndpoints:
             return self._sign_in_again(error)
         if session is None:
             return _html(self.renderer.login(HOURS), status=401)
-        return _html(self.renderer.page(self.look(), signed_in=session.browser))
+        return _html(self.renderer.page(self.snapshot(), signed_in=session.browser))
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """The changing part of the page, whenever it has changed."""

@@ -7,10 +7,10 @@ from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from supervisor.observability.page import words
+from supervisor.observability.page import formatting as words
 from supervisor.observability.page.contents import contents
 from supervisor.observability.snapshot import StatusSnapshot
-from supervisor.observability.view import view
+from supervisor.observability.status_view import status_view
 
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _PACKAGE = "supervisor.observability.page"
@@ -64,7 +64,7 @@ class Renderer:
 
 
 def _shown(seen: StatusSnapshot) -> dict[str, object]:
-    now = view(seen)
+    now = status_view(seen)
     return {"view": now, "shown": contents(now)}
 
 

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from servicekit.clock import Clock
 from supervisor.identity.tokens import Viewer
-from supervisor.ingest.http import Bearer
-from supervisor.ingest.refused import ForeignTokenError, MalformedError, OversizedError
+from supervisor.ingest.errors import ForeignTokenError, MalformedError, OversizedError
+from supervisor.ingest.http import Authenticate
 
 COOKIE = "job_supervisor_viewer"
 HOURS = 12
@@ -31,7 +31,7 @@ class Session:
 class Sessions:
     """`sign` makes a viewer's token that is good until an instant."""
 
-    bearer: Bearer
+    authenticate: Authenticate
     sign: Callable[[float], str]
     clock: Clock
 
@@ -83,7 +83,7 @@ class Sessions:
         answer.del_cookie(COOKIE, path="/", secure=request.secure, httponly=True, samesite="Strict")
 
     async def _viewer(self, authorization: str) -> Viewer:
-        principal = await self.bearer(authorization)
+        principal = await self.authenticate(authorization)
         if not isinstance(principal, Viewer):
             raise ForeignTokenError("this is for a viewer token")
         return principal

@@ -31,12 +31,12 @@ class Viewers:
 
     def __init__(
         self,
-        look: Callable[[], StatusSnapshot],
+        snapshot: Callable[[], StatusSnapshot],
         render: Callable[[StatusSnapshot], str],
         version: Callable[[], Any],
         clock: Clock,
     ) -> None:
-        self._look = look
+        self._snapshot = snapshot
         self._render = render
         self._version = version
         self._clock = clock
@@ -88,7 +88,7 @@ class Viewers:
 
     async def _rendered(self) -> bytes:
         try:
-            html = await asyncio.to_thread(self._render, self._look())
+            html = await asyncio.to_thread(self._render, self._snapshot())
         except Exception as error:  # noqa: BLE001 - whatever it is, the line goes on
             self._fault.failed(repr(error))
             return _FAILED

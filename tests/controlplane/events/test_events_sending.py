@@ -14,8 +14,8 @@ import aiohttp
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
-from supervisor.observability.events.event import About
-from supervisor.observability.events.queue import Outcome
+from supervisor.observability.events.event import ObjectReference
+from supervisor.observability.events.queue import SendResult
 from supervisor.observability.events.recorder import Limits, Recorder
 from supervisor.observability.journal import JobChanged, NoticeChanged
 from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene, condition
@@ -46,7 +46,7 @@ async def recording(here: Scene, known: Known, **limits: float) -> AsyncIterator
 
 def runs(recorder: Recorder, reason: str = "It runs.") -> None:
     job = running_job()
-    recorder.heard(JobChanged(None, replace(job, decision=replace(job.decision, reason=reason)), Clock().now()))
+    recorder.on_change(JobChanged(None, replace(job, decision=replace(job.decision, reason=reason)), Clock().now()))
 
 
 async def ours(api: Api) -> list[Any]:
@@ -62,9 +62,9 @@ async def count(here: Scene, number: int) -> list[Any]:
     return await until(there, f"{number} Events")
 
 
-def about(pod: Any) -> About:
+def about(pod: Any) -> ObjectReference:
     metadata = pod["metadata"]
-    return About("v1", "Pod", metadata["namespace"], metadata["name"], metadata["uid"])
+    return ObjectReference("v1", "Pod", metadata["namespace"], metadata["name"], metadata["uid"])
 
 
 async def test_what_is_said_again_is_one_event_that_kubectl_counts(here: Scene, tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ async def _counted(here: Scene, times: int) -> bool:
 async def test_what_has_no_namespace_lies_in_default_and_is_described_too(here: Scene, tmp_path: Path) -> None:
     """As an Event on a node would."""
     node = (await here.node("n"))["metadata"]
-    known = Known(resource=About("v1", "Node", "", "n", node["uid"]), every_notice_has_its_own=False)
+    known = Known(resource=ObjectReference("v1", "Node", "", "n", node["uid"]), every_notice_has_its_own=False)
     async with recording(here, known) as recorder:
-        recorder.heard(NoticeChanged(None, notice(1), Clock().now()))
+        recorder.on_change(NoticeChanged(None, notice(1), Clock().now()))
         (event,) = await count(here, 1)
     assert event["metadata"]["namespace"] == "default"
     assert "Node n1 will be reclaimed" in await kubectl(here.place.plane.cluster, tmp_path, "describe", "node", "n")
@@ -102,20 +102,20 @@ async def test_what_has_no_namespace_lies_in_default_and_is_described_too(here: 
 
 async def test_thousands_of_notices_are_sent_at_the_rate_and_the_jobs_first(here: Scene) -> None:
     """What is too much is dropped and counted; the API server takes all the others."""
-    pods = [About("v1", "Pod", "default", f"p{number}", f"u{number}") for number in range(8)]
-    job = About("kai.alibabacloud.com/v1alpha1", "TrainingJob", "default", "bert", "uid")
-    async with recording(here, Known(pods, jobs=(job,)), rate=20.0, burst=20.0, most_waiting=50) as recorder:
+    pods = [ObjectReference("v1", "Pod", "default", f"p{number}", f"u{number}") for number in range(8)]
+    job = ObjectReference("kai.alibabacloud.com/v1alpha1", "TrainingJob", "default", "bert", "uid")
+    async with recording(here, Known(pods, jobs=(job,)), rate=20.0, burst=20.0, max_pending=50) as recorder:
         begun = time.monotonic()
         for number in range(2500):
-            recorder.heard(NoticeChanged(None, notice(number), Clock().now()))
+            recorder.on_change(NoticeChanged(None, notice(number), Clock().now()))
         runs(recorder, "It stops.")
         found = await until(lambda: _at_least(here, 40), "40 Events")
         seconds = time.monotonic() - begun
         assert len(found) <= 20 + 20 * seconds + 1
         assert "It stops." in [each["message"] for each in found]
-        assert recorder.outcomes[Outcome.DROPPED] == 2500 * 9 - 100
+        assert recorder.outcomes[SendResult.DROPPED] == 2500 * 9 - 100
         await until(lambda: _at_least(here, 101), "all that waited")
-        assert recorder.outcomes[Outcome.FAILED] == 0
+        assert recorder.outcomes[SendResult.FAILED] == 0
 
 
 async def _counts(address: str, sample: str) -> bool:
@@ -130,7 +130,7 @@ async def _at_least(here: Scene, number: int) -> list[Any]:
 
 async def test_an_api_server_that_comes_back_is_told(here: Scene) -> None:
     plane = here.place.plane
-    async with recording(here, Known(jobs=(About("v1", "Pod", "default", "p", "uid"),))) as recorder:
+    async with recording(here, Known(jobs=(ObjectReference("v1", "Pod", "default", "p", "uid"),))) as recorder:
         runs(recorder)
         await count(here, 1)
         plane.kill(Program.API_SERVER)

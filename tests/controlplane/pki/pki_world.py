@@ -19,8 +19,8 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.identity.tokens import Tokens
-from supervisor.pki.keychain import Keychain
 from supervisor.pki.keys import CA, TOKENS
+from supervisor.pki.keys_secret import KeysSecret
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
@@ -90,9 +90,9 @@ class Shared:
             yield peers
 
     @asynccontextmanager
-    async def keychain(self) -> AsyncIterator[Keychain]:
+    async def keychain(self) -> AsyncIterator[KeysSecret]:
         async with self.server() as server:
-            yield Keychain(server, ObjectKey("default", SECRET), Clock())
+            yield KeysSecret(server, ObjectKey("default", SECRET), Clock())
 
     @asynccontextmanager
     async def server(self) -> AsyncIterator[ApiServer]:

@@ -11,7 +11,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.pki.keys import CA, Keys
-from supervisor.pki.publication import CaConfigMap, Publication, WebhookConfiguration
+from supervisor.pki.trust import CaConfigMap, TrustPublisher, WebhookConfiguration
 from tests.controlplane.pki.pki_world import CONFIG_MAP, CONFIG_MAP_PATH, CORE, WEBHOOK, WEBHOOKS, Shared
 from tests.testkit.controlplane.api import Refused
 from tests.testkit.controlplane.api import until as found
@@ -30,7 +30,7 @@ class Publisher:
         self.trusted = TRUSTED
         self.leads = True
         places = (CaConfigMap(server, ObjectKey("default", CONFIG_MAP)), WebhookConfiguration(server, WEBHOOK))
-        self.publication = Publication(places, lambda: self.trusted, lambda: self.leads, Clock())
+        self.publication = TrustPublisher(places, lambda: self.trusted, lambda: self.leads, Clock())
 
     async def install(self, *names: str, **client: str) -> None:
         service = {"service": {"name": WEBHOOK, "namespace": "default", "path": "/mutate-pods"}}

@@ -24,7 +24,7 @@ from supervisor.domain.notice import NoticeState, Subject, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.fanout.processes import Processes
 from supervisor.ingest.agent_registry import AgentRegistry
-from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.jobs.kinds import Kinds
 from supervisor.jobs.trainingjob import legacy
 from supervisor.jobs.trainingjob.adapter import Ports as TrainingJobPorts
@@ -217,7 +217,7 @@ async def supervising(
         clock, store = Clock(), world.store
         around = Around(world.watch)
         agents = AgentRegistry(lambda _: None, clock.now)
-        facts = Facts(store, agents, Unconfirmed(lambda: None, Clock()), rules, around)
+        facts = Facts(store, agents, UnconfirmedNotices(lambda: None, Clock()), rules, around)
         processes = Processes(facts.directives, clock.now, lambda _: None)
         scale_outs = ScaleOuts(server, world.watch, clock, namespace.name)
         jobs = TrainingJobs(

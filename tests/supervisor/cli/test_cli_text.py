@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from supervisor.cli.backend import Subject
 from supervisor.cli.drill import consequences
 from supervisor.cli.explain import explain
 from supervisor.cli.overview import overview
-from supervisor.cli.place import Subject
+from supervisor.cli.status import Agent, Host, Job, Notice, Status
 from supervisor.cli.text import duration, listed, printable, table
-from supervisor.cli.view import Agent, Host, Job, Notice, View
 from supervisor.domain.ids import JobName
 from supervisor.domain.notice import NoticeState, SubjectKind
 
@@ -36,8 +36,8 @@ def _job(name: str = "ns/trainingjob.j", **changes: Any) -> Job:
     return Job(**{**fields, **changes})
 
 
-def _view(*jobs: Job, **changes: Any) -> View:
-    return View(**{"now": 0.0, "jobs": list(jobs), "notices": [], "agents": [], **changes})
+def _view(*jobs: Job, **changes: Any) -> Status:
+    return Status(**{"now": 0.0, "jobs": list(jobs), "notices": [], "agents": [], **changes})
 
 
 def _said(job: Job, **changes: Any) -> str:

@@ -12,7 +12,7 @@ from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.notice import NoticeState
 from supervisor.domain.placement import Placement
 from supervisor.ingest.agent_registry import AgentRegistry
-from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import T0, notice, running_job
@@ -37,7 +37,7 @@ class Scene:
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.around = Around()
-        self.unconfirmed = Unconfirmed(lambda: None, Clock())
+        self.unconfirmed = UnconfirmedNotices(lambda: None, Clock())
         agents = AgentRegistry(lambda _: None, lambda: T0)
         self.facts = Facts(store, agents, self.unconfirmed, Settings(), self.around)
 

@@ -9,7 +9,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes
-from supervisor.ingest.agent_registry import AgentRegistry, AgentView
+from supervisor.ingest.agent_registry import AgentRegistry, AgentState
 from tests.supervisor.decide.decide_builders import running_job
 
 
@@ -78,5 +78,5 @@ def test_rank_zero_of_jobs_that_are_forgotten_is_too() -> None:
     assert processes.rank_zero(JobName("other"), 1).since == 0.0
 
 
-def _view(node: str) -> AgentView:
-    return AgentView(node=Host(node), uid=f"uid-{node}", session=1, connected=True)
+def _view(node: str) -> AgentState:
+    return AgentState(node=Host(node), uid=f"uid-{node}", session=1, connected=True)

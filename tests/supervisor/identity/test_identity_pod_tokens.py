@@ -21,15 +21,15 @@ from jwt.utils import base64url_encode
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
 from supervisor.domain.ids import Host, JobName
-from supervisor.identity import published
-from supervisor.identity.bearers import Bearers
-from supervisor.identity.pods import PodTokens
-from supervisor.identity.published import PublishedKeys
-from supervisor.identity.review import Reviews
+from supervisor.identity import jwks as published
+from supervisor.identity.authenticator import Authenticator
+from supervisor.identity.jwks import JwksVerifier
+from supervisor.identity.pod_tokens import PodTokens
+from supervisor.identity.token_review import TokenReviewVerifier
 from supervisor.identity.tokens import (
     Agent,
+    AuthenticationUnavailableError,
     BadTokenError,
-    CannotTellError,
     ForeignPodError,
     Principal,
     Process,
@@ -128,12 +128,12 @@ class Script:
 class Scene:
     script: Script
     pods: FakePods
-    keys: PublishedKeys
+    keys: JwksVerifier
     tokens: Tokens
-    bearers: Bearers
+    bearers: Authenticator
 
-    async def bearer(self, token: str) -> Principal:
-        return await self.bearers.bearer(f"Bearer {token}")
+    async def authenticate(self, token: str) -> Principal:
+        return await self.bearers.authenticate(f"Bearer {token}")
 
     def count(self, path: str) -> int:
         return self.script.asked.count(path)
@@ -157,9 +157,9 @@ async def judging(directory: Path, script: Script, issuer: str = "", ahead: floa
     server = await _connected(directory, f"http://127.0.0.1:{runner.addresses[0][1]}")
     try:
         pods, tokens = FakePods({"uid": FakePod()}), Tokens(b"s" * 64)
-        keys = PublishedKeys(server, AUDIENCE, issuer, clock)
-        judge = PodTokens(keys, Reviews(server, AUDIENCE, clock), pods, AGENTS, clock)
-        yield Scene(script, pods, keys, tokens, Bearers(tokens, judge))
+        keys = JwksVerifier(server, AUDIENCE, issuer, clock)
+        judge = PodTokens(keys, TokenReviewVerifier(server, AUDIENCE, clock), pods, AGENTS, clock)
+        yield Scene(script, pods, keys, tokens, Authenticator(tokens, judge))
     finally:
         await server.close()
         await runner.cleanup()
@@ -217,10 +217,10 @@ WORKER = Process(JobName("space/trainingjob.train"), "uid-of-train", None, Host(
 
 async def test_a_pods_token_names_job_and_host_and_an_agents_its_node(scene: Scene) -> None:
     """By the pod that lives, not by what the token says of its node."""
-    assert await scene.bearer(signed()) == WORKER
+    assert await scene.authenticate(signed()) == WORKER
     scene.pods.known["agent"] = FakePod(key=("system", "a"), account="agent", node="node2", owner=None)
     agent = signed(to=bound("agent", "a", "system", "agent"))
-    assert await scene.bearer(agent) == Agent(Host("node2"))
+    assert await scene.authenticate(agent) == Agent(Host("node2"))
     assert scene.count(KEYS) == 1
 
 
@@ -229,18 +229,18 @@ async def test_a_token_is_good_by_the_clock_that_follows_the_api_server(tmp_path
     """On a machine whose own clock is hours off every agent would be refused."""
     now = int(time.time() + ahead)
     async with judging(tmp_path, Script(), ahead=ahead) as scene:
-        assert await scene.bearer(signed(iat=now - 60, nbf=now - 60, exp=now + 600)) == WORKER
+        assert await scene.authenticate(signed(iat=now - 60, nbf=now - 60, exp=now + 600)) == WORKER
         for wrong in (signed(), signed(iat=now - 700, exp=now - 60), signed(iat=now + 600, exp=now + 1200)):
             with pytest.raises(BadTokenError):
-                await scene.bearer(wrong)
+                await scene.authenticate(wrong)
 
 
 async def test_tokens_of_our_own_are_known_without_the_api_server(scene: Scene) -> None:
     """And a header that is no token at all is refused without it."""
-    assert await scene.bearer(scene.tokens.viewer()) == Viewer()
+    assert await scene.authenticate(scene.tokens.viewer()) == Viewer()
     for header in (None, "", "Basic x", "Bearer ", "Bearer x", "Bearer a.b.c"):
         with pytest.raises(BadTokenError):
-            await scene.bearers.bearer(header)
+            await scene.bearers.authenticate(header)
     assert scene.script.asked == []
 
 
@@ -284,7 +284,7 @@ def by_the_public_half() -> str:
 async def test_a_bad_token_is_refused(scene: Scene) -> None:
     """For others, by others, of other times, incomplete, or of pods that are not there."""
     bad = bad_tokens()
-    found = await asyncio.gather(*map(scene.bearer, bad.values()), return_exceptions=True)
+    found = await asyncio.gather(*map(scene.authenticate, bad.values()), return_exceptions=True)
     assert dict(zip(bad, map(type, found), strict=True)) == dict.fromkeys(bad, BadTokenError)
     assert scene.count(REVIEWS) == 0
 
@@ -292,75 +292,75 @@ async def test_a_bad_token_is_refused(scene: Scene) -> None:
 async def test_a_pod_of_nobody_is_foreign(scene: Scene) -> None:
     scene.pods.known["uid"] = FakePod(owner=None)
     with pytest.raises(ForeignPodError):
-        await scene.bearer(signed())
+        await scene.authenticate(signed())
 
 
 async def test_a_pod_that_is_not_seen_is_no_bad_token_while_nobody_sees_all(scene: Scene) -> None:
     scene.pods.synced = False
-    with pytest.raises(CannotTellError):
-        await scene.bearer(signed(to=bound("new")))
-    assert await scene.bearer(signed()) == WORKER
+    with pytest.raises(AuthenticationUnavailableError):
+        await scene.authenticate(signed(to=bound("new")))
+    assert await scene.authenticate(signed()) == WORKER
 
 
 async def test_a_new_token_is_not_bad_before_its_pod_is_known(scene: Scene) -> None:
     """The watch tells of a pod a moment after the kubelet has its token; afterwards nobody waits for it any more."""
     now = int(time.time())
-    with pytest.raises(CannotTellError):
-        await scene.bearer(signed(to=bound("new"), iat=now))
+    with pytest.raises(AuthenticationUnavailableError):
+        await scene.authenticate(signed(to=bound("new"), iat=now))
     with pytest.raises(BadTokenError):
-        await scene.bearer(signed(to=bound("new"), iat=now - 11))
+        await scene.authenticate(signed(to=bound("new"), iat=now - 11))
     with pytest.raises(BadTokenError):
-        await scene.bearer(signed(to=bound("new"), iat=None))
+        await scene.authenticate(signed(to=bound("new"), iat=None))
     scene.pods.known["new"] = FakePod()
-    assert await scene.bearer(signed(to=bound("new"), iat=now)) == WORKER
+    assert await scene.authenticate(signed(to=bound("new"), iat=now)) == WORKER
 
 
 @pytest.mark.parametrize("iat", ["soon", [], 10**400])
 async def test_a_token_of_no_time_is_not_reviewed(tmp_path: Path, iat: object) -> None:
     async with judging(tmp_path, Script(status=404)) as one:
         with pytest.raises(BadTokenError):
-            await one.bearer(signed(iat=iat))
+            await one.authenticate(signed(iat=iat))
         assert one.count(REVIEWS) == 0
 
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_new_key_is_found_and_an_old_one_let_go(scene: Scene) -> None:
-    assert await scene.bearer(signed()) == WORKER
+    assert await scene.authenticate(signed()) == WORKER
     scene.script.keys = [FIRST, SECOND]
-    assert await scene.bearer(signed(SECOND)) == WORKER
-    assert await scene.bearer(signed()) == WORKER
+    assert await scene.authenticate(signed(SECOND)) == WORKER
+    assert await scene.authenticate(signed()) == WORKER
     scene.script.keys = [SECOND]
     with pytest.raises(BadTokenError):
-        await scene.bearer(signed(an_rsa_key("unknown")))
+        await scene.authenticate(signed(an_rsa_key("unknown")))
     with pytest.raises(BadTokenError):
-        await scene.bearer(signed())
+        await scene.authenticate(signed())
 
 
 async def test_keys_that_nobody_has_cost_few_requests(scene: Scene) -> None:
     """Anybody may name one: a hundred at once are one look, and none for ten seconds after it."""
     unknown = [signed(Key(f"unknown-{number}", SECOND.private, "ES256")) for number in range(100)]
-    found = await asyncio.gather(*map(scene.bearer, unknown), return_exceptions=True)
+    found = await asyncio.gather(*map(scene.authenticate, unknown), return_exceptions=True)
     assert {type(each) for each in found} == {BadTokenError}
     assert scene.count(KEYS) == 1
-    assert await scene.bearer(signed()) == WORKER
+    assert await scene.authenticate(signed()) == WORKER
 
 
 @pytest.mark.usefixtures("at_once")
 async def test_known_keys_are_enough_while_the_api_server_is_away(scene: Scene) -> None:
-    assert await scene.bearer(signed()) == WORKER
+    assert await scene.authenticate(signed()) == WORKER
     scene.script.status = 503
-    with pytest.raises(CannotTellError):
-        await scene.bearer(signed(SECOND))
-    assert await scene.bearer(signed()) == WORKER
+    with pytest.raises(AuthenticationUnavailableError):
+        await scene.authenticate(signed(SECOND))
+    assert await scene.authenticate(signed()) == WORKER
     scene.script.status, scene.script.keys = 200, [SECOND]
-    assert await scene.bearer(signed(SECOND)) == WORKER
+    assert await scene.authenticate(signed(SECOND)) == WORKER
 
 
 async def test_the_keys_are_there_before_anybody_asks(scene: Scene) -> None:
     task = asyncio.create_task(scene.keys.run())
     try:
         await until(lambda: scene.count(KEYS))
-        assert await scene.bearer(signed()) == WORKER
+        assert await scene.authenticate(signed()) == WORKER
         assert scene.count(KEYS) == 1
     finally:
         task.cancel()
@@ -369,9 +369,9 @@ async def test_the_keys_are_there_before_anybody_asks(scene: Scene) -> None:
 
 async def test_an_issuer_that_is_given_is_not_asked_for(tmp_path: Path) -> None:
     async with judging(tmp_path, Script(), issuer="https://given") as one:
-        assert await one.bearer(signed(iss="https://given")) == WORKER
+        assert await one.authenticate(signed(iss="https://given")) == WORKER
         with pytest.raises(BadTokenError):
-            await one.bearer(signed())
+            await one.authenticate(signed())
         assert set(one.script.asked) == {KEYS}
 
 
@@ -387,14 +387,14 @@ async def test_where_no_keys_are_published_each_token_is_reviewed_once(tmp_path:
     script = Script(status=status, good={good: user, **people, no_pod: {**user, "extra": {}}})
     async with judging(tmp_path, script) as one:
         for _ in range(3):
-            assert await one.bearer(good) == WORKER
+            assert await one.authenticate(good) == WORKER
             for token in (bad, no_pod, *people):
                 with pytest.raises(BadTokenError):
-                    await one.bearer(token)
+                    await one.authenticate(token)
         assert one.count(REVIEWS) == 3 + len(people)
         for token in (signed(aud=["somebody"]), signed(exp=int(time.time()) - 60), signed(exp=None)):
             with pytest.raises(BadTokenError):
-                await one.bearer(token)
+                await one.authenticate(token)
         assert one.count(REVIEWS) == 3 + len(people)
 
 
@@ -410,11 +410,11 @@ async def test_a_review_for_others_or_of_no_pod_is_worth_nothing(tmp_path: Path)
         async with judging(tmp_path, script) as one:
             one.pods.synced = False
             with pytest.raises(BadTokenError):
-                await one.bearer(token)
+                await one.authenticate(token)
             assert one.count(REVIEWS) == 1
 
 
 async def test_a_token_that_nobody_can_review_is_not_bad(tmp_path: Path) -> None:
     async with judging(tmp_path, Script(status=403, reviews=False)) as one:
-        with pytest.raises(CannotTellError):
-            await one.bearer(signed())
+        with pytest.raises(AuthenticationUnavailableError):
+            await one.authenticate(signed())

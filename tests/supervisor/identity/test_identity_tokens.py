@@ -56,8 +56,8 @@ def unsigned() -> str:
     ],
 )
 def test_a_token_names_its_bearer(token: str, principal: object) -> None:
-    assert TOKENS.bearer(f"Bearer {token}") == principal
-    assert TOKENS.bearer(f"bearer {token}") == principal
+    assert TOKENS.authenticate(f"Bearer {token}") == principal
+    assert TOKENS.authenticate(f"bearer {token}") == principal
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_token_names_its_bearer(token: str, principal: object) -> None:
 )
 def test_a_bad_token_is_refused(header: str | None) -> None:
     with pytest.raises(BadTokenError):
-        TOKENS.bearer(header)
+        TOKENS.authenticate(header)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def _claims(token: str) -> dict[str, Any]:
 
 
 def test_the_good_token_that_the_bad_ones_are_made_from_is_accepted() -> None:
-    assert TOKENS.bearer(f"Bearer {signed(PROCESS)}") == Process(JobName("j"), "u", 1)
-    assert TOKENS.bearer(f"Bearer {signed(CLAIMS)}") == Agent(Host("n1"))
-    assert TOKENS.bearer(f"Bearer {signed({**CLAIMS, 'exp': int(time.time()) + 60})}") == Agent(Host("n1"))
+    assert TOKENS.authenticate(f"Bearer {signed(PROCESS)}") == Process(JobName("j"), "u", 1)
+    assert TOKENS.authenticate(f"Bearer {signed(CLAIMS)}") == Agent(Host("n1"))
+    assert TOKENS.authenticate(f"Bearer {signed({**CLAIMS, 'exp': int(time.time()) + 60})}") == Agent(Host("n1"))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_the_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
     token = Tokens.load(tmp_path).agent("n1")
     path = tmp_path / SECRET_FILE
     assert path.stat().st_mode & 0o777 == 0o600
-    assert Tokens.load(tmp_path).bearer(f"Bearer {token}") == Agent(Host("n1"))
+    assert Tokens.load(tmp_path).authenticate(f"Bearer {token}") == Agent(Host("n1"))
     for mode in (0o640, 0o604, 0o660):
         path.chmod(mode)
         with pytest.raises(SecretError, match="owner alone"):
@@ -214,5 +214,5 @@ def test_first_starts_at_the_same_moment_agree_on_one_secret(tmp_path: Path) -> 
     with ThreadPoolExecutor(8) as pool:
         tokens = [each.result() for each in [pool.submit(start) for _ in range(8)]]
     token = tokens[0].agent("n1")
-    assert {each.bearer(f"Bearer {token}") for each in tokens} == {Agent(Host("n1"))}
+    assert {each.authenticate(f"Bearer {token}") for each in tokens} == {Agent(Host("n1"))}
     assert [path.name for path in tmp_path.iterdir()] == [SECRET_FILE]

@@ -12,9 +12,9 @@ import pytest_asyncio
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState
-from supervisor.ingest.agent_registry import AgentRegistry, AgentView
-from supervisor.ingest.expiry import Expiry, nobody_sees
-from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.ingest.agent_registry import AgentRegistry, AgentState
+from supervisor.ingest.expiry import Expiry, presence_unknown
+from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import POLICY, T0, notice
 
@@ -36,13 +36,13 @@ class Scene:
     store: SqliteStore
     clock: SetClock = field(default_factory=SetClock)
     agents: AgentRegistry = field(init=False)
-    unconfirmed: Unconfirmed = field(init=False)
+    unconfirmed: UnconfirmedNotices = field(init=False)
     ageing: Expiry = field(init=False)
 
     def __post_init__(self) -> None:
         self.agents = AgentRegistry(lambda _node: None, self.clock.now)
-        self.unconfirmed = Unconfirmed(lambda: None, self.clock)
-        parts = (self.store, self.agents, nobody_sees, POLICY, self.clock)
+        self.unconfirmed = UnconfirmedNotices(lambda: None, self.clock)
+        parts = (self.store, self.agents, presence_unknown, POLICY, self.clock)
         self.ageing = Expiry(*parts, unconfirmed=self.unconfirmed)
 
     async def state(self) -> NoticeState:
@@ -69,11 +69,11 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 async def test_a_hello_is_waited_for(scene: Scene) -> None:
     """An agent that is just connecting may announce it anew; after its hello it has a moment for its first polls."""
-    scene.agents.connect(AgentView(node=NODE, uid="uid-1", session=1, connected=True), STREAM)
+    scene.agents.connect(AgentState(node=NODE, uid="uid-1", session=1, connected=True), STREAM)
     assert await scene.state() is NoticeState.ACTIVE
     scene.clock.seconds += 1000
     assert await scene.state() is NoticeState.ACTIVE
-    scene.agents.heard(NODE, STREAM)
+    scene.agents.mark_synced(NODE, STREAM)
     scene.clock.seconds += POLICY.gone_grace_seconds - 0.1
     assert await scene.state() is NoticeState.ACTIVE
     scene.clock.seconds += 0.1
@@ -82,11 +82,11 @@ async def test_a_hello_is_waited_for(scene: Scene) -> None:
 
 async def test_another_stream_has_heard_nothing(scene: Scene) -> None:
     """The hello that counts is the one of the stream that speaks now."""
-    view = AgentView(node=NODE, uid="uid-1", session=1, connected=True)
+    view = AgentState(node=NODE, uid="uid-1", session=1, connected=True)
     scene.agents.connect(view, STREAM)
-    scene.agents.heard(NODE, STREAM)
+    scene.agents.mark_synced(NODE, STREAM)
     scene.agents.connect(view, "again")
-    scene.agents.heard(NODE, STREAM)
+    scene.agents.mark_synced(NODE, STREAM)
     scene.clock.seconds += 1000
     assert await scene.state() is NoticeState.ACTIVE
 
@@ -94,8 +94,8 @@ async def test_another_stream_has_heard_nothing(scene: Scene) -> None:
 @pytest.mark.parametrize("waits", [True, False])
 async def test_what_waits_to_be_stored_does_not_end(scene: Scene, waits: bool) -> None:  # noqa: FBT001 - pytest names it
     """It is announced again, and the store could not take that in yet."""
-    scene.agents.connect(AgentView(node=NODE, uid="uid-1", session=1, connected=True), STREAM)
-    scene.agents.heard(NODE, STREAM)
+    scene.agents.connect(AgentState(node=NODE, uid="uid-1", session=1, connected=True), STREAM)
+    scene.agents.mark_synced(NODE, STREAM)
     (known,) = scene.store.snapshot().notices.values()
     if waits:
         scene.unconfirmed.put(STREAM, known.id, known)
@@ -106,7 +106,7 @@ async def test_what_waits_to_be_stored_does_not_end(scene: Scene, waits: bool) -
 async def test_the_first_look_of_a_silent_node_is_no_silence(scene: Scene) -> None:
     """Agents need a moment to connect to a supervisor that has just begun."""
     scene.agents = AgentRegistry(lambda _node: None, scene.clock.now)
-    scene.ageing = Expiry(scene.store, scene.agents, nobody_sees, POLICY, scene.clock)
+    scene.ageing = Expiry(scene.store, scene.agents, presence_unknown, POLICY, scene.clock)
     assert await scene.state() is NoticeState.ACTIVE
     scene.clock.seconds += POLICY.gone_grace_seconds
     assert await scene.state() is NoticeState.GONE

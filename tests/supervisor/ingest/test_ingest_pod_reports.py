@@ -8,9 +8,9 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import Announcement, NoticeState, Report, Subject, SubjectKind
-from supervisor.ingest.agent_registry import AgentRegistry, AgentView, SourceState
-from supervisor.ingest.pod_reports import MAX_PODS, PodReports, nowhere
-from supervisor.ingest.refused import MalformedError, TooManyError
+from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState
+from supervisor.ingest.errors import MalformedError, TooManyError
+from supervisor.ingest.pod_reports import MAX_PODS, PodReports, unknown_node
 from tests.testkit.serving import Served, hello, noticed, until
 
 KUBERNETES = "kubernetes"
@@ -75,7 +75,7 @@ def test_a_node_is_available_whatever_is_known_of_its_pods(pods: SourceState) ->
     """Its own sources alone count: every one of them says that there is no notice, or cannot have one."""
     agents = AgentRegistry(lambda _node: None, lambda: 0.0)
     stream, node = object(), Host("n1")
-    view = AgentView(
+    view = AgentState(
         node=node,
         uid="u",
         session=1,
@@ -97,7 +97,7 @@ def test_only_metadata_that_were_asked_can_deny_a_reclaim() -> None:
     """A node that is not spot is available, but nobody asked it: what the API server says of it counts."""
     agents = AgentRegistry(lambda _node: None, lambda: 0.0)
     stream, node, sources = object(), Host("n1"), (Source("one"), Source("two"))
-    agents.connect(AgentView(node=node, uid="u", session=1, connected=True), stream)
+    agents.connect(AgentState(node=node, uid="u", session=1, connected=True), stream)
     for first in SourceState:
         for second in SourceState:
             agents.source(node, stream, sources[0], first)
@@ -174,7 +174,7 @@ def test_an_agent_speaks_for_the_pods_of_its_node() -> None:
 def test_what_one_agent_says_about_pods_is_bounded() -> None:
     """By what is kept of it: other agents do not feel it, and room comes back as notices are forgotten."""
     kept = {said(str(number)).id for number in range(MAX_PODS)}
-    reports = PodReports(nowhere, lambda: kept)
+    reports = PodReports(unknown_node, lambda: kept)
     for number in range(MAX_PODS):
         reports.admit(Host("n1"), said(str(number)))
     with pytest.raises(TooManyError):

@@ -13,7 +13,7 @@ from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.reading import read_node, read_pod
 from supervisor.decide.signals import Signal
 from supervisor.domain.notice import EVENT, NODE_CONDITION, POD_CONDITION, Announcement, SubjectKind
-from supervisor.ingest.cluster.signals import event_word, node_word, pod_subject, pod_word
+from supervisor.ingest.cluster.signals import event_signal, node_signal, pod_signal, pod_subject
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 OPT_IN = {"job-supervisor.kube-ai.io/managed-by-job-supervisor": "true"}
@@ -70,7 +70,7 @@ def _left(word: Signal | None) -> float | None:
 
 
 def test_a_pod_that_its_virtual_node_expires_has_three_minutes() -> None:
-    word = pod_word(_pod(_condition("ContainerInstanceExpired", since=-20)))
+    word = pod_signal(_pod(_condition("ContainerInstanceExpired", since=-20)))
     assert _left(word) == 160
     assert word is not None
     assert (word.source, word.subject.kind, word.subject.name, word.subject.uid, word.revision) == (
@@ -99,7 +99,7 @@ def test_a_pod_that_its_virtual_node_expires_has_three_minutes() -> None:
     ],
 )
 def test_whoever_takes_a_pods_place_away_announces_it(pod: Pod, left: float | None) -> None:
-    assert _left(pod_word(pod)) == left
+    assert _left(pod_signal(pod)) == left
 
 
 @pytest.mark.parametrize(
@@ -119,28 +119,28 @@ def test_whoever_takes_a_pods_place_away_announces_it(pod: Pod, left: float | No
 )
 def test_other_ends_of_pods_say_nothing(pod: Pod) -> None:
     """Completion, a plain deletion, its own failure, a pod that is not in our care, what is not known."""
-    assert pod_word(pod) is None
+    assert pod_signal(pod) is None
 
 
 def test_an_announcement_on_a_pod_is_taken_back_in_so_many_words() -> None:
     """By the condition that turns False; the other one may not be open then."""
-    word = pod_word(_pod(_condition(DISRUPTED, "False")))
+    word = pod_signal(_pod(_condition(DISRUPTED, "False")))
     assert word is not None
     assert word.announcement is Announcement.WITHDRAWN
-    assert _left(pod_word(_pod(_condition(DISRUPTED, "False"), _condition("ContainerInstanceExpired")))) == 180
+    assert _left(pod_signal(_pod(_condition(DISRUPTED, "False"), _condition("ContainerInstanceExpired")))) == 180
 
 
 def test_a_nodes_condition_announces_and_withdraws() -> None:
     """Unknown is neither, and so is a node whose detector was taken away."""
-    word = node_word(_node(_condition("InstanceExpired", reason="InstanceToBeTerminated", since=-10)), 300)
+    word = node_signal(_node(_condition("InstanceExpired", reason="InstanceToBeTerminated", since=-10)), 300)
     assert _left(word) == 290
     assert word is not None
     assert (word.source, word.subject.kind, word.subject.name) == (NODE_CONDITION, SubjectKind.NODE, "n")
-    taken_back = node_word(_node(_condition("InstanceExpired", "False")), 300)
+    taken_back = node_signal(_node(_condition("InstanceExpired", "False")), 300)
     assert taken_back is not None
     assert taken_back.announcement is Announcement.WITHDRAWN
-    assert node_word(_node(_condition("InstanceExpired", "Unknown")), 300) is None
-    assert node_word(_node(_condition("Ready")), 300) is None
+    assert node_signal(_node(_condition("InstanceExpired", "Unknown")), 300) is None
+    assert node_signal(_node(_condition("Ready")), 300) is None
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_nodes_condition_announces_and_withdraws() -> None:
     ],
 )
 def test_the_last_time_of_an_event_counts(fields: dict[str, Any], at: float) -> None:
-    word = event_word([(_event(**fields), 180.0)], pod_subject(_pod()))
+    word = event_signal([(_event(**fields), 180.0)], pod_subject(_pod()))
     assert _left(word) == 180 + at
     assert word is not None
     assert (word.source, word.session) == (EVENT, int(NOW.timestamp() + at))
@@ -163,13 +163,13 @@ def test_the_last_time_of_an_event_counts(fields: dict[str, Any], at: float) -> 
 def test_the_latest_of_several_events_counts() -> None:
     early, late = _event(9, lastTimestamp=_at(-60)), _event(8, lastTimestamp=_at(-5))
     subject = pod_subject(_pod())
-    assert _left(event_word([(late, 180.0), (early, 300.0)], subject)) == 175
-    assert event_word([], subject) is None
+    assert _left(event_signal([(late, 180.0), (early, 300.0)], subject)) == 175
+    assert event_signal([], subject) is None
 
 
 def test_what_is_said_is_one_printable_line_of_bounded_length() -> None:
     """Anybody who may write Events in a pod's namespace may write anything into them."""
-    word = event_word([(_event(message="a\nb\x1b[2J" + "c" * 900), 180.0)], pod_subject(_pod()))
+    word = event_signal([(_event(message="a\nb\x1b[2J" + "c" * 900), 180.0)], pod_subject(_pod()))
     assert word is not None
     assert word.message.startswith("SpotToBeReleased: a b [2Jcc")
     assert len(word.message) == 512

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from servicekit.clock import Clock
 from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.view import ClusterView
-from supervisor.ingest.cluster.signals import node_word, pod_word
+from supervisor.ingest.cluster.signals import node_signal, pod_signal
 from tests.node_agent.fake_api_server import FakeApiServer, fake_api_server
 from tests.testkit.serving import until
 
@@ -117,4 +117,4 @@ async def test_one_that_becomes_unreadable_is_not_gone(cluster: tuple[FakeApiSer
         assert where is not None
         assert (seen.node, seen.over, seen.opted_in) == ("n1", False, True)
         assert view.node_uids["n1"] == "uid-n1"  # type: ignore[index]  # A name is a host here.
-        assert (pod_word(seen), node_word(where, 60.0)) == (None, None)
+        assert (pod_signal(seen), node_signal(where, 60.0)) == (None, None)

@@ -9,9 +9,9 @@ from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.observability.groups import MAX_GROUPS, Group, Groups, Outcome
+from supervisor.observability.groups import MAX_GROUPS, Group, GroupOutcome, Groups
 from supervisor.observability.journal import JobChanged, JobForgotten
-from supervisor.observability.phases import Phases
+from supervisor.observability.phase_tracker import PhaseTracker
 from tests.supervisor.decide.decide_builders import (
     METADATA,
     POLICY,
@@ -38,14 +38,14 @@ class Life:
         self.job = job
         self.noticed = noticed(*notices)
         self.groups = Groups(self.of, POLICY)
-        self.phases = Phases()
+        self.phases = PhaseTracker()
 
     def of(self, _name: JobName) -> Mapping[Host, ReclaimNotice]:
         return self.noticed
 
     def becomes(self, job: SupervisedJob, at: float) -> None:
         for listener in (self.groups, self.phases):
-            listener.heard(JobChanged(self.job, job, T0 + at))
+            listener.on_change(JobChanged(self.job, job, T0 + at))
         self.job = job
 
     def decided(self, at: float) -> None:
@@ -70,7 +70,7 @@ def test_a_change_of_exclusions_is_one_group() -> None:
     life.decided(1.0)
     life.decided(5.0)
     group = life.only()
-    assert (group.outcome, group.subjects, group.sources) == (Outcome.SHRUNK, ("n1", "n2"), (METADATA,))
+    assert (group.outcome, group.subjects, group.sources) == (GroupOutcome.SHRUNK, ("n1", "n2"), (METADATA,))
     assert (group.noticed_at, group.at, group.deadline) == (T0, T0 + 5, T0 + 300)
     assert group.reason == life.job.decision.reason
     assert group.closed
@@ -89,7 +89,7 @@ def test_a_second_change_holds_only_what_is_new() -> None:
 def test_a_stop_is_followed_to_its_end() -> None:
     """Rank 0's answer, its margin, and how long the job was suspended."""
     life = stopped()
-    assert (life.only().outcome, life.only().subjects) == (Outcome.STOPPED, ("n1", "n2", "n3"))
+    assert (life.only().outcome, life.only().subjects) == (GroupOutcome.STOPPED, ("n1", "n2", "n3"))
     life.becomes(answered(life.job, step=41), 3.0)
     life.decided(3.5)
     answer = life.only().acknowledgement
@@ -128,7 +128,7 @@ def test_a_run_that_ends_before_the_stop_was_heard_of_is_a_stop_all_the_same() -
     job = running_job(spec(4))
     life = Life(job, notice(1), notice(2), notice(3))
     life.becomes(replace(job, decision=replace(job.decision, phase=Phase.SUSPENDED, generation=7)), 1.0)
-    assert (life.only().outcome, life.only().suspended_at) == (Outcome.STOPPED, T0 + 1)
+    assert (life.only().outcome, life.only().suspended_at) == (GroupOutcome.STOPPED, T0 + 1)
 
 
 def test_a_try_that_fails_is_no_group() -> None:
@@ -146,7 +146,7 @@ def test_workers_that_went_without_a_word_have_no_notice() -> None:
     life.decided(0.0)
     life.decided(POLICY.lost_grace_seconds + 1)
     group = life.only()
-    assert (group.outcome, group.sources, group.noticed_at, group.deadline) == (Outcome.STOPPED, (), None, None)
+    assert (group.outcome, group.sources, group.noticed_at, group.deadline) == (GroupOutcome.STOPPED, (), None, None)
 
 
 @pytest.mark.parametrize("phase", [Phase.TIMED_OUT, Phase.FINISHED])
@@ -162,7 +162,7 @@ def test_a_job_that_is_forgotten_is_not_suspended_for_ever() -> None:
     life = stopped()
     life.becomes(answered(life.job), 3.0)
     life.decided(3.5)
-    life.groups.heard(JobForgotten(life.job, T0 + 20))
+    life.groups.on_change(JobForgotten(life.job, T0 + 20))
     assert life.only().resumed_at == T0 + 20
 
 
@@ -187,16 +187,16 @@ def test_a_phase_begins_when_it_was_heard_of() -> None:
 
 
 def test_what_began_before_is_known_only_where_the_decision_says_it() -> None:
-    stopping, fresh = stopped().job, Phases()
+    stopping, fresh = stopped().job, PhaseTracker()
     assert fresh.since(stopping) == T0 + 2
     assert fresh.since(running_job()) is None
 
 
 def test_a_job_that_is_forgotten_has_no_phase() -> None:
-    phases, job = Phases(), waiting_job()
-    phases.heard(JobChanged(None, job, T0))
+    phases, job = PhaseTracker(), waiting_job()
+    phases.on_change(JobChanged(None, job, T0))
     assert phases.since(job) == T0
-    phases.heard(JobForgotten(job, T0 + 1))
+    phases.on_change(JobForgotten(job, T0 + 1))
     assert phases.since(job) is None
 
 
@@ -226,23 +226,23 @@ def test_what_is_done_again_is_lost() -> None:
     life.becomes(answered(life.job, step=41), 3.0)
     life.decided(3.5)
     for worker, step in ((rank(0, 1), 30), (rank(1, 2), 30), (rank(0, 2), None)):
-        life.groups.stepped(worker, step)
+        life.groups.on_step(worker, step)
         assert life.only().steps_lost is None
-    life.groups.stepped(rank(0, 2), 39)
-    life.groups.stepped(rank(0, 2), 45)
+    life.groups.on_step(rank(0, 2), 39)
+    life.groups.on_step(rank(0, 2), 45)
     assert life.only().steps_lost == 2
 
 
 def test_a_run_that_goes_on_where_it_was_has_lost_nothing() -> None:
     life = stopped()
     life.becomes(answered(life.job, step=41), 3.0)
-    life.groups.stepped(rank(0, 2), 44)
+    life.groups.on_step(rank(0, 2), 44)
     assert life.only().steps_lost == 0
 
 
 def test_a_later_job_of_the_name_says_nothing_of_an_earlier_one() -> None:
     life = stopped()
     life.becomes(answered(life.job, step=41), 3.0)
-    life.groups.heard(JobForgotten(life.job, T0 + 9))
-    life.groups.stepped(rank(0, 2), 0)
+    life.groups.on_change(JobForgotten(life.job, T0 + 9))
+    life.groups.on_step(rank(0, 2), 0)
     assert life.only().steps_lost is None

@@ -12,7 +12,7 @@ from servicekit.clock import Clock
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, Journal, Listener, NoticeChanged, changes
-from supervisor.observability.timed import TimedStore
+from supervisor.observability.timed_store import TimedStore
 from supervisor.store.interface import Snapshot, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import T0, notice, running_job
@@ -26,7 +26,7 @@ class Diary:
         self._failures = failures
         self._news = asyncio.Event()
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         if self._failures:
             self._failures -= 1
             raise RuntimeError("no ink")
@@ -71,9 +71,9 @@ async def test_every_change_is_told_with_what_was_before(store: SqliteStore) -> 
     decision = replace(job.decision, generation=job.decision.generation + 1, phase=Phase.SHRINKING)
     assert await store.decide(job, decision)
     await store.put_notice(active.id, to(withdrawn))
-    heard = await diary.wrote(4)
+    changes = await diary.wrote(4)
     await ended(task)
-    assert [replace(change, at=0.0) for change in heard] == [
+    assert [replace(change, at=0.0) for change in changes] == [
         NoticeChanged(None, active, 0.0),
         JobChanged(None, job, 0.0),
         JobChanged(job, replace(job, decision=decision), 0.0),
@@ -88,9 +88,9 @@ async def test_a_change_whose_maker_was_cancelled_is_told(store: SqliteStore) ->
     maker = asyncio.create_task(store.put_notice(notice(1).id, to(notice(1))))
     await asyncio.sleep(0)
     maker.cancel()
-    heard = await diary.wrote(1)
+    changes = await diary.wrote(1)
     await ended(task)
-    assert isinstance(heard[0], NoticeChanged)
+    assert isinstance(changes[0], NoticeChanged)
 
 
 async def test_a_listener_that_fails_harms_nobody(store: SqliteStore) -> None:
@@ -117,11 +117,11 @@ def test_a_job_of_the_same_name_is_another_job() -> None:
 
 async def test_a_store_says_how_long_it_takes(store: SqliteStore) -> None:
     """By operation; what is not durable is said to be that, and a change that refuses itself is no measurement."""
-    heard: list[tuple[str, bool]] = []
+    changes: list[tuple[str, bool]] = []
 
     def timing(operation: str, seconds: float, *, durable: bool) -> None:
         assert 0 <= seconds < 60
-        heard.append((operation, durable))
+        changes.append((operation, durable))
 
     timed, job = TimedStore(store, timing, Clock()), running_job()
     await timed.put_notice(notice(1).id, to(notice(1)))
@@ -141,4 +141,4 @@ async def test_a_store_says_how_long_it_takes(store: SqliteStore) -> None:
     away = Away.__new__(Away)
     with pytest.raises(StoreUnavailableError):
         await TimedStore(away, timing, Clock()).put_job(job.name, lambda _known: job)
-    assert heard == [("put_notice", True), ("put_job", True), ("decide", True), ("put_job", False)]
+    assert changes == [("put_notice", True), ("put_job", True), ("decide", True), ("put_job", False)]

@@ -8,11 +8,11 @@ from supervisor.domain.ids import Host, Source
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.domain.placement import Placement
-from supervisor.ingest.agent_registry import AgentView, SourceState
-from supervisor.observability.groups import Group, Outcome
+from supervisor.ingest.agent_registry import AgentState, SourceState
+from supervisor.observability.groups import Group, GroupOutcome
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
-from supervisor.observability.values import HostView, JobView, LeaderView, View
-from supervisor.observability.view import view
+from supervisor.observability.status_view import status_view
+from supervisor.observability.views import HostView, JobView, LeaderView, StatusView
 from supervisor.refusals import Code, Wire
 from tests.supervisor.decide.decide_builders import (
     METADATA,
@@ -29,20 +29,20 @@ from tests.supervisor.decide.decide_builders import (
 NOW = T0 + 100
 
 
-def agents(*numbers: int) -> dict[Host, AgentView]:
+def agents(*numbers: int) -> dict[Host, AgentState]:
     return {
-        host: AgentView(node=host, uid=f"uid-{host}", session=1, connected=True, sources={METADATA: SourceState.CLEAR})
+        host: AgentState(node=host, uid=f"uid-{host}", session=1, connected=True, sources={METADATA: SourceState.CLEAR})
         for host in sorted(hosts(*numbers))
     }
 
 
 def job_seen(job: SupervisedJob, *notices: ReclaimNotice, **changes: Any) -> JobStatus:
     """A job on nodes, all of whose hosts have a stream."""
-    fields: dict[str, Any] = {"noticed": noticed(*notices), "places": None, "streams": first(6), "since": NOW - 30}
+    fields: dict[str, Any] = {"noticed": noticed(*notices), "placements": None, "streams": first(6), "since": NOW - 30}
     return JobStatus(job=job, **{**fields, **changes})
 
 
-def seen(*jobs: JobStatus, notices: tuple[ReclaimNotice, ...] = (), **changes: Any) -> View:
+def seen(*jobs: JobStatus, notices: tuple[ReclaimNotice, ...] = (), **changes: Any) -> StatusView:
     """The view at `NOW`, with agents on all of n1 to n6."""
     fields: dict[str, Any] = {
         "leader": LeaderView(name="pod-0", acts=True, serving_seconds=9.0),
@@ -52,15 +52,15 @@ def seen(*jobs: JobStatus, notices: tuple[ReclaimNotice, ...] = (), **changes: A
         "silent": {},
         "refused": {},
     }
-    return view(StatusSnapshot(now=NOW, policy=POLICY, jobs=jobs, notices=notices, **{**fields, **changes}))
+    return status_view(StatusSnapshot(now=NOW, policy=POLICY, jobs=jobs, notices=notices, **{**fields, **changes}))
 
 
-def only_job(shown: View) -> JobView:
+def only_job(shown: StatusView) -> JobView:
     (job,) = shown.jobs
     return job
 
 
-def by_host(shown: View) -> Mapping[str, HostView]:
+def by_host(shown: StatusView) -> Mapping[str, HostView]:
     return {state.host: state for state in only_job(shown).host_states}
 
 
@@ -115,12 +115,12 @@ def test_coverage_counts_workers_that_a_reclaim_would_not_reach() -> None:
 
 def test_pods_are_where_they_are_placed() -> None:
     """The agent is the node's, a notice on the pod or the node concerns the job."""
-    places = {host: Placement(f"pod-{host}", Host(f"node-{host}")) for host in first(6)}
+    placements = {host: Placement(f"pod-{host}", Host(f"node-{host}")) for host in first(6)}
     on_node = replace(notice(1), subject=Subject(SubjectKind.NODE, "node-n1", "uid"))
     on_pod = replace(notice(2), subject=Subject(SubjectKind.POD, "n2", "pod-n2"))
     other = replace(notice(3), subject=Subject(SubjectKind.POD, "n3", "pod-of-another"))
     around = {Host("node-n1"): replace(agents(1)[Host("n1")], node=Host("node-n1"))}
-    shown = seen(job_seen(running_job(), places=places), notices=(on_node, on_pod, other), agents=around)
+    shown = seen(job_seen(running_job(), placements=placements), notices=(on_node, on_pod, other), agents=around)
     assert (by_host(shown)["n1"].node, by_host(shown)["n1"].agent) == ("node-n1", True)
     assert not by_host(shown)["n2"].agent
     assert [each.jobs for each in shown.notices] == [["job"], ["job"], []]
@@ -156,7 +156,7 @@ def test_an_acknowledgement_has_an_age() -> None:
 GROUP = Group(
     job=running_job().name,
     uid="job",
-    outcome=Outcome.STOPPED,
+    outcome=GroupOutcome.STOPPED,
     at=T0 + 12,
     run=1,
     generation=6,
@@ -219,7 +219,7 @@ def test_a_stop_is_late_if_it_was_answered_after_the_end_or_never() -> None:
     group = Group(
         job=running_job().name,
         uid="uid",
-        outcome=Outcome.STOPPED,
+        outcome=GroupOutcome.STOPPED,
         at=NOW,
         run=1,
         generation=1,

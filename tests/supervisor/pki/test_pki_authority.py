@@ -82,7 +82,7 @@ def test_the_authority_is_good_for_ten_years_and_signs_servers_only() -> None:
     constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
     assert constraints.critical
     assert constraints.value == x509.BasicConstraints(ca=True, path_length=0)
-    assert keys.authority.ends == pytest.approx(NOW + 3650 * DAY, abs=2)
+    assert keys.authority.not_after == pytest.approx(NOW + 3650 * DAY, abs=2)
     leaf = x509.load_pem_x509_certificate(keys.authority.issue(NAMES, NOW, MONTH).certificate)
     use = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(use) == [ExtendedKeyUsageOID.SERVER_AUTH]
@@ -94,29 +94,29 @@ def test_no_certificate_is_good_for_longer_than_its_authority() -> None:
     """Clients would refuse it all the same, and nothing would have warned."""
     authority = Authority.make(NOW, days=10)
     leaf = authority.issue(NAMES, NOW, MONTH)
-    assert leaf.ends == authority.ends
+    assert leaf.not_after == authority.not_after
     said = x509.load_pem_x509_certificate(leaf.certificate).not_valid_after_utc
-    assert said == datetime.fromtimestamp(int(authority.ends), UTC)
+    assert said == datetime.fromtimestamp(int(authority.not_after), UTC)
 
 
 def test_a_certificate_is_renewed_when_a_third_is_left() -> None:
     """No sooner; at once under another authority; and not where a new one would end no later."""
     authority = Authority.make(NOW)
     leaf = authority.issue(NAMES, NOW, MONTH)
-    assert not authority.renews(leaf, NOW)
-    assert not authority.renews(leaf, NOW + 19.9 * DAY)
-    assert authority.renews(leaf, NOW + 20.1 * DAY)
-    assert Authority.make(NOW).renews(leaf, NOW)
+    assert not authority.needs_renewal(leaf, NOW)
+    assert not authority.needs_renewal(leaf, NOW + 19.9 * DAY)
+    assert authority.needs_renewal(leaf, NOW + 20.1 * DAY)
+    assert Authority.make(NOW).needs_renewal(leaf, NOW)
     short = Authority.make(NOW, days=10)
     last = short.issue(NAMES, NOW, MONTH)
-    assert not short.renews(last, NOW + 9.9 * DAY)
+    assert not short.needs_renewal(last, NOW + 9.9 * DAY)
 
 
 @pytest.mark.parametrize(("days", "quiet", "warns"), [(3650, 3284, 3286), (90, 59, 61)])
 def test_the_end_of_an_authority_is_near_long_before(days: float, quiet: float, warns: float) -> None:
     authority = Authority.make(NOW, days)
-    assert not authority.near_its_end(NOW + quiet * DAY)
-    assert authority.near_its_end(NOW + warns * DAY)
+    assert not authority.expires_soon(NOW + quiet * DAY)
+    assert authority.expires_soon(NOW + warns * DAY)
 
 
 def test_what_is_made_reads_as_it_was() -> None:

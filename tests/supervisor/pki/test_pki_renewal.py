@@ -10,9 +10,9 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiUnavailableError
 from supervisor.pki.authority import DAY, Authority, pem
 from supervisor.pki.errors import KeysError
-from supervisor.pki.keychain import Keychain
 from supervisor.pki.keys import CA, CA_KEY, TOKENS, Keys
-from supervisor.pki.renewal import Renewal, Terms
+from supervisor.pki.keys_secret import KeysSecret
+from supervisor.pki.renewal import CertificateOptions, CertificateRenewer
 
 MONTH = 30 * DAY
 
@@ -26,7 +26,7 @@ class Time(Clock):
         return super().now() + self.passed
 
 
-class Chain(Keychain):
+class Chain(KeysSecret):
     """Holds what the test puts there, or fails as it says."""
 
     def __init__(self, keys: Keys) -> None:
@@ -51,16 +51,18 @@ def chain(time: Time) -> Chain:
 
 
 @pytest.fixture
-def renewal(chain: Chain, time: Time, tmp_path: Path) -> Renewal:
-    return Renewal(chain, chain.keys, Terms(directory=tmp_path / "tls", names=("localhost",), seconds=MONTH), time)
+def renewal(chain: Chain, time: Time, tmp_path: Path) -> CertificateRenewer:
+    return CertificateRenewer(
+        chain, chain.keys, CertificateOptions(directory=tmp_path / "tls", names=("localhost",), seconds=MONTH), time
+    )
 
 
-def served(renewal: Renewal) -> bytes:
+def served(renewal: CertificateRenewer) -> bytes:
     assert renewal.certificate is not None
     return renewal.certificate.pair.certificate
 
 
-async def test_it_is_renewed_in_time_and_not_before(renewal: Renewal, time: Time) -> None:
+async def test_it_is_renewed_in_time_and_not_before(renewal: CertificateRenewer, time: Time) -> None:
     first = served(renewal)
     time.passed = 19.9 * DAY
     await renewal.once()
@@ -72,7 +74,7 @@ async def test_it_is_renewed_in_time_and_not_before(renewal: Renewal, time: Time
 
 @pytest.mark.parametrize("trouble", [ApiUnavailableError("away"), KeysError("damaged")])
 async def test_it_is_renewed_also_while_the_secret_cannot_be_had(
-    renewal: Renewal, chain: Chain, time: Time, trouble: Exception
+    renewal: CertificateRenewer, chain: Chain, time: Time, trouble: Exception
 ) -> None:
     first = served(renewal)
     chain.trouble = trouble
@@ -84,7 +86,7 @@ async def test_it_is_renewed_also_while_the_secret_cannot_be_had(
     assert [line["reason"] for line in logged if line["event"] == "dependency.failing"] == [str(trouble)]
 
 
-async def test_another_authority_issues_at_once(renewal: Renewal, chain: Chain, time: Time) -> None:
+async def test_another_authority_issues_at_once(renewal: CertificateRenewer, chain: Chain, time: Time) -> None:
     first = served(renewal)
     chain.keys = Keys.read({**Keys.make(time.now()).content, TOKENS: chain.keys.tokens}, time.now())
     await renewal.once()
@@ -92,7 +94,7 @@ async def test_another_authority_issues_at_once(renewal: Renewal, chain: Chain, 
     assert renewal.keys.trusted == chain.keys.trusted
 
 
-async def test_another_token_secret_is_said_as_it_takes_a_restart(renewal: Renewal, chain: Chain) -> None:
+async def test_another_token_secret_is_said_as_it_takes_a_restart(renewal: CertificateRenewer, chain: Chain) -> None:
     """All supervisors at once, or they would refuse each other's tokens."""
     chain.keys = Keys.read({**chain.keys.content, TOKENS: b"y" * 64}, 0)
     with capture_logs() as logged:
@@ -101,7 +103,9 @@ async def test_another_token_secret_is_said_as_it_takes_a_restart(renewal: Renew
     assert [line["event"] for line in logged if line["log_level"] == "warning"] == ["keys.token_secret_changed"]
 
 
-async def test_the_files_are_this_users_alone_and_may_fail(renewal: Renewal, time: Time, tmp_path: Path) -> None:
+async def test_the_files_are_this_users_alone_and_may_fail(
+    renewal: CertificateRenewer, time: Time, tmp_path: Path
+) -> None:
     """What cannot be written is said, the old certificate goes on, and it is tried again."""
     directory = tmp_path / "tls"
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
@@ -124,7 +128,9 @@ async def test_the_end_of_the_authority_is_said_each_day(time: Time, tmp_path: P
     content = {CA: pem(authority.certificate), CA_KEY: authority.key_pem, TOKENS: b"x" * 32}
     chain = Chain(Keys.read(content, time.now()))
     with capture_logs() as logged:
-        renewal = Renewal(chain, chain.keys, Terms(directory=tmp_path / "tls", names=(), seconds=MONTH), time)
+        renewal = CertificateRenewer(
+            chain, chain.keys, CertificateOptions(directory=tmp_path / "tls", names=(), seconds=MONTH), time
+        )
         assert renewal.certificate is None
         for day in (150, 201, 201.5, 202.1):
             time.passed = day * DAY

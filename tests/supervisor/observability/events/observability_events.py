@@ -14,42 +14,42 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.domain.ids import Host
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.observability.events.event import About
+from supervisor.observability.events.event import ObjectReference
 from supervisor.observability.events.recorder import Limits, Recorder
 from supervisor.observability.journal import JobChanged, NoticeChanged
 from tests.supervisor.decide.decide_builders import notice, running_job
 
-JOB = About("job-supervisor.kube-ai.io/v1alpha1", "SupervisedJob", "team", "trainingjob.bert", "1")
-TRAINING_JOB = About("kai.alibabacloud.com/v1alpha1", "TrainingJob", "team", "bert", "2")
-NOTICE = About("job-supervisor.kube-ai.io/v1alpha1", "ReclaimNotice", "", "n-1", "3")
+JOB = ObjectReference("job-supervisor.kube-ai.io/v1alpha1", "SupervisedJob", "team", "trainingjob.bert", "1")
+TRAINING_JOB = ObjectReference("kai.alibabacloud.com/v1alpha1", "TrainingJob", "team", "bert", "2")
+NOTICE = ObjectReference("job-supervisor.kube-ai.io/v1alpha1", "ReclaimNotice", "", "n-1", "3")
 PATIENCE = 30.0
 
 
-def pod(number: int) -> About:
-    return About("v1", "Pod", "team", f"bert-worker-{number}", f"pod-{number}")
+def pod(number: int) -> ObjectReference:
+    return ObjectReference("v1", "Pod", "team", f"bert-worker-{number}", f"pod-{number}")
 
 
 @dataclass
 class Known:
-    noticed_pods: Sequence[About] = ()
-    resource: About | None = NOTICE
+    noticed_pods: Sequence[ObjectReference] = ()
+    resource: ObjectReference | None = NOTICE
     every_notice_has_its_own: bool = True
-    jobs: Sequence[About] = (JOB, TRAINING_JOB)
+    jobs: Sequence[ObjectReference] = (JOB, TRAINING_JOB)
 
-    def notice(self, notice: ReclaimNotice) -> About | None:
+    def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
         if self.resource is None or not self.every_notice_has_its_own:
             return self.resource
         return replace(self.resource, uid=f"resource of {notice.id}")
 
-    def job(self, job: SupervisedJob) -> Sequence[About]:
+    def job(self, job: SupervisedJob) -> Sequence[ObjectReference]:
         assert job
         return self.jobs
 
-    def noticed(self, notice: ReclaimNotice) -> Iterable[About]:
+    def noticed(self, notice: ReclaimNotice) -> Iterable[ObjectReference]:
         assert notice
         return self.noticed_pods
 
-    def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterable[About]:
+    def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterable[ObjectReference]:
         assert job
         return [pod(int(host[1:])) for host in hosts]
 
@@ -106,11 +106,11 @@ class Scene:
     known: Known
 
     def notices(self, number: int) -> None:
-        self.recorder.heard(NoticeChanged(None, notice(number), Clock().now()))
+        self.recorder.on_change(NoticeChanged(None, notice(number), Clock().now()))
 
     def decides(self, reason: str) -> None:
         job = running_job()
-        self.recorder.heard(
+        self.recorder.on_change(
             JobChanged(None, replace(job, decision=replace(job.decision, reason=reason)), Clock().now())
         )
 

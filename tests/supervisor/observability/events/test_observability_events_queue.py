@@ -7,68 +7,68 @@ from hypothesis import strategies as st
 
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
-from supervisor.observability.events.event import OF_JOBS, OF_NOTICES, EventDraft, Rank
-from supervisor.observability.events.queue import Bucket, Due, EventQueue, Outcome
+from supervisor.observability.events.event import OF_JOBS, OF_NOTICES, EventDraft, Priority
+from supervisor.observability.events.queue import EventQueue, PendingEvent, SendResult, TokenBucket
 from tests.supervisor.decide.decide_builders import T0
 from tests.supervisor.observability.events.observability_events import JOB, pod
 
 
-def saying(number: int = 1, note: str = "So.", rank: Rank = Rank.POD) -> EventDraft:
-    word = OF_NOTICES[NoticeState.ACTIVE]
-    return EventDraft(about=pod(number), related=None, word=word, note=note, at=T0, rank=rank)
+def draft(number: int = 1, note: str = "So.", rank: Priority = Priority.POD) -> EventDraft:
+    reason = OF_NOTICES[NoticeState.ACTIVE]
+    return EventDraft(regarding=pod(number), related=None, reason=reason, note=note, at=T0, rank=rank)
 
 
 def test_jobs_come_first_and_then_whoever_was_first() -> None:
     waiting = EventQueue(9)
-    job = replace(saying(), about=JOB, word=OF_JOBS[Phase.STOPPING], rank=Rank.JOB)
-    for each in (saying(1), saying(2), job):
+    job = replace(draft(), regarding=JOB, reason=OF_JOBS[Phase.STOPPING], rank=Priority.JOB)
+    for each in (draft(1), draft(2), job):
         assert waiting.put(each) is None
     order = []
     while (due := waiting.take()) is not None:
-        order.append(due.saying.about)
+        order.append(due.draft.regarding)
     assert not waiting
     assert order == [JOB, pod(1), pod(2)]
 
 
 def test_the_latest_of_a_topic_takes_the_place_of_what_waits() -> None:
     waiting = EventQueue(9)
-    waiting.put(saying(1))
-    waiting.put(saying(2))
-    assert waiting.put(saying(1)) is Outcome.AGGREGATED
-    assert waiting.take() == Due(saying(1), 2)
-    assert waiting.put(saying(2, "Otherwise.")) is Outcome.AGGREGATED
-    assert waiting.take() == Due(saying(2, "Otherwise."), 1)
+    waiting.put(draft(1))
+    waiting.put(draft(2))
+    assert waiting.put(draft(1)) is SendResult.AGGREGATED
+    assert waiting.take() == PendingEvent(draft(1), 2)
+    assert waiting.put(draft(2, "Otherwise.")) is SendResult.AGGREGATED
+    assert waiting.take() == PendingEvent(draft(2, "Otherwise."), 1)
     assert waiting.take() is None
 
 
 def test_what_could_not_be_said_comes_first_again() -> None:
     """Unless something later waits in its place; the same is then said for both."""
     waiting = EventQueue(9)
-    waiting.put(saying(1))
-    waiting.put(saying(2))
+    waiting.put(draft(1))
+    waiting.put(draft(2))
     first = waiting.take()
-    assert first == Due(saying(1))
+    assert first == PendingEvent(draft(1))
     assert waiting.give_back(first) is None
     assert waiting.take() == first
-    waiting.put(saying(1))
-    assert waiting.give_back(first) is Outcome.AGGREGATED
-    assert [waiting.take(), waiting.take()] == [Due(saying(2)), Due(saying(1), 2)]
-    waiting.put(saying(1, "Otherwise."))
-    assert waiting.give_back(first) is Outcome.AGGREGATED
-    assert waiting.take() == Due(saying(1, "Otherwise."))
+    waiting.put(draft(1))
+    assert waiting.give_back(first) is SendResult.AGGREGATED
+    assert [waiting.take(), waiting.take()] == [PendingEvent(draft(2)), PendingEvent(draft(1), 2)]
+    waiting.put(draft(1, "Otherwise."))
+    assert waiting.give_back(first) is SendResult.AGGREGATED
+    assert waiting.take() == PendingEvent(draft(1, "Otherwise."))
 
 
 def test_of_too_much_the_oldest_is_dropped() -> None:
     waiting = EventQueue(2)
-    outcomes = [waiting.put(saying(number)) for number in range(4)]
-    assert outcomes == [None, None, Outcome.DROPPED, Outcome.DROPPED]
-    assert waiting.put(saying(9, rank=Rank.NOTICE)) is None
-    assert waiting.take() == Due(saying(2))
+    outcomes = [waiting.put(draft(number)) for number in range(4)]
+    assert outcomes == [None, None, SendResult.DROPPED, SendResult.DROPPED]
+    assert waiting.put(draft(9, rank=Priority.NOTICE)) is None
+    assert waiting.take() == PendingEvent(draft(2))
 
 
 @given(st.lists(st.floats(0, 5), max_size=60))
 def test_no_more_than_the_burst_and_the_rate(pauses: list[float]) -> None:
-    bucket, now, taken = Bucket(rate=2.0, burst=5.0), 100.0, 0
+    bucket, now, taken = TokenBucket(rate=2.0, burst=5.0), 100.0, 0
     for pause in pauses:
         now += pause
         taken += bucket.take(now) == 0.0
@@ -76,7 +76,7 @@ def test_no_more_than_the_burst_and_the_rate(pauses: list[float]) -> None:
 
 
 def test_a_bucket_says_when_there_is_a_token_again() -> None:
-    bucket = Bucket(rate=4.0, burst=1.0)
+    bucket = TokenBucket(rate=4.0, burst=1.0)
     assert bucket.take(0.0) == 0.0
     wait = bucket.take(0.0)
     assert 0.0 < wait <= 0.25
@@ -84,6 +84,6 @@ def test_a_bucket_says_when_there_is_a_token_again() -> None:
 
 
 def test_whoever_was_silent_for_long_may_not_say_everything_at_once() -> None:
-    bucket = Bucket(rate=2.0, burst=5.0)
+    bucket = TokenBucket(rate=2.0, burst=5.0)
     assert bucket.take(0.0) == 0.0
     assert [bucket.take(1000.0) == 0.0 for _ in range(6)] == [True] * 5 + [False]

@@ -77,7 +77,7 @@ async def test_what_is_said_again_is_counted_up() -> None:
 
 
 async def test_after_a_while_the_same_is_another_event() -> None:
-    async with recording(again_seconds=0.0) as scene:
+    async with recording(aggregation_seconds=0.0) as scene:
         scene.known.jobs = (JOB,)
         for count in (1, 2):
             scene.decides("It runs.")
@@ -94,21 +94,21 @@ async def test_after_a_while_the_same_is_another_event() -> None:
 
 async def test_thousands_of_notices_are_no_flood() -> None:
     """A burst and then the rate; jobs come first, and what is too much is dropped."""
-    async with recording(rate=50.0, burst=20.0, most_waiting=100) as scene:
+    async with recording(rate=50.0, burst=20.0, max_pending=100) as scene:
         scene.known.noticed_pods = [pod(number) for number in range(8)]
         begun = time.monotonic()
         for number in range(2500):
             scene.notices(number)
         scene.decides("It stops.")
-        heard = time.monotonic() - begun
+        queueing = time.monotonic() - begun
         await scene.until(lambda: scene.outcomes().get("sent", 0) >= 60)
-        seconds = time.monotonic() - begun - heard
+        seconds = time.monotonic() - begun - queueing
         sent = len(scene.server.requests)
         assert sent <= 20 + 50 * (seconds + 0.1) + 2
         assert scene.server.notes()[:2] == ["It stops.", "It stops."]
         outcomes = scene.outcomes()
         assert outcomes["dropped"] == 2500 * 9 - 200
-        print(f"2,500 notices of 8 pods each were heard in {heard:.2f} s")  # noqa: T201 - what a person waits for
+        print(f"2,500 notices of 8 pods each were heard in {queueing:.2f} s")  # noqa: T201 - what a person waits for
 
 
 async def test_an_api_server_that_is_away_gets_it_later() -> None:
@@ -157,7 +157,7 @@ async def test_a_server_that_hangs_keeps_nobody_waiting() -> None:
 
 async def test_what_could_not_be_said_for_long_is_not_said_any_more() -> None:
     """Nobody would know what to make of it."""
-    async with recording(old_seconds=0.05) as scene:
+    async with recording(max_age_seconds=0.05) as scene:
         scene.server.refuse = answer(503, "busy")
         scene.decides("It runs.")
         await scene.until(lambda: scene.outcomes() == {"dropped": 2})

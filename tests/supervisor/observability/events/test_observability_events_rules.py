@@ -11,7 +11,14 @@ from servicekit.clock import Clock
 from supervisor.cluster.events import REPORTER, ClusterEvents, read_event
 from supervisor.domain.job import Decision, Growth, Phase, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeState
-from supervisor.observability.events.event import EVENT_REASONS, OF_JOBS, OF_NOTICES, About, EventDraft, Kind
+from supervisor.observability.events.event import (
+    EVENT_REASONS,
+    OF_JOBS,
+    OF_NOTICES,
+    EventDraft,
+    EventType,
+    ObjectReference,
+)
 from supervisor.observability.events.rules import drafts
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
 from supervisor.settings import Settings
@@ -29,8 +36,8 @@ def decided(job: SupervisedJob, **changes: object) -> SupervisedJob:
     return replace(job, decision=decision)
 
 
-def told(found: Sequence[EventDraft]) -> list[tuple[About, str, str]]:
-    return [(each.about, each.word.reason, each.note) for each in found]
+def told(found: Sequence[EventDraft]) -> list[tuple[ObjectReference, str, str]]:
+    return [(each.regarding, each.reason.name, each.note) for each in found]
 
 
 def test_a_notice_is_said_on_its_pods_and_on_its_resource() -> None:
@@ -40,7 +47,7 @@ def test_a_notice_is_said_on_its_pods_and_on_its_resource() -> None:
     resource = replace(NOTICE, uid=f"resource of {active.id}")
     assert told(found) == [(each, "ReclaimNoticed", sentence) for each in (pod(1), pod(2), resource)]
     assert [each.related for each in found] == [resource, resource, None]
-    assert {each.word.kind for each in found} == {Kind.WARNING}
+    assert {each.reason.type for each in found} == {EventType.WARNING}
 
 
 @pytest.mark.parametrize(
@@ -55,8 +62,8 @@ def test_the_end_of_a_notice_is_said(state: NoticeState, sentence: str) -> None:
     """To all who were told of the beginning; one that is over when it becomes known is not news."""
     active, ended = notice(1), replace(notice(1), state=state, ended_at=T0)
     found = said(NoticeChanged(active, ended, T0), Known([pod(1)]))
-    assert [(each.about.kind, each.note) for each in found] == [("Pod", sentence), ("ReclaimNotice", sentence)]
-    assert {each.word for each in found} == {OF_NOTICES[state]}
+    assert [(each.regarding.kind, each.note) for each in found] == [("Pod", sentence), ("ReclaimNotice", sentence)]
+    assert {each.reason for each in found} == {OF_NOTICES[state]}
     assert said(NoticeChanged(None, ended, T0), Known([pod(1)])) == []
 
 
@@ -97,7 +104,7 @@ def test_one_more_group_while_the_phase_stays_is_news() -> None:
     """Only its own pods are told; and a host that comes back is news as well."""
     before = decided(running_job(), phase=Phase.SHRINKING, exclusions=hosts(2), reason="n2 will be reclaimed.")
     after = decided(before, exclusions=hosts(2, 4), reason="n4 will be reclaimed.")
-    assert [each.about for each in said(JobChanged(before, after, T0))] == [JOB, TRAINING_JOB, pod(4)]
+    assert [each.regarding for each in said(JobChanged(before, after, T0))] == [JOB, TRAINING_JOB, pod(4)]
     back = decided(after, exclusions=hosts(2), reason="n4 will not be reclaimed after all.")
     assert [each.note for each in said(JobChanged(after, back, T0))] == [back.decision.reason] * 2
 
@@ -127,19 +134,21 @@ def test_a_job_without_a_resource_is_not_talked_about() -> None:
     before = running_job()
     after = decided(before, phase=Phase.SHRINKING, exclusions=hosts(2), reason="n2 will be reclaimed.")
     found = said(JobChanged(before, after, T0), Known(jobs=()))
-    assert [(each.about, each.related) for each in found] == [(pod(2), None)]
+    assert [(each.regarding, each.related) for each in found] == [(pod(2), None)]
 
 
 def test_every_phase_and_every_state_has_its_word() -> None:
     assert set(OF_JOBS) == set(Phase)
     assert set(OF_NOTICES) == set(NoticeState)
-    assert all(re.fullmatch(r"([A-Z][a-z]+)+", text) for word in EVENT_REASONS for text in (word.reason, word.action))
-    assert len({word.reason for word in EVENT_REASONS}) == len(EVENT_REASONS)
+    assert all(
+        re.fullmatch(r"([A-Z][a-z]+)+", text) for reason in EVENT_REASONS for text in (reason.name, reason.action)
+    )
+    assert len({reason.name for reason in EVENT_REASONS}) == len(EVENT_REASONS)
 
 
 async def test_our_own_events_announce_no_reclaim() -> None:
     """None has a reason that is followed; and one that had would not count, whatever the settings say."""
-    assert not {word.reason for word in EVENT_REASONS} & Settings().event_leads.keys()
+    assert not {reason.name for reason in EVENT_REASONS} & Settings().event_leads.keys()
     event = {
         "metadata": {"name": "e", "namespace": "ns", "uid": "e", "resourceVersion": "5"},
         "involvedObject": {"kind": "Pod", "namespace": "ns", "name": "p", "uid": "uid-p"},
@@ -148,7 +157,7 @@ async def test_our_own_events_announce_no_reclaim() -> None:
     async with cluster_scene() as scene, recording() as away:
         events = ClusterEvents(away.recorder._server, {"ReclaimNoticed": 60.0}, Clock())
         one = scene.pod("p", "n1")
-        for reporter, heard in ((REPORTER, []), ("kubelet", ["ReclaimNoticed"])):
+        for reporter, reasons in ((REPORTER, []), ("kubelet", ["ReclaimNoticed"])):
             shown = {**event, "reportingComponent": reporter, "metadata": {**event["metadata"], "name": reporter}}  # type: ignore[dict-item]
             events._moved(None, read_event(msgspec.json.encode(shown)))
-            assert [each.reason for each, _ in events.about_pod(one)] == heard
+            assert [each.reason for each, _ in events.about_pod(one)] == reasons

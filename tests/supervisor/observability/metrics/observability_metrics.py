@@ -12,9 +12,9 @@ from supervisor.domain.notice import ReclaimNotice
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
 from supervisor.ingest.agent_registry import AgentRegistry
-from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.ingest.unconfirmed import UnconfirmedNotices
+from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import Change, JobChanged, Listener
-from supervisor.observability.measures import LiveState
 from supervisor.store.interface import Snapshot
 from tests.supervisor.decide.decide_builders import POLICY, T0, decide, seeing
 
@@ -37,7 +37,7 @@ class Story:
 
     def hear(self, change: Change) -> None:
         for listener in self.listeners:
-            listener.heard(change)
+            listener.on_change(change)
 
     def becomes(self, job: SupervisedJob, at: float) -> None:
         """At that many seconds after `T0`."""
@@ -59,7 +59,7 @@ def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
     return LiveState(
         snapshot=snapshot,
         agents=AgentRegistry(lambda _node: None, clock.now),
-        unconfirmed=Unconfirmed(lambda: None, clock),
+        unconfirmed=UnconfirmedNotices(lambda: None, clock),
         processes=Processes(lambda _job: None, clock.now, lambda _job: None),
         launchers=Launchers(lambda _job, _uid, _run: "", clock.now),
         noticed=lambda _job: {},

@@ -22,7 +22,7 @@ from supervisor.domain.directive import Directive
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
-from supervisor.observability.measures import NoMeasures
+from supervisor.observability.hooks import NoMetrics
 from supervisor.observability.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
 from tests.supervisor.test_supervisor_process import started
@@ -61,10 +61,10 @@ async def measured(directory: Path, **changes: Any) -> AsyncIterator[tuple[Serve
     """A supervisor that nobody has spoken to yet, and how to ask what it measures."""
     clock, refusals = Clock(), Refusals()
     metrics = Metrics("1.2.3", refusals, clock)
-    measures = metrics.leading(lambda: True)
+    hooks = metrics.for_leader(lambda: True)
     async with (
         metrics.server(Address("127.0.0.1", 0)).serving() as address,
-        serving(directory, measures=measures, refusals=refusals, **changes) as served,
+        serving(directory, hooks=hooks, refusals=refusals, **changes) as served,
     ):
         yield served, lambda: scrape(address)
 
@@ -223,23 +223,23 @@ async def test_steps_are_lost_where_the_next_run_begins_earlier(scene: tuple[Ser
     assert found.value("suspended_seconds_count") == 1
 
 
-class Failing(NoMeasures):
+class Failing(NoMetrics):
     name = "failing"
 
-    def watch(self, _sight: object) -> "list[Failing]":
+    def attach(self, _live: object) -> "list[Failing]":
         return [self]
 
-    def heard(self, _change: object) -> NoReturn:
+    def on_change(self, _change: object) -> NoReturn:
         raise RuntimeError("cannot count")
 
     @harmless
-    def told(self, _job: JobName, _directives: Collection[Directive]) -> None:
+    def on_directives_sent(self, _job: JobName, _directives: Collection[Directive]) -> None:
         raise RuntimeError("cannot count")
 
 
 async def test_a_line_whose_measures_fail_works(tmp_path: Path) -> None:
     with capture_logs() as logs:
-        async with serving(tmp_path, measures=Failing()) as served:
+        async with serving(tmp_path, hooks=Failing()) as served:
             agents = await served.peers.agents(["n1", "n2"])
             _, order = await served.peers.running("job", ["n1", "n2"])
             process = await served.peers.process(order["token"], "n1", 0)

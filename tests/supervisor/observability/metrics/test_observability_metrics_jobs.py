@@ -222,15 +222,17 @@ def test_a_group_is_timed_from_its_first_notice(timed: tuple[Story, Latencies]) 
     story.notices = noticed(notice(1), notice(2, seen=T0 + 0.5))
     story.decides(1.0)
     step = decide(story.job, seeing(story.notices), 1.3)
-    [told] = [directive(DirectiveKind.LEAVE, step.job.decision.excluded_at, Host("n2"))]
+    [on_directives_sent] = [directive(DirectiveKind.LEAVE, step.job.decision.excluded_at, Host("n2"))]
     story.at = 1.5
-    latencies.told(story.job.name, [told, directive(DirectiveKind.RUN, told.generation)])
+    latencies.on_directives_sent(
+        story.job.name, [on_directives_sent, directive(DirectiveKind.RUN, on_directives_sent.generation)]
+    )
     story.becomes(step.job, 1.4)
     assert story.measured("notice_to_decision_seconds", decision="shrink") == (1, 1.4)
     assert story.measured("decision_to_directive_seconds", directive="LEAVE") == (1, 0.1)
     assert story.measured("notice_to_directive_seconds", directive="LEAVE") == (1, 1.5)
     story.at = 60.0
-    latencies.told(story.job.name, [told])
+    latencies.on_directives_sent(story.job.name, [on_directives_sent])
     assert story.value("decision_to_directive_seconds_count", directive="LEAVE") == 1
 
 
@@ -241,7 +243,7 @@ def test_a_leave_that_nothing_was_decided_about_is_not_timed(timed: tuple[Story,
     story.decides(2.0)
     generation = story.job.decision.generation
     story.at = 500.0
-    latencies.told(story.job.name, [directive(DirectiveKind.LEAVE, generation, Host("n2"))])
+    latencies.on_directives_sent(story.job.name, [directive(DirectiveKind.LEAVE, generation, Host("n2"))])
     assert story.value("decision_to_directive_seconds_count", directive="LEAVE") is None
 
 
@@ -250,7 +252,7 @@ def test_a_stop_is_timed_from_the_notice_that_made_it_certain(timed: tuple[Story
     story.notices = noticed(*(notice(number, seen=T0 + number / 4) for number in (1, 2, 3, 4)))
     story.decides(1.01)
     assert story.job.decision.stop is not None
-    latencies.told(story.job.name, [directive(DirectiveKind.STOP, story.job.decision.stop.generation)])
+    latencies.on_directives_sent(story.job.name, [directive(DirectiveKind.STOP, story.job.decision.stop.generation)])
     assert story.measured("notice_to_decision_seconds", decision="stop") == (1, 0.01)
     assert story.value("decision_to_directive_seconds_count", directive="STOP") == 1
 
@@ -278,10 +280,10 @@ def test_steps_are_lost_where_the_next_run_says_an_earlier_one() -> None:
         (rank_zero, 64),
         (rank_zero, 1),
     ):
-        steps.said(worker, step)
+        steps.on_step(worker, step)
     assert story.value("steps_lost_total") == 6
     story.becomes(
         answered(replace(story.job, observed=replace(story.job.observed, acknowledgement=None)), step=80), 2.0
     )
-    steps.said(rank_zero, 90)
+    steps.on_step(rank_zero, 90)
     assert story.value("steps_lost_total") == 6

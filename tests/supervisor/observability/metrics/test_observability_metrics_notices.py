@@ -5,11 +5,11 @@ from itertools import pairwise
 
 from prometheus_client import CollectorRegistry
 
-from servicekit.metrics import Few, registry
+from servicekit.metrics import LabelLimiter, registry
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
+from supervisor.observability.hooks import NodeLocation, unknown_location
 from supervisor.observability.journal import NoticeChanged
-from supervisor.observability.measures import NodeLocation, nowhere
 from supervisor.observability.metrics.notices import NoticeMetrics
 from tests.supervisor.decide.decide_builders import T0, notice
 
@@ -21,7 +21,7 @@ def outcomes(registry: CollectorRegistry) -> dict[str, float]:
 
 def test_an_episode_is_received_and_ends_once() -> None:
     """Drifting deadlines and later sessions are no news; an announcement after the end is another episode."""
-    metrics = NoticeMetrics(found := registry(), nowhere, Few(8))
+    metrics = NoticeMetrics(found := registry(), unknown_location, LabelLimiter(8))
     first = notice(1, left=120.0)
     drifted = replace(first, deadline=T0 + 130.0, revision=2)
     withdrawn = replace(drifted, state=NoticeState.WITHDRAWN, revision=3)
@@ -31,8 +31,8 @@ def test_an_episode_is_received_and_ends_once() -> None:
     story: list[ReclaimNotice | None] = [None, first, drifted, withdrawn, told_again, second, gone]
     for before, after in pairwise(story):
         assert after is not None
-        metrics.heard(NoticeChanged(before, after, T0))
-    metrics.refused(first.source)
+        metrics.on_change(NoticeChanged(before, after, T0))
+    metrics.on_report_refused(first.source)
     assert outcomes(found) == {"received": 2, "withdrawn": 1, "gone": 1, "refused": 1}
     assert found.get_sample_value("job_supervisor_notice_lead_seconds_sum", {"source": "metadata"}) == 120
     unknown = {"source": "metadata", "zone": "unknown", "instance_type": "unknown"}
@@ -40,19 +40,19 @@ def test_an_episode_is_received_and_ends_once() -> None:
 
 
 def test_what_had_expired_when_it_came_was_no_reclaim() -> None:
-    metrics = NoticeMetrics(found := registry(), nowhere, Few(8))
-    metrics.heard(NoticeChanged(None, notice(1, state=NoticeState.EXPIRED), T0))
+    metrics = NoticeMetrics(found := registry(), unknown_location, LabelLimiter(8))
+    metrics.on_change(NoticeChanged(None, notice(1, state=NoticeState.EXPIRED), T0))
     assert outcomes(found) == {"expired": 1}
 
 
 def test_labels_stay_few() -> None:
     """Whatever names agents make up, and however many kinds of nodes there are."""
     places = iter(NodeLocation(f"zone-{number}", f"type-{number}") for number in range(1000))
-    metrics = NoticeMetrics(found := registry(), lambda _subject: next(places), Few(4))
+    metrics = NoticeMetrics(found := registry(), lambda _subject: next(places), LabelLimiter(4))
     for number in range(1000):
         about = Subject(SubjectKind.POD, f"n{number}", f"uid-{number}")
         made_up = replace(notice(1), source=Source(f"source-{number}"), subject=about)
-        metrics.heard(NoticeChanged(None, made_up, T0))
+        metrics.on_change(NoticeChanged(None, made_up, T0))
     [reclaims] = [family for family in found.collect() if family.name == "job_supervisor_reclaims"]
     assert sum(sample.value for sample in reclaims.samples) == 1000
     assert len(reclaims.samples) == 4 + 196 + 1

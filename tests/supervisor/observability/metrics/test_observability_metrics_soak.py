@@ -11,10 +11,10 @@ from servicekit.clock import Clock
 from supervisor.domain.directive import Directive, DirectiveKind
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
-from supervisor.ingest.agent_registry import AgentRegistry, AgentView, SourceState
+from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState
+from supervisor.observability.hooks import NodeLocation
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
-from supervisor.observability.measures import NodeLocation
-from supervisor.observability.metrics.wiring import Metrics, Surroundings
+from supervisor.observability.metrics.wiring import ClusterSources, Metrics
 from supervisor.refusals import Code, Refusals, Wire
 from supervisor.store.interface import Snapshot
 from tests.supervisor.decide.decide_builders import (
@@ -72,25 +72,25 @@ class Soak:
     def __init__(self) -> None:
         clock, refusals = Clock(), Refusals()
         metrics = Metrics("0", refusals, clock)
-        places = Surroundings(places=lambda about: NodeLocation(about.uid[-1], about.name), gpus=lambda _: 8.0)
-        self.leader = metrics.leading(lambda: True, places)
+        locations = ClusterSources(locations=lambda about: NodeLocation(about.uid[-1], about.name), gpus=lambda _: 8.0)
+        self.leader = metrics.for_leader(lambda: True, locations)
         self.registry = metrics.registry
         seen = live(Snapshot, clock)
         populate(seen.agents)
-        self.listeners = self.leader.watch(seen)
+        self.listeners = self.leader.attach(seen)
         refusals.add(Wire.GRPC, Code.OLDER_REVISION, "late")
 
     def run(self, numbers: range) -> None:
         for number in numbers:
             for change in lives(number):
                 for listener in self.listeners:
-                    listener.heard(change)
+                    listener.on_change(change)
             stop = Directive(kind=DirectiveKind.STOP, run=1, generation=6, reason="", host=Host("n6"))
-            self.leader.told(JobName(f"job-{number - number % 100}"), [stop])
-            self.leader.timed("put_notice", 0.001, durable=True)
+            self.leader.on_directives_sent(JobName(f"job-{number - number % 100}"), [stop])
+            self.leader.on_store_write("put_notice", 0.001, durable=True)
             if number % 100 == 99:
                 for listener in self.listeners:
-                    listener.heard(JobForgotten(running_job(name=f"job-{number - 99}"), T0))
+                    listener.on_change(JobForgotten(running_job(name=f"job-{number - 99}"), T0))
 
     def samples(self) -> int:
         return sum(len(family.samples) for family in self.registry.collect())
@@ -101,7 +101,7 @@ class Soak:
 
 def populate(agents: AgentRegistry) -> None:
     for number in range(NODES):
-        view = AgentView(
+        view = AgentState(
             node=Host(f"node-{number}"),
             uid=f"machine-{number}",
             session=1,

@@ -2,7 +2,7 @@
 
 from servicekit.clock import Clock
 from supervisor.observability.metrics.wiring import Metrics
-from supervisor.observability.timed import OPERATIONS
+from supervisor.observability.timed_store import OPERATIONS
 from supervisor.refusals import Refusals
 
 _FAILURES = "job_supervisor_store_failures_total"
@@ -11,7 +11,7 @@ _FAILURES = "job_supervisor_store_failures_total"
 def test_failures_begin_at_zero() -> None:
     """Else a series would begin with its first one, and nobody would see it grow."""
     metrics = Metrics("0.0.0", Refusals(), Clock())
-    measures = metrics.leading(lambda: True)
+    hooks = metrics.for_leader(lambda: True)
     assert [metrics.registry.get_sample_value(_FAILURES, {"operation": each}) for each in OPERATIONS] == [0, 0, 0]
-    measures.timed("decide", 0.1, durable=False)
+    hooks.on_store_write("decide", 0.1, durable=False)
     assert metrics.registry.get_sample_value(_FAILURES, {"operation": "decide"}) == 1

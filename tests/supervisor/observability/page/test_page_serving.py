@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.observability.page import rendering, viewers
 from supervisor.observability.page.contents import Contents, contents
-from supervisor.observability.values import View
+from supervisor.observability.views import StatusView
 from tests.supervisor.observability.page.page_world import NODES, get, stream, viewing
 from tests.testkit.serving import Refusal, Served, serving, until
 
@@ -88,9 +88,9 @@ async def test_the_figures_are_said_again_though_nothing_changes(served: Served)
 
 
 async def test_everybody_gets_the_same_rendering(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    renderings: list[View] = []
+    renderings: list[StatusView] = []
 
-    def counted(view: View) -> Contents:
+    def counted(view: StatusView) -> Contents:
         renderings.append(view)
         return contents(view)
 
@@ -133,7 +133,7 @@ async def test_a_page_that_cannot_be_rendered_harms_nothing(served: Served, monk
     await looking.line()
     with monkeypatch.context() as broken:
 
-        def fail(_view: View) -> Contents:
+        def fail(_view: StatusView) -> Contents:
             raise RuntimeError("no paper")
 
         broken.setattr(rendering, "contents", fail)

@@ -6,13 +6,13 @@ import pytest
 
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import SIMULATED
-from supervisor.observability.groups import Outcome
+from supervisor.observability.groups import GroupOutcome
 from supervisor.observability.page.contents import MAX_ROWS, contents
+from supervisor.observability.page.formatting import checkpoint, countdown, names, span, why
 from supervisor.observability.page.rendering import Renderer
-from supervisor.observability.page.words import checkpoint, countdown, names, span, why
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
-from supervisor.observability.values import GroupView, LeaderView, ProspectView, View
-from supervisor.observability.view import view
+from supervisor.observability.status_view import status_view
+from supervisor.observability.views import GroupView, LeaderView, ProspectView, StatusView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, hosts, notice, noticed, running_job
 
 
@@ -27,7 +27,7 @@ def seen(*numbers: int, jobs: int = 1, streams: int = 6) -> StatusSnapshot:
             JobStatus(
                 job=running_job(name=f"job-{number:03}"),
                 noticed=noticed(*notices),
-                places=None,
+                placements=None,
                 streams=first(streams),
                 since=None,
             )
@@ -42,8 +42,8 @@ def seen(*numbers: int, jobs: int = 1, streams: int = 6) -> StatusSnapshot:
     )
 
 
-def shown(*numbers: int, jobs: int = 1) -> View:
-    return view(seen(*numbers, jobs=jobs))
+def shown(*numbers: int, jobs: int = 1) -> StatusView:
+    return status_view(seen(*numbers, jobs=jobs))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_long_lists_are_cut() -> None:
 
 GROUP = GroupView(
     job=running_job().name,
-    outcome=Outcome.STOPPED,
+    outcome=GroupOutcome.STOPPED,
     age_seconds=1.0,
     reason="",
     sources=[],
@@ -99,7 +99,7 @@ GROUP = GroupView(
         (replace(GROUP, steps_lost=1), "saved at step 41, 12 s before the end; 1 step lost"),
         (replace(GROUP, steps_lost=0, margin_seconds=None), "saved at step 41; 0 steps lost"),
         (replace(GROUP, acknowledged=None), "not acknowledged"),
-        (replace(GROUP, outcome=Outcome.SHRUNK), "not needed"),
+        (replace(GROUP, outcome=GroupOutcome.SHRUNK), "not needed"),
     ],
 )
 def test_a_checkpoint_is_told_with_its_margin(group: GroupView, text: str) -> None:
@@ -126,13 +126,13 @@ def test_jobs_in_trouble_are_first() -> None:
 
 def test_the_sentence_counts_what_people_look_for() -> None:
     assert contents(shown(1)).summary == "6 workers are not covered. 1 reclaim under way, 1 job Running."
-    later = view(replace(seen(1), now=T0 + 7))
+    later = status_view(replace(seen(1), now=T0 + 7))
     assert contents(later).summary == contents(shown(1)).summary
     empty = contents(shown(jobs=0))
     assert (empty.summary, empty.trouble) == ("Nothing is being reclaimed, every worker is covered.", False)
 
 
-def covered(*numbers: int) -> View:
+def covered(*numbers: int) -> StatusView:
     """One job, all of whose workers would be reached, with notices on some."""
     now = shown(*numbers)
     job = now.jobs[0]
@@ -171,7 +171,7 @@ def test_only_real_trouble_is_red() -> None:
         ),
     ],
 )
-def test_real_trouble_is_said_first_and_is_red(bad: View, said: str) -> None:
+def test_real_trouble_is_said_first_and_is_red(bad: StatusView, said: str) -> None:
     assert (contents(bad).trouble, contents(bad).summary) == (True, said)
 
 

@@ -7,13 +7,13 @@ from supervisor.decide.prospects import prospects
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
-from supervisor.ingest.agent_registry import AgentView, reclaimed
+from supervisor.ingest.agent_registry import AgentState, reclaimed
 from supervisor.observability.groups import Group
 from supervisor.observability.paging import JobPart, Page, whole
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
-from supervisor.observability.values import (
+from supervisor.observability.views import (
     AcknowledgementView,
-    AgentOnNode,
+    AgentView,
     CoverageView,
     GroupView,
     HostView,
@@ -22,19 +22,19 @@ from supervisor.observability.values import (
     ProspectView,
     RefusedView,
     SourceView,
-    View,
+    StatusView,
 )
 
 Subjects = Mapping[tuple[SubjectKind, str], Collection[JobName]]
 """The jobs by what their hosts are: nodes by name, pods by uid."""
 
 
-def view(seen: StatusSnapshot, page: Page | None = None) -> View:
+def status_view(seen: StatusSnapshot, page: Page | None = None) -> StatusView:
     """What is shown of it: one page, or all."""
     shown = page or whole(seen)
     gone = reclaimed(seen.notices, seen.agents, seen.silent.get)
     subjects = _subjects(seen.jobs, {_subject(notice) for notice in (*shown.notices, *shown.unconfirmed)})
-    return View(
+    return StatusView(
         now=seen.now,
         leader=seen.leader,
         jobs=[_job(part, seen) for part in shown.jobs],
@@ -131,13 +131,13 @@ def _subjects(jobs: Iterable[JobStatus], asked: Collection[tuple[SubjectKind, st
 
 
 def _subjects_of(each: JobStatus, nodes: Collection[str]) -> Iterator[tuple[SubjectKind, str]]:
-    if each.places is None:
+    if each.placements is None:
         yield from ((SubjectKind.NODE, host) for host in each.job.own_hosts.intersection(nodes))
         return
     for host in each.job.own_hosts:
         yield SubjectKind.NODE, each.node(host)
-        if host in each.places:
-            yield SubjectKind.POD, each.places[host].pod
+        if host in each.placements:
+            yield SubjectKind.POD, each.placements[host].pod
 
 
 def _subject(notice: ReclaimNotice) -> tuple[SubjectKind, str]:
@@ -207,13 +207,13 @@ def _coverage(seen: StatusSnapshot, gone: Collection[Host]) -> CoverageView:
 
 
 def _without_agent(each: JobStatus, workers: frozenset[Host], spoken_for: Collection[Host]) -> int:
-    if each.places is None:
+    if each.placements is None:
         return len(workers.difference(spoken_for))
     return sum(each.node(host) not in spoken_for for host in workers)
 
 
-def _agent(agent: AgentView, seen: StatusSnapshot, gone: Collection[Host]) -> AgentOnNode:
-    return AgentOnNode(
+def _agent(agent: AgentState, seen: StatusSnapshot, gone: Collection[Host]) -> AgentView:
+    return AgentView(
         node=agent.node,
         connected=agent.connected,
         reclaimed=agent.node in gone,

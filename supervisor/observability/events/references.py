@@ -11,7 +11,7 @@ from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
 from supervisor.domain.placement import Placement
-from supervisor.observability.events.event import About
+from supervisor.observability.events.event import ObjectReference
 from supervisor.store.job_resource import JOBS
 from supervisor.store.kubernetes import KubernetesStore
 from supervisor.store.names import owners
@@ -19,36 +19,36 @@ from supervisor.store.notice_resource import NOTICES
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterObjects:
-    """See `supervisor.observability.events.rules.Objects`; `placements` says where a cluster's job has its hosts."""
+class ClusterReferenceResolver:
+    """Implements `ReferenceResolver` from what the supervisor has cached."""
 
     store: KubernetesStore
     view: ClusterView
     placements: Callable[[JobName], Mapping[Host, Placement] | None]
 
-    def notice(self, notice: ReclaimNotice) -> About | None:
+    def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
         """Its resource."""
         metadata = self.store.notice_object(notice.id)
         return None if metadata is None else _about(NOTICES, metadata)
 
-    def job(self, job: SupervisedJob) -> Sequence[About]:
+    def job(self, job: SupervisedJob) -> Sequence[ObjectReference]:
         """Its resource first, then the object that it is about."""
         metadata = self.store.job_object(job.name)
         if metadata is None:
             return ()
         owned = [
-            About(each["apiVersion"], each["kind"], metadata.namespace, each["name"], each["uid"])
+            ObjectReference(each["apiVersion"], each["kind"], metadata.namespace, each["name"], each["uid"])
             for each in owners(job)
         ]
         return (_about(JOBS, metadata), *owned)
 
-    def noticed(self, notice: ReclaimNotice) -> Iterator[About]:
+    def noticed(self, notice: ReclaimNotice) -> Iterator[ObjectReference]:
         """A pod's own, or those of a node that are not over."""
         for pod in self._subjects(notice):
             if not pod.over and self._is_supervised(pod):
                 yield _about(PODS, pod.metadata)
 
-    def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterator[About]:
+    def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterator[ObjectReference]:
         """Those that these hosts are; a launcher's machines are no pods."""
         placed = self.placements(job.name) or {}
         for host in hosts:
@@ -70,5 +70,5 @@ class ClusterObjects:
         return job is not None and job.uid == pod.owner.uid
 
 
-def _about(kind: Kind, metadata: Metadata) -> About:
-    return About(kind.api_version, kind.kind, metadata.namespace, metadata.name, metadata.uid)
+def _about(kind: Kind, metadata: Metadata) -> ObjectReference:
+    return ObjectReference(kind.api_version, kind.kind, metadata.namespace, metadata.name, metadata.uid)

@@ -12,8 +12,8 @@ from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotThereError, RefusedError
 from servicekit.kubernetes.server import ApiServer, Call
-from supervisor.identity.pods import NotPublishedError, PodClaims
-from supervisor.identity.tokens import BadTokenError, CannotTellError
+from supervisor.identity.pod_tokens import KeysNotPublishedError, PodClaims
+from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError
 
 _DISCOVERY = "/.well-known/openid-configuration"
 _KEYS = "/openid/v1/jwks"
@@ -55,7 +55,7 @@ class _Bound(msgspec.Struct, frozen=True):
     serviceaccount: _Named
 
 
-class PublishedKeys:
+class JwksVerifier:
     """The keys, kept while the API server is away.
 
     Args:
@@ -78,7 +78,7 @@ class PublishedKeys:
         self._refused: str | None = None
 
     async def claims(self, token: str) -> PodClaims:
-        """See `supervisor.identity.pods.Verifier`."""
+        """See `supervisor.identity.pod_tokens.Verifier`."""
         key = await self._key(_key_id(token))
         try:
             claims = jwt.decode(
@@ -130,9 +130,9 @@ class PublishedKeys:
         if key_id in self._keys:
             return self._keys[key_id]
         if self._refused is not None:
-            raise NotPublishedError(self._refused)
+            raise KeysNotPublishedError(self._refused)
         if self._fault.reason is not None:
-            raise CannotTellError(f"the API server's keys cannot be had: {self._fault.reason}")
+            raise AuthenticationUnavailableError(f"the API server's keys cannot be had: {self._fault.reason}")
         raise BadTokenError("the token is signed with a key that the API server does not publish")
 
     async def _look(self) -> None:

@@ -7,7 +7,7 @@ from supervisor.decide.registration import (
     RunIsOverError,
     UnknownJobError,
 )
-from supervisor.identity.tokens import BadTokenError, CannotTellError, ForeignPodError
+from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
 from supervisor.refusals import Code
 from supervisor.store.interface import StoreUnavailableError
 
@@ -50,7 +50,7 @@ _CODES: dict[type[Exception], Code] = {
     OversizedError: Code.OVERSIZED,
     TooManyError: Code.TOO_MANY,
     SlowReaderError: Code.SLOW_READER,
-    CannotTellError: Code.NOT_SERVING,
+    AuthenticationUnavailableError: Code.NOT_SERVING,
     StoreUnavailableError: Code.NOT_SERVING,
 }
 

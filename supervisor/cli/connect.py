@@ -5,15 +5,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from supervisor.cli import standalone
+from supervisor.cli import data_dir as standalone
 from supervisor.cli.arguments import DATA_DIR
+from supervisor.cli.backend import Backend
 from supervisor.cli.errors import UsageError
-from supervisor.cli.over_http import Address, Supervisor
-from supervisor.cli.place import Place
+from supervisor.cli.http_backend import Address, HttpBackend
 
 
 @asynccontextmanager
-async def place(given: argparse.Namespace, environ: Mapping[str, str]) -> AsyncIterator[Place]:
+async def connect(given: argparse.Namespace, environ: Mapping[str, str]) -> AsyncIterator[Backend]:
     """The first that applies, as `--help` lists them.
 
     Raises:
@@ -25,9 +25,9 @@ async def place(given: argparse.Namespace, environ: Mapping[str, str]) -> AsyncI
     directory = None if given.kubeconfig else _directory(given, environ)
     if address is None and directory is None:
         # Imported here: who asks a supervisor needs none of it.
-        from supervisor.cli.on_cluster import Cluster  # noqa: PLC0415
+        from supervisor.cli.cluster_backend import ClusterBackend  # noqa: PLC0415
 
-        async with Cluster.open(given.kubeconfig or environ.get("KUBECONFIG"), given.namespace) as cluster:
+        async with ClusterBackend.open(given.kubeconfig or environ.get("KUBECONFIG"), given.namespace) as cluster:
             yield cluster
         return
     file = given.token_file or _path(environ, "SUPERVISOR_CLI_TOKEN_FILE")
@@ -39,7 +39,7 @@ async def place(given: argparse.Namespace, environ: Mapping[str, str]) -> AsyncI
         raise UsageError("--address needs --token-file: a file with a token of `elastic-job-supervisor token viewer`.")
     url = address or standalone.address(directory or DATA_DIR)
     ca_file = given.ca_file or _path(environ, "SUPERVISOR_CLI_CA_FILE")
-    async with Supervisor.open(Address(url, ca_file), token) as supervisor:
+    async with HttpBackend.open(Address(url, ca_file), token) as supervisor:
         yield supervisor
 
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from supervisor.cli.view import View
+from supervisor.cli.status import Status
 from supervisor.domain.notice import SubjectKind
 
 
@@ -16,10 +16,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """One supervisor, or one cluster. Everything here raises a `CliError` where it cannot be done."""
 
-    async def look(self) -> View:
+    async def status(self) -> Status:
         """What is so now."""
 
     async def subject(self, text: str) -> Subject:
@@ -32,4 +32,4 @@ class Place(Protocol):
         """Ends a drill before its time, or all of them; which there were."""
 
 
-Places = AbstractAsyncContextManager[Place]
+Backends = AbstractAsyncContextManager[Backend]

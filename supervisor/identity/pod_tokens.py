@@ -6,13 +6,20 @@ from typing import Protocol
 
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host, cluster_job
-from supervisor.identity.tokens import Agent, BadTokenError, CannotTellError, ForeignPodError, Principal, Process
+from supervisor.identity.tokens import (
+    Agent,
+    AuthenticationUnavailableError,
+    BadTokenError,
+    ForeignPodError,
+    Principal,
+    Process,
+)
 
 _NEW_SECONDS = 10.0
 """A younger token may be of a pod that the watch has not told of yet: it takes two seconds to be opened again."""
 
 
-class NotPublishedError(Exception):
+class KeysNotPublishedError(Exception):
     """The API server does not show its keys: have it look at each token."""
 
 
@@ -40,7 +47,7 @@ class Verifier(Protocol):
         """
 
 
-class Owner(Protocol):
+class PodOwner(Protocol):
     """Whoever controls a pod."""
 
     @property
@@ -72,7 +79,7 @@ class Pod(Protocol):
         """Where it is, "" before that is decided."""
 
     @property
-    def owner(self) -> Owner | None:
+    def owner(self) -> PodOwner | None:
         """Its controller."""
 
 
@@ -105,7 +112,7 @@ class PodTokens:
         self._agent_account = agent_account
         self._clock = clock
 
-    async def bearer(self, token: str) -> Principal:
+    async def authenticate(self, token: str) -> Principal:
         """An agent for its node, or a training process for its job.
 
         Raises:
@@ -122,15 +129,15 @@ class PodTokens:
     async def _claims(self, token: str) -> PodClaims:
         try:
             return await self._published.claims(token)
-        except NotPublishedError:
+        except KeysNotPublishedError:
             return await self._reviews.claims(token)
 
     def _live(self, claims: PodClaims) -> Pod:
         pod = self._pods.pod(claims.uid)
         if pod is None and not self._pods.synced:
-            raise CannotTellError("the API server is away, and the token's pod is not known")
+            raise AuthenticationUnavailableError("the API server is away, and the token's pod is not known")
         if pod is None and self._clock.now() < claims.issued + _NEW_SECONDS:
-            raise CannotTellError("the token is new, and its pod is not known yet")
+            raise AuthenticationUnavailableError("the token is new, and its pod is not known yet")
         if pod is None:
             raise BadTokenError("the token's pod is gone")
         if (*pod.key, pod.account) != (claims.namespace, claims.pod, claims.account):
@@ -140,7 +147,7 @@ class PodTokens:
 
 def _agent(pod: Pod) -> Agent:
     if not pod.node:
-        raise CannotTellError("the agent's pod is on no node yet")
+        raise AuthenticationUnavailableError("the agent's pod is on no node yet")
     return Agent(Host(pod.node))
 
 

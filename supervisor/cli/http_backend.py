@@ -14,6 +14,7 @@ from yarl import URL
 
 from servicekit.address import is_loopback
 from servicekit.unreached import why_unreached
+from supervisor.cli.backend import Subject
 from supervisor.cli.errors import (
     CliError,
     DeniedError,
@@ -23,8 +24,7 @@ from supervisor.cli.errors import (
     UnreachableError,
     UsageError,
 )
-from supervisor.cli.place import Subject
-from supervisor.cli.view import Job, View
+from supervisor.cli.status import Job, Status
 from supervisor.domain.notice import SubjectKind
 
 _PATIENCE_SECONDS = 10.0
@@ -59,7 +59,7 @@ class _Ended(msgspec.Struct, frozen=True):
     ended: list[str]
 
 
-class _Page(View, frozen=True, kw_only=True):
+class _Page(Status, frozen=True, kw_only=True):
     """A part of the view; `next` is where the following one begins, None after the last."""
 
     next: str | None = None
@@ -98,7 +98,7 @@ class Address:
             raise UsageError(f"{self.ca_file} holds no certificate to trust: {error}") from error
 
 
-class Supervisor:
+class HttpBackend:
     """Open with `open`. `token` is asked for before each call, as short-lived ones do not outlast a `--watch`."""
 
     def __init__(self, address: Address, token: Callable[[], str], session: aiohttp.ClientSession) -> None:
@@ -115,25 +115,25 @@ class Supervisor:
         async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
             yield cls(address, token, session)
 
-    async def look(self) -> View:
-        """See `Place`."""
+    async def status(self) -> Status:
+        """See `Backend`."""
         pages = [await self._call("GET", "/v1/status", None, _Page)]
         while (after := pages[-1].next) is not None:
             pages.append(await self._call("GET", f"/v1/status?after={quote(after)}", None, _Page))
         return _joined(pages)
 
     async def subject(self, text: str) -> Subject:
-        """See `Place`; whether an agent of that name is known, the supervisor says."""
+        """See `Backend`; whether an agent of that name is known, the supervisor says."""
         if text.startswith(_POD):
             raise UsageError("Here a drill is about a node, by its agent's name: pods are a cluster's (--kubeconfig).")
         return Subject(kind=SubjectKind.NODE, name=text.removeprefix(_NODE))
 
     async def begin(self, subject: Subject, lead: float, by: str) -> None:  # noqa: ARG002 - the token says by whom
-        """See `Place`."""
+        """See `Backend`."""
         await self._call("POST", "/v1/drills", {"node": subject.name, "lead_seconds": lead}, dict[str, Any])
 
     async def end(self, subject: Subject | None) -> list[Subject]:
-        """See `Place`."""
+        """See `Backend`."""
         asked = {"node": None if subject is None else subject.name}
         ended = (await self._call("POST", "/v1/drills/end", asked, _Ended)).ended
         return [Subject(kind=SubjectKind.NODE, name=name) for name in ended]
@@ -148,10 +148,10 @@ class Supervisor:
                 if not answer.ok:
                     raise _refused(answer.status, data)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise self._unreached(error) from error
-        return _understood(data, kind)
+            raise self._connection_error(error) from error
+        return _decoded(data, kind)
 
-    def _unreached(self, error: Exception) -> CliError:
+    def _connection_error(self, error: Exception) -> CliError:
         url = self._address.url
         match error:
             case aiohttp.ClientConnectorCertificateError():
@@ -173,13 +173,13 @@ class Supervisor:
                 return UnreachableError(f"No supervisor answers at {url}: {why_unreached(error)}.")
 
 
-def _joined(pages: Sequence[_Page]) -> View:
+def _joined(pages: Sequence[_Page]) -> Status:
     """The view whose pages these are, as of the first one; a large job is on several."""
     jobs: dict[str, list[Job]] = {}
     for job in (job for page in pages for job in page.jobs):
         jobs.setdefault(job.job, []).append(job)
     agents = [page.agents for page in pages if page.agents is not None]
-    return View(
+    return Status(
         now=pages[0].now,
         jobs=[_one(parts) for parts in jobs.values()],
         notices=[notice for page in pages for notice in page.notices],
@@ -208,7 +208,7 @@ def _refused(status: int, data: bytes) -> CliError:
     return kind(f"The supervisor refuses: {said.message}. {hint}".rstrip())
 
 
-def _understood(data: bytes, kind: type[T]) -> T:
+def _decoded(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:

@@ -12,9 +12,9 @@ from supervisor.domain.placement import Placement
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
 from supervisor.ingest.agent_registry import AgentRegistry
-from supervisor.ingest.unconfirmed import Unconfirmed
+from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.observability.journal import Listener
-from supervisor.observability.transitions import Noticed
+from supervisor.observability.transitions import NoticedHosts
 from supervisor.store.interface import Snapshot
 
 Placements = Callable[[JobName], Mapping[Host, Placement] | None]
@@ -35,7 +35,7 @@ NodeLocations = Callable[[Subject], NodeLocation]
 """Where a subject is."""
 
 
-def nowhere(_subject: Subject) -> NodeLocation:
+def unknown_location(_subject: Subject) -> NodeLocation:
     """Where nobody knows any labels."""
     return UNKNOWN_LOCATION
 
@@ -46,50 +46,50 @@ class LiveState:
 
     snapshot: Callable[[], Snapshot]
     agents: AgentRegistry
-    unconfirmed: Unconfirmed
+    unconfirmed: UnconfirmedNotices
     processes: Processes
     launchers: Launchers
-    noticed: Noticed
+    noticed: NoticedHosts
     placements: Placements
     failed: Callable[[], Mapping[str, int]]
     policy: Policy
     now: Callable[[], float]
 
 
-class Measures(Protocol):
+class MetricsHooks(Protocol):
     """Told by a leader's parts; none of these raises or waits."""
 
-    def watch(self, live: LiveState) -> Sequence[Listener]:
+    def attach(self, live: LiveState) -> Sequence[Listener]:
         """Looks there from now on; returns those who are to hear of every change."""
 
-    def told(self, job: JobName, directives: Collection[Directive]) -> None:
+    def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:
         """Those processes of a job that were connected have just been sent these, each of them to at least one."""
 
-    def timed(self, operation: str, seconds: float, *, durable: bool) -> None:
-        """A change was asked for; see `supervisor.observability.timed`."""
+    def on_store_write(self, operation: str, seconds: float, *, durable: bool) -> None:
+        """A change was asked for; see `supervisor.observability.timed_store`."""
 
-    def refused(self, source: Source) -> None:
+    def on_report_refused(self, source: Source) -> None:
         """A report on a notice was refused, or was older than what is known."""
 
-    def stepped(self, worker: Worker, step: int | None) -> None:
+    def on_step(self, worker: Worker, step: int | None) -> None:
         """A training process has said which step it is at."""
 
 
-class NoMeasures:
+class NoMetrics:
     """Nobody measures."""
 
-    def watch(self, _sight: LiveState) -> Sequence[Listener]:
+    def attach(self, _sight: LiveState) -> Sequence[Listener]:
         """Nobody hears."""
         return ()
 
-    def told(self, _job: JobName, _directives: Collection[Directive]) -> None:
-        """See `Measures`."""
+    def on_directives_sent(self, _job: JobName, _directives: Collection[Directive]) -> None:
+        """See `MetricsHooks`."""
 
-    def timed(self, _operation: str, _seconds: float, *, durable: bool) -> None:
-        """See `Measures`."""
+    def on_store_write(self, _operation: str, _seconds: float, *, durable: bool) -> None:
+        """See `MetricsHooks`."""
 
-    def refused(self, _source: Source) -> None:
-        """See `Measures`."""
+    def on_report_refused(self, _source: Source) -> None:
+        """See `MetricsHooks`."""
 
-    def stepped(self, _worker: Worker, _step: int | None) -> None:
-        """See `Measures`."""
+    def on_step(self, _worker: Worker, _step: int | None) -> None:
+        """See `MetricsHooks`."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
-from supervisor.ingest.refused import TooManyError
+from supervisor.ingest.errors import TooManyError
 from supervisor.store.interface import Store
 
 MAX_JOBS = 1000
@@ -22,7 +22,7 @@ class _Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Budgets:
+class LauncherQuotas:
     """Counts the jobs of each launcher token and the hosts that they list.
 
     Jobs that are being stored count from the moment they are claimed, so that requests that arrive together cannot
@@ -55,7 +55,7 @@ class Budgets:
         kept = hosts & listed
         return kept | frozenset(sorted(hosts - kept)[: most - len(kept)])
 
-    def giving_way(
+    def evictable(
         self, launcher: str, name: JobName, hosts: int, turn: Callable[[SupervisedJob], tuple[bool, float] | None]
     ) -> list[SupervisedJob]:
         """The jobs of the token that have to be forgotten before another one is stored with that many hosts.

@@ -8,21 +8,21 @@ import jwt
 from supervisor.identity.tokens import ALGORITHM, Principal, Tokens, token_in
 
 
-class PodBearer(Protocol):
+class PodAuthenticator(Protocol):
     """Knows the tokens of pods."""
 
-    def bearer(self, token: str) -> Awaitable[Principal]:
+    def authenticate(self, token: str) -> Awaitable[Principal]:
         """Who bears it."""
 
 
-class Bearers:
+class Authenticator:
     """Tokens of our own, and beside them those of pods where there is a cluster."""
 
-    def __init__(self, tokens: Tokens, pods: PodBearer | None = None) -> None:
+    def __init__(self, tokens: Tokens, pods: PodAuthenticator | None = None) -> None:
         self._tokens = tokens
         self._pods = pods
 
-    async def bearer(self, authorization: str | None) -> Principal:
+    async def authenticate(self, authorization: str | None) -> Principal:
         """Who sent this Authorization header.
 
         Raises:
@@ -32,8 +32,8 @@ class Bearers:
         """
         token = token_in(authorization)
         if self._pods is None or _is_ours(token):
-            return self._tokens.bearer(authorization)
-        return await self._pods.bearer(token)
+            return self._tokens.authenticate(authorization)
+        return await self._pods.authenticate(token)
 
 
 def _is_ours(token: str) -> bool:

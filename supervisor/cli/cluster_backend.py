@@ -23,6 +23,7 @@ from servicekit.kubernetes.errors import (
 )
 from servicekit.kubernetes.objects import Metadata, Object, ObjectKey
 from servicekit.kubernetes.server import ApiServer
+from supervisor.cli.backend import Subject
 from supervisor.cli.errors import (
     CliError,
     DeniedError,
@@ -32,9 +33,8 @@ from supervisor.cli.errors import (
     UnreachableError,
     UsageError,
 )
-from supervisor.cli.from_resources import Pods, view_of
-from supervisor.cli.place import Subject
-from supervisor.cli.view import View
+from supervisor.cli.resource_status import Pods, status_of
+from supervisor.cli.status import Status
 from supervisor.cluster.objects import NODES, PODS, opts_in
 from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION, explained
 from supervisor.domain.ids import Host
@@ -52,9 +52,9 @@ _OF_NODES = "default"
 """Where Events about nodes lie."""
 
 _CALL_SECONDS = 10.0
-_TAKEN_IN_SECONDS = 15.0
+_ACCEPT_SECONDS = 15.0
 """A supervisor needs well under one; a new leader some seconds."""
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 
 _HINT = "Name a supervisor with --address or --data-dir, or a cluster with --kubeconfig or KUBECONFIG."
 
@@ -85,7 +85,7 @@ class _Pod(msgspec.Struct, frozen=True):
     spec: _PodSpec = _PodSpec()
 
 
-class Cluster:
+class ClusterBackend:
     """Open with `open`. What lies in `namespace` alone, or where that is empty in all."""
 
     def __init__(self, server: ApiServer, namespace: str) -> None:
@@ -120,18 +120,18 @@ class Cluster:
         finally:
             await server.close()
 
-    async def look(self) -> View:
-        """See `Place`."""
+    async def status(self) -> Status:
+        """See `Backend`."""
         try:
             resources, _ = await self._jobs.list()
         except ApiError as error:
-            raise self._failed(error, "SupervisedJobs") from error
+            raise self._cli_error(error, "SupervisedJobs") from error
         unseen = [_STREAMS]
-        noticed, pods = await self._noticed(unseen), await self._where_pods_are(unseen)
-        return view_of(resources, noticed, pods, self._clock.now(), unseen)
+        noticed, pods = await self._noticed(unseen), await self._placements(unseen)
+        return status_of(resources, noticed, pods, self._clock.now(), unseen)
 
     async def subject(self, text: str) -> Subject:
-        """See `Place`; a name alone is a node's if there is such a node, else a pod's."""
+        """See `Backend`; a name alone is a node's if there is such a node, else a pod's."""
         kind, slash, name = text.partition("/")
         if slash and kind not in set(SubjectKind):
             raise UsageError(f"{text!r} is neither node/NAME nor pod/NAME.")
@@ -142,20 +142,20 @@ class Cluster:
         return self._pod_subject(text)
 
     async def begin(self, subject: Subject, lead: float, by: str) -> None:
-        """See `Place`."""
+        """See `Backend`."""
         uid = await self._ask(subject, lead, by)
-        until = time.monotonic() + _TAKEN_IN_SECONDS
+        until = time.monotonic() + _ACCEPT_SECONDS
         while time.monotonic() < until:
             if uid in {each.spec.subject.uid for each in await self._drills()}:
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         raise NotNowError(
-            f"The drill was asked for, but no supervisor has begun it within {_TAKEN_IN_SECONDS:g} s: does one lead? "
+            f"The drill was asked for, but no supervisor has begun it within {_ACCEPT_SECONDS:g} s: does one lead? "
             "It may still begin; `simulate --end` takes it back."
         )
 
     async def end(self, subject: Subject | None) -> list[Subject]:
-        """See `Place`."""
+        """See `Backend`."""
         drills = await self._drills()
         found = [Subject(kind=each.spec.subject.kind, name=each.spec.subject.name) for each in drills]
         ended = [each for each in found if subject in (None, each)]
@@ -167,7 +167,7 @@ class Cluster:
         try:
             resources, _ = await self._notices.list()
         except ApiError as error:
-            raise self._failed(error, "ReclaimNotices") from error
+            raise self._cli_error(error, "ReclaimNotices") from error
         drills = [each for each in resources if each.spec.source == SIMULATED and each.status is not None]
         return [each for each in drills if each.status is not None and each.status.state is NoticeState.ACTIVE]
 
@@ -188,7 +188,7 @@ class Cluster:
         try:
             await self._write(key, content, {LEAD_ANNOTATION: f"{lead:g}"})
         except ApiError as error:
-            raise self._failed(error, f"Events in the namespace {namespace}", "create") from error
+            raise self._cli_error(error, f"Events in the namespace {namespace}", "create") from error
         return about["uid"]
 
     async def _write(self, key: ObjectKey, content: Mapping[str, object], annotations: Mapping[str, str]) -> None:
@@ -216,7 +216,7 @@ class Cluster:
         try:
             found = await _get_or_list(collection, key)
         except ApiError as error:
-            raise self._failed(error, f"{what}s", "get") from error
+            raise self._cli_error(error, f"{what}s", "get") from error
         if found is None:
             where = f" in the namespace {key.namespace}" if key.namespace else ""
             raise UnknownError(f"There is no {what} {key.name}{where}.")
@@ -228,7 +228,7 @@ class Cluster:
         except RefusedError:  # Who may not see nodes means a pod.
             return False
         except ApiError as error:
-            raise self._failed(error, "nodes", "get") from error
+            raise self._cli_error(error, "nodes", "get") from error
 
     def _pod_subject(self, name: str) -> Subject:
         namespace, slash, bare = name.partition("/")
@@ -244,9 +244,9 @@ class Cluster:
             unseen.append("notices: you may not list ReclaimNotices.")
             return []
         except ApiError as error:
-            raise self._failed(error, "ReclaimNotices") from error
+            raise self._cli_error(error, "ReclaimNotices") from error
 
-    async def _where_pods_are(self, unseen: list[str]) -> Pods:
+    async def _placements(self, unseen: list[str]) -> Pods:
         try:
             pods, _ = await self._pods.list("0")
         except ApiError:
@@ -254,11 +254,11 @@ class Cluster:
             return {}
         found: dict[str, dict[Host, Placement]] = {}
         for each in pods:
-            place = Placement(pod=each.metadata.uid, node=Host(each.spec.node_name))
-            found.setdefault(each.metadata.namespace, {})[Host(each.metadata.name)] = place
+            placement = Placement(pod=each.metadata.uid, node=Host(each.spec.node_name))
+            found.setdefault(each.metadata.namespace, {})[Host(each.metadata.name)] = placement
         return found
 
-    def _failed(self, error: ApiError, what: str, verb: str = "list") -> CliError:
+    def _cli_error(self, error: ApiError, what: str, verb: str = "list") -> CliError:
         match error:
             case NotThereError():
                 return UnreachableError(

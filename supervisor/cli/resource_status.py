@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from supervisor.cli.view import View
+from supervisor.cli.status import Status
 from supervisor.decide.notices import Today, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import STANDALONE, Host, kind_of
@@ -12,8 +12,8 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.placement import Placement
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
-from supervisor.observability.values import LeaderView
-from supervisor.observability.view import view
+from supervisor.observability.status_view import status_view
+from supervisor.observability.views import LeaderView
 from supervisor.store.job_resource import JobResource
 from supervisor.store.notice_resource import NoticeResource
 
@@ -27,9 +27,9 @@ _POLICY = Policy()
 """The supervisor's own is not known; its defaults stand in where a source names no time."""
 
 
-def view_of(
+def status_of(
     jobs: Iterable[JobResource], notices: Iterable[NoticeResource], pods: Pods, now: float, unseen: list[str]
-) -> View:
+) -> Status:
     """Everything at `now`, in Unix seconds; `unseen` is said as it is."""
     newest = _newest(notices)
     noticed = _Noticed([notice for notice in newest if notice.state is NoticeState.ACTIVE])
@@ -45,7 +45,7 @@ def view_of(
         silent={},
         refused={},
     )
-    shown = msgspec.convert(msgspec.to_builtins(view(seen)), View)
+    shown = msgspec.convert(msgspec.to_builtins(status_view(seen)), Status)
     return msgspec.structs.replace(
         shown,
         agents=None,
@@ -72,15 +72,15 @@ class _Noticed:
     def __init__(self, active: list[ReclaimNotice]) -> None:
         self._nodes, self._pods = noticed_hosts(active, Today(), _POLICY), noticed_pods(active, _POLICY)
 
-    def of(self, job: SupervisedJob, places: Mapping[Host, Placement] | None) -> Mapping[Host, ReclaimNotice]:
+    def of(self, job: SupervisedJob, placements: Mapping[Host, Placement] | None) -> Mapping[Host, ReclaimNotice]:
         """The most urgent one of each noticed host."""
-        if places is None:
+        if placements is None:
             return self._nodes
-        found = {host: self._at(places[host]) for host in job.own_hosts & places.keys()}
+        found = {host: self._at(placements[host]) for host in job.own_hosts & placements.keys()}
         return {host: notice for host, notice in found.items() if notice is not None}
 
-    def _at(self, place: Placement) -> ReclaimNotice | None:
-        return most_urgent([self._nodes.get(place.node), self._pods.get(place.pod)], _POLICY)
+    def _at(self, placement: Placement) -> ReclaimNotice | None:
+        return most_urgent([self._nodes.get(placement.node), self._pods.get(placement.pod)], _POLICY)
 
 
 def _seen(resource: JobResource, noticed: _Noticed, pods: Pods) -> JobStatus | None:
@@ -88,11 +88,11 @@ def _seen(resource: JobResource, noticed: _Noticed, pods: Pods) -> JobStatus | N
     job = resource.value(resource.metadata.namespace)
     if job is None:
         return None
-    places = None if kind_of(job.name) == STANDALONE else pods.get(resource.metadata.namespace, {})
+    placements = None if kind_of(job.name) == STANDALONE else pods.get(resource.metadata.namespace, {})
     return JobStatus(
         job=job,
-        noticed=noticed.of(job, places),
-        places=places,
+        noticed=noticed.of(job, placements),
+        placements=placements,
         streams=frozenset(),
         since=_since(resource),
     )

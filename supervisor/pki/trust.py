@@ -62,7 +62,7 @@ def _configuration(data: bytes | msgspec.Raw) -> _Configuration:
 class TrustTarget(Protocol):
     """Where it is said."""
 
-    async def settle(self, trusted: bytes) -> None:
+    async def publish(self, trusted: bytes) -> None:
         """Sees to it that it says so there.
 
         Raises:
@@ -80,7 +80,7 @@ class CaConfigMap:
         self._maps = Collection(server, _CONFIG_MAPS, _config_map)
         self._key = key
 
-    async def settle(self, trusted: bytes) -> None:
+    async def publish(self, trusted: bytes) -> None:
         """See `TrustTarget`."""
         said = {CA: trusted.decode("ascii")}
         try:
@@ -104,7 +104,7 @@ class WebhookConfiguration:
         self._configurations = Collection(server, _WEBHOOKS, _configuration)
         self._key = ObjectKey("", name)
 
-    async def settle(self, trusted: bytes) -> None:
+    async def publish(self, trusted: bytes) -> None:
         """See `TrustTarget`."""
         present = await self._configurations.get(self._key)
         others = [at for at, each in enumerate(present.webhooks) if each.client_config.ca_bundle != trusted]
@@ -120,11 +120,11 @@ class WebhookConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    place: TrustTarget
+    target: TrustTarget
     fault: Fault
 
 
-class Publication:
+class TrustPublisher:
     """Keeps it said in all places.
 
     Args:
@@ -135,9 +135,9 @@ class Publication:
     """
 
     def __init__(
-        self, places: Sequence[TrustTarget], trusted: Callable[[], bytes], may_act: Callable[[], bool], clock: Clock
+        self, targets: Sequence[TrustTarget], trusted: Callable[[], bytes], may_act: Callable[[], bool], clock: Clock
     ) -> None:
-        self._watched = [_Watched(place, Fault(f"CA in {place}", clock)) for place in places]
+        self._watched = [_Watched(target, Fault(f"CA in {target}", clock)) for target in targets]
         self._trusted = trusted
         self._may_act = may_act
 
@@ -157,7 +157,7 @@ class Publication:
     async def _settled(self, watched: _Watched) -> bool:
         try:
             with suppress(ChangedMeanwhileError):  # The next look sees what it is now.
-                await watched.place.settle(self._trusted())
+                await watched.target.publish(self._trusted())
         except ApiError as error:
             watched.fault.failed(str(error))
             return False

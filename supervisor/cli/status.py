@@ -106,7 +106,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     same_uid: list[str] = []
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Everything at one moment; `now` is Unix seconds. `unseen` says in sentences what cannot be seen from here.
 
     `unconfirmed` notices are announced and not stored yet, as while the supervisor cannot write.

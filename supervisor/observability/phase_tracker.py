@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from supervisor.domain.ids import JobName
 
 
-class Phases:
+class PhaseTracker:
     """Hears of every change of a job. What began before it listened is known only where the decision says when."""
 
     name = "phases"
@@ -17,7 +17,7 @@ class Phases:
     def __init__(self) -> None:
         self._since: dict[JobName, float] = {}
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """A job is in another phase, or gone."""
         match change:
             case JobChanged(before, after, at) if before is None or before.decision.phase is not after.decision.phase:

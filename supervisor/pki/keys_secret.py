@@ -32,7 +32,7 @@ def _read(data: bytes | msgspec.Raw) -> _Secret:
     return msgspec.json.decode(data, type=_Secret)
 
 
-class Keychain:
+class KeysSecret:
     """The Secret of that name."""
 
     def __init__(self, server: ApiServer, secret: ObjectKey, clock: Clock) -> None:

@@ -10,8 +10,8 @@ from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.errors import ApiError
 from servicekit.kubernetes.server import ApiServer, Call
-from supervisor.identity.pods import PodClaims
-from supervisor.identity.tokens import BadTokenError, CannotTellError
+from supervisor.identity.pod_tokens import PodClaims
+from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError
 
 _REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCOUNT = "system:serviceaccount"
@@ -43,7 +43,7 @@ class _Outcome:
     until: float
 
 
-class Reviews:
+class TokenReviewVerifier:
     """Remembers for a minute what came of a token.
 
     Args:
@@ -60,7 +60,7 @@ class Reviews:
         self._outcomes: dict[bytes, _Outcome] = {}
 
     async def claims(self, token: str) -> PodClaims:
-        """See `supervisor.identity.pods.Verifier`."""
+        """See `supervisor.identity.pod_tokens.Verifier`."""
         issued = self._issued(token)
         key = hashlib.sha256(token.encode()).digest()
         if self._known(key) is None:
@@ -105,7 +105,7 @@ class Reviews:
             status = msgspec.json.decode(shown, type=_Review).status
         except (ApiError, msgspec.MsgspecError) as error:
             self._fault.failed(str(error))
-            raise CannotTellError(f"the API server cannot be asked about the token: {error}") from error
+            raise AuthenticationUnavailableError(f"the API server cannot be asked about the token: {error}") from error
         self._fault.recovered()
         return status
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from supervisor.domain.job import AcknowledgementKind, Phase
-from supervisor.observability.groups import Outcome
-from supervisor.observability.values import GroupView, JobView
+from supervisor.observability.groups import GroupOutcome
+from supervisor.observability.views import GroupView, JobView
 from supervisor.refusals import readable
 
 MAX_NAMES = 10
@@ -71,7 +71,7 @@ def workers(job: JobView) -> str:
 
 def checkpoint(group: GroupView) -> str:
     """Whether rank 0 has saved, up to which step, how much time was left then, and what was lost all the same."""
-    if group.outcome is Outcome.SHRUNK:
+    if group.outcome is GroupOutcome.SHRUNK:
         return "not needed"
     if group.acknowledged is None:
         return "not acknowledged"

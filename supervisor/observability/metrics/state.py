@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from servicekit.metrics import Few
+from servicekit.metrics import LabelLimiter
 from supervisor.decide.stopping import answers
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
-from supervisor.ingest.agent_registry import AgentView, SourceState, reclaimed
-from supervisor.observability.measures import LiveState
+from supervisor.ingest.agent_registry import AgentState, SourceState, reclaimed
+from supervisor.observability.hooks import LiveState
 from supervisor.observability.metrics.jobs import breaks
 from supervisor.store.interface import Snapshot
 
@@ -20,22 +20,22 @@ Samples = Iterable[tuple[Sequence[str], float]]
 """Values by their labels."""
 
 
-class Present(Collector):
+class StateCollector(Collector):
     """Served as it is at each look."""
 
-    def __init__(self, live: LiveState, sources: Few) -> None:
-        self._sight = live
+    def __init__(self, live: LiveState, sources: LabelLimiter) -> None:
+        self._live = live
         self._sources = sources
 
     def collect(self) -> Iterator[Metric]:
         """All of it."""
-        snapshot = self._sight.snapshot()
+        snapshot = self._live.snapshot()
         yield from self._notices(snapshot)
         yield from self._agents(snapshot)
         yield from self._streams()
         yield from self._jobs(snapshot.jobs.values())
         yield from self._coverage(snapshot.jobs.values())
-        failed = sum(self._sight.failed().values())
+        failed = sum(self._live.failed().values())
         yield CounterMetricFamily(
             "job_supervisor_journal_dropped",
             "Changes that something which shows or counts them has failed to take.",
@@ -46,36 +46,36 @@ class Present(Collector):
         active = [notice.source for notice in snapshot.notices.values() if notice.state is NoticeState.ACTIVE]
         counts = Counter(self._sources.of(source) for source in active)
         yield _gauge("active_notices", "Notices that are in force.", ("source",), counts.items())
-        waiting = len(self._sight.unconfirmed.all())
+        waiting = len(self._live.unconfirmed.all())
         yield _one("unconfirmed_notices", "Notices that wait to be made durable.", waiting)
 
     def _agents(self, snapshot: Snapshot) -> Iterator[Metric]:
-        known = self._sight.agents.all()
+        known = self._live.agents.all()
         agents = known.values()
         connected = sum(agent.connected for agent in agents)
-        gone = len(reclaimed(snapshot.notices.values(), known, self._sight.agents.silent_since))
+        gone = len(reclaimed(snapshot.notices.values(), known, self._live.agents.silent_since))
         states = {"connected": connected, "unknown": len(agents) - connected - gone, "reclaimed": gone}
         meaning = "Nodes by whether their agent has a stream; reclaimed: it has none, as the node is gone."
         yield _gauge("agents", meaning, ("state",), [((state,), count) for state, count in states.items()])
-        sharing = len(self._sight.agents.sharing())
+        sharing = len(self._live.agents.sharing())
         yield _one("agents_sharing_uid", "Connected agents whose machine's uid another one says, too.", sharing)
         counts = Counter(self._of_sources(agents))
         sources = {source for source, _ in counts}
         complete = {(source, state): counts[source, state] for source in sources for state in SourceState}
         yield _gauge("agent_sources", "Sources of agents by their last answer.", ("source", "state"), complete.items())
 
-    def _of_sources(self, agents: Iterable[AgentView]) -> Iterator[tuple[str, str]]:
+    def _of_sources(self, agents: Iterable[AgentState]) -> Iterator[tuple[str, str]]:
         for agent in agents:
             for source, state in (*agent.sources.items(), *agent.pod_sources.items()):
                 [label] = self._sources.of(source)
                 yield label, state
 
     def _streams(self) -> Iterator[Metric]:
-        agents = sum(agent.connected for agent in self._sight.agents.all().values())
+        agents = sum(agent.connected for agent in self._live.agents.all().values())
         counts = {
             ("agent",): agents,
-            ("launcher",): self._sight.launchers.count,
-            ("process",): self._sight.processes.count,
+            ("launcher",): self._live.launchers.count,
+            ("process",): self._live.processes.count,
         }
         yield _gauge("streams", "Open streams.", ("peer",), counts.items())
 
@@ -100,15 +100,15 @@ class Present(Collector):
             return None
         if answers(job.observed.acknowledgement, stop):
             return None
-        end = breaks(job, self._sight.noticed, self._sight.now(), self._sight.policy)
-        return (stop.since + self._sight.policy.stop_timeout_seconds if end is None else end) - self._sight.now()
+        end = breaks(job, self._live.noticed, self._live.now(), self._live.policy)
+        return (stop.since + self._live.policy.stop_timeout_seconds if end is None else end) - self._live.now()
 
     def _coverage(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
         workers = without_agent = without_stream = 0
         for job in jobs:
             workers += len(job.workers)
-            without_agent += sum(not self._sight.agents.connected(node) for node in self._nodes(job.name, job.workers))
-            without_stream += len(job.workers - self._sight.processes.hosts(job.name))
+            without_agent += sum(not self._live.agents.connected(node) for node in self._nodes(job.name, job.workers))
+            without_stream += len(job.workers - self._live.processes.hosts(job.name))
         missing = {("agent",): without_agent, ("stream",): without_stream}
         yield _one("workers", "Hosts of running jobs.", workers)
         yield _gauge(
@@ -120,12 +120,12 @@ class Present(Collector):
 
     def _nodes(self, name: JobName, hosts: Iterable[Host]) -> Iterator[Host]:
         """The node of each; a pod that is not seen has none, and nobody speaks for that."""
-        places = self._sight.placements(name)
+        placements = self._live.placements(name)
         for host in hosts:
-            if places is None:
+            if placements is None:
                 yield host
             else:
-                yield places[host].node if host in places else Host("")
+                yield placements[host].node if host in placements else Host("")
 
 
 def _family(name: str, meaning: str, labels: tuple[str, ...] = ()) -> GaugeMetricFamily:

@@ -9,7 +9,7 @@ from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.job import AcknowledgementKind, Framework, Phase, Result
 from supervisor.domain.notice import NoticeState, SubjectKind
 from supervisor.ingest.agent_registry import SourceState
-from supervisor.observability.groups import Outcome
+from supervisor.observability.groups import GroupOutcome
 from supervisor.refusals import Code, Wire
 
 
@@ -126,7 +126,7 @@ class SourceView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOnNode:
+class AgentView:
     """One node's agent; `silent_seconds` is None while it is connected. `reclaimed`: silent, as its node is gone.
 
     `same_uid` are the other nodes whose agents say that their machine has the uid of this one's.
@@ -153,7 +153,7 @@ class GroupView:
     """
 
     job: JobName
-    outcome: Outcome
+    outcome: GroupOutcome
     age_seconds: float
     reason: str
     sources: list[Source]
@@ -194,7 +194,7 @@ class RefusedView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class StatusView:
     """Everything at once, or a page of it; `now` is Unix seconds. `unconfirmed` notices are not durable yet.
 
     `next` is where the page after this one begins, None where none does. `groups` are on the first page alone.
@@ -207,6 +207,6 @@ class View:
     unconfirmed: list[NoticeView]
     groups: list[GroupView]
     coverage: CoverageView
-    agents: list[AgentOnNode]
+    agents: list[AgentView]
     refused: list[RefusedView]
     next: str | None
