@@ -4,7 +4,7 @@ from mutants.mutant import Edit, Mutant
 
 _FLAG = "sdk/kubeai/elastic/flag.py"
 _STATE = "sdk/kubeai/elastic/state.py"
-_FAREWELL = "sdk/kubeai/elastic/farewell.py"
+_EXIT_HOOK = "sdk/kubeai/elastic/exit_hook.py"
 _LISTENER = "sdk/kubeai/elastic/listener.py"
 _MONITOR = "sdk/kubeai/elastic/monitor.py"
 _RUN = "sdk/kubeai/elastic/commands/run.py"
@@ -25,9 +25,9 @@ MUTANTS = (
         edits=(
             Edit(
                 _MONITOR,
-                "        if state.directive.is_final:\n            flag.fall()\n",
+                "        if state.directive.is_final:\n            flag.lower()\n",
                 "        if state.directive.is_final:\n"
-                "            late = threading.Timer(10.0, flag.fall)\n"
+                "            late = threading.Timer(10.0, flag.lower)\n"
                 "            late.daemon = True\n"
                 "            late.start()\n",
             ),
@@ -52,9 +52,9 @@ MUTANTS = (
             ),
             Edit(
                 _MONITOR,
-                "        if state.directive.is_final:\n            flag.fall()\n",
+                "        if state.directive.is_final:\n            flag.lower()\n",
                 "        if state.directive.is_final:\n"
-                "            late = threading.Timer(2.0, flag.fall)\n"
+                "            late = threading.Timer(2.0, flag.lower)\n"
                 "            late.daemon = True\n"
                 "            late.start()\n",
             ),
@@ -65,7 +65,7 @@ MUTANTS = (
         breaks="A process that was told to stop ends at once, and reports nothing.",
         edits=(
             Edit(
-                _FAREWELL,
+                _EXIT_HOOK,
                 "    if not directive.is_final:\n        return\n",
                 "    if directive.generation >= 0:\n        return\n",
             ),
@@ -115,8 +115,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _RECONCILE,
-                "    return order is not None and order.verb is Verb.RUN and order.run <= now_so.run\n",
-                "    return order is not None and order.verb is not Verb.END\n",
+                "    return order is not None and order.kind is OrderKind.RUN and order.run <= state.run\n",
+                "    return order is not None and order.kind is not OrderKind.END\n",
             ),
         ),
     ),

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kubeai.elastic.commands.orders import MalformedOrder, Verb, order_of
+from kubeai.elastic.commands.orders import MalformedOrder, OrderKind, order_of
 from kubeai.elastic.commands.workspace import Workspace
 from kubeai.elastic.state import MalformedLine, State, advance, apply, parse
 from kubeai.elastic.values import DirectiveKind
@@ -93,7 +93,7 @@ def in_place_or_ignored(directory: Path, line: bytes) -> None:
         order = order_of(message)
     except MalformedOrder:
         return
-    assert order.verb in Verb
+    assert order.kind in OrderKind
     assert all(0 <= number <= MOST for number in (order.generation, order.run, order.workers))
     workspace = Workspace(directory, "job", "http://localhost:1", None)
     workspace.list_hosts(order.hosts, order.exclusions)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from kubeai.elastic.annotations import parse
-from kubeai.elastic.state import NOTHING_HEARD, Line, State, annotated, apply
+from kubeai.elastic.state import NO_DIRECTIVE, Line, State, apply, apply_annotation
 from kubeai.elastic.testing import FakeSupervisor
 from kubeai.elastic.values import Directive, DirectiveKind
 
@@ -88,11 +88,11 @@ def test_it_counts_for_this_run_and_unless_a_supervisor_has_said_more(
 ) -> None:
     """Whatever was there before this process counts only once its run is known."""
     said = directive(DirectiveKind.STOP, run, generation)
-    after = annotated(state, said, is_news=is_news)
+    after = apply_annotation(state, said, is_news=is_news)
     assert (after is not state) == obeyed
     if obeyed:
         assert (after.directive.kind, after.directive.generation, after.pending) == (DirectiveKind.STOP, 17, None)
-        assert after.directive.job == ("" if state.directive == NOTHING_HEARD and state.pending is None else "job")
+        assert after.directive.job == ("" if state.directive == NO_DIRECTIVE and state.pending is None else "job")
 
 
 def test_a_process_that_hears_nobody_leaves(supervisor: FakeSupervisor, start: Start, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 from kubeai.elastic.ranks import RankWatch
-from kubeai.elastic.voice import Voice
+from kubeai.elastic.stderr import StderrLog
 
 
 class Framework:
@@ -31,7 +31,7 @@ def _module(**functions: Any) -> ModuleType:
 
 
 def _watch(modules: dict[str, ModuleType], environ: dict[str, str] | None = None) -> RankWatch:
-    return RankWatch(modules, environ or {}, Voice())
+    return RankWatch(modules, environ or {}, StderrLog())
 
 
 def _torch(rank: int | None) -> dict[str, ModuleType]:
@@ -51,43 +51,43 @@ def test_a_loaded_framework_is_believed_first() -> None:
     for modules in (_torch(3), _horovod(3), {**_torch(None), **_horovod(3)}):
         watch = _watch(modules, {"RANK": "1"})
         watch.callable = _says(2)
-        assert watch.look() == 3
+        assert watch.poll() == 3
 
 
 def test_the_callable_comes_before_the_environment() -> None:
     watch = _watch(_torch(None), {"RANK": "1"})
-    assert watch.look() == 1
+    assert watch.poll() == 1
     watch.callable = _says(2)
-    assert watch.look() == 2
+    assert watch.poll() == 2
 
 
 @pytest.mark.parametrize("name", ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK"])
 def test_each_variable_of_a_launcher_is_known(name: str) -> None:
-    assert _watch({}, {name: "5"}).look() == 5
-    assert _watch({}, {name: "five"}).look() is None
+    assert _watch({}, {name: "5"}).poll() == 5
+    assert _watch({}, {name: "five"}).poll() is None
 
 
 def test_nobody_knows() -> None:
-    assert _watch({}).look() is None
+    assert _watch({}).poll() is None
 
 
 def test_every_look_asks_anew() -> None:
     framework = Framework(1)
     watch = _watch({"horovod.tensorflow": framework.horovod()})
-    assert watch.look() == 1
+    assert watch.poll() == 1
     framework.current = 0
-    assert watch.look() == 0
+    assert watch.poll() == 0
 
 
 def test_between_two_rendezvous_the_last_rank_stands() -> None:
     """The environment names the rank of the process's birth and must not come back."""
     framework = Framework(4)
     watch = _watch({"horovod.torch": framework.horovod()}, {"HOROVOD_RANK": "7"})
-    assert watch.look() == 4
+    assert watch.poll() == 4
     framework.current = None
-    assert watch.look() == 4
+    assert watch.poll() == 4
     framework.current = 2
-    assert watch.look() == 2
+    assert watch.poll() == 2
 
 
 def test_a_framework_that_raises_does_not_know() -> None:
@@ -95,7 +95,7 @@ def test_a_framework_that_raises_does_not_know() -> None:
         raise RuntimeError("shut down")
 
     broken = {"torch.distributed": _module(), "horovod.torch": _module(is_initialized=_says(rank=True), rank=boom)}
-    assert _watch(broken, {"RANK": "1"}).look() == 1
+    assert _watch(broken, {"RANK": "1"}).poll() == 1
 
 
 @pytest.mark.parametrize("answer", [-1, True, "3", 1.5, None])
@@ -103,11 +103,11 @@ def test_an_answer_that_is_no_rank_is_no_answer(answer: Any) -> None:
     """As torch says -1 for a process outside the group."""
     watch = _watch({}, {"RANK": "6"})
     watch.callable = _says(answer)
-    assert watch.look() == 6
+    assert watch.poll() == 6
 
 
 def test_a_failing_callable_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     watch = _watch({})
     watch.callable = lambda: 1 // 0
-    assert [watch.look() for _ in range(3)] == [None, None, None]
+    assert [watch.poll() for _ in range(3)] == [None, None, None]
     assert capfd.readouterr().err.count("\n") == 1

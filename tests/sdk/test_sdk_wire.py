@@ -209,7 +209,7 @@ def test_close_wakes_a_reader_in_another_thread() -> None:
 
 def test_a_backoff_grows_under_full_jitter_and_begins_again() -> None:
     """Ceilings 0.1, 0.2, … 5 s; anything below may come."""
-    backoff = Backoff(first=0.1, most=5.0)
+    backoff = Backoff(first=0.1, maximum=5.0)
     for ceiling in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0):
         assert 0 <= backoff.next() <= ceiling
     assert max(backoff.next() for _ in range(200)) > 2.5

@@ -51,7 +51,7 @@ class OpenStream:
         """Send bytes as they are, in a chunk of their own."""
         self._out.put(data)
 
-    def say(self, line: Line) -> None:
+    def send_line(self, line: Line) -> None:
         """Send one line."""
         self.send(json.dumps(line).encode() + b"\n")
 
@@ -82,18 +82,18 @@ Reply = Union[Line, Refusal, OpenStream]
 
 
 class FakeServer:
-    """Listens on loopback and asks `answer` about every POST; `gone` hears of every stream that is over."""
+    """Listens on loopback and asks `on_call` about every POST; `on_closed` hears of every stream that is over."""
 
     def __init__(
         self,
         port: int,
-        answer: Callable[[Call], Reply],
-        gone: Callable[[OpenStream], None],
+        on_call: Callable[[Call], Reply],
+        on_closed: Callable[[OpenStream], None],
         heartbeat: float,
     ) -> None:
         self._server = _Server(("127.0.0.1", port), _Handler)
-        self._server.answer = answer
-        self._server.gone = gone
+        self._server.on_call = on_call
+        self._server.on_closed = on_closed
         self._server.heartbeat = heartbeat
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="fake-supervisor")
@@ -111,8 +111,8 @@ class _Server(ThreadingMixIn, TCPServer):
     allow_reuse_address = True  # the same port again at once
     daemon_threads = False  # so that server_close waits for them
     request_queue_size = 128
-    answer: Callable[[Call], Reply]
-    gone: Callable[[OpenStream], None]
+    on_call: Callable[[Call], Reply]
+    on_closed: Callable[[OpenStream], None]
     heartbeat: float
 
     def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         server = cast("_Server", self.server)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         token = self.headers.get("Authorization", "").partition("Bearer ")[2]
-        reply = server.answer(Call(self.path, token, body))
+        reply = server.on_call(Call(self.path, token, body))
         if isinstance(reply, OpenStream):
             self._stream(server, reply)
         elif isinstance(reply, Refusal):
@@ -170,4 +170,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             stream.copy_to(self.wfile.write, server.heartbeat)
         finally:
-            server.gone(stream)
+            server.on_closed(stream)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 FILE = "annotations"
 KEY = "job-supervisor.kube-ai.io/directive"
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _MAX_BYTES = 1024 * 1024  # of all annotations of an object Kubernetes takes 256 KiB, here escaped
 _FIELDS = 3
 _MAX_DIGITS = 16  # as many as every JSON parser keeps; Python itself refuses to read thousands
 
 
-class Annotations:
+class AnnotationWatch:
     """Looks at the file, and hands on what it says of this process.
 
     A directive that was there before this process may have been for an earlier one in the same pod. It counts only
@@ -34,18 +34,18 @@ class Annotations:
         self._path = directory / FILE
         self._monitor = monitor
         self._version: tuple[int, int] | None = None
-        self._said: Directive | None = None
+        self._directive: Directive | None = None
         self._is_there = self._reread()
-        self._before = self._said
+        self._initial = self._directive
 
-    def look(self) -> float | None:
+    def poll(self) -> float | None:
         """Look once; seconds until the next time, None where there is no such file, which is so from the start."""
         if not self._is_there:
             return None
         self._reread()
-        if self._said is not None:
-            self._monitor.annotated(self._said, is_news=self._said != self._before)
-        return _LOOK_SECONDS
+        if self._directive is not None:
+            self._monitor.receive_annotation(self._directive, is_news=self._directive != self._initial)
+        return _POLL_SECONDS
 
     def _reread(self) -> bool:
         try:
@@ -53,7 +53,7 @@ class Annotations:
             version = (found.st_ino, found.st_mtime_ns)
             if version != self._version:
                 with self._path.open("rb") as file:
-                    self._said = parse(file.read(_MAX_BYTES).decode(errors="replace"))
+                    self._directive = parse(file.read(_MAX_BYTES).decode(errors="replace"))
                 self._version = version
         except OSError:
             return False
@@ -65,11 +65,11 @@ def parse(text: str) -> Directive | None:
     for line in text.splitlines():
         key, _, quoted = line.partition("=")
         if key == KEY:
-            return _directive(quoted)
+            return _parse_directive(quoted)
     return None
 
 
-def _directive(quoted: str) -> Directive | None:
+def _parse_directive(quoted: str) -> Directive | None:
     """Of `"RUN GENERATION STOP|LEAVE REASON"`."""
     words = quoted[1:-1].split(" ", _FIELDS)
     if not (len(quoted) > 1 and quoted[0] == quoted[-1] == '"' and len(words) >= _FIELDS):

@@ -24,13 +24,13 @@ def check_alive() -> bool:
         return True
 
 
-def raise_anew() -> None:
+def create_shared() -> None:
     """Give this process a flag of its own. Raises OSError where memory cannot be mapped."""
     global _byte  # noqa: PLW0603 - see above
     _byte = mmap.mmap(-1, 1)
 
 
-def fall() -> None:
-    """Let it fall, here and in all children forked since `raise_anew`."""
+def lower() -> None:
+    """Let it fall, here and in all children forked since `create_shared`."""
     if isinstance(_byte, mmap.mmap):
         _byte[0] = 1

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .state import MalformedLine, parse
-from .uplink import Patience, RunIsOver, Uplink
+from .uplink import RetryPolicy, RunIsOver, Uplink
 from .values import DirectiveKind
 from .wire import Refused, Stream, Unreachable
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .monitor import Monitor
-    from .voice import Voice
+    from .stderr import StderrLog
 
 _FIRST_RANK_SECONDS = 1.0  # a hello without a rank makes the supervisor think for a moment that rank 0 is unknown
 
@@ -22,11 +22,11 @@ _FIRST_RANK_SECONDS = 1.0  # a hello without a rank makes the supervisor think f
 class Listener:
     """Reads one stream after the other until the run is over."""
 
-    def __init__(self, monitor: Monitor, uplink: Uplink, voice: Voice) -> None:
+    def __init__(self, monitor: Monitor, uplink: Uplink, stderr: StderrLog) -> None:
         self._monitor = monitor
         self._uplink = uplink
-        self._voice = voice
-        self._patience = Patience(voice)
+        self._stderr = stderr
+        self._retry = RetryPolicy(stderr)
         self._heard_at = time.monotonic()
         self._stream: Stream | None = None
         self._is_closed = False
@@ -34,7 +34,7 @@ class Listener:
 
     def run(self) -> None:
         """Listen; returns when the run is over, or after `close`."""
-        self._monitor.first_rank(_FIRST_RANK_SECONDS)
+        self._monitor.wait_for_rank(_FIRST_RANK_SECONDS)
         try:
             while not self._is_closed:
                 time.sleep(self._listen())
@@ -53,8 +53,8 @@ class Listener:
         try:
             self._hold_stream()
         except (Refused, Unreachable) as error:
-            return self._patience.after(error, time.monotonic() - self._heard_at)
-        return self._patience.pause()
+            return self._retry.after(error, time.monotonic() - self._heard_at)
+        return self._retry.pause()
 
     def _hold_stream(self) -> None:
         rank = self._monitor.rank
@@ -64,21 +64,21 @@ class Listener:
             self._monitor.stream_opened(rank)
             try:
                 for message in stream:
-                    self._take(message)
+                    self._handle(message)
             finally:
                 self._monitor.stream_ended()
                 self._heard_at = time.monotonic()
-                self._patience.was_reached(self._heard_at - opened_at)
+                self._retry.was_reached(self._heard_at - opened_at)
 
-    def _take(self, message: Mapping[str, Any]) -> None:
+    def _handle(self, message: Mapping[str, Any]) -> None:
         if message.get("type") != "directive":
             return
         try:
             line = parse(message)
         except MalformedLine as error:
-            self._voice.once("line", f"a directive that cannot be understood is ignored: {error}")
+            self._stderr.once("line", f"a directive that cannot be understood is ignored: {error}")
             return
-        self._uplink.told_run(line.directive.run)
+        self._uplink.learn_run(line.directive.run)
         self._monitor.receive(line)
         if line.directive.kind is DirectiveKind.STOP and not self._has_noted_stop:
             self._has_noted_stop = True

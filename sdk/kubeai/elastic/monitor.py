@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from . import flag
-from .state import Line, State, advance, annotated, apply, terminated
+from .state import Line, State, advance, apply, apply_annotation, apply_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,20 +51,20 @@ class Monitor:
         self.run_is_over = False
         # Reentrant, as the default is: the script may say `checkpoint_saved` in a signal handler.
         self._changed = threading.Condition()
-        self._heard = State()
+        self._received = State()
         self._is_terminated = False
         self._version = 0
-        self._has_looked = False
+        self._has_polled_rank = False
         self._has_stream = False
-        self._told_rank: int | None = None
+        self._reported_rank: int | None = None
         self._saved: Report | None = None
         self._notices: deque[Notice | None] = deque(maxlen=_MAX_NOTICES)
 
     @property
     def state(self) -> State:
         """What was heard, and SIGTERM where that was asked for: a supervisor's own LEAVE or STOP comes before it."""
-        heard = self._heard
-        return terminated(heard) if self._is_terminated and not heard.directive.is_final else heard
+        received = self._received
+        return apply_sigterm(received) if self._is_terminated and not received.directive.is_final else received
 
     @property
     def is_released(self) -> bool:
@@ -75,31 +75,31 @@ class Monitor:
         """Apply a line. The flag has fallen when this returns, if the line says so."""
         with self._changed:
             self._notices.append(line.notice)
-            self._become(apply(self._heard, line, time.monotonic()))
+            self._set_state(apply(self._received, line, time.monotonic()))
 
-    def annotated(self, directive: Directive, *, is_news: bool) -> None:
+    def receive_annotation(self, directive: Directive, *, is_news: bool) -> None:
         """Apply what the pod's annotation says; as for `receive`."""
         with self._changed:
-            said = annotated(self._heard, directive, is_news=is_news)
-            if said is not self._heard:
-                self._become(said)
+            state = apply_annotation(self._received, directive, is_news=is_news)
+            if state is not self._received:
+                self._set_state(state)
 
-    def keep_time(self, look: Callable[[], float | None]) -> None:
+    def run_timer(self, poll: Callable[[], float | None]) -> None:
         """Let pending directives take effect when they are due, and look elsewhere meanwhile; does not return.
 
         Args:
-            look: called now and then, at the latest after as many seconds as it said; None = no need to.
+            poll: called now and then; returns after how many seconds to call it again at the latest, None for never.
         """
         while True:
-            seconds = look()
+            seconds = poll()
             with self._changed:
                 now = time.monotonic()
-                due = advance(self._heard, now)
-                if due is not self._heard:
-                    self._become(due)
-                pending = self._heard.pending
+                due = advance(self._received, now)
+                if due is not self._received:
+                    self._set_state(due)
+                pending = self._received.pending
                 waits = [threading.TIMEOUT_MAX if pending is None else pending.due - now, seconds]
-                self._changed.wait(min(each for each in waits if each is not None))
+                self._changed.wait(min(wait for wait in waits if wait is not None))
 
     def checkpoint_saved(self, step: int | None) -> None:
         """Note that a checkpoint is on disk, to be reported."""
@@ -107,8 +107,8 @@ class Monitor:
             generation = self.state.directive.generation
             self.step = self.step if step is None else step
             self._saved = Report(ReportKind.SAVED, self.rank, step, generation)
-            saved = replace(self._heard, saved_for=generation, saved_after_signal=self._is_terminated)
-            self._become(saved)
+            saved = replace(self._received, saved_for=generation, saved_after_signal=self._is_terminated)
+            self._set_state(saved)
 
     def terminate(self) -> None:
         """Take SIGTERM for a LEAVE.
@@ -117,25 +117,25 @@ class Monitor:
         in the middle of waking the threads too.
         """
         self._is_terminated = True
-        flag.fall()
+        flag.lower()
 
-    def found_rank(self, rank: int | None) -> None:
+    def set_rank(self, rank: int | None) -> None:
         """Note what a look at the rank has found."""
         with self._changed:
-            if rank != self.rank or not self._has_looked:
+            if rank != self.rank or not self._has_polled_rank:
                 self.rank = rank
-                self._has_looked = True
+                self._has_polled_rank = True
                 self._wake()
 
-    def first_rank(self, seconds: float) -> int | None:
+    def wait_for_rank(self, seconds: float) -> int | None:
         """The rank, once somebody has looked for it or the time is over."""
-        self.wait_for(lambda: self._has_looked, seconds)
+        self.wait_for(lambda: self._has_polled_rank, seconds)
         return self.rank
 
-    def stream_opened(self, told_rank: int | None) -> None:
+    def stream_opened(self, hello_rank: int | None) -> None:
         """Note that the supervisor hears us and which rank the hello said."""
         with self._changed:
-            self._has_stream, self._told_rank = True, told_rank
+            self._has_stream, self._reported_rank = True, hello_rank
             self._wake()
 
     def stream_ended(self) -> None:
@@ -160,14 +160,14 @@ class Monitor:
                 return None
             if self._saved is not None:
                 return self._saved
-            if self._has_stream and self.rank != self._told_rank:
+            if self._has_stream and self.rank != self._reported_rank:
                 return Report(ReportKind.RANK, self.rank, self.step, self.state.directive.generation)
             return None
 
     def confirm(self, report: Report) -> None:
         """Note that a report from `next_report` has arrived."""
         with self._changed:
-            self._told_rank = report.rank
+            self._reported_rank = report.rank
             if self._saved is report:
                 self._saved = None
 
@@ -188,11 +188,11 @@ class Monitor:
         self.wait_for(lambda: self._version != version, seconds)
         return self._version
 
-    def _become(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         # The state first: whoever sees the flag fallen must find the directive that did it.
-        self._heard = state
+        self._received = state
         if state.directive.is_final:
-            flag.fall()
+            flag.lower()
         self._wake()
 
     def _wake(self) -> None:

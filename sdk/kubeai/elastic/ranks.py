@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from .voice import Voice
+    from .stderr import StderrLog
 
 _HOROVOD = ("horovod.torch", "horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras", "horovod.mxnet")
 _VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")
@@ -31,15 +31,15 @@ class RankWatch:
     for a moment, while the environment still names the one of the process's birth.
     """
 
-    def __init__(self, modules: Mapping[str, ModuleType], environ: Mapping[str, str], voice: Voice) -> None:
+    def __init__(self, modules: Mapping[str, ModuleType], environ: Mapping[str, str], stderr: StderrLog) -> None:
         self.callable: Callable[[], int | None] | None = None
         self._modules = modules
         self._environ = environ
-        self._voice = voice
+        self._stderr = stderr
         self._best = _Source.ENVIRONMENT
         self._rank: int | None = None
 
-    def look(self) -> int | None:
+    def poll(self) -> int | None:
         """The rank now; where nobody knows it at the moment, the one last known. Runs code that is not ours."""
         asked = {
             _Source.FRAMEWORK: self._from_framework,
@@ -55,10 +55,10 @@ class RankWatch:
 
     def _from_framework(self) -> int | None:
         torch = self._modules.get("torch.distributed")
-        if torch is not None and _says_yes(torch, "is_available") and _says_yes(torch, "is_initialized"):
+        if torch is not None and _is_true(torch, "is_available") and _is_true(torch, "is_initialized"):
             return _rank(_ask(torch, "get_rank"))
         loaded = (self._modules.get(name) for name in _HOROVOD)
-        ready = (horovod for horovod in loaded if horovod is not None and _says_yes(horovod, "is_initialized"))
+        ready = (horovod for horovod in loaded if horovod is not None and _is_true(horovod, "is_initialized"))
         return next((_rank(_ask(horovod, "rank")) for horovod in ready), None)
 
     def _from_callable(self) -> int | None:
@@ -67,7 +67,7 @@ class RankWatch:
         try:
             return _rank(self.callable())
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and training must go on
-            self._voice.once("rank", f"the rank function failed: {error!r}")
+            self._stderr.once("rank", f"the rank function failed: {error!r}")
             return None
 
     def _from_environment(self) -> int | None:
@@ -75,7 +75,7 @@ class RankWatch:
         return next((int(value) for value in values if value.isdecimal()), None)
 
 
-def _says_yes(module: ModuleType, name: str) -> bool:
+def _is_true(module: ModuleType, name: str) -> bool:
     return bool(_ask(module, name))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from .uplink import Patience, RunIsOver, Uplink
+from .uplink import RetryPolicy, RunIsOver, Uplink
 from .wire import Refused, Unreachable
 
 if TYPE_CHECKING:
@@ -13,38 +13,40 @@ if TYPE_CHECKING:
 
     from .monitor import Monitor
     from .ranks import RankWatch
+    from .stderr import StderrLog
     from .values import Notice
-    from .voice import Voice
 
-_LOOK_SECONDS = 0.5  # between two looks at the rank
+_POLL_SECONDS = 0.5  # between two looks at the rank
 
 
 class Reporter:
     """Looks at the rank, calls back about notices, and reports what is to be reported until it is confirmed."""
 
-    def __init__(self, monitor: Monitor, uplink: Uplink, ranks: RankWatch, calls: NoticeCalls, voice: Voice) -> None:
+    def __init__(
+        self, monitor: Monitor, uplink: Uplink, ranks: RankWatch, callbacks: NoticeCallbacks, stderr: StderrLog
+    ) -> None:
         self._monitor = monitor
         self._uplink = uplink
         self._ranks = ranks
-        self._calls = calls
-        self._patience = Patience(voice)
+        self._callbacks = callbacks
+        self._retry = RetryPolicy(stderr)
         self._not_before = 0.0
 
     def run(self) -> None:
         """Report; does not return."""
         version = 0
         while True:
-            self._monitor.found_rank(self._ranks.look())
-            self._call_back()
+            self._monitor.set_rank(self._ranks.poll())
+            self._notify()
             self._deliver()
             waiting = self._not_before - time.monotonic()
-            version = self._monitor.wait_beyond(version, waiting if 0 < waiting < _LOOK_SECONDS else _LOOK_SECONDS)
+            version = self._monitor.wait_beyond(version, waiting if 0 < waiting < _POLL_SECONDS else _POLL_SECONDS)
 
-    def _call_back(self) -> None:
+    def _notify(self) -> None:
         for notice in self._monitor.take_notices():
-            self._calls.tell(notice)
+            self._callbacks.notify(notice)
         held = self._monitor.state.notice
-        self._calls.tell(None if held is None else held.at(time.monotonic()))
+        self._callbacks.notify(None if held is None else held.at(time.monotonic()))
 
     def _deliver(self) -> None:
         report = self._monitor.next_report()
@@ -54,24 +56,24 @@ class Reporter:
             except RunIsOver:
                 self._monitor.end_run()
             except (Refused, Unreachable) as error:
-                self._not_before = time.monotonic() + self._patience.after(error)
+                self._not_before = time.monotonic() + self._retry.after(error)
             else:
                 self._monitor.confirm(report)
             report = self._monitor.next_report()
 
 
-class NoticeCalls:
+class NoticeCallbacks:
     """Calls each function once for each notice; one that was withdrawn and comes back is called about again."""
 
-    def __init__(self, voice: Voice) -> None:
-        self._voice = voice
+    def __init__(self, stderr: StderrLog) -> None:
+        self._stderr = stderr
         self._callbacks: list[tuple[Callable[[Notice], object], set[str]]] = []
 
     def add(self, callback: Callable[[Notice], object]) -> None:
         """Call this one too, first about the present notice."""
         self._callbacks.append((callback, set()))
 
-    def tell(self, notice: Notice | None) -> None:
+    def notify(self, notice: Notice | None) -> None:
         """Call those that have not heard of this notice."""
         for callback, heard in list(self._callbacks):
             if notice is None:
@@ -84,4 +86,4 @@ class NoticeCalls:
         try:
             callback(notice)
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and training must go on
-            self._voice.once("callback", f"the function for notices failed: {error!r}")
+            self._stderr.once("callback", f"the function for notices failed: {error!r}")

@@ -17,15 +17,15 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from . import farewell, flag, identity, wire
-from .annotations import Annotations
+from . import exit_hook, flag, identity, wire
+from .annotations import AnnotationWatch
 from .listener import Listener
 from .monitor import Monitor
 from .ranks import RankWatch
-from .reporter import NoticeCalls, Reporter
+from .reporter import NoticeCallbacks, Reporter
 from .sigterm import Sigterm
+from .stderr import StderrLog
 from .uplink import Uplink
-from .voice import Voice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,11 +40,11 @@ class Session:
     """Does nothing until it is started, in the process that it is started in; forked children only read it."""
 
     def __init__(self) -> None:
-        self._voice = Voice()
+        self._stderr = StderrLog()
         self._monitor = Monitor()
-        self._ranks = RankWatch(sys.modules, os.environ, self._voice)
-        self._calls = NoticeCalls(self._voice)
-        self._sigterm = Sigterm(self._monitor.terminate, self._voice)
+        self._ranks = RankWatch(sys.modules, os.environ, self._stderr)
+        self._callbacks = NoticeCallbacks(self._stderr)
+        self._sigterm = Sigterm(self._monitor.terminate, self._stderr)
         self._starting = threading.Lock()
         self._is_started = False
         self._is_child = False
@@ -72,7 +72,7 @@ class Session:
 
     def on_notice(self, callback: Callable[[Notice], object]) -> None:
         """Call this about notices."""
-        self._calls.add(callback)
+        self._callbacks.add(callback)
 
     def _start_once(self) -> None:
         with self._starting:
@@ -82,25 +82,25 @@ class Session:
 
     def _start(self) -> None:
         try:
-            flag.raise_anew()
+            flag.create_shared()
             home = identity.directory()
-            uplink, annotations = Uplink(home), Annotations(home, self._monitor)
-            listener = Listener(self._monitor, uplink, self._voice)
-            reporter = Reporter(self._monitor, uplink, self._ranks, self._calls, self._voice)
+            uplink, annotations = Uplink(home), AnnotationWatch(home, self._monitor)
+            listener = Listener(self._monitor, uplink, self._stderr)
+            reporter = Reporter(self._monitor, uplink, self._ranks, self._callbacks, self._stderr)
             os.register_at_fork(after_in_child=self._abandon)
-            keep_time = functools.partial(self._monitor.keep_time, annotations.look)
-            for name, task in (("time", keep_time), ("report", reporter.run), ("listen", listener.run)):
+            run_timer = functools.partial(self._monitor.run_timer, annotations.poll)
+            for name, task in (("time", run_timer), ("report", reporter.run), ("listen", listener.run)):
                 threading.Thread(target=self._guarded, args=(task,), name=f"kubeai-{name}", daemon=True).start()
             atexit.register(self._end, uplink, listener)
         except Exception as error:  # noqa: BLE001 - no memory, no threads: whatever it is, training goes on
-            self._voice.once("absent", f"cannot listen for reclaims: {error!r}. Training goes on, unwarned")
+            self._stderr.once("absent", f"cannot listen for reclaims: {error!r}. Training goes on, unwarned")
 
     def _guarded(self, task: Callable[[], None]) -> None:
         while True:
             try:
                 return task()
             except Exception as error:  # noqa: BLE001 - a mistake of ours costs a warning at most, never the training
-                self._voice.once("internal", f"an internal error, please report it: {error!r}")
+                self._stderr.once("internal", f"an internal error, please report it: {error!r}")
             time.sleep(_AFTER_BUG_SECONDS)
 
     def _abandon(self) -> None:
@@ -113,7 +113,7 @@ class Session:
             return
         self._sigterm.restore()  # a SIGTERM ends the wait below at once, as it always did
         with contextlib.suppress(KeyboardInterrupt):  # asked to go at once
-            farewell.say(self._monitor, uplink, self._voice, farewell.hold_seconds(os.environ))
+            exit_hook.report_exit(self._monitor, uplink, self._stderr, exit_hook.hold_seconds(os.environ))
         listener.close()
 
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Callable
 if TYPE_CHECKING:
     from types import FrameType
 
-    from .voice import Voice
+    from .stderr import StderrLog
 
 
 class Sigterm:
     """Calls `terminate` at each SIGTERM, then the handler that was there before."""
 
-    def __init__(self, terminate: Callable[[], None], voice: Voice) -> None:
+    def __init__(self, terminate: Callable[[], None], stderr: StderrLog) -> None:
         self._terminate = terminate
-        self._voice = voice
+        self._stderr = stderr
         self._pid = 0
         self._previous: Any = None  # what signal.getsignal gives: a function, SIG_DFL or SIG_IGN
         self._masks: dict[int, set[int]] = {}
@@ -34,10 +34,10 @@ class Sigterm:
         if previous == self._handle:
             return
         if previous is None:
-            self._voice.once("sigterm", "SIGTERM is not watched: it has a handler that is not Python's")
+            self._stderr.once("sigterm", "SIGTERM is not watched: it has a handler that is not Python's")
             return
         if threading.current_thread() is not threading.main_thread():
-            self._voice.once("sigterm", "SIGTERM is not watched: only init() in the main thread can do that")
+            self._stderr.once("sigterm", "SIGTERM is not watched: only init() in the main thread can do that")
             return
         self._previous = previous
         is_first = not self._pid

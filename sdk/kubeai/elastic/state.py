@@ -14,7 +14,7 @@ from .values import Directive, DirectiveKind, Notice
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NOTHING_HEARD = Directive(DirectiveKind.RUN, job="", run=0, generation=0, reason="nothing heard from a supervisor")
+NO_DIRECTIVE = Directive(DirectiveKind.RUN, job="", run=0, generation=0, reason="nothing heard from a supervisor")
 
 
 class MalformedLine(ValueError):  # noqa: N818 - named for what the line is
@@ -56,7 +56,7 @@ class HeldNotice:
 class State:
     """Everything that was heard, as far as it still matters."""
 
-    directive: Directive = NOTHING_HEARD
+    directive: Directive = NO_DIRECTIVE
     pending: Pending | None = None
     gone_at: float | None = None
     notice: HeldNotice | None = None
@@ -107,13 +107,13 @@ def apply(state: State, line: Line, now: float) -> State:
     return advance(replace(heard, pending=Pending(line.directive, now + line.act_in), gone_at=gone_at), now)
 
 
-def annotated(state: State, directive: Directive, *, is_news: bool) -> State:
+def apply_annotation(state: State, directive: Directive, *, is_news: bool) -> State:
     """The state after the pod's annotation has said this; a supervisor that has said more since then is believed.
 
     Of a directive that is no news only a supervisor can say whether it is for this run.
     """
     last = state.directive if state.pending is None else state.pending.directive
-    is_ours = is_news if last == NOTHING_HEARD else directive.run == last.run
+    is_ours = is_news if last == NO_DIRECTIVE else directive.run == last.run
     if state.directive.is_final or not is_ours or directive.generation < last.generation:
         return state
     return replace(state, directive=replace(directive, job=last.job), pending=None)
@@ -126,7 +126,7 @@ def advance(state: State, now: float) -> State:
     return replace(state, directive=state.pending.directive, pending=None)
 
 
-def terminated(state: State) -> State:
+def apply_sigterm(state: State) -> State:
     """The state of a process that SIGTERM tells to leave. The generation stays: no decision of the supervisor's."""
     leave = replace(state.directive, kind=DirectiveKind.LEAVE, reason="SIGTERM has arrived")
     return replace(state, directive=leave, saved_for=leave.generation if state.saved_after_signal else None)

@@ -98,7 +98,7 @@ class FakeSupervisor:
             server, self._server = self._server, None
             self._refusals[""] = Refusal(503, "not_serving", "the fake supervisor stops")
             for stream in self._streams:
-                _part(stream, goodbye=goodbye)
+                _close_stream(stream, goodbye=goodbye)
         if server is not None:
             server.stop()
         with self._changed:
@@ -124,8 +124,8 @@ class FakeSupervisor:
                 self._directives.clear()
             self._directives[process] = {"generation": self._generation, "directive": directive, **fields}
             for stream in self._streams:
-                if "process" in stream.hello and process in _names(stream):
-                    stream.say(self._directive(stream))
+                if "process" in stream.hello and process in _process_names(stream):
+                    stream.send_line(self._directive(stream))
 
     def order(self, job: str | None = ALL, *, order: str = "run", **fields: Any) -> None:
         """Say this to one job's launcher or to ALL, as `direct` does; `fields` are those of a line of type `order`."""
@@ -136,7 +136,7 @@ class FakeSupervisor:
             self._orders[job] = {"generation": self._generation, "order": order, **fields}
             for stream in self._streams:
                 if "instance" in stream.hello and job in (stream.hello["job"], ALL):
-                    stream.say(self._order(stream))
+                    stream.send_line(self._order(stream))
 
     def refuse(self, status: int, code: str, message: str = "refused by a test", *, path: str = "/") -> None:
         """Refuse every later call whose path begins with `path`, until `accept`."""
@@ -199,17 +199,17 @@ class FakeSupervisor:
         message = Message(call.path, call.token, call.body)
         if call.path in (PROCESSES + "report", LAUNCHERS + "report"):
             self.reports.append(message)
-            self._take_over(call.body)
+            self._remember(call.body)
             return {}
         if call.path not in (PROCESSES + "stream", LAUNCHERS + "stream"):
             return Refusal(404, "unknown_path", call.path)
         self.hellos.append(message)
         stream = OpenStream(dict(call.body), call.token)
-        stream.say(self._directive(stream) if "process" in call.body else self._order(stream))
+        stream.send_line(self._directive(stream) if "process" in call.body else self._order(stream))
         self._streams.append(stream)
         return stream
 
-    def _take_over(self, report: Line) -> None:
+    def _remember(self, report: Line) -> None:
         """Keep what the next line depends on: a process's rank, a launcher's hosts."""
         for stream in self._streams:
             if "process" in report and stream.hello.get("process") == report["process"]:
@@ -224,32 +224,32 @@ class FakeSupervisor:
 
     def _directive(self, stream: OpenStream) -> Line:
         _, job, run = stream.token.split(":")
-        said = next((self._directives[name] for name in _names(stream) if name in self._directives), {})
+        override = next((self._directives[name] for name in _process_names(stream) if name in self._directives), {})
         neutral: Line = {"directive": "RUN", "act_in": 0, "seconds_left": None, "generation": 0, "release": False}
         about: Line = {"job": job, "run": int(run), "reason": "said by a test", "notice": None}
-        return {"type": "directive", **neutral, **about, **said}
+        return {"type": "directive", **neutral, **about, **override}
 
     def _order(self, stream: OpenStream) -> Line:
         job = stream.hello["job"]
-        said = self._orders.get(job) or self._orders.get(ALL) or {}
-        run = said.get("run", 1)
-        hosts = said.get("hosts", stream.hello.get("report", {}).get("hosts", []))
-        exclusions = said.get("exclusions", [])
+        override = self._orders.get(job) or self._orders.get(ALL) or {}
+        run = override.get("run", 1)
+        hosts = override.get("hosts", stream.hello.get("report", {}).get("hosts", []))
+        exclusions = override.get("exclusions", [])
         neutral: Line = {"order": "run", "run": run, "stopping": False, "token": self.job_token(job, run)}
         about: Line = {"generation": 0, "phase": "Running", "reason": "said by a test"}
         granted: Line = {"hosts": hosts, "exclusions": exclusions, "workers": len(set(hosts) - set(exclusions))}
-        return {"type": "order", **neutral, **about, **granted, **said}
+        return {"type": "order", **neutral, **about, **granted, **override}
 
 
-def _names(stream: OpenStream) -> tuple[str | int | None, ...]:
+def _process_names(stream: OpenStream) -> tuple[str | int | None, ...]:
     """What `direct` may call a process, the most particular first."""
     rank = stream.hello.get("rank")
     return (stream.hello["process"], ALL) if rank is None else (stream.hello["process"], rank, ALL)
 
 
-def _part(stream: OpenStream, *, goodbye: bool) -> None:
+def _close_stream(stream: OpenStream, *, goodbye: bool) -> None:
     if not goodbye:
         stream.drop()
         return
-    stream.say({"type": "goodbye", "reason": "the fake supervisor stops"})
+    stream.send_line({"type": "goodbye", "reason": "the fake supervisor stops"})
     stream.end()

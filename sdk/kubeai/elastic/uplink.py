@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .monitor import Report
+    from .stderr import StderrLog
     from .values import Directive
-    from .voice import Voice
 
 _STREAM = "/v1/processes/stream"
 _REPORT = "/v1/processes/report"
@@ -40,14 +40,14 @@ class Uplink:
         self._directory = directory
         self._process = os.urandom(16).hex()
         self._own_run: tuple[str | None, int | None] | None = None
-        self._told_run: int | None = None
+        self._learned_run: int | None = None
 
     def open(self, rank: int | None, step: int | None) -> wire.Stream:
         """Say hello. Raises RunIsOver, wire.Refused or wire.Unreachable."""
         own = self._identity()
-        hello = {**self._said_always(), "rank": rank, "pid": os.getpid(), "step": step, "sdk": __version__}
+        hello = {**self._common_fields(), "rank": rank, "pid": os.getpid(), "step": step, "sdk": __version__}
         if own.run is None:
-            hello["run"] = self._told_run
+            hello["run"] = self._learned_run
         with _translated():
             return wire.open_stream(_endpoint(own), _STREAM, hello)
 
@@ -55,20 +55,20 @@ class Uplink:
         """Post a report; returns when it is confirmed. Raises as `open` does."""
         own = self._identity()
         body = {
-            **self._said_always(),
+            **self._common_fields(),
             "kind": report.kind.value,
             "rank": report.rank,
             "step": report.step,
-            "run": self._told_run if own.run is None else own.run,
+            "run": self._learned_run if own.run is None else own.run,
             "generation": report.generation,
         }
         with _translated():
             wire.post(_endpoint(own), _REPORT, body, timeout)
 
-    def told_run(self, run: int) -> None:
+    def learn_run(self, run: int) -> None:
         """Note which run the supervisor takes this process for: where only it knows, it is said back from now on."""
-        if self._told_run is None:
-            self._told_run = run
+        if self._learned_run is None:
+            self._learned_run = run
 
     def note_stop(self, directive: Directive) -> None:
         """Leave word in the identity directory that a STOP has arrived, where it can be written.
@@ -78,7 +78,7 @@ class Uplink:
         with contextlib.suppress(OSError):
             identity.write_atomically(self._directory / "stopped", f"{directive.run} {directive.generation}\n")
 
-    def _said_always(self) -> dict[str, Any]:
+    def _common_fields(self) -> dict[str, Any]:
         return {"process": self._process, "host": _host()}
 
     def _identity(self) -> identity.Identity:
@@ -94,12 +94,12 @@ class Uplink:
         return own
 
 
-class Patience:
+class RetryPolicy:
     """How long to wait after a failed call, and whether to say so."""
 
-    def __init__(self, voice: Voice) -> None:
-        self._voice = voice
-        self._backoff = wire.Backoff(most=_SLOWEST_SECONDS)
+    def __init__(self, stderr: StderrLog) -> None:
+        self._stderr = stderr
+        self._backoff = wire.Backoff(maximum=_SLOWEST_SECONDS)
         self._was_reached = False
 
     def was_reached(self, seconds: float) -> None:
@@ -111,10 +111,10 @@ class Patience:
     def after(self, error: wire.Refused | wire.Unreachable, absent_seconds: float = 0.0) -> float:
         """Seconds to wait now; `absent_seconds` is how long the supervisor has been away."""
         if isinstance(error, wire.Refused) and not _may_pass(error):
-            self._voice.once(f"refused {error.code}", f"the supervisor refuses this process: {error}")
+            self._stderr.once(f"refused {error.code}", f"the supervisor refuses this process: {error}")
             return _SLOWEST_SECONDS
         if not self._was_reached or absent_seconds > _QUIET_SECONDS:
-            self._voice.once("absent", f"no supervisor: {error}. Training goes on, unwarned of reclaims")
+            self._stderr.once("absent", f"no supervisor: {error}. Training goes on, unwarned of reclaims")
         return self.pause()
 
     def pause(self) -> float:

@@ -60,11 +60,11 @@ class Endpoint:
 
 
 class Backoff:
-    """Waits between attempts, in seconds: full jitter under a ceiling that doubles from `first` to `most`."""
+    """Waits between attempts, in seconds: full jitter under a ceiling that doubles from `first` to `maximum`."""
 
-    def __init__(self, first: float = 0.1, most: float = 5.0) -> None:
+    def __init__(self, first: float = 0.1, maximum: float = 5.0) -> None:
         self._first = first
-        self._most = most
+        self._maximum = maximum
         self._ceiling = first
         # Not the shared generator: drawing from it would change the training's own random numbers.
         self._random = random.SystemRandom()
@@ -72,7 +72,7 @@ class Backoff:
     def next(self) -> float:
         """The next wait."""
         wait = self._random.uniform(0, self._ceiling)
-        self._ceiling = min(self._most, self._ceiling * 2)
+        self._ceiling = min(self._maximum, self._ceiling * 2)
         return wait
 
     def reset(self) -> None:
@@ -210,7 +210,7 @@ def _connect(endpoint: Endpoint, timeout: float) -> socket.socket:
         raise ValueError("not an http:// or https:// address")
     port = parts.port or (443 if parts.scheme == "https" else 80)
     sock = _connect_any(parts.hostname, port, timeout)
-    return sock if parts.scheme == "http" else _secured(sock, endpoint, parts.hostname)
+    return sock if parts.scheme == "http" else _wrap_tls(sock, endpoint, parts.hostname)
 
 
 def _connect_any(host: str, port: int, timeout: float) -> socket.socket:
@@ -231,9 +231,9 @@ def _connect_any(host: str, port: int, timeout: float) -> socket.socket:
     raise failure
 
 
-def _secured(sock: socket.socket, endpoint: Endpoint, host: str) -> socket.socket:
+def _wrap_tls(sock: socket.socket, endpoint: Endpoint, host: str) -> socket.socket:
     try:
-        context = _trusting(endpoint.ca)
+        context = _tls_context(endpoint.ca)
         secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except _FAULTS:
         _release(sock)
@@ -248,7 +248,7 @@ def _secured(sock: socket.socket, endpoint: Endpoint, host: str) -> socket.socke
     return secure
 
 
-def _trusting(ca: Path | None) -> ssl.SSLContext:
+def _tls_context(ca: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=None if ca is None else str(ca))
     except OSError as error:
@@ -270,10 +270,10 @@ def _exchange(sock: socket.socket, endpoint: Endpoint, path: str, body: Mapping[
 
 def _refusal(response: http.client.HTTPResponse) -> Refused:
     try:
-        said = _object(_content(response))
+        answer = _object(_content(response))
     except _FAULTS:
-        said = {}
-    return Refused(response.status, str(said.get("error", "")), str(said.get("message", response.reason)))
+        answer = {}
+    return Refused(response.status, str(answer.get("error", "")), str(answer.get("message", response.reason)))
 
 
 def _content(response: http.client.HTTPResponse) -> bytes:

@@ -43,7 +43,7 @@ def test_a_report_that_is_called_older_is_said_again_under_a_higher_revision(
     """Else the supervisor would never hear of the present state."""
     wait_until(lambda: len(events) > 1, lambda: str(events))
     supervisor.refuse(409, "older_revision", path="/v1/launchers/report")
-    outbox.offer(Report(run=1))
+    outbox.publish(Report(run=1))
     offered = outbox.latest().revision
     wait_until(lambda: outbox.latest().revision > offered, lambda: str(outbox.latest()))
     supervisor.accept()
@@ -57,7 +57,7 @@ def test_a_stream_that_ends_is_opened_again_and_says_the_present_state(
 ) -> None:
     wait_until(lambda: len(events) > 1, lambda: str(events))
     supervisor.refuse(503, "not_serving")
-    outbox.offer(Report(run=7))
+    outbox.publish(Report(run=7))
     supervisor.drop()
     wait_until(lambda: any(isinstance(event, Lost) for event in events), lambda: str(events))
     supervisor.accept()

@@ -5,50 +5,50 @@ from itertools import product
 
 import pytest
 from kubeai.elastic.commands.exit_codes import ExitCode
-from kubeai.elastic.commands.orders import Order, Result, Verb
-from kubeai.elastic.commands.reconcile import Apply, Finish, Kill, Limits, Rest, Start, Step, Terminate, reconcile
-from kubeai.elastic.commands.situation import Situation, Stop
+from kubeai.elastic.commands.orders import Order, OrderKind, Result
+from kubeai.elastic.commands.reconcile import Apply, Finish, Kill, Limits, Start, Step, Terminate, Wait, reconcile
+from kubeai.elastic.commands.runner_state import RunnerState, Stop
 
 NOW = 1000.0
 LIMITS = Limits(restarts=2, register=60.0, stop=10.0, offline=30.0, settle=0.5)
-RUN_1 = Order(generation=5, verb=Verb.RUN, run=1, workers=2, phase="Running", token="t1")
-WAIT = Order(generation=9, verb=Verb.WAIT, run=1, phase="Suspended")
+RUN_1 = Order(generation=5, kind=OrderKind.RUN, run=1, workers=2, phase="Running", token="t1")
+WAIT = Order(generation=9, kind=OrderKind.WAIT, run=1, phase="Suspended")
 STOP_1 = replace(RUN_1, generation=7, stopping=True, phase="Stopping")
 
 
-def new() -> Situation:
-    return Situation(began_at=NOW)
+def new() -> RunnerState:
+    return RunnerState(began_at=NOW)
 
 
-def given(order: Order, before: Situation | None = None) -> Situation:
+def given(order: Order, before: RunnerState | None = None) -> RunnerState:
     return (before or new()).ordered(order).applied_order()
 
 
-def running(order: Order = RUN_1, run: int = 1) -> Situation:
+def running(order: Order = RUN_1, run: int = 1) -> RunnerState:
     return given(order).started(run, restart=False)
 
 
-def failed(*, confirmed: bool = True, restarts: int = 0, delay: float = 2.0) -> Situation:
+def failed(*, confirmed: bool = True, restarts: int = 0, delay: float = 2.0) -> RunnerState:
     """Run 1 ended by itself with code 3, at NOW."""
     ended = replace(running(), restarts=restarts).ended(3, NOW, delay, None)
     return ended.confirmed_end(1) if confirmed else ended
 
 
-def then(situation: Situation, now: float = NOW) -> Step:
-    return reconcile(situation, LIMITS, now)
+def then(state: RunnerState, now: float = NOW) -> Step:
+    return reconcile(state, LIMITS, now)
 
 
 def test_before_the_first_order_it_waits_for_the_supervisor_and_gives_up_at_the_time_limit() -> None:
     """A supervisor that was never reached ends it, without a result that nobody would hear."""
-    assert then(new()) == Rest(NOW + 60)
+    assert then(new()) == Wait(NOW + 60)
     assert then(new(), NOW + 60) == Finish(ExitCode.UNREACHED, None)
 
 
 def test_once_registered_no_absence_ends_it() -> None:
-    assert then(running().lost(), NOW + 1e9) == Rest()
+    assert then(running().lost(), NOW + 1e9) == Wait()
 
 
-@pytest.mark.parametrize("order", [RUN_1, WAIT, STOP_1, replace(WAIT, verb=Verb.END)])
+@pytest.mark.parametrize("order", [RUN_1, WAIT, STOP_1, replace(WAIT, kind=OrderKind.END)])
 def test_an_order_is_applied_before_anything_is_started_ended_or_finished(order: Order) -> None:
     assert then(new().ordered(order)) == Apply(order)
     assert then(running().ordered(order)) == Apply(order)
@@ -57,7 +57,7 @@ def test_an_order_is_applied_before_anything_is_started_ended_or_finished(order:
 def test_nothing_is_started_while_exclusions_cannot_be_written() -> None:
     """A command must never see a host that it is to leave out."""
     blocked = new().ordered(RUN_1).blocked(NOW + 1)
-    assert then(blocked) == Rest(NOW + 1)
+    assert then(blocked) == Wait(NOW + 1)
     assert then(blocked, NOW + 1) == Apply(RUN_1)
 
 
@@ -71,32 +71,32 @@ def test_the_first_run_order_starts_that_run() -> None:
 
 
 def test_a_start_that_failed_is_tried_again_later() -> None:
-    assert then(given(RUN_1).blocked(NOW + 1)) == Rest(NOW + 1)
+    assert then(given(RUN_1).blocked(NOW + 1)) == Wait(NOW + 1)
     assert then(given(RUN_1).blocked(NOW + 1), NOW + 1) == Start(1)
 
 
 def test_a_run_that_is_to_stop_is_not_started_at_all() -> None:
-    assert then(given(STOP_1)) == Rest()
+    assert then(given(STOP_1)) == Wait()
 
 
 @pytest.mark.parametrize("run", [1, 2])
 def test_a_run_order_at_or_below_the_running_number_lets_it_go_on(run: int) -> None:
-    assert then(running(run=2).ordered(replace(RUN_1, run=run)).applied_order()) == Rest()
-    assert then(running(run=2).ordered(replace(STOP_1, run=run)).applied_order()) == Rest()
+    assert then(running(run=2).ordered(replace(RUN_1, run=run)).applied_order()) == Wait()
+    assert then(running(run=2).ordered(replace(STOP_1, run=run)).applied_order()) == Wait()
 
 
 @pytest.mark.parametrize(
     "order",
-    [WAIT, replace(WAIT, verb=Verb.END), replace(RUN_1, generation=9, run=2)],
+    [WAIT, replace(WAIT, kind=OrderKind.END), replace(RUN_1, generation=9, run=2)],
     ids=["wait", "end", "another run"],
 )
 def test_a_command_that_should_not_run_is_asked_to_end_and_killed_after_the_grace(order: Order) -> None:
-    situation = given(order, running())
-    assert then(situation) == Terminate()
-    asked = situation.asked_to_end(NOW)
-    assert then(asked) == Rest(NOW + 10)
+    state = given(order, running())
+    assert then(state) == Terminate()
+    asked = state.asked_to_end(NOW)
+    assert then(asked) == Wait(NOW + 10)
     assert then(asked, NOW + 10) == Kill()
-    assert then(asked.killed(), NOW + 11) == Rest()
+    assert then(asked.killed(), NOW + 11) == Wait()
 
 
 def test_a_command_that_was_asked_to_end_is_brought_to_its_end_though_the_order_is_taken_back() -> None:
@@ -115,25 +115,25 @@ def test_code_0_is_success_whatever_was_ordered_meanwhile() -> None:
 def test_code_0_after_we_asked_for_the_end_is_no_success() -> None:
     """A launcher may end orderly on SIGTERM; the job's work is not done."""
     ended = given(WAIT, running()).asked_to_end(NOW).ended(0, NOW, 1.0, None)
-    assert then(ended) == Rest()
+    assert then(ended) == Wait()
     assert then(given(replace(RUN_1, generation=11, run=2), ended)) == Start(2)
 
 
 def test_an_end_after_an_order_that_announced_a_stop_waits_for_the_next_order() -> None:
-    assert then(given(STOP_1, running()).ended(255, NOW, 1.0, None), NOW + 1e9) == Rest()
+    assert then(given(STOP_1, running()).ended(255, NOW, 1.0, None), NOW + 1e9) == Wait()
 
 
 def test_a_stop_that_is_announced_after_the_end_still_makes_it_one() -> None:
-    assert then(given(STOP_1, failed()), NOW + 1e9) == Rest()
+    assert then(given(STOP_1, failed()), NOW + 1e9) == Wait()
 
 
 def test_a_stop_once_announced_stays_one_though_later_orders_do_not_repeat_it() -> None:
     stopped = given(STOP_1, running()).ended(255, NOW, 1.0, None)
-    assert then(given(replace(RUN_1, generation=6), stopped), NOW + 1e9) == Rest()
+    assert then(given(replace(RUN_1, generation=6), stopped), NOW + 1e9) == Wait()
 
 
 def test_a_word_left_by_a_process_makes_the_end_a_stop_while_the_supervisor_is_away() -> None:
-    assert then(running().lost().ended(255, NOW, 1.0, Stop(1, 7)), NOW + 1e9) == Rest()
+    assert then(running().lost().ended(255, NOW, 1.0, Stop(1, 7)), NOW + 1e9) == Wait()
     assert then(running(run=2).lost().ended(255, NOW, 1.0, Stop(1, 7)), NOW + 31) == Start(3, restart=True)
 
 
@@ -145,7 +145,7 @@ def test_a_stop_of_another_run_is_none_of_this_one() -> None:
 
 def test_after_a_stop_and_a_suspension_the_next_run_is_started_and_not_counted() -> None:
     stopped = given(STOP_1, running()).ended(255, NOW, 1.0, None)
-    assert then(given(WAIT, stopped)) == Rest()
+    assert then(given(WAIT, stopped)) == Wait()
     assert then(given(replace(RUN_1, generation=12, run=2), given(WAIT, stopped))) == Start(2)
 
 
@@ -153,49 +153,49 @@ def test_a_newer_order_that_wants_the_job_to_run_ends_the_wait_after_a_stop() ->
     """A supervisor that no longer wants the stop must not be waited for, for ever."""
     asked = given(WAIT, running()).asked_to_end(NOW).ended(-15, NOW, 1.0, None)
     assert then(given(replace(RUN_1, generation=10), asked)) == Start(2)
-    assert then(given(replace(STOP_1, generation=10), asked)) == Rest()
+    assert then(given(replace(STOP_1, generation=10), asked)) == Wait()
 
 
 def test_a_failure_waits_for_orders_on_their_way_then_for_the_back_off() -> None:
-    assert then(failed()) == Rest(NOW + 0.5)
-    assert then(failed(), NOW + 0.5) == Rest(NOW + 2)
+    assert then(failed()) == Wait(NOW + 0.5)
+    assert then(failed(), NOW + 0.5) == Wait(NOW + 2)
     assert then(failed(), NOW + 2) == Start(2, restart=True)
     assert failed().started(2, restart=True).restarts == 1
 
 
 @pytest.mark.parametrize("away", [failed(confirmed=False), failed().lost(), failed(confirmed=False).lost()])
-def test_an_end_that_the_supervisor_does_not_know_of_is_judged_after_the_offline_grace(away: Situation) -> None:
-    assert then(away, NOW + 29) == Rest(NOW + 30)
+def test_an_end_that_the_supervisor_does_not_know_of_is_judged_after_the_offline_grace(away: RunnerState) -> None:
+    assert then(away, NOW + 29) == Wait(NOW + 30)
     assert then(away, NOW + 30) == Start(2, restart=True)
 
 
 def test_a_confirmation_of_an_earlier_run_confirms_nothing() -> None:
-    assert then(failed(confirmed=False).confirmed_end(0), NOW + 2) == Rest(NOW + 30)
+    assert then(failed(confirmed=False).confirmed_end(0), NOW + 2) == Wait(NOW + 30)
 
 
 def test_beyond_the_back_off_limit_the_job_has_failed() -> None:
-    assert then(failed(restarts=2)) == Rest(NOW + 0.5)
+    assert then(failed(restarts=2)) == Wait(NOW + 0.5)
     assert then(failed(restarts=2), NOW + 0.5) == Finish(ExitCode.BACK_OFF_LIMIT, Result.FAILED)
-    assert then(failed(restarts=2).lost(), NOW + 29) == Rest(NOW + 30)
+    assert then(failed(restarts=2).lost(), NOW + 29) == Wait(NOW + 30)
 
 
 def test_a_suspension_after_an_end_makes_it_a_stop_that_was_not_heard_of() -> None:
     """Nothing is restarted while the order is to wait, and the run after it is neither counted nor delayed."""
     suspended = given(WAIT, failed(confirmed=False, restarts=2).lost())
-    assert then(suspended, NOW + 1e9) == Rest()
+    assert then(suspended, NOW + 1e9) == Wait()
     assert then(given(replace(RUN_1, generation=11, run=2), suspended)) == Start(2)
 
 
 def test_the_supervisors_word_about_the_next_run_does_not_shorten_the_back_off_or_lift_its_limit() -> None:
     """It orders the next run as soon as it hears of a failure, but counting failures is done here."""
     ordered = replace(RUN_1, generation=11, run=2)
-    assert then(given(ordered, failed()), NOW + 0.5) == Rest(NOW + 2)
+    assert then(given(ordered, failed()), NOW + 0.5) == Wait(NOW + 2)
     assert then(given(ordered, failed()), NOW + 2) == Start(2, restart=True)
     assert then(given(ordered, failed(restarts=2)), NOW + 2) == Finish(ExitCode.BACK_OFF_LIMIT, Result.FAILED)
 
 
 def test_a_run_that_is_to_stop_before_its_restart_is_not_started() -> None:
-    assert then(given(replace(STOP_1, generation=11, run=2), failed()), NOW + 1e9) == Rest()
+    assert then(given(replace(STOP_1, generation=11, run=2), failed()), NOW + 1e9) == Wait()
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_run_that_is_to_stop_before_its_restart_is_not_started() -> None:
     ],
 )
 def test_an_order_to_end_is_the_end(phase: str, expected: Finish) -> None:
-    end = replace(WAIT, verb=Verb.END, phase=phase)
+    end = replace(WAIT, kind=OrderKind.END, phase=phase)
     assert then(given(end)) == expected
     assert then(given(end, running()).asked_to_end(NOW).ended(-15, NOW, 1.0, None)) == expected
 
@@ -223,21 +223,21 @@ def test_an_order_to_end_is_the_end(phase: str, expected: Finish) -> None:
 def test_leaving_ends_the_command_first(code: ExitCode, result: Result | None) -> None:
     leaving = running().leave(code)
     assert then(leaving) == Terminate()
-    assert then(leaving.asked_to_end(NOW)) == Rest(NOW + 10)
+    assert then(leaving.asked_to_end(NOW)) == Wait(NOW + 10)
     assert then(leaving.asked_to_end(NOW).ended(-15, NOW, 1.0, None)) == Finish(code, result)
     assert then(new().leave(code)) == Finish(code, result)
 
 
-def asked_to_end(situation: Situation) -> Situation:
-    return situation.end_job(ExitCode.TERMINATED, NOW)
+def asked_to_end(state: RunnerState) -> RunnerState:
+    return state.ask_to_end(ExitCode.TERMINATED, NOW)
 
 
 def test_a_running_command_goes_on_until_it_is_stopped_or_its_grace_is_over() -> None:
     """The order to wait means that it is saved; without, it is ended and people are told."""
     asked = asked_to_end(running())
     assert asked.ending
-    assert then(asked) == Rest(NOW + 60)
-    assert then(given(STOP_1, asked), NOW + 59) == Rest(NOW + 60)
+    assert then(asked) == Wait(NOW + 60)
+    assert then(given(STOP_1, asked), NOW + 59) == Wait(NOW + 60)
     assert then(given(WAIT, asked)) == Terminate()
     remark = "no checkpoint is known to be saved after 60 s: ending run 1 without"
     assert then(given(STOP_1, asked), NOW + 60) == Terminate(remark)
@@ -245,26 +245,26 @@ def test_a_running_command_goes_on_until_it_is_stopped_or_its_grace_is_over() ->
 
 
 def test_what_is_not_in_place_yet_is_tried_again_while_it_saves() -> None:
-    assert then(asked_to_end(running().ordered(STOP_1).blocked(NOW + 1))) == Rest(NOW + 1)
+    assert then(asked_to_end(running().ordered(STOP_1).blocked(NOW + 1))) == Wait(NOW + 1)
 
 
 def test_each_further_request_is_more_urgent() -> None:
     """First without a checkpoint, then without a grace; the exit code is that of the first reason."""
-    twice = asked_to_end(running()).end_job(ExitCode.INTERRUPTED, NOW + 1)
+    twice = asked_to_end(running()).ask_to_end(ExitCode.INTERRUPTED, NOW + 1)
     assert then(twice) == Terminate()
-    assert then(twice.asked_to_end(NOW)) == Rest(NOW + 10)
-    thrice = twice.asked_to_end(NOW).end_job(ExitCode.INTERRUPTED, NOW + 2)
+    assert then(twice.asked_to_end(NOW)) == Wait(NOW + 10)
+    thrice = twice.asked_to_end(NOW).ask_to_end(ExitCode.INTERRUPTED, NOW + 2)
     assert then(thrice) == Kill()
     assert then(thrice.killed().ended(-9, NOW, 1.0, None)) == Finish(ExitCode.TERMINATED, Result.TERMINATED)
 
 
 def test_a_request_after_the_grace_kills() -> None:
-    late = asked_to_end(running()).asked_to_end(NOW + 60).end_job(ExitCode.TERMINATED, NOW + 61)
+    late = asked_to_end(running()).asked_to_end(NOW + 60).ask_to_end(ExitCode.TERMINATED, NOW + 61)
     assert then(late, NOW + 61) == Kill()
 
 
 @pytest.mark.parametrize("idle", [new(), given(WAIT), failed(), failed().lost(), given(WAIT, failed())])
-def test_without_a_running_command_there_is_nothing_to_save(idle: Situation) -> None:
+def test_without_a_running_command_there_is_nothing_to_save(idle: RunnerState) -> None:
     assert then(asked_to_end(idle)) == Finish(ExitCode.TERMINATED, Result.TERMINATED)
 
 
@@ -278,7 +278,7 @@ def test_a_command_that_ends_meanwhile_is_not_started_again() -> None:
 
 def test_a_request_during_a_suspension_changes_nothing_for_the_command() -> None:
     suspended = given(WAIT, running()).asked_to_end(NOW)
-    assert then(asked_to_end(suspended)) == Rest(NOW + 10)
+    assert then(asked_to_end(suspended)) == Wait(NOW + 10)
 
 
 def test_a_name_that_is_taken_while_it_saves_ends_it_at_once() -> None:
@@ -286,10 +286,10 @@ def test_a_name_that_is_taken_while_it_saves_ends_it_at_once() -> None:
     assert then(asked_to_end(running()).leave(ExitCode.NAME_IS_LIVE)) == Terminate()
 
 
-def _situations() -> list[Situation]:
+def _situations() -> list[RunnerState]:
     orders = [
-        Order(generation=generation, verb=verb, run=run, stopping=stopping)
-        for generation, verb, run, stopping in product((6, 8), Verb, (1, 2, 3), (False, True))
+        Order(generation=generation, kind=kind, run=run, stopping=stopping)
+        for generation, kind, run, stopping in product((6, 8), OrderKind, (1, 2, 3), (False, True))
     ]
     bases = [
         new(),
@@ -313,20 +313,20 @@ def _situations() -> list[Situation]:
 def test_in_every_situation_the_step_is_one_that_may_be_taken(later: float, *, lost: bool) -> None:
     """Nothing starts beside a running command or against the order; waiting always ends or needs an event."""
     for base in _situations():
-        situation = base.lost() if lost else base
-        order = situation.order
+        state = base.lost() if lost else base
+        order = state.order
         assert order is not None
-        step = then(situation, NOW + later)
+        step = then(state, NOW + later)
         if isinstance(step, Start):
-            assert not situation.running
-            assert step.run > situation.run
-            assert order.verb is Verb.RUN
-            end = situation.end
-            assert step.restart == (end is not None and not end.asked and situation.stopped_by is None)
+            assert not state.running
+            assert step.run > state.run
+            assert order.kind is OrderKind.RUN
+            end = state.end
+            assert step.restart == (end is not None and not end.asked and state.stopped_by is None)
         if isinstance(step, Terminate):
-            assert situation.running
-            assert order.verb is not Verb.RUN or order.run > situation.run
-        if isinstance(step, Rest) and step.until is not None:
+            assert state.running
+            assert order.kind is not OrderKind.RUN or order.run > state.run
+        if isinstance(step, Wait) and step.until is not None:
             assert step.until > NOW + later
         if isinstance(step, Finish):
-            assert not situation.running
+            assert not state.running

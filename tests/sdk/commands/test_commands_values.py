@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from kubeai.elastic.commands.command import has_live_member
-from kubeai.elastic.commands.events import Event, HostsChanged, Remarked
+from kubeai.elastic.commands.events import Event, HostsChanged, LogMessage
 from kubeai.elastic.commands.hosts import DEFAULT_FILE, Source, Unreadable, name_of, parse, source
 from kubeai.elastic.commands.options import back_off
-from kubeai.elastic.commands.orders import MalformedOrder, Order, Report, Verb, order_of
+from kubeai.elastic.commands.orders import MalformedOrder, Order, OrderKind, Report, order_of
 from kubeai.elastic.commands.outbox import Outbox
 from kubeai.elastic.commands.watch import HostsWatch
 
@@ -90,19 +90,19 @@ def test_a_watch_puts_what_is_new_and_remarks_once_that_it_cannot_read(tmp_path:
     events: list[Event] = []
     file = tmp_path / "hosts"
     watch = HostsWatch(Source(str(file)), events.append)
-    watch.look()
-    watch.look()
+    watch.poll()
+    watch.poll()
     file.write_text("a:1\n", encoding="utf-8")
-    watch.look()
-    watch.look()
-    assert [type(event) for event in events] == [Remarked, Remarked, HostsChanged]
+    watch.poll()
+    watch.poll()
+    assert [type(event) for event in events] == [LogMessage, LogMessage, HostsChanged]
     assert events[-1] == HostsChanged(("a",))
 
 
 def test_an_order_is_read_whole() -> None:
     assert order_of({**LINE, "news": 1}) == Order(
         generation=4,
-        verb=Verb.RUN,
+        kind=OrderKind.RUN,
         run=2,
         workers=1,
         hosts=("a", "b", "c"),
@@ -158,11 +158,11 @@ def test_the_back_off_grows_from_one_second_to_sixty(restarts: int, least: float
 def test_only_what_is_new_gets_a_new_revision() -> None:
     """Else every look at the state would be a report."""
     outbox = Outbox()
-    outbox.offer(Report(hosts=("a",)))
+    outbox.publish(Report(hosts=("a",)))
     first = outbox.latest()
-    outbox.offer(Report(hosts=("a",)))
+    outbox.publish(Report(hosts=("a",)))
     assert outbox.latest() is first
-    outbox.offer(Report(hosts=("b",)))
+    outbox.publish(Report(hosts=("b",)))
     assert outbox.latest().revision == first.revision + 1
 
 
@@ -171,7 +171,7 @@ def test_the_latest_report_waits_until_it_is_confirmed() -> None:
     outbox.set_open(True)
     older = outbox.wait()
     assert older is not None
-    outbox.offer(Report(run=1))
+    outbox.publish(Report(run=1))
     outbox.confirm(older)
     newer = outbox.wait()
     assert newer is not None
@@ -184,9 +184,9 @@ def test_the_latest_report_waits_until_it_is_confirmed() -> None:
 def test_an_older_report_does_not_overtake_a_newer_one() -> None:
     outbox = Outbox()
     older = outbox.latest()
-    outbox.offer(Report(run=1))
+    outbox.publish(Report(run=1))
     newer = outbox.latest()
-    outbox.overtake(older)
+    outbox.raise_revision(older)
     assert outbox.latest() is newer
-    outbox.overtake(newer)
+    outbox.raise_revision(newer)
     assert (outbox.latest().run, outbox.latest().revision) == (1, newer.revision + 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from kubeai.elastic import identity
-from kubeai.elastic.commands.situation import Stop
+from kubeai.elastic.commands.runner_state import Stop
 from kubeai.elastic.commands.workspace import Workspace
 
 LISTS = [
@@ -55,7 +55,7 @@ def test_an_earlier_jobs_words_are_forgotten(tmp_path: Path) -> None:
     """Its run numbers are not ours, and its token speaks for another run."""
     (tmp_path / "stopped").write_text("1 5\n", encoding="utf-8")
     (tmp_path / "token").write_text("old\n", encoding="utf-8")
-    assert workspace(tmp_path).word_of_stop() is None
+    assert workspace(tmp_path).read_stop_marker() is None
     assert not (tmp_path / "token").exists()
 
 
@@ -65,7 +65,7 @@ def test_an_earlier_jobs_words_are_forgotten(tmp_path: Path) -> None:
 def test_a_word_of_a_stop_is_a_run_and_a_generation(text: str, word: Stop | None, tmp_path: Path) -> None:
     place = workspace(tmp_path)
     (tmp_path / "stopped").write_text(text, encoding="utf-8")
-    assert place.word_of_stop() == word
+    assert place.read_stop_marker() == word
 
 
 def test_a_new_run_asks_every_host_anew(tmp_path: Path) -> None:

@@ -36,10 +36,10 @@ class Command:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         grace: float,
-        ended: Callable[[int], None],
+        on_exit: Callable[[int], None],
     ) -> None:
         self._grace = grace
-        self._ended = ended
+        self._on_exit = on_exit
         wrapper = [sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid())]
         self._process = subprocess.Popen(  # noqa: S603 - the user's own command.
             [*wrapper, *arguments], env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True
@@ -56,24 +56,24 @@ class Command:
         self._signal(signal.SIGKILL)
 
     def join(self) -> None:
-        """Wait until the group is gone and ``ended`` was called."""
+        """Wait until the group is gone and ``on_exit`` was called."""
         self._waiter.join()
 
     def _wait(self) -> None:
         code = self._process.wait()
         self._clear_group()
-        self._ended(code)
+        self._on_exit(code)
 
     def _clear_group(self) -> None:
         """End what the command left behind: its next run must not meet it."""
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + self._grace
-        while self._is_anybody_left() and time.monotonic() < deadline + _GIVE_UP_SECONDS:
+        while self._has_live_member() and time.monotonic() < deadline + _GIVE_UP_SECONDS:
             if time.monotonic() >= deadline:
                 self.kill()
             time.sleep(_POLL_SECONDS)
 
-    def _is_anybody_left(self) -> bool:
+    def _has_live_member(self) -> bool:
         # As process 1 of a container we inherit the command's orphans, and they count until somebody reaps them.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-self._process.pid, os.WNOHANG)[0]:

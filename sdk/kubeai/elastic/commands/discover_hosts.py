@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _answer(argv: Sequence[str], problems: list[str]) -> list[str]:
     directory = os.environ.get("KUBEAI_DIR") or _DEFAULT_DIRECTORY
-    obstacle = _obstacles(directory, problems)
+    obstacle = _obstacle_check(directory, problems)
     last = _last_good(directory)
     try:
         options = _options(argv)
@@ -107,7 +107,7 @@ def _last_good(directory: str) -> dict[str, str]:
         return {}
 
 
-def _obstacles(directory: str, problems: list[str]) -> Callable[[str], str]:
+def _obstacle_check(directory: str, problems: list[str]) -> Callable[[str], str]:
     """Say why a host may not be used, "" where it may: excluded, or not granted where kubeai-run keeps such a list."""
     # Exclusions before and after: a host may join, or leave, both lists in the moment between two readings.
     excluded = _names(directory, _EXCLUSIONS, problems) or set()

@@ -44,7 +44,7 @@ class Rejected(Event):
 
 
 @dataclass(frozen=True)
-class Remarked(Event):
+class LogMessage(Event):
     """Something that only people need to know."""
 
     text: str

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from kubeai.elastic import wire
 
-from .events import Confirmed, Event, Lost, Ordered, Rejected, Remarked
+from .events import Confirmed, Event, LogMessage, Lost, Ordered, Rejected
 from .exit_codes import ExitCode
 from .failpoints import At, failpoint
 from .orders import Job, MalformedOrder, Report, order_of
@@ -60,11 +60,11 @@ class Link:
         put: takes every event; called from both threads.
     """
 
-    def __init__(self, supervisor: Supervisor, job: Job, outbox: Outbox, put: Callable[[Event], None]) -> None:
+    def __init__(self, supervisor: Supervisor, job: Job, outbox: Outbox, on_event: Callable[[Event], None]) -> None:
         self._supervisor = supervisor
         self._job = job
         self._outbox = outbox
-        self._put = put
+        self._on_event = on_event
         self._instance = uuid.uuid4().hex
         self._stopped = threading.Event()
         self._guard = threading.Lock()
@@ -84,7 +84,7 @@ class Link:
         """End both threads; one that is inside a call may take until that call times out, and is not waited for."""
         self._stopped.set()
         self._outbox.close()
-        self._hang_up()
+        self._close_stream()
         for thread in self._threads:
             thread.join(timeout)
 
@@ -93,16 +93,16 @@ class Link:
         while not self._stopped.is_set():
             try:
                 self._follow(backoff)
-                self._put(Lost("the supervisor ended the stream"))
+                self._on_event(Lost("the supervisor ended the stream"))
             except wire.Refused as refusal:
-                self._put(self._meaning_of(refusal))
+                self._on_event(self._event_for(refusal))
             except wire.Unreachable as fault:
-                self._put(Lost(_explained(fault)))
+                self._on_event(Lost(_explained(fault)))
             finally:
                 self._outbox.set_open(False)
             self._stopped.wait(backoff.next())
 
-    def _meaning_of(self, refusal: wire.Refused) -> Event:
+    def _event_for(self, refusal: wire.Refused) -> Event:
         if refusal.code == _NAME_IS_LIVE:
             return Rejected(ExitCode.NAME_IS_LIVE, refusal.message)
         # Once registered, no refusal ends a job: whatever is wrong over there may be put right again.
@@ -111,45 +111,45 @@ class Link:
         return Lost(str(refusal))
 
     def _follow(self, backoff: wire.Backoff) -> None:
-        said = self._outbox.latest()
-        is_welcome = False
-        hello = self._job.hello(self._instance, said)
+        report = self._outbox.latest()
+        is_registered = False
+        hello = self._job.hello(self._instance, report)
         failpoint(At.HELLO_SENDING)
         with wire.open_stream(self._supervisor.endpoint(), _STREAM, hello) as stream:
-            self._hold(stream)
+            self._keep_stream(stream)
             for line in stream:
                 if line.get("type") != "order":
                     continue
-                if not is_welcome:
-                    is_welcome = True
+                if not is_registered:
+                    is_registered = True
                     failpoint(At.HELLO_ANSWERED)
                     backoff.reset()
-                    self._welcome(said)
-                self._take(line)
+                    self._registered(report)
+                self._apply_line(line)
 
-    def _hold(self, stream: wire.Stream) -> None:
+    def _keep_stream(self, stream: wire.Stream) -> None:
         with self._guard:
             self._stream = stream
         if self._stopped.is_set():
             stream.close()
 
-    def _hang_up(self) -> None:
+    def _close_stream(self) -> None:
         with self._guard:
             stream = self._stream
         if stream is not None:
             stream.close()
 
-    def _welcome(self, said: Report) -> None:
+    def _registered(self, report: Report) -> None:
         self._is_registered = True
-        self._outbox.confirm(said)
-        self._put(Confirmed(said))
+        self._outbox.confirm(report)
+        self._on_event(Confirmed(report))
         self._outbox.set_open(True)
 
-    def _take(self, line: Mapping[str, Any]) -> None:
+    def _apply_line(self, line: Mapping[str, Any]) -> None:
         try:
-            self._put(Ordered(order_of(line)))
+            self._on_event(Ordered(order_of(line)))
         except MalformedOrder as fault:
-            self._put(Remarked(str(fault)))
+            self._on_event(LogMessage(str(fault)))
 
     def _report_for_ever(self) -> None:
         backoff = wire.Backoff()
@@ -159,7 +159,7 @@ class Link:
             if not trouble:
                 backoff.reset()
             elif trouble != remarked:
-                self._put(Remarked(f"report: {trouble}"))
+                self._on_event(LogMessage(f"report: {trouble}"))
             remarked = trouble
             if trouble:
                 self._stopped.wait(backoff.next())
@@ -171,24 +171,24 @@ class Link:
         try:
             wire.post(self._supervisor.endpoint(), _REPORT, body)
         except wire.Refused as refusal:
-            return self._react(report, refusal)
+            return self._handle_refusal(report, refusal)
         except wire.Unreachable as fault:
             return _explained(fault)
         failpoint(At.REPORT_ANSWERED)
         self._outbox.confirm(report)
-        self._put(Confirmed(report))
+        self._on_event(Confirmed(report))
         return ""
 
-    def _react(self, report: Report, refusal: wire.Refused) -> str:
+    def _handle_refusal(self, report: Report, refusal: wire.Refused) -> str:
         if refusal.code == _OLDER_REVISION:
             # A hello was faster. If there is nothing newer to say by now, say this again under a higher number.
-            self._outbox.overtake(report)
+            self._outbox.raise_revision(report)
             self._stopped.wait(_OVERTAKE_SECONDS)
             return ""
         if refusal.code == _NAME_IS_LIVE:
-            self._put(Rejected(ExitCode.NAME_IS_LIVE, refusal.message))
+            self._on_event(Rejected(ExitCode.NAME_IS_LIVE, refusal.message))
         if refusal.code == _UNKNOWN_JOB:
-            self._hang_up()
+            self._close_stream()
         return str(refusal)
 
 

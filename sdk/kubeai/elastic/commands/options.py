@@ -281,13 +281,13 @@ def _port(text: str) -> int:
     return _whole(text, 0, hosts.HIGHEST_PORT)
 
 
-def _whole(text: str, least: int, most: float = math.inf) -> int:
+def _whole(text: str, minimum: int, maximum: float = math.inf) -> int:
     try:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if not least <= number <= most:
-        bounds = f"at least {least}" if math.isinf(most) else f"between {least} and {most:g}"
+    if not minimum <= number <= maximum:
+        bounds = f"at least {minimum}" if math.isinf(maximum) else f"between {minimum} and {maximum:g}"
         raise argparse.ArgumentTypeError(f"{text} is not {bounds}")
     return number
 

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Mapping
 
 
-class Verb(Enum):
+class OrderKind(Enum):
     """What is to become of the command."""
 
     RUN = "run"
@@ -42,7 +42,7 @@ class Order:
     """One line of type ``order``: the whole of what should be so."""
 
     generation: int
-    verb: Verb
+    kind: OrderKind
     run: int = 0
     stopping: bool = False
     workers: int = 0
@@ -62,7 +62,7 @@ def order_of(line: Mapping[str, Any]) -> Order:
     try:
         order = Order(
             generation=_number(line["generation"]),
-            verb=Verb(line["order"]),
+            kind=OrderKind(line["order"]),
             run=_number(line["run"]),
             stopping=_of(bool, line.get("stopping", False)),
             workers=_number(line["workers"]),
@@ -74,7 +74,7 @@ def order_of(line: Mapping[str, Any]) -> Order:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedOrder(f"malformed order: {type(error).__name__}: {error}") from error
-    if order.verb is Verb.RUN and order.run < 1:
+    if order.kind is OrderKind.RUN and order.run < 1:
         raise MalformedOrder("malformed order: run number below 1")
     return order
 

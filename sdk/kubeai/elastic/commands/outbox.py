@@ -18,7 +18,7 @@ class Outbox:
         self._open = False
         self._closed = False
 
-    def offer(self, report: Report) -> None:
+    def publish(self, report: Report) -> None:
         """Make this the present report, under the next revision if it says anything new."""
         with self._changed:
             if report != replace(self._latest, revision=report.revision):
@@ -35,7 +35,7 @@ class Outbox:
         with self._changed:
             self._confirmed = max(self._confirmed, report.revision)
 
-    def overtake(self, report: Report) -> None:
+    def raise_revision(self, report: Report) -> None:
         """Give the present report a higher revision, if it is this one: the supervisor knows a younger revision."""
         with self._changed:
             if self._latest.revision == report.revision:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .exit_codes import ExitCode
-from .orders import TIMED_OUT_PHASE, Order, Result, Verb
+from .orders import TIMED_OUT_PHASE, Order, OrderKind, Result
 
 if TYPE_CHECKING:
-    from .situation import End, Situation
+    from .runner_state import End, RunnerState
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Rest(Step):
+class Wait(Step):
     """Nothing until something happens, or until an instant (None: however long that takes)."""
 
     until: float | None = None
@@ -66,9 +66,9 @@ class Start(Step):
 
 @dataclass(frozen=True)
 class Terminate(Step):
-    """Ask the command's group to end; ``remark`` is what people should know about it, if anything."""
+    """Ask the command's group to end; ``message`` is what people should know about it, if anything."""
 
-    remark: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,78 +84,78 @@ class Finish(Step):
     result: Result | None
 
 
-def reconcile(now_so: Situation, limits: Limits, now: float) -> Step:
+def reconcile(state: RunnerState, limits: Limits, now: float) -> Step:
     """Decide the next step."""
-    order = now_so.order
-    if order is not None and not now_so.in_place and now >= now_so.blocked_until:
+    order = state.order
+    if order is not None and not state.in_place and now >= state.blocked_until:
         return Apply(order)
-    if now_so.leaving is not None:
-        return _leave(now_so, now_so.leaving, limits, now)
+    if state.leaving is not None:
+        return _leave(state, state.leaving, limits, now)
     if order is None:
-        return _register(now_so, limits, now)
-    if now_so.running:
-        return _while_running(now_so, limits, now)
-    return _after_the_end(now_so, order, limits, now)
+        return _register(state, limits, now)
+    if state.running:
+        return _while_running(state, limits, now)
+    return _after_exit(state, order, limits, now)
 
 
-def _leave(now_so: Situation, code: ExitCode, limits: Limits, now: float) -> Step:
-    if not now_so.running:
-        return _success(now_so) or Finish(code, Result.TERMINATED if now_so.ending else None)
-    if now_so.save_asked_at is None or now_so.end_asked_at is not None or not _is_wanted(now_so):
-        return _bring_to_an_end(now_so, limits, now)
+def _leave(state: RunnerState, code: ExitCode, limits: Limits, now: float) -> Step:
+    if not state.running:
+        return _success(state) or Finish(code, Result.TERMINATED if state.ending else None)
+    if state.save_asked_at is None or state.end_asked_at is not None or not _is_wanted(state):
+        return _end_command(state, limits, now)
     # The order changes once rank 0 has saved: the supervisor tells it to, as before a reclaim.
-    deadline = now_so.save_asked_at + limits.save
+    deadline = state.save_asked_at + limits.save
     if now < deadline:
-        return Rest(deadline if now_so.in_place else min(deadline, now_so.blocked_until))
-    why = "no checkpoint is known to be saved" if now_so.fresh else "the supervisor is away"
-    return Terminate(f"{why} after {limits.save:g} s: ending run {now_so.run} without")
+        return Wait(deadline if state.in_place else min(deadline, state.blocked_until))
+    why = "no checkpoint is known to be saved" if state.fresh else "the supervisor is away"
+    return Terminate(f"{why} after {limits.save:g} s: ending run {state.run} without")
 
 
-def _register(now_so: Situation, limits: Limits, now: float) -> Step:
-    deadline = now_so.began_at + limits.register
-    return Rest(deadline) if now < deadline else Finish(ExitCode.UNREACHED, None)
+def _register(state: RunnerState, limits: Limits, now: float) -> Step:
+    deadline = state.began_at + limits.register
+    return Wait(deadline) if now < deadline else Finish(ExitCode.UNREACHED, None)
 
 
-def _while_running(now_so: Situation, limits: Limits, now: float) -> Step:
-    if _is_wanted(now_so) and now_so.end_asked_at is None:
-        return Rest(None if now_so.in_place else now_so.blocked_until)
-    return _bring_to_an_end(now_so, limits, now)
+def _while_running(state: RunnerState, limits: Limits, now: float) -> Step:
+    if _is_wanted(state) and state.end_asked_at is None:
+        return Wait(None if state.in_place else state.blocked_until)
+    return _end_command(state, limits, now)
 
 
-def _is_wanted(now_so: Situation) -> bool:
+def _is_wanted(state: RunnerState) -> bool:
     """Whether the order lets the running command go on."""
-    order = now_so.order
-    return order is not None and order.verb is Verb.RUN and order.run <= now_so.run
+    order = state.order
+    return order is not None and order.kind is OrderKind.RUN and order.run <= state.run
 
 
-def _bring_to_an_end(now_so: Situation, limits: Limits, now: float) -> Step:
-    if now_so.end_asked_at is None:
+def _end_command(state: RunnerState, limits: Limits, now: float) -> Step:
+    if state.end_asked_at is None:
         return Terminate()
-    if now_so.kill_asked:
-        return Rest()
-    deadline = now_so.end_asked_at + limits.stop
-    return Kill() if now_so.impatient or now >= deadline else Rest(deadline)
+    if state.kill_asked:
+        return Wait()
+    deadline = state.end_asked_at + limits.stop
+    return Kill() if state.impatient or now >= deadline else Wait(deadline)
 
 
-def _after_the_end(now_so: Situation, order: Order, limits: Limits, now: float) -> Step:
-    end, success = now_so.end, _success(now_so)
+def _after_exit(state: RunnerState, order: Order, limits: Limits, now: float) -> Step:
+    end, success = state.end, _success(state)
     if success is not None:
         return success
-    if order.verb is Verb.END:
+    if order.kind is OrderKind.END:
         return _ended_by(order)
-    if order.verb is Verb.WAIT:
-        return Rest(None if now_so.in_place else now_so.blocked_until)
-    if end is not None and not end.asked and now_so.stopped_by is None:
-        return _after_a_failure(now_so, order, end, limits, now)
-    if order.run > now_so.run or end is None:
+    if order.kind is OrderKind.WAIT:
+        return Wait(None if state.in_place else state.blocked_until)
+    if end is not None and not end.asked and state.stopped_by is None:
+        return _after_a_failure(state, order, end, limits, now)
+    if order.run > state.run or end is None:
         # A run that is to stop before it was started is not worth its start: what follows it comes as the next order.
-        return Rest() if order.stopping else _start(now_so, Start(order.run), now)
-    return _after_a_stop(now_so, order, now_so.stopped_by or 0, now)
+        return Wait() if order.stopping else _start(state, Start(order.run), now)
+    return _after_a_stop(state, order, state.stopped_by or 0, now)
 
 
-def _success(now_so: Situation) -> Finish | None:
+def _success(state: RunnerState) -> Finish | None:
     """The end of a command that has done its work; None where it has not."""
-    end = now_so.end
+    end = state.end
     succeeded = end is not None and end.exit_code == 0 and not end.asked
     return Finish(ExitCode.SUCCEEDED, Result.SUCCEEDED) if succeeded else None
 
@@ -166,31 +166,31 @@ def _ended_by(order: Order) -> Finish:
     return Finish(ExitCode.TERMINATED, Result.TERMINATED)
 
 
-def _after_a_stop(now_so: Situation, order: Order, stopped_by: int, now: float) -> Step:
+def _after_a_stop(state: RunnerState, order: Order, stopped_by: int, now: float) -> Step:
     # An order that is newer than the stop and wants the job to run, without a new run number, was given by a supervisor
     # that took the stop back before it had happened. Older ones, or those that still announce it, change nothing.
     if order.generation > stopped_by and not order.stopping:
-        return _start(now_so, Start(now_so.run + 1), now)
-    return Rest()
+        return _start(state, Start(state.run + 1), now)
+    return Wait()
 
 
-def _after_a_failure(now_so: Situation, order: Order, end: End, limits: Limits, now: float) -> Step:
+def _after_a_failure(state: RunnerState, order: Order, end: End, limits: Limits, now: float) -> Step:
     """Wait for a word that it was none, then for the back-off, then start the next run or give up.
 
     The supervisor orders the next run as soon as it hears of the failure; the back-off and its limit are kept here.
     """
-    in_contact = now_so.fresh and end.confirmed
+    in_contact = state.fresh and end.confirmed
     certain_at = end.at + (limits.settle if in_contact else limits.offline)
     if now < certain_at:
-        return Rest(certain_at)
-    if now_so.restarts >= limits.restarts:
+        return Wait(certain_at)
+    if state.restarts >= limits.restarts:
         return Finish(ExitCode.BACK_OFF_LIMIT, Result.FAILED)
-    if order.stopping and order.run > now_so.run:
-        return Rest()
+    if order.stopping and order.run > state.run:
+        return Wait()
     due = max(certain_at, end.at + end.delay)
-    return Rest(due) if now < due else _start(now_so, Start(max(order.run, now_so.run + 1), restart=True), now)
+    return Wait(due) if now < due else _start(state, Start(max(order.run, state.run + 1), restart=True), now)
 
 
-def _start(now_so: Situation, start: Start, now: float) -> Step:
+def _start(state: RunnerState, start: Start, now: float) -> Step:
     """Start, unless exclusions are not in place: a command must never see a host that it is to leave out."""
-    return start if now_so.in_place and now >= now_so.blocked_until else Rest(now_so.blocked_until)
+    return start if state.in_place and now >= state.blocked_until else Wait(state.blocked_until)

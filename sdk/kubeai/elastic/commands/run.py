@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Callable, Iterator, Sequence
 
 from .command import Command
-from .events import CommandEnded, Confirmed, Event, HostsChanged, Lost, Ordered, Rejected, Remarked, Signalled
+from .events import CommandEnded, Confirmed, Event, HostsChanged, LogMessage, Lost, Ordered, Rejected, Signalled
 from .exit_codes import ExitCode
 from .failpoints import At, UnknownFailpoint, arm, failpoint
 from .hosts import PORT_VARIABLE
@@ -26,8 +26,8 @@ from .link import Link
 from .options import TOKEN_FILE_VARIABLE, Options, UsageError, back_off, parse
 from .orders import Order, Report, Result
 from .outbox import Outbox
-from .reconcile import Apply, Finish, Kill, Rest, Start, Step, Terminate, reconcile
-from .situation import Situation
+from .reconcile import Apply, Finish, Kill, Start, Step, Terminate, Wait, reconcile
+from .runner_state import RunnerState
 from .watch import HostsWatch
 from .workspace import Workspace
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             workspace = Workspace(directory, options.job.name, options.supervisor.address, options.supervisor.ca)
             return Runner(options, workspace).run()
     except (UsageError, UnknownFailpoint, OSError) as error:
-        _say(str(error))
+        _log(str(error))
         return ExitCode.USAGE
 
 
@@ -61,7 +61,7 @@ def _directory(options: Options) -> Iterator[Path]:
         yield Path(path)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     # A supervisor's words and a file's are in it: one line whatever they hold.
     with contextlib.suppress(OSError):
         sys.stderr.write(f"kubeai-run: {' '.join(text.split())}\n")
@@ -79,18 +79,18 @@ class Runner:
         self._outbox = Outbox()
         self._link = Link(options.supervisor, options.job, self._outbox, self._events.put)
         self._watch = HostsWatch(options.source, self._events.put)
-        self._situation = Situation(began_at=time.monotonic())
+        self._state = RunnerState(began_at=time.monotonic())
         self._hosts: tuple[str, ...] = ()
         self._command: Command | None = None
-        self._troubles: set[str] = set()
+        self._logged_reasons: set[str] = set()
 
     def run(self) -> ExitCode:
         """Run the job to its end."""
         with self._signals():
             try:
-                self._watch.look()
-                self._absorb_all()
-                self._outbox.offer(self._report())
+                self._watch.poll()
+                self._handle_all()
+                self._outbox.publish(self._report())
                 self._watch.start()
                 self._link.start()
                 return self._loop()
@@ -120,35 +120,35 @@ class Runner:
 
     def _loop(self) -> ExitCode:
         while True:
-            step = reconcile(self._situation, self._options.limits, time.monotonic())
+            step = reconcile(self._state, self._options.limits, time.monotonic())
             if isinstance(step, Finish):
                 return self._finish(step)
-            if isinstance(step, Rest):
+            if isinstance(step, Wait):
                 self._workspace.renew_trust()
-                self._rest(step.until)
+                self._wait(step.until)
             else:
-                self._take(step)
-            self._outbox.offer(self._report())
+                self._execute(step)
+            self._outbox.publish(self._report())
 
     def _report(self, result: Result | None = None) -> Report:
-        now_so = self._situation
+        state = self._state
         return Report(
             hosts=self._hosts,
-            run=now_so.run,
-            running=now_so.running,
-            exit_code=now_so.end.exit_code if now_so.end else None,
-            restarts=now_so.restarts,
-            applied=now_so.applied,
-            ending=now_so.ending,
+            run=state.run,
+            running=state.running,
+            exit_code=state.end.exit_code if state.end else None,
+            restarts=state.restarts,
+            applied=state.applied,
+            ending=state.ending,
             result=result,
         )
 
-    def _rest(self, until: float | None) -> None:
+    def _wait(self, until: float | None) -> None:
         # Not for ever, as nobody says that the certificates to trust have been exchanged.
         latest = time.monotonic() + _TRUST_SECONDS
         event = self._next(latest if until is None else min(until, latest))
         if event is not None:
-            self._absorb(event)
+            self._handle(event)
 
     def _next(self, until: float | None) -> Event | None:
         try:
@@ -156,85 +156,85 @@ class Runner:
         except queue.Empty:
             return None
 
-    def _absorb_all(self) -> None:
+    def _handle_all(self) -> None:
         while not self._events.empty():
-            self._absorb(self._events.get())
+            self._handle(self._events.get())
 
-    def _absorb(self, event: Event) -> None:
-        now_so = self._situation
+    def _handle(self, event: Event) -> None:
+        state = self._state
         if isinstance(event, Ordered):
-            self._say_order(event.order)
-            self._situation = now_so.ordered(event.order)
+            self._log_order(event.order)
+            self._state = state.ordered(event.order)
         elif isinstance(event, Lost):
-            self._say_trouble(event.reason)
-            self._situation = now_so.lost()
+            self._log_absence(event.reason)
+            self._state = state.lost()
         elif isinstance(event, Confirmed):
             if not event.report.running:
-                self._situation = now_so.confirmed_end(event.report.run)
+                self._state = state.confirmed_end(event.report.run)
         elif isinstance(event, CommandEnded):
-            self._absorb_end(event.exit_code)
+            self._handle_exit(event.exit_code)
         elif isinstance(event, HostsChanged):
             self._hosts = event.hosts
-        elif isinstance(event, Remarked):
-            _say(event.text)
+        elif isinstance(event, LogMessage):
+            _log(event.text)
         elif isinstance(event, Rejected):
-            _say(event.reason)
-            self._situation = now_so.leave(event.code)
+            _log(event.reason)
+            self._state = state.leave(event.code)
         elif isinstance(event, Signalled):
-            self._absorb_signal(event.number)
+            self._handle_signal(event.number)
 
-    def _absorb_end(self, exit_code: int) -> None:
+    def _handle_exit(self, exit_code: int) -> None:
         failpoint(At.COMMAND_ENDED)
-        delay = back_off(self._options.back_off, self._situation.restarts, random.random())  # noqa: S311 - jitter.
-        word = self._workspace.word_of_stop()
+        delay = back_off(self._options.back_off, self._state.restarts, random.random())  # noqa: S311 - jitter.
+        stop = self._workspace.read_stop_marker()
         self._command = None
-        self._situation = self._situation.ended(exit_code, time.monotonic(), delay, word)
-        _say(f"run {self._situation.run} ended with {exit_code}" + (", stopped" if self._situation.stopped_by else ""))
+        self._state = self._state.ended(exit_code, time.monotonic(), delay, stop)
+        _log(f"run {self._state.run} ended with {exit_code}" + (", stopped" if self._state.stopped_by else ""))
 
-    def _absorb_signal(self, number: int) -> None:
-        before, save, code = self._situation, self._options.limits.save, ExitCode(128 + number)
-        self._situation = before.end_job(code, time.monotonic()) if save else before.leave(code)
-        if self._situation.save_asked_at is not None and before.save_asked_at is None:
+    def _handle_signal(self, number: int) -> None:
+        before, save, code = self._state, self._options.limits.save, ExitCode(128 + number)
+        self._state = before.ask_to_end(code, time.monotonic()) if save else before.leave(code)
+        if self._state.save_asked_at is not None and before.save_asked_at is None:
             away = "" if before.fresh else "; the supervisor, which asks for it, is away"
-            _say(
+            _log(
                 f"{signal.Signals(number).name}: waiting up to {save:g} s for run {before.run} to save a checkpoint; "
                 f"a second signal ends it now{away}"
             )
 
-    def _say_order(self, order: Order) -> None:
-        before = self._situation.order
-        if self._troubles:
-            self._troubles.clear()
-            _say("the supervisor is back" if before else "the supervisor was reached")
-        if before is None or (before.phase, before.verb, before.run) != (order.phase, order.verb, order.run):
-            _say(f"{order.phase}: {order.reason or 'no reason given'} ({order.verb.value}, run {order.run})")
+    def _log_order(self, order: Order) -> None:
+        before = self._state.order
+        if self._logged_reasons:
+            self._logged_reasons.clear()
+            _log("the supervisor is back" if before else "the supervisor was reached")
+        if before is None or (before.phase, before.kind, before.run) != (order.phase, order.kind, order.run):
+            _log(f"{order.phase}: {order.reason or 'no reason given'} ({order.kind.value}, run {order.run})")
 
-    def _say_trouble(self, reason: str) -> None:
+    def _log_absence(self, reason: str) -> None:
         # Each reason once an absence: the same one comes with every attempt.
-        if reason not in self._troubles:
-            how = "cannot be reached yet" if self._situation.order is None else "is away, going on"
-            _say(f"the supervisor {how}: {reason}")
-        self._troubles.add(reason)
+        if reason not in self._logged_reasons:
+            how = "cannot be reached yet" if self._state.order is None else "is away, going on"
+            _log(f"the supervisor {how}: {reason}")
+        self._logged_reasons.add(reason)
 
-    def _take(self, step: Step) -> None:
+    def _execute(self, step: Step) -> None:
         now = time.monotonic()
         if isinstance(step, Terminate):
-            if step.remark:
-                _say(step.remark)
+            if step.message:
+                _log(step.message)
             failpoint(At.COMMAND_ENDING)
             self._end_command(Command.terminate)
             failpoint(At.COMMAND_ASKED_TO_END)
-            self._situation = self._situation.asked_to_end(now)
+            self._state = self._state.asked_to_end(now)
         elif isinstance(step, Kill):
             self._end_command(Command.kill)
             failpoint(At.COMMAND_KILLED)
-            self._situation = self._situation.killed()
+            self._state = self._state.killed()
         else:
             try:
                 self._write_or_start(step)
             except OSError as error:
-                _say(f"{error}: trying again")
-                self._situation = self._situation.blocked(now + _RETRY_SECONDS)
+                _log(f"{error}: trying again")
+                self._state = self._state.blocked(now + _RETRY_SECONDS)
 
     def _write_or_start(self, step: Step) -> None:
         if isinstance(step, Apply):
@@ -248,13 +248,13 @@ class Runner:
 
     def _apply(self, order: Order) -> None:
         self._workspace.list_hosts(order.hosts, order.exclusions)
-        if order.run == self._situation.run:
+        if order.run == self._state.run:
             self._workspace.give_token(order.token)
         failpoint(At.ORDER_APPLIED)
-        self._situation = self._situation.applied_order()
+        self._state = self._state.applied_order()
 
     def _start(self, step: Start) -> None:
-        order = self._situation.order
+        order = self._state.order
         if order is None:
             raise RuntimeError("nothing is started without an order")
         self._workspace.enter_run(step.run, order.token if order.run == step.run else None)
@@ -267,8 +267,8 @@ class Runner:
             lambda code: self._events.put(CommandEnded(code)),
         )
         failpoint(At.COMMAND_STARTED)
-        self._situation = self._situation.started(step.run, restart=step.restart)
-        _say(f"run {step.run} started with {order.workers} workers" + (", a restart" if step.restart else ""))
+        self._state = self._state.started(step.run, restart=step.restart)
+        _log(f"run {step.run} started with {order.workers} workers" + (", a restart" if step.restart else ""))
 
     def _environment(self, run: int, workers: int) -> dict[str, str]:
         # The launcher's own token is not the command's business.
@@ -284,17 +284,17 @@ class Runner:
         }
 
     def _finish(self, step: Finish) -> ExitCode:
-        _say(f"{step.code.meaning}: exit code {step.code.value}")
-        if step.result is not None and self._situation.order is not None:
+        _log(f"{step.code.meaning}: exit code {step.code.value}")
+        if step.result is not None and self._state.order is not None:
             failpoint(At.FINISHING)
-            self._outbox.offer(self._report(step.result))
+            self._outbox.publish(self._report(step.result))
             self._await_confirmation(self._confirmation_deadline(step.result))
             failpoint(At.FINISHED)
         return step.code
 
     def _confirmation_deadline(self, result: Result) -> float:
         """Returns until when to wait: after a save, for all of its grace, as the supervisor may be restarting."""
-        asked, limits = self._situation.save_asked_at, self._options.limits
+        asked, limits = self._state.save_asked_at, self._options.limits
         deadline = time.monotonic() + (_TERMINATED_SECONDS if result is Result.TERMINATED else _RESULT_SECONDS)
         return deadline if asked is None else max(deadline, asked + limits.save)
 
@@ -303,6 +303,6 @@ class Runner:
         while time.monotonic() < deadline:
             event = self._next(deadline)
             if isinstance(event, Lost):
-                self._say_trouble(event.reason)
+                self._log_absence(event.reason)
             if isinstance(event, Signalled) or (isinstance(event, Confirmed) and event.report.result is not None):
                 return

@@ -6,7 +6,7 @@ import threading
 from typing import Callable
 
 from . import hosts
-from .events import Event, HostsChanged, Remarked
+from .events import Event, HostsChanged, LogMessage
 
 _FILE_SECONDS = 0.5
 _SCRIPT_SECONDS = 1.0
@@ -20,9 +20,9 @@ class HostsWatch:
         put: takes every event; called from the watch's thread.
     """
 
-    def __init__(self, source: hosts.Source, put: Callable[[Event], None]) -> None:
+    def __init__(self, source: hosts.Source, on_event: Callable[[Event], None]) -> None:
         self._source = source
-        self._put = put
+        self._on_event = on_event
         self._last: tuple[str, ...] | None = None
         self._fails = False
         self._stopped = threading.Event()
@@ -38,23 +38,23 @@ class HostsWatch:
         self._stopped.set()
         self._thread.join(timeout)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the list once and put what is new about it."""
         try:
             names = tuple(self._source.read())
         except hosts.Unreadable as fault:
             if not self._fails:
                 instead = "no hosts are known yet" if self._last is None else "going on with the last good list"
-                self._put(Remarked(f"{fault}: {instead}"))
+                self._on_event(LogMessage(f"{fault}: {instead}"))
             self._fails = True
             return
         if self._fails:
-            self._put(Remarked("the operator's list can be read again"))
+            self._on_event(LogMessage("the operator's list can be read again"))
         self._fails = False
         if names != self._last:
             self._last = names
-            self._put(HostsChanged(names))
+            self._on_event(HostsChanged(names))
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._interval):
-            self.look()
+            self.poll()

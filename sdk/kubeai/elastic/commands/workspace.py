@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Iterable, Sequence
 from kubeai.elastic import identity
 
 from .failpoints import At, failpoint
-from .situation import Stop
+from .runner_state import Stop
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +104,7 @@ class Workspace:
             self._token = token
             failpoint(At.TOKEN_GIVEN)
 
-    def word_of_stop(self) -> Stop | None:
+    def read_stop_marker(self) -> Stop | None:
         """Read what a training process left about a STOP; None when there is nothing, or nothing usable."""
         try:
             run, generation = (self.directory / _STOPPED).read_text(encoding="utf-8").split()

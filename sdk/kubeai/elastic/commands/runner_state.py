@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .exit_codes import ExitCode
-from .orders import Verb
+from .orders import OrderKind
 
 if TYPE_CHECKING:
     from .orders import Order
@@ -45,7 +45,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Situation:
+class RunnerState:
     """The present state of one job.
 
     Attributes:
@@ -89,28 +89,28 @@ class Situation:
         """Whether somebody has asked for the end of the job."""
         return self.leaving in _SIGNALLED
 
-    def ordered(self, order: Order) -> Situation:
+    def ordered(self, order: Order) -> RunnerState:
         """Take an order in: it replaces the one before."""
         present = replace(self, order=order, fresh=True, in_place=False, blocked_until=0.0)
         # A STOP that was decided is never taken back, so a later order need not repeat it.
         is_stop = order.stopping and order.run == self.run
         # Suspended although the command had ended by itself: the announcement of that STOP was never heard here.
-        is_suspension = order.verb is Verb.WAIT and self.end is not None
+        is_suspension = order.kind is OrderKind.WAIT and self.end is not None
         return present.with_stop(order.generation) if is_stop or is_suspension else present
 
-    def with_stop(self, generation: int) -> Situation:
+    def with_stop(self, generation: int) -> RunnerState:
         """Note that the last run's end, past or to come, is a stop that was decided at this generation."""
         return replace(self, stopped_by=max(generation, self.stopped_by or 0))
 
-    def applied_order(self) -> Situation:
+    def applied_order(self) -> RunnerState:
         """Note that the present order's exclusions are in place."""
         return replace(self, in_place=True, applied=self.order.generation if self.order else 0)
 
-    def lost(self) -> Situation:
+    def lost(self) -> RunnerState:
         """Note that the stream is gone: what we hold may be old."""
         return replace(self, fresh=False)
 
-    def started(self, run: int, *, restart: bool) -> Situation:
+    def started(self, run: int, *, restart: bool) -> RunnerState:
         """Note that a run's command was started, as the restart of a failed one or as a run of its own."""
         return replace(
             self,
@@ -123,38 +123,38 @@ class Situation:
             restarts=self.restarts + 1 if restart else self.restarts,
         )
 
-    def asked_to_end(self, now: float) -> Situation:
+    def asked_to_end(self, now: float) -> RunnerState:
         """Note that the running command's group was asked to end."""
         asked = replace(self, end_asked_at=now)
         return asked.with_stop(self.order.generation) if self.order else asked
 
-    def killed(self) -> Situation:
+    def killed(self) -> RunnerState:
         """Note that the running command's group was killed."""
         return replace(self, kill_asked=True)
 
-    def ended(self, exit_code: int, now: float, delay: float, word: Stop | None) -> Situation:
-        """Note that the command has ended; ``word`` is what a training process left about a STOP, if any."""
+    def ended(self, exit_code: int, now: float, delay: float, stop: Stop | None) -> RunnerState:
+        """Note that the command has ended; ``stop`` is what a training process left about a STOP, if any."""
         end = End(exit_code, at=now, delay=delay, asked=self.end_asked_at is not None)
         present = replace(self, running=False, end=end)
-        return present.with_stop(word.generation) if word and word.run == self.run else present
+        return present.with_stop(stop.generation) if stop and stop.run == self.run else present
 
-    def confirmed_end(self, run: int) -> Situation:
+    def confirmed_end(self, run: int) -> RunnerState:
         """Note that the supervisor knows how this run ended."""
         if self.end is None or run != self.run:
             return self
         return replace(self, end=replace(self.end, confirmed=True))
 
-    def blocked(self, until: float) -> Situation:
+    def blocked(self, until: float) -> RunnerState:
         """Note that files could not be written or the command not be started."""
         return replace(self, blocked_until=until)
 
-    def end_job(self, code: ExitCode, now: float) -> Situation:
+    def ask_to_end(self, code: ExitCode, now: float) -> RunnerState:
         """Note that somebody asks for the end of the job: a running command may save first, the first time."""
         if self.leaving is None and self.running and self.end_asked_at is None:
             return replace(self, leaving=code, save_asked_at=now)
         return self.leave(code)
 
-    def leave(self, code: ExitCode) -> Situation:
+    def leave(self, code: ExitCode) -> RunnerState:
         """Note that this is to end, without a checkpoint; asked again once the command is being ended, at once."""
         if self.leaving is None:
             return replace(self, leaving=code)

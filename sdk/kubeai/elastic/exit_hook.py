@@ -10,7 +10,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from .uplink import Patience, RunIsOver, Uplink
+from .uplink import RetryPolicy, RunIsOver, Uplink
 from .values import DirectiveKind
 from .wire import Refused, Unreachable
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .monitor import Monitor
-    from .voice import Voice
+    from .stderr import StderrLog
 
 _HOLD_SECONDS = 20.0
 _LEAVE_SECONDS = (
@@ -36,7 +36,7 @@ def hold_seconds(environ: Mapping[str, str]) -> float:
     return seconds if math.isfinite(seconds) and seconds >= 0 else _HOLD_SECONDS
 
 
-def say(monitor: Monitor, uplink: Uplink, voice: Voice, hold: float) -> None:
+def report_exit(monitor: Monitor, uplink: Uplink, stderr: StderrLog, hold: float) -> None:
     """Report `left` and wait, `hold` seconds at most; at once where no LEAVE or STOP has taken effect."""
     directive = monitor.state.directive
     if not directive.is_final:
@@ -44,24 +44,24 @@ def say(monitor: Monitor, uplink: Uplink, voice: Voice, hold: float) -> None:
     if directive.kind is DirectiveKind.LEAVE:
         if directive.generation == 0:
             return  # SIGTERM, and no supervisor has ever spoken: nobody to tell
-        _report_left(monitor, uplink, voice, time.monotonic() + min(hold, _LEAVE_SECONDS))
+        _report_left(monitor, uplink, stderr, time.monotonic() + min(hold, _LEAVE_SECONDS))
         return
     reason = directive.reason.rstrip(".")  # The supervisor says whole sentences.
-    voice.once("hold", f"the job stops: {reason}. This process waits until it may go, at most {hold:g} s")
+    stderr.once("hold", f"the job stops: {reason}. This process waits until it may go, at most {hold:g} s")
     deadline = time.monotonic() + hold
-    _report_left(monitor, uplink, voice, deadline)
+    _report_left(monitor, uplink, stderr, deadline)
     monitor.wait_for(lambda: monitor.is_released, max(0.0, deadline - time.monotonic()))
 
 
-def _report_left(monitor: Monitor, uplink: Uplink, voice: Voice, deadline: float) -> None:
+def _report_left(monitor: Monitor, uplink: Uplink, stderr: StderrLog, deadline: float) -> None:
     """In this thread, since the reporter's may be busy with a function of the user's, and no thread can start now.
 
     Tried once however near the deadline is: for a script that acknowledges nothing this is the job's acknowledgement.
     """
-    patience = Patience(voice)
+    retry = RetryPolicy(stderr)
     last_post = max(deadline, time.monotonic() + _POST_SECONDS)
     while not monitor.is_released:
-        wait = _try(monitor, uplink, patience, last_post)
+        wait = _post(monitor, uplink, retry, last_post)
         if wait is None:
             return
         monitor.wait_for(lambda: monitor.is_released, max(0.0, min(wait, deadline - time.monotonic())))
@@ -69,12 +69,12 @@ def _report_left(monitor: Monitor, uplink: Uplink, voice: Voice, deadline: float
             return
 
 
-def _try(monitor: Monitor, uplink: Uplink, patience: Patience, deadline: float) -> float | None:
+def _post(monitor: Monitor, uplink: Uplink, retry: RetryPolicy, deadline: float) -> float | None:
     """Report once; None when that is done with, else seconds to wait before the next attempt."""
     try:
         uplink.report(monitor.left(), timeout=min(_POST_SECONDS, max(0.001, deadline - time.monotonic())))
     except RunIsOver:
         monitor.end_run()
     except (Refused, Unreachable) as error:
-        return patience.after(error)
+        return retry.after(error)
     return None

@@ -8,7 +8,7 @@ import os
 _STDERR = 2
 
 
-class Voice:
+class StderrLog:
     """Writes to the descriptor itself.
 
     sys.stderr has a lock, and a logging handler has another: a thread of ours that held one while the training process
