@@ -9,10 +9,10 @@ from datetime import datetime
 import msgspec
 
 from servicekit.disruption import DISRUPTED, EXPIRED, PodCondition, PodState, ended_at_of, grace_of
-from servicekit.kubernetes.client import Kind
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 
-PODS = Kind(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
+PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
 
 # What the wire carries for people, in characters.
 _MAX_TEXT = 512

@@ -12,7 +12,7 @@ from node_agent.pulse import Pulse
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection, Selection
+from servicekit.kubernetes.client import ResourceClient, Selection
 from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import Reflector
@@ -39,7 +39,7 @@ class PodWatch:
         self._cluster_clock = ClusterClock(clock)
         server.dated = self._cluster_clock.told
         self._cache: Cache[Pod] = Cache(self._changed)
-        collection = Collection(server, PODS, read_pod, Selection(fields=f"spec.nodeName={node}"))
+        collection = ResourceClient(server, PODS, read_pod, Selection(fields=f"spec.nodeName={node}"))
         # From the API server's memory: thousands of agents that start at once would have etcd read everything.
         self._reflector = Reflector(collection, self._cache, clock, cached=True)
         self._reported: dict[str, NoticeReport] = {}

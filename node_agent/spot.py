@@ -13,12 +13,12 @@ from node_agent.identity import ThisNode
 from node_agent.sources import NodeIdentity
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection, Kind, Selection
+from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 
-_NODES = Kind(group="", version="v1", kind="Node", plural="nodes", namespaced=False)
+_NODES = Resource(group="", version="v1", kind="Node", plural="nodes", namespaced=False)
 # Seconds that the first poll waits for the label: so long a notice may be late where the API server is away.
 _PATIENCE = 2.0
 
@@ -77,7 +77,7 @@ class SpotLabel:
         self._labels = dict(label.split("=", 1) for label in labels)
         self._denied = ""
         self._looked = asyncio.Event()
-        collection = Collection(server, _NODES, self._read, Selection(fields=f"metadata.name={node.name}"))
+        collection = ResourceClient(server, _NODES, self._read, Selection(fields=f"metadata.name={node.name}"))
         mirror: Cache[Node] = Cache(self._changed)
         self._reflector = Reflector(collection, mirror, clock, cached=True)
 

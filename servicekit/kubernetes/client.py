@@ -1,4 +1,4 @@
-"""One collection of one API server: what can be asked of it, in raw JSON on one side and decoded on the other."""
+"""A client for one resource of an API server: decoded objects on one side, raw JSON on the other."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -19,8 +19,13 @@ _MERGE = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """A kind of object; `page` is how many of them a list brings at a time. The core's group is empty."""
+class Resource:
+    """A kind of object as the API server serves it.
+
+    Attributes:
+        group: Empty for the core group.
+        page: The most objects that one page of a list has.
+    """
 
     group: str
     version: str
@@ -31,13 +36,13 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """As objects name it."""
+        """Group and version as an object's `apiVersion` has them."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which objects of a kind are listed and watched: selectors as Kubernetes writes them, empty for all."""
+    """Limits a list or a watch: selectors as Kubernetes writes them, empty for all objects."""
 
     namespace: str = ""
     labels: str = ""
@@ -45,13 +50,13 @@ class Selection:
 
     @property
     def query(self) -> dict[str, str]:
-        """What asks for them."""
-        asked = {"labelSelector": self.labels, "fieldSelector": self.fields}
-        return {name: value for name, value in asked.items() if value}
+        """The query parameters of the selectors."""
+        selectors = {"labelSelector": self.labels, "fieldSelector": self.fields}
+        return {name: value for name, value in selectors.items() if value}
 
 
 class EventType(StrEnum):
-    """What a watch may tell."""
+    """The type of a watch event."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -79,24 +84,24 @@ class _Bookmarked(msgspec.Struct, frozen=True):
     metadata: _ListMetadata
 
 
-class Collection(Generic[R]):
-    """All objects of a kind, in all namespaces, or those that are selected.
+class ResourceClient(Generic[R]):
+    """Reads and changes the objects of one resource.
 
     Args:
-        server: Where it is.
-        kind: Of what.
-        decode: Reads one object; it may leave out whatever it does not need.
-        selection: What `list` and `watch` are about.
+        server: The API server.
+        resource: The kind of object.
+        decode: Decodes one object; it may leave out what it does not need.
+        selection: Limits `list` and `watch`; by default they cover all objects in all namespaces.
     """
 
     def __init__(
         self,
         server: ApiServer,
-        kind: Kind,
+        resource: Resource,
         decode: Callable[[bytes | msgspec.Raw], R],
         selection: Selection = Selection(),
     ) -> None:
-        self.kind = kind
+        self.resource = resource
         self._server = server
         self._decode = decode
         self._selection = selection
@@ -160,8 +165,8 @@ class Collection(Generic[R]):
         Raises:
             ChangedMeanwhileError: It is there already.
         """
-        named = {"name": key.name, **({"namespace": key.namespace} if self.kind.namespaced else {}), **metadata}
-        body = {"apiVersion": self.kind.api_version, "kind": self.kind.kind, "metadata": named, **content}
+        named = {"name": key.name, **({"namespace": key.namespace} if self.resource.namespaced else {}), **metadata}
+        body = {"apiVersion": self.resource.api_version, "kind": self.resource.kind, "metadata": named, **content}
         path = self._path(ObjectKey(key.namespace, ""))
         return await self._change(Call(method="POST", path=path, body=msgspec.json.encode(body)))
 
@@ -247,7 +252,7 @@ class Collection(Generic[R]):
                 return event.type, self._read(event.object)
 
     async def _page(self, which: Mapping[str, str]) -> _Page:
-        query: dict[str, str | int] = {"limit": self.kind.page, **which, **self._selection.query}
+        query: dict[str, str | int] = {"limit": self.resource.page, **which, **self._selection.query}
         return _decoded(await self._server.request(Call(method="GET", path=self._all(), query=query)), _Page)
 
     async def _change(self, call: Call) -> R:
@@ -259,17 +264,17 @@ class Collection(Generic[R]):
         try:
             return self._decode(data)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise UnreadableError(f"{_name(data)} of {self.kind.plural} does not decode: {error}") from error
+            raise UnreadableError(f"{_name(data)} of {self.resource.plural} does not decode: {error}") from error
 
     def _all(self) -> str:
         return self._path(ObjectKey(self._selection.namespace, ""))
 
     def _path(self, key: ObjectKey) -> str:
-        kind = self.kind
-        root = "/apis" if kind.group else "/api"
-        space = f"/namespaces/{key.namespace}" if kind.namespaced and key.namespace else ""
+        resource = self.resource
+        root = "/apis" if resource.group else "/api"
+        space = f"/namespaces/{key.namespace}" if resource.namespaced and key.namespace else ""
         name = f"/{key.name}" if key.name else ""
-        return f"{root}/{kind.api_version}{space}/{kind.plural}{name}"
+        return f"{root}/{resource.api_version}{space}/{resource.plural}{name}"
 
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes import lease
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection, Selection
+from servicekit.kubernetes.client import ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.lease import LEASES, Lease
 from servicekit.kubernetes.objects import ObjectKey
@@ -58,7 +58,7 @@ class Election:
 
     def __init__(self, server: ApiServer, terms: Terms, clock: Clock, highest: Callable[[], Awaitable[int]]) -> None:
         selection = Selection(namespace=terms.namespace, fields=f"metadata.name={terms.name}")
-        self._leases = Collection(server, LEASES, lease.read, selection)
+        self._leases = ResourceClient(server, LEASES, lease.read, selection)
         self._cache: Cache[Lease] = Cache(self._moved)
         self._reflector = Reflector(self._leases, self._cache, clock)
         self._key = ObjectKey(terms.namespace, terms.name)

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from servicekit.kubernetes.client import Kind
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 
-LEASES = Kind(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", namespaced=True)
+LEASES = Resource(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", namespaced=True)
 
 _RELEASED_SECONDS = 1
 """The API server takes no less."""

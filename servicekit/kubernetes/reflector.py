@@ -11,7 +11,7 @@ from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection, EventType
+from servicekit.kubernetes.client import EventType, ResourceClient
 from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
@@ -62,7 +62,7 @@ class Reflector(Generic[R]):
 
     def __init__(  # noqa: PLR0913 - the first three are what it works on, the others have defaults
         self,
-        collection: Collection[R],
+        collection: ResourceClient[R],
         mirror: Cache[R],
         clock: Clock,
         watch_seconds: int = _WATCH_SECONDS,
@@ -80,7 +80,7 @@ class Reflector(Generic[R]):
         self._cache = mirror
         self._watch_seconds = watch_seconds
         self._clock = clock
-        self._fault = Fault(f"watch of {collection.kind.plural}", clock)
+        self._fault = Fault(f"watch of {collection.resource.plural}", clock)
         self._backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
         self._watching = False
         self._lost = False
@@ -178,7 +178,7 @@ class Reflector(Generic[R]):
 
     def _note_undefined(self) -> None:
         if self.defined:
-            plural = self._collection.kind.plural
+            plural = self._collection.resource.plural
             _log.info("resource.undefined", resource=plural, looks_again_seconds=self._undefined_seconds)
         self.defined = False
         self._fault.recovered()

@@ -2,12 +2,12 @@
 
 import msgspec
 
-from servicekit.kubernetes.client import Kind
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from simulator.et_operator.objects import Meta, PodStatus
 from simulator.et_operator.vocabulary import JOB_LABEL, ROLE_LABEL, Role
 
-EXECS = Kind(group="kwok.x-k8s.io", version="v1alpha1", kind="Exec", plural="execs", namespaced=True)
+EXECS = Resource(group="kwok.x-k8s.io", version="v1alpha1", kind="Exec", plural="execs", namespaced=True)
 
 
 class Variable(msgspec.Struct, frozen=True):

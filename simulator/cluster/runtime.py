@@ -17,7 +17,7 @@ import structlog
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection, Selection
+from servicekit.kubernetes.client import ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import Reflector
@@ -71,9 +71,9 @@ class NodeRuntime:
         self._server = server
         self._identity = identity
         selection = Selection(namespace=namespace, labels=f"{GROUP_LABEL}={GROUP}")
-        self._pods = Collection(server, PODS, lambda data: msgspec.json.decode(data, type=RunPod), selection)
-        self._configs = Collection(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
-        self._execs = Collection(server, EXECS, lambda data: msgspec.json.decode(data, type=Exec))
+        self._pods = ResourceClient(server, PODS, lambda data: msgspec.json.decode(data, type=RunPod), selection)
+        self._configs = ResourceClient(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
+        self._execs = ResourceClient(server, EXECS, lambda data: msgspec.json.decode(data, type=Exec))
         self._mirror: Cache[RunPod] = Cache(self._changed)
         self._reflector = Reflector(self._pods, self._mirror, Clock())
         self._begun: dict[str, _Begun] = {}

@@ -7,7 +7,7 @@ import msgspec
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection, Kind, Selection
+from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.objects import Object, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
@@ -23,12 +23,12 @@ class Followed(Generic[R]):
     def __init__(
         self,
         server: ApiServer,
-        kind: Kind,
+        kind: Resource,
         shape: type[R],
         changed: Callable[[R | None, R | None], None],
         selection: Selection,
     ) -> None:
-        self.collection: Collection[R] = Collection(
+        self.collection: ResourceClient[R] = ResourceClient(
             server, kind, lambda data: msgspec.json.decode(data, type=shape), selection
         )
         self.mirror: Cache[R] = Cache(changed)

@@ -5,13 +5,13 @@ import contextlib
 
 import msgspec
 
-from servicekit.kubernetes.client import Collection, Kind
+from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ApiUnavailableError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from simulator.et_operator.objects import SCALE_INS, SCALE_OUTS, TRAINING_JOBS
 
-_DEFINITIONS = Kind(
+_DEFINITIONS = Resource(
     group="apiextensions.k8s.io",
     version="v1",
     kind="CustomResourceDefinition",
@@ -33,15 +33,15 @@ async def define(server: ApiServer) -> None:
     Raises:
         ApiError: One could not be made.
     """
-    definitions = Collection(server, _DEFINITIONS, lambda data: msgspec.json.decode(data, type=_Definition))
+    definitions = ResourceClient(server, _DEFINITIONS, lambda data: msgspec.json.decode(data, type=_Definition))
     for kind in (TRAINING_JOBS, SCALE_INS, SCALE_OUTS):
         with contextlib.suppress(ChangedMeanwhileError):
             await definitions.create(ObjectKey("", f"{kind.plural}.{kind.group}"), _spec(kind))
     for kind in (TRAINING_JOBS, SCALE_INS, SCALE_OUTS):
-        await _until_served(Collection(server, kind, lambda data: msgspec.json.decode(data, type=_Definition)))
+        await _until_served(ResourceClient(server, kind, lambda data: msgspec.json.decode(data, type=_Definition)))
 
 
-async def _until_served(collection: Collection[_Definition]) -> None:
+async def _until_served(collection: ResourceClient[_Definition]) -> None:
     while True:
         with contextlib.suppress(NotThereError, ApiUnavailableError):
             await collection.list()
@@ -49,7 +49,7 @@ async def _until_served(collection: Collection[_Definition]) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _spec(kind: Kind) -> dict[str, object]:
+def _spec(kind: Resource) -> dict[str, object]:
     whatever = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"type": "object", "properties": {"spec": whatever, "status": whatever}}
     version = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from servicekit.kubernetes.client import Kind
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from simulator.et_operator.vocabulary import (
     GROUP,
@@ -23,12 +23,12 @@ from simulator.et_operator.vocabulary import (
 
 _DEFAULT_BACKOFF_LIMIT = 6
 
-_kind = partial(Kind, group=GROUP, version=VERSION, namespaced=True)
+_kind = partial(Resource, group=GROUP, version=VERSION, namespaced=True)
 TRAINING_JOBS = _kind(kind="TrainingJob", plural="trainingjobs")
 SCALE_INS = _kind(kind="ScaleIn", plural="scaleins")
 SCALE_OUTS = _kind(kind="ScaleOut", plural="scaleouts")
-PODS = Kind(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
-CONFIG_MAPS = Kind(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
+PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
+CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 
 
 class Meta(Metadata, frozen=True, rename="camel"):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from servicekit.kubernetes.client import Collection
+from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, UnreadableError
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.objects import ObjectKey
@@ -63,7 +63,7 @@ class Operator:
             across=Flaw.ALL_NAMESPACES in settings.flaws,
             namespace=settings.namespace,
         )
-        self._configs = Collection(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
+        self._configs = ResourceClient(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
         self._wakeups: dict[ObjectKey, Wakeup] = {}
         self._hosts: dict[str, frozenset[str]] = {}
         """By the launcher's uid."""

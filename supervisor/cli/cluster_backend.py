@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.client import Collection, Kind, Selection
+from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.errors import (
     ApiError,
@@ -43,8 +43,8 @@ from supervisor.domain.placement import Placement
 from supervisor.store.job_resource import JOBS, JobResource
 from supervisor.store.notice_resource import NOTICES, NoticeResource
 
-_EVENTS = Kind(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
-_CORE_EVENTS = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
+_EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
+_CORE_EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)
 _CORE_NAMES = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
 """The same objects: a supervisor may create them by the new name, and users of a namespace often by the old one."""
 
@@ -94,12 +94,12 @@ class ClusterBackend:
         self._clock = ClusterClock(Clock())
         server.dated = self._clock.told
         chosen = Selection(namespace=namespace)
-        self._jobs = Collection(server, JOBS, lambda data: msgspec.json.decode(data, type=JobResource), chosen)
-        self._notices = Collection(server, NOTICES, lambda data: msgspec.json.decode(data, type=NoticeResource))
-        self._pods = Collection(server, PODS, lambda data: msgspec.json.decode(data, type=_Pod), chosen)
-        self._nodes = Collection(server, NODES, lambda data: msgspec.json.decode(data, type=_Object))
+        self._jobs = ResourceClient(server, JOBS, lambda data: msgspec.json.decode(data, type=JobResource), chosen)
+        self._notices = ResourceClient(server, NOTICES, lambda data: msgspec.json.decode(data, type=NoticeResource))
+        self._pods = ResourceClient(server, PODS, lambda data: msgspec.json.decode(data, type=_Pod), chosen)
+        self._nodes = ResourceClient(server, NODES, lambda data: msgspec.json.decode(data, type=_Object))
         self._events, self._core_events = (
-            Collection(server, kind, lambda data: msgspec.json.decode(data, type=_Object))
+            ResourceClient(server, kind, lambda data: msgspec.json.decode(data, type=_Object))
             for kind in (_EVENTS, _CORE_EVENTS)
         )
 
@@ -212,7 +212,7 @@ class ClusterBackend:
         about = {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace, "uid": pod.metadata.uid}
         return about, namespace
 
-    async def _one(self, collection: Collection[Any], key: ObjectKey, what: str) -> Any:
+    async def _one(self, collection: ResourceClient[Any], key: ObjectKey, what: str) -> Any:
         try:
             found = await _get_or_list(collection, key)
         except ApiError as error:
@@ -275,7 +275,7 @@ class ClusterBackend:
                 return NotNowError(f"{error}. Try again.")
 
 
-async def _get_or_list(collection: Collection[T], key: ObjectKey) -> T | None:
+async def _get_or_list(collection: ResourceClient[T], key: ObjectKey) -> T | None:
     """One object, also for who may list such objects and not get one, as supervisors may nodes.
 
     Raises:

@@ -11,7 +11,7 @@ import msgspec
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection, Kind, Selection
+from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
@@ -19,7 +19,7 @@ from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.view import Hooks
 from supervisor.domain.drill import LEAD_ANNOTATION
 
-EVENTS = Kind(group="", version="v1", kind="Event", plural="events", namespaced=True)
+EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)
 
 REPORTER = "job-supervisor.kube-ai.io/supervisor"
 """As which supervisors report Events. Theirs tell of notices: taken for announcements they would be notices again."""
@@ -118,7 +118,7 @@ class ClusterEvents:
         self._by_subject: dict[str, dict[ObjectKey, ClusterEvent]] = {}
         self.reflectors: dict[str, Reflector[Any]] = {
             reason: Reflector(
-                Collection(server, EVENTS, read_event, Selection(fields=f"reason={reason}")),
+                ResourceClient(server, EVENTS, read_event, Selection(fields=f"reason={reason}")),
                 Cache(self._moved),
                 clock,
             )

@@ -7,12 +7,12 @@ from enum import StrEnum
 
 import msgspec
 
-from servicekit.kubernetes.client import Kind
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from supervisor.domain.capacity import Resources, Taint
 
-PODS = Kind(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
-NODES = Kind(group="", version="v1", kind="Node", plural="nodes", namespaced=False)
+PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
+NODES = Resource(group="", version="v1", kind="Node", plural="nodes", namespaced=False)
 
 ANNOTATIONS = "job-supervisor.kube-ai.io/"
 """The annotations that are kept begin with it."""

@@ -10,7 +10,7 @@ import structlog
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection
+from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
@@ -83,7 +83,7 @@ class ClusterView:
         def decode_pod(data: bytes | msgspec.Raw) -> Pod:
             return pod_or_outline(data, labels)
 
-        pods, nodes = Collection(server, PODS, decode_pod), Collection(server, NODES, node_or_outline)
+        pods, nodes = ResourceClient(server, PODS, decode_pod), ResourceClient(server, NODES, node_or_outline)
         self.pods_changed = Hooks[Pod]()
         self.nodes_changed = Hooks[Node]()
         self._pods: Cache[Pod] = Cache(self._pod_moved)

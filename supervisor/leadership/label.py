@@ -8,7 +8,7 @@ import msgspec
 
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.kubernetes.client import Collection, Kind, Selection
+from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
@@ -19,7 +19,7 @@ _LEADS = "true"
 _SET = ("app.kubernetes.io/name", "app.kubernetes.io/instance")
 """What the pods of one installation have in common."""
 
-_PODS = Kind(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
+_PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
 _LOOK_SECONDS = 10.0
 """A person who takes the label away takes the Service away; two requests each time."""
 
@@ -85,5 +85,5 @@ class LeaderLabel:
     async def _mark(self, pod: _Pod, value: str | None) -> None:
         await self._pods().merge(pod, {}, metadata={"labels": {LABEL: value}})
 
-    def _pods(self, labels: str = "") -> Collection[_Pod]:
-        return Collection(self._server, _PODS, _read, Selection(namespace=self._own.namespace, labels=labels))
+    def _pods(self, labels: str = "") -> ResourceClient[_Pod]:
+        return ResourceClient(self._server, _PODS, _read, Selection(namespace=self._own.namespace, labels=labels))

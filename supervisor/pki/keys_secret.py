@@ -10,14 +10,14 @@ import structlog
 from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.kubernetes.client import Collection, Kind
+from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.pki.errors import KeysError
 from supervisor.pki.keys import Keys
 
-_SECRETS = Kind(group="", version="v1", kind="Secret", plural="secrets", namespaced=True)
+_SECRETS = Resource(group="", version="v1", kind="Secret", plural="secrets", namespaced=True)
 _FIRST_PAUSE, _MAX_PAUSE = 0.1, 1.0
 
 _log = structlog.get_logger()
@@ -36,7 +36,7 @@ class KeysSecret:
     """The Secret of that name."""
 
     def __init__(self, server: ApiServer, secret: ObjectKey, clock: Clock) -> None:
-        self._secrets = Collection(server, _SECRETS, _read)
+        self._secrets = ResourceClient(server, _SECRETS, _read)
         self._key = secret
         self._clock = clock
         self._fault = Fault("API server", clock)

@@ -11,14 +11,14 @@ import structlog
 
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.kubernetes.client import Collection, Kind
+from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 
 CA = "ca.crt"
-_CONFIG_MAPS = Kind(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
-_WEBHOOKS = Kind(
+_CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
+_WEBHOOKS = Resource(
     group="admissionregistration.k8s.io",
     version="v1",
     kind="MutatingWebhookConfiguration",
@@ -77,7 +77,7 @@ class CaConfigMap:
     """The ConfigMap of that name; made where there is none. What else people keep in it stays."""
 
     def __init__(self, server: ApiServer, key: ObjectKey) -> None:
-        self._maps = Collection(server, _CONFIG_MAPS, _config_map)
+        self._maps = ResourceClient(server, _CONFIG_MAPS, _config_map)
         self._key = key
 
     async def publish(self, trusted: bytes) -> None:
@@ -101,7 +101,7 @@ class WebhookConfiguration:
     """The configuration of that name: all its webhooks are ours. Whoever installs us makes it."""
 
     def __init__(self, server: ApiServer, name: str) -> None:
-        self._configurations = Collection(server, _WEBHOOKS, _configuration)
+        self._configurations = ResourceClient(server, _WEBHOOKS, _configuration)
         self._key = ObjectKey("", name)
 
     async def publish(self, trusted: bytes) -> None:

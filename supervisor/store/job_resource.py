@@ -6,7 +6,7 @@ from typing import Self
 
 from msgspec import structs
 
-from servicekit.kubernetes.client import Kind
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.decide.reasons import left_out
 from supervisor.domain.capability import Capability
@@ -28,7 +28,7 @@ from supervisor.store.names import bare_name, job_name
 from supervisor.store.resources import GROUP, VERSION, Body, Condition, instant, maybe, seconds, truth
 
 # Some 200 KB a job of thousands of workers: a page of 500 would be 100 MB.
-JOBS = Kind(group=GROUP, version=VERSION, kind="SupervisedJob", plural="supervisedjobs", namespaced=True, page=50)
+JOBS = Resource(group=GROUP, version=VERSION, kind="SupervisedJob", plural="supervisedjobs", namespaced=True, page=50)
 
 _OPERATED = frozenset(
     {

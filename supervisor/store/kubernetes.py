@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.client import Collection
+from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, ConfigurationError, NotThereError
 from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.reflector import Reflector
@@ -65,8 +65,8 @@ class KubernetesStore:
         self._epoch = options.epoch
         notice_shape = NoticeShape(lambda: self._epoch)
         job_shape = JobShape(lambda: self._epoch, options.namespace or server.namespace, clock.now)
-        notices = Collection(server, NOTICES, notice_shape.read)
-        jobs = Collection(server, JOBS, job_shape.read)
+        notices = ResourceClient(server, NOTICES, notice_shape.read)
+        jobs = ResourceClient(server, JOBS, job_shape.read)
         self._notices: NoticeShelf = Shelf(notices, notice_shape, self._moved)
         self._jobs: JobShelf = Shelf(jobs, job_shape, self._moved)
         self._followers: tuple[Reflector[Any], ...] = (

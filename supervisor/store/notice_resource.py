@@ -2,14 +2,14 @@
 
 from datetime import datetime
 
-from servicekit.kubernetes.client import Kind
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.store.resources import GROUP, VERSION, Body, Condition, instant, maybe, seconds, truth
 from supervisor.store.sentences import sentence
 
-NOTICES = Kind(group=GROUP, version=VERSION, kind="ReclaimNotice", plural="reclaimnotices", namespaced=False)
+NOTICES = Resource(group=GROUP, version=VERSION, kind="ReclaimNotice", plural="reclaimnotices", namespaced=False)
 
 
 class SubjectBody(Body, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import msgspec
 
 from servicekit.failpoints import failpoint
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection
+from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, RefusedError
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.failpoints import At
@@ -35,7 +35,7 @@ class Shelf(Generic[K, T, S, U]):
     """
 
     def __init__(
-        self, collection: Collection[Stored[T, S, U]], shape: Shape[K, T, S, U], changed: Callable[[], None]
+        self, collection: ResourceClient[Stored[T, S, U]], shape: Shape[K, T, S, U], changed: Callable[[], None]
     ) -> None:
         self._collection = collection
         self._shape = shape

@@ -3,14 +3,14 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from servicekit.kubernetes.client import Collection, Kind, Selection
+from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.errors import ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import Cluster
 
-_KIND = Kind(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
+_KIND = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 
 
 class _ConfigMap(msgspec.Struct, frozen=True):
@@ -29,8 +29,8 @@ async def server(cluster: Cluster) -> AsyncIterator[ApiServer]:
     await one.close()
 
 
-def _collection(server: ApiServer, namespace: Namespace, labels: str = "") -> Collection[_ConfigMap]:
-    return Collection(server, _KIND, _decode, Selection(namespace=namespace.name, labels=labels))
+def _collection(server: ApiServer, namespace: Namespace, labels: str = "") -> ResourceClient[_ConfigMap]:
+    return ResourceClient(server, _KIND, _decode, Selection(namespace=namespace.name, labels=labels))
 
 
 async def test_a_selection_is_all_that_is_listed(server: ApiServer, namespace: Namespace) -> None:

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection, Kind
+from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
@@ -30,7 +30,7 @@ from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 
-THINGS = Kind(group="kit.test", version="v1", kind="Thing", plural="things", namespaced=True, page=2)
+THINGS = Resource(group="kit.test", version="v1", kind="Thing", plural="things", namespaced=True, page=2)
 PATIENCE = 30.0
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -101,7 +101,7 @@ class Script:
 class Following:
     script: Script
     server: ApiServer
-    collection: Collection[Thing]
+    collection: ResourceClient[Thing]
     mirror: Cache[Thing]
     reflector: Reflector[Thing]
     synced: asyncio.Event
@@ -132,7 +132,7 @@ async def following(
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     server = await ApiServer.connect(kubeconfig(directory, runner.addresses[0][1]), timeout_seconds)
-    collection = Collection(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing))
+    collection = ResourceClient(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing))
     mirror: Cache[Thing] = Cache(lambda _before, _after: None)
     try:
         synced = asyncio.Event()
@@ -360,7 +360,7 @@ async def test_silence_and_absence_are_given_up(tmp_path: Path) -> None:
     server = await ApiServer.connect(kubeconfig(tmp_path, 1), timeout_seconds=1.0)
     try:
         with pytest.raises(ApiUnavailableError, match=r"cannot connect to http://127\.0\.0\.1:1: Connection refused"):
-            await Collection(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing)).list()
+            await ResourceClient(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing)).list()
     finally:
         await server.close()
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from servicekit.failpoints import failpoint
-from servicekit.kubernetes.client import Collection as Objects
-from servicekit.kubernetes.client import Kind
+from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.objects import Metadata, ObjectKey
@@ -31,7 +30,7 @@ from supervisor.jobs.trainingjob.objects import (
 from supervisor.jobs.trainingjob.resizing import host_lists, resized
 from supervisor.jobs.trainingjob.seen import ObservedJob, worker_names
 
-_CONFIG_MAPS = Kind(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
+_CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 _MAX_ATTEMPTS = 20
 """Of a change that others come between: the operator writes a job's status several times a second while it starts."""
 
@@ -70,8 +69,8 @@ class Changes:
     """
 
     server: ApiServer
-    jobs: Objects[TrainingJob]
-    pods: Objects[Pod]
+    jobs: ResourceClient[TrainingJob]
+    pods: ResourceClient[Pod]
     wrote: Callable[[TrainingJob], None]
 
     async def suspend(self, seen: ObservedJob, marks: Mapping[str, str]) -> None:
@@ -166,7 +165,7 @@ class Changes:
 
     async def _rewrite_lists(self, job: TrainingJob, workers: int) -> None:
         """The operator keeps a ConfigMap that is there, with the hosts of the run before."""
-        maps = Objects(self.server, _CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=_ConfigMap))
+        maps = ResourceClient(self.server, _CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=_ConfigMap))
         slots = 1 if job.wish is None else job.wish.slots
         try:
             read = await maps.get(ObjectKey(job.metadata.namespace, f"{job.metadata.name}-config"))

@@ -8,13 +8,13 @@ from enum import StrEnum
 
 import msgspec
 
-from servicekit.kubernetes.client import Kind
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.objects import ANNOTATIONS
 from supervisor.cluster.podspec import Body, PodSpec, amounts_of
 from supervisor.domain.capacity import Demand, ResourceRequest
 
-TRAINING_JOBS = Kind(
+TRAINING_JOBS = Resource(
     group="kai.alibabacloud.com", version="v1alpha1", kind="TrainingJob", plural="trainingjobs", namespaced=True
 )
 KIND = "trainingjob"

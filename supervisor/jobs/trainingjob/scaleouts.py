@@ -15,8 +15,7 @@ from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection as Objects
-from servicekit.kubernetes.client import Kind, Selection
+from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, RefusedError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
@@ -31,7 +30,7 @@ from supervisor.jobs.trainingjob.seen import ObservedJob
 from supervisor.jobs.trainingjob.watch import TrainingJobWatch
 from supervisor.store.interface import Store
 
-SCALE_OUTS = Kind(
+SCALE_OUTS = Resource(
     group=TRAINING_JOBS.group, version=TRAINING_JOBS.version, kind="ScaleOut", plural="scaleouts", namespaced=True
 )
 _LABELS = {"app.kubernetes.io/managed-by": OURS}
@@ -129,7 +128,9 @@ class ScaleOuts:
         self.changed: Callable[[], None] = lambda: None
         self._cache: Cache[ScaleOut] = Cache(self._moved)
         selection = Selection(namespace=namespace, labels=_SELECTOR)
-        self._objects = Objects(server, SCALE_OUTS, lambda data: msgspec.json.decode(data, type=ScaleOut), selection)
+        self._objects = ResourceClient(
+            server, SCALE_OUTS, lambda data: msgspec.json.decode(data, type=ScaleOut), selection
+        )
         self._reflector = Reflector(self._objects, self._cache, clock)
         self._known = False
         self._wakeup = Wakeup()

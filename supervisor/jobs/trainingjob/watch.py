@@ -11,8 +11,7 @@ from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import Collection as Objects
-from servicekit.kubernetes.client import Selection
+from servicekit.kubernetes.client import ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, NotThereError
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
@@ -66,7 +65,7 @@ class TrainingJobWatch:
         self._view = view
         self._clock = clock
         self._cache: Cache[TrainingJob] = Cache(self._job_moved)
-        self.collection = Objects(server, TRAINING_JOBS, read_training_job, selection)
+        self.collection = ResourceClient(server, TRAINING_JOBS, read_training_job, selection)
         self._reflector = Reflector(self.collection, self._cache, clock)
         self._jobs: dict[JobName, TrainingJob] = {}
         self._names: dict[str, JobName] = {}

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from servicekit.kubernetes.client import Collection, Kind
+from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
@@ -15,7 +15,7 @@ from supervisor.cluster.events import REPORTER
 from supervisor.observability.events.event import AggregationKey, EventDraft, ObjectReference
 from supervisor.observability.events.queue import PendingEvent, SendResult
 
-_EVENTS = Kind(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
+_EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
 _NOWHERE = "default"
 """Where Events about objects without a namespace are, as the API server wants it."""
 
@@ -49,7 +49,7 @@ class Events:
     """
 
     def __init__(self, server: ApiServer, instance: str, aggregation_seconds: float, max_remembered: int) -> None:
-        self._events = Collection(server, _EVENTS, lambda data: msgspec.json.decode(data, type=Event))
+        self._events = ResourceClient(server, _EVENTS, lambda data: msgspec.json.decode(data, type=Event))
         self._instance = instance[:_MAX_INSTANCE]
         self._again_seconds = aggregation_seconds
         self._most_remembered = max_remembered

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from servicekit.kubernetes.client import Kind
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.objects import PODS, Pod
 from supervisor.cluster.view import ClusterView
@@ -70,5 +70,5 @@ class ClusterReferenceResolver:
         return job is not None and job.uid == pod.owner.uid
 
 
-def _about(kind: Kind, metadata: Metadata) -> ObjectReference:
+def _about(kind: Resource, metadata: Metadata) -> ObjectReference:
     return ObjectReference(kind.api_version, kind.kind, metadata.namespace, metadata.name, metadata.uid)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from servicekit.kubernetes.client import Collection
+from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiUnavailableError
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.lease import LEASES, read
@@ -56,7 +56,7 @@ async def test_a_store_writes_nothing_while_its_leader_is_not_certain(here: Plac
 @pytest.mark.brief
 async def test_no_request_that_changes_anything_is_sent(server: ApiServer, hall: Hall) -> None:
     await hall.put(holderIdentity="somebody", leaseDurationSeconds=1)
-    leases = Collection(server, LEASES, read)
+    leases = ResourceClient(server, LEASES, read)
     present = await leases.get(ObjectKey("default", hall.name))
     for attempt in (
         leases.make(ObjectKey("default", "other"), {"spec": {}}),
