@@ -38,8 +38,8 @@ class NoticeReport:
 
     Attributes:
         revision: Grows with every change to this notice in the life of this agent.
-        gone_at: When the subject will be gone, on the monotonic clock; None where the source names no time.
-        deadline: The instant that the source named, for people.
+        deadline: When the subject will be gone, on the monotonic clock; None where the source names no time.
+        announced: The instant that the source named, for people.
         message: The source's words, for people.
     """
 
@@ -47,8 +47,8 @@ class NoticeReport:
     subject: Subject
     revision: int
     announcement: Announcement
-    gone_at: float | None = None
-    deadline: datetime | None = None
+    deadline: float | None = None
+    announced: datetime | None = None
     message: str = ""
 
     @property

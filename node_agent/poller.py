@@ -125,7 +125,7 @@ class Poller:
             raise SourceUnavailable("the node's uid is not known yet")
         answer = await self._source.poll()
         if isinstance(answer, Noticed) and answer.seconds_left is not None and answer.seconds_left > self._max_lead:
-            at = f"{answer.deadline:%Y-%m-%dT%H:%M:%SZ}" if answer.deadline else "an instant"
+            at = f"{answer.announced:%Y-%m-%dT%H:%M:%SZ}" if answer.announced else "an instant"
             raise SourceUnavailable(f"announces a reclaim at {at}, more than {self._max_lead:g} s ahead")
         return answer
 
@@ -158,7 +158,7 @@ class Poller:
         return True
 
     def _record(self, report: NoticeReport) -> None:
-        left = None if report.gone_at is None else round(report.gone_at - self._clock.monotonic(), 1)
+        left = None if report.deadline is None else round(report.deadline - self._clock.monotonic(), 1)
         structlog.get_logger().info(
             "node.noticed",
             notice=report.id,

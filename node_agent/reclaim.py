@@ -29,9 +29,9 @@ def report(
     revision = last.revision + 1 if last else 1
     match said:
         case Reclaim():
-            left = None if said.ends is None else min(said.ends.timestamp() - wall, said.lead)
-            gone_at = None if left is None else now + left
-            new = NoticeReport(SOURCE, subject, revision, Announcement.ACTIVE, gone_at, said.ends, said.message)
+            left = None if said.deadline is None else min(said.deadline.timestamp() - wall, said.lead)
+            deadline = None if left is None else now + left
+            new = NoticeReport(SOURCE, subject, revision, Announcement.ACTIVE, deadline, said.deadline, said.message)
         case Spared():
             # Also where this agent announced nothing: the one before it may have.
             new = NoticeReport(SOURCE, subject, revision, Announcement.WITHDRAWN)
@@ -41,4 +41,4 @@ def report(
 
 
 def _same(old: NoticeReport, new: NoticeReport) -> bool:
-    return (old.announcement, old.deadline, old.message) == (new.announcement, new.deadline, new.message)
+    return (old.announcement, old.announced, old.message) == (new.announcement, new.announced, new.message)

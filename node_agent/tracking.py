@@ -105,23 +105,23 @@ def _announcement(after: Tracked, answer: Noticed, subject: Subject, now: float)
         subject=subject,
         revision=_next_revision(after),
         announcement=Announcement.ACTIVE,
-        gone_at=_gone_at(after.reported, answer, now),
-        deadline=answer.deadline,
+        deadline=_deadline(after.reported, answer, now),
+        announced=answer.announced,
         message=answer.message,
     )
     return report if after.reported is None or _is_news(after.reported, report) else None
 
 
-def _gone_at(reported: NoticeReport | None, answer: Noticed, now: float) -> float | None:
+def _deadline(reported: NoticeReport | None, answer: Noticed, now: float) -> float | None:
     """Without an instant that the source names, a usual lead counts from its first answer: repeated, it is no news."""
     if answer.seconds_left is None:
         return None
-    gone_at = now + answer.seconds_left
-    if answer.deadline is not None or reported is None or reported.announcement is not Announcement.ACTIVE:
-        return gone_at
-    if reported.deadline is not None or reported.gone_at is None:
-        return gone_at
-    return min(reported.gone_at, gone_at)
+    deadline = now + answer.seconds_left
+    if answer.announced is not None or reported is None or reported.announcement is not Announcement.ACTIVE:
+        return deadline
+    if reported.announced is not None or reported.deadline is None:
+        return deadline
+    return min(reported.deadline, deadline)
 
 
 def _next_revision(state: Tracked) -> int:
@@ -132,10 +132,10 @@ def _is_news(old: NoticeReport, new: NoticeReport) -> bool:
     """Compared with what was last reported, so that a slow drift adds up."""
     if old.announcement is not new.announcement or old.message != new.message:
         return True
-    old_deadline = old.deadline.timestamp() if old.deadline else None
-    new_deadline = new.deadline.timestamp() if new.deadline else None
-    drift = _ESTIMATE_DRIFT if new.deadline else _DEADLINE_DRIFT
-    return _moved(old_deadline, new_deadline, _DEADLINE_DRIFT) or _moved(old.gone_at, new.gone_at, drift)
+    old_announced = old.announced.timestamp() if old.announced else None
+    new_announced = new.announced.timestamp() if new.announced else None
+    drift = _ESTIMATE_DRIFT if new.announced else _DEADLINE_DRIFT
+    return _moved(old_announced, new_announced, _DEADLINE_DRIFT) or _moved(old.deadline, new.deadline, drift)
 
 
 def _moved(old: float | None, new: float | None, tolerance: float) -> bool:

@@ -78,10 +78,10 @@ def _notice(report: NoticeReport, now: float) -> pb.NoticeReport:
         announcement=_ANNOUNCEMENTS[report.announcement],
         message=report.message[:_MAX_TEXT],
     )
-    if report.gone_at is not None:
-        message.seconds_left = report.gone_at - now
     if report.deadline is not None:
-        message.deadline.CopyFrom(Timestamp(seconds=int(report.deadline.timestamp())))
+        message.seconds_left = report.deadline - now
+    if report.announced is not None:
+        message.deadline.CopyFrom(Timestamp(seconds=int(report.announced.timestamp())))
     return message
 
 

@@ -72,12 +72,12 @@ class Reclaim:
 
     Attributes:
         message: By whom and why, for people.
-        ends: When its last process is gone, by the API server's clock; None where nobody says.
+        deadline: When its last process is gone, by the API server's clock; None where nobody says.
         lead: The most seconds that there can be left until then, however the clocks differ.
     """
 
     message: str
-    ends: datetime | None
+    deadline: datetime | None
     lead: float
 
 
@@ -103,7 +103,9 @@ def verdict(pod: PodState) -> Reclaim | Spared | None:
         return None
     reclaims = list(_reclaims(pod))
     if reclaims:
-        return min(reclaims, key=lambda reclaim: float("inf") if reclaim.ends is None else reclaim.ends.timestamp())
+        return min(
+            reclaims, key=lambda reclaim: float("inf") if reclaim.deadline is None else reclaim.deadline.timestamp()
+        )
     # One that is neither true nor false says nothing.
     statuses = {each.status for each in pod.conditions if each.type in (DISRUPTED, EXPIRED)}
     return Spared() if statuses == {"False"} else None
@@ -112,8 +114,8 @@ def verdict(pod: PodState) -> Reclaim | Spared | None:
 def _reclaims(pod: PodState) -> Iterator[Reclaim]:
     expired, disrupted = _condition(pod, EXPIRED), _condition(pod, DISRUPTED)
     if expired is not None:
-        ends = None if expired.since is None else expired.since + _EXPIRED_LEAD
-        yield Reclaim(_said(expired), ends, _EXPIRED_LEAD.total_seconds())
+        deadline = None if expired.since is None else expired.since + _EXPIRED_LEAD
+        yield Reclaim(_said(expired), deadline, _EXPIRED_LEAD.total_seconds())
     if disrupted is None:
         if pod.failed and pod.reason in _FAILED_BY_RECLAIM:
             yield Reclaim(_sentence("Failed", pod.reason, pod.message), pod.ended_at, pod.grace)

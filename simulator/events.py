@@ -23,7 +23,7 @@ class Kind(StrEnum):
 
     # The cloud: the ground truth.
     NODE_ADDED = "node.added"  # node
-    NOTICE_SHOWN = "notice.shown"  # node, group, lead, gone_at, synthetic
+    NOTICE_SHOWN = "notice.shown"  # node, group, lead, deadline, synthetic
     NOTICE_WITHDRAWN = "notice.withdrawn"  # node
     NODE_GONE = "node.gone"  # node, announced
     SCENARIO_ENDED = "scenario.ended"

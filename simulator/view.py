@@ -70,7 +70,7 @@ def nodes_of(
             case Kind.NODE_ADDED:
                 deadlines[event.text("node")] = None
             case Kind.NOTICE_SHOWN:
-                deadlines[event.text("node")] = (float(event.fields["gone_at"]), bool(event.fields["synthetic"]))
+                deadlines[event.text("node")] = (float(event.fields["deadline"]), bool(event.fields["synthetic"]))
             case Kind.NOTICE_WITHDRAWN:
                 deadlines[event.text("node")] = None
             case Kind.NODE_GONE:

@@ -28,7 +28,7 @@ MUTANTS = (
     Mutant(
         name="overlooks-announcements",
         breaks="Takes every answer of the metadata for one that announces nothing.",
-        edits=(Edit(_ALIYUN, "        if deadline is None:\n", "        if True:\n"),),
+        edits=(Edit(_ALIYUN, "        if announced is None:\n", "        if True:\n"),),
     ),
     Mutant(
         name="misjudges-the-clock",

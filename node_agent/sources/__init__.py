@@ -27,13 +27,13 @@ class Noticed:
     """The source says that the node will be reclaimed.
 
     Attributes:
-        deadline: The instant that the source named; None where it names none.
+        announced: The instant that the source named; None where it names none.
         seconds_left: Seconds from this answer until then. A source that names no instant gives its usual lead, which
             counts from the first of these answers; None: it has none, and the supervisor's default stands in.
         message: For people; free of anything that changes from poll to poll.
     """
 
-    deadline: datetime | None
+    announced: datetime | None
     seconds_left: float | None
     message: str
 

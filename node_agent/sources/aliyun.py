@@ -83,11 +83,11 @@ class AliyunSource:
             return Clear()
         if reply.status != HTTPStatus.OK:
             raise SourceUnavailable(f"HTTP {reply.status}")
-        deadline = read(reply.body)
-        if deadline is None:
+        announced = read(reply.body)
+        if announced is None:
             return Clear()
-        left = seconds_left(deadline, reply.date, self._clock.wall())
-        return Noticed(deadline, left, "the spot instance will be released")
+        left = seconds_left(announced, reply.date, self._clock.wall())
+        return Noticed(announced, left, "the spot instance will be released")
 
     async def _get(self, path: str) -> Reply:
         """A GET, with a token where one is needed."""

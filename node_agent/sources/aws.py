@@ -115,12 +115,12 @@ class AwsSource:
     def _noticed(self, reply: Reply) -> Noticed:
         try:
             planned = msgspec.json.decode(reply.body, type=_InstanceAction)
-            deadline = read(planned.time.encode())
+            announced = read(planned.time.encode())
         except _MALFORMED as error:
             raise SourceUnavailable("malformed announcement") from error
-        if deadline is None:
+        if announced is None:
             raise SourceUnavailable("malformed announcement")
-        return Noticed(deadline, seconds_left(deadline, reply.date, self._clock.wall()), _MESSAGES[planned.action])
+        return Noticed(announced, seconds_left(announced, reply.date, self._clock.wall()), _MESSAGES[planned.action])
 
     async def _look_for_a_warning(self, asked_at: float) -> None:
         now = self._clock.monotonic()

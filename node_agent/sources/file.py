@@ -37,10 +37,10 @@ class FileSource:
         Raises:
             SourceUnavailable: It cannot be read, or holds something else.
         """
-        deadline = read(_content(self._path))
-        if deadline is None:
+        announced = read(_content(self._path))
+        if announced is None:
             return Clear()
-        return Noticed(deadline, deadline.timestamp() - self._clock.wall(), "announced in a file")
+        return Noticed(announced, announced.timestamp() - self._clock.wall(), "announced in a file")
 
     async def close(self) -> None:
         """Nothing is held open."""

@@ -10,18 +10,18 @@ _SANE_LEAD = 3600
 _SANE_OVERRUN = 600
 
 
-def seconds_left(deadline: datetime, date: str | None, now: float) -> float:
+def seconds_left(announced: datetime, date: str | None, now: float) -> float:
     """Seconds from the answer to the deadline, by the clock that named the deadline.
 
     A node's clock that is wrong by a minute would shorten or lengthen the lead by a minute, so the answer's Date
     wins. It has whole seconds: within its second the node's clock may tell how much of it has passed.
 
     Args:
-        deadline: What was announced.
+        announced: The instant that the source named.
         date: The Date header of the answer.
         now: The node's own clock, Unix seconds; it counts alone where the Date is missing or cannot be true.
     """
-    named = deadline.timestamp()
+    named = announced.timestamp()
     then = _instant(date)
     if then is not None and -_SANE_OVERRUN <= named - then <= _SANE_LEAD:
         now = min(max(now, then), then + 1.0)

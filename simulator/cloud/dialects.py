@@ -48,9 +48,9 @@ class Dialect:
     fixed: Mapping[str, str]
 
 
-def termination_time(gone_at: float) -> str:
+def termination_time(deadline: float) -> str:
     """Write an instant as the clouds do: UTC, whole seconds, rounded down so that nobody is promised more."""
-    return datetime.fromtimestamp(math.floor(gone_at), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(math.floor(deadline), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rebalance(since: float) -> str:
@@ -58,8 +58,8 @@ def rebalance(since: float) -> str:
     return json.dumps({"noticeTime": termination_time(since)})
 
 
-def _instance_action(gone_at: float) -> str:
-    return json.dumps({"action": "terminate", "time": termination_time(gone_at)})
+def _instance_action(deadline: float) -> str:
+    return json.dumps({"action": "terminate", "time": termination_time(deadline)})
 
 
 DIALECTS: Mapping[Cloud, Dialect] = {

@@ -39,7 +39,7 @@ class _Instance:
 
     instance_id: str
     dialect: Dialect
-    gone_at: float | None = None
+    deadline: float | None = None
     warned_at: float | None = None
     tokens: dict[str, float] = field(default_factory=dict)
     polled: int = 0
@@ -126,13 +126,13 @@ class MetadataServer:
         """Let a new instance appear under this name, without a notice; in the server's own cloud unless told."""
         self._instances[node] = _Instance(f"i-{secrets.token_hex(8)}", DIALECTS[cloud or self._cloud])
 
-    def notice(self, node: Node, gone_at: float) -> None:
-        """Announce that the node will be gone at `gone_at`, in Unix seconds.
+    def notice(self, node: Node, deadline: float) -> None:
+        """Announce that the node will be gone at `deadline`, in Unix seconds.
 
         Raises:
             UnknownNode: No such node is there.
         """
-        self._find(node).gone_at = gone_at
+        self._find(node).deadline = deadline
 
     def withdraw(self, node: Node) -> None:
         """Announce nothing any more.
@@ -140,7 +140,7 @@ class MetadataServer:
         Raises:
             UnknownNode: No such node is there.
         """
-        self._find(node).gone_at = None
+        self._find(node).deadline = None
 
     def warn(self, node: Node, since: float | None) -> None:
         """Warn since that instant, in Unix seconds, of a reclaim that nothing announces; or no more (None).
@@ -237,7 +237,7 @@ def _answer(instance: _Instance, item: str) -> str | None:
     dialect = instance.dialect
     if item == dialect.announcement:
         instance.polled += 1
-        return None if instance.gone_at is None else dialect.write(instance.gone_at)
+        return None if instance.deadline is None else dialect.write(instance.deadline)
     if item == dialect.warning:
         return None if instance.warned_at is None else rebalance(instance.warned_at)
     return instance.instance_id if item == dialect.instance_id else dialect.fixed.get(item)

@@ -68,21 +68,21 @@ class Provider:
         self._metadata.add(node)
         self._nodes.start(node)
 
-    def notice(self, node: Node, gone_at: float, group: str = "", *, synthetic: bool = False) -> None:
-        """Announce in the node's metadata that it will be gone at `gone_at`, in Unix seconds.
+    def notice(self, node: Node, deadline: float, group: str = "", *, synthetic: bool = False) -> None:
+        """Announce in the node's metadata that it will be gone at `deadline`, in Unix seconds.
 
         Args:
             node: The node; it must be there.
-            gone_at: When it is to be gone. Nothing but kill() takes it away.
+            deadline: When it is to be gone. Nothing but kill() takes it away.
             group: Names the group of nodes that go together; the node alone, when empty.
             synthetic: The notice is made up: no trace has it.
         """
-        lead = gone_at - time.time()
+        lead = deadline - time.time()
         self._truth.write(
-            Kind.NOTICE_SHOWN, node=node, group=group or node, lead=lead, gone_at=gone_at, synthetic=synthetic
+            Kind.NOTICE_SHOWN, node=node, group=group or node, lead=lead, deadline=deadline, synthetic=synthetic
         )
         self._noticed.add(node)
-        self._metadata.notice(node, gone_at)
+        self._metadata.notice(node, deadline)
 
     def withdraw(self, node: Node) -> None:
         """Announce nothing any more: the node stays."""

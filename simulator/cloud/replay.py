@@ -38,8 +38,8 @@ def _stopwatch() -> Callable[[], float]:
 def _perform(provider: Provider, step: Step, started_at: float) -> None:
     match step:
         case Notice():
-            gone_at = started_at + step.at + step.lead
-            provider.notice(step.node, gone_at, step.group, synthetic=step.synthetic)
+            deadline = started_at + step.at + step.lead
+            provider.notice(step.node, deadline, step.group, synthetic=step.synthetic)
         case Withdraw():
             provider.withdraw(step.node)
         case Kill():

@@ -161,8 +161,8 @@ def _scatter(pace: Pace, chance: random.Random) -> float:
     return min(SCATTER_SECONDS, pace.lead_on_clock - pace.least_for_group) * chance.random()
 
 
-def _notice(node: Node, shown: float, gone_at: float, group: str, least: float) -> Notice:
-    lead = gone_at - shown
+def _notice(node: Node, shown: float, deadline: float, group: str, least: float) -> Notice:
+    lead = deadline - shown
     if lead < least:
         raise ScheduleError(
             f"{node} goes {lead:.1f} s after it came, on the clock: too soon for a notice of"

@@ -12,7 +12,7 @@ from simulator.events import EventLog, Kind
 class _Announced:
     """What the cloud says of a node."""
 
-    gone_at: float
+    deadline: float
     group: str
 
 
@@ -41,9 +41,9 @@ class Truth:
         if self._on.get(node, {}).pop(pod.metadata.uid, None) is not None:
             self.log(pod).write(Kind.NODE_GONE, node=pod.name, announced=node in self._announced)
 
-    def notice(self, node: str, gone_at: float, group: str) -> None:
+    def notice(self, node: str, deadline: float, group: str) -> None:
         """The cloud announces that it takes a node away at that instant, Unix seconds."""
-        self._announced[node] = _Announced(gone_at, group)
+        self._announced[node] = _Announced(deadline, group)
         for pod in self._on.get(node, {}).values():
             self._show(pod, self._announced[node])
 
@@ -77,7 +77,7 @@ class Truth:
             Kind.NOTICE_SHOWN,
             node=pod.name,
             group=announced.group,
-            lead=announced.gone_at - time.time(),
-            gone_at=announced.gone_at,
+            lead=announced.deadline - time.time(),
+            deadline=announced.deadline,
             synthetic=False,
         )

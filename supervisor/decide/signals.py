@@ -22,7 +22,7 @@ class Signal:
         announcement: That it will be gone, or that it will not.
         session: With `revision`, orders the words: later ones win.
         revision: The version of the object that the word stands in.
-        ends: When the subject is gone, in Unix seconds of the cluster's clock; None where nobody says.
+        deadline: When the subject is gone, in Unix seconds of the cluster's clock; None where nobody says.
         announced: The same for people.
         lead: The most seconds that there can be left until then, however the clocks differ.
         message: For people.
@@ -33,7 +33,7 @@ class Signal:
     announcement: Announcement
     session: int = 0
     revision: int
-    ends: float | None = None
+    deadline: float | None = None
     announced: str = ""
     lead: float | None = None
     message: str = ""
@@ -71,7 +71,7 @@ def _is_news(known: ReclaimNotice | None, word: Signal) -> bool:
 
 
 def _report(word: Signal, cluster_now: float) -> Report:
-    left = None if word.ends is None else word.ends - cluster_now
+    left = None if word.deadline is None else word.deadline - cluster_now
     if left is not None and word.lead is not None:
         left = min(left, word.lead)
     return Report(

@@ -67,9 +67,9 @@ async def remove(world: World, job: JobProcess, doomed: Node) -> Removal:
     survivors = [Node(host) for host in rings(job.events())[-1] if host != doomed]
     before = [live(world, host) for host in survivors]
     await world.play([Notice(0, doomed, _LEAD, "g")])
-    gone_at = instant(world.events(job), Kind.NOTICE_SHOWN) + _LEAD
-    left_in_time = await _has_left(world, job, doomed, gone_at - _SPARE - time.time())
-    await world.play([Kill(gone_at - time.time(), doomed)])
+    deadline = instant(world.events(job), Kind.NOTICE_SHOWN) + _LEAD
+    left_in_time = await _has_left(world, job, doomed, deadline - _SPARE - time.time())
+    await world.play([Kill(deadline - time.time(), doomed)])
     await world.until_training(job, workers=len(survivors))
     return Removal(left_in_time, [live(world, host) for host in survivors] == before, blacklisted(job.events()))
 

@@ -48,9 +48,9 @@ class World:
     async def follow(self, line: str) -> str:
         return await asyncio.to_thread(page.follow, line, self.cluster, self.desk)
 
-    def reclaim(self, gone_at: float) -> None:
+    def reclaim(self, deadline: float) -> None:
         """The cloud announces that it takes the node away then, in Unix seconds."""
-        self.metadata.notice(Node(NODE), gone_at)
+        self.metadata.notice(Node(NODE), deadline)
 
     async def settle(self) -> None:
         """The jobs are deleted, and the cloud announces nothing any more; returns when all of that is so."""

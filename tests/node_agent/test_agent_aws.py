@@ -106,7 +106,7 @@ async def test_a_recommendation_is_a_warning_and_no_notice(
             clock.steady += 6.0
     assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["source.warned"]
     assert [(status.state, status.detail) for status in outbox.statuses()] == [(SourceState.CLEAR, WARNED.warning)]
-    assert all(report.gone_at is None for report in outbox.everything()), "a warning became a notice"
+    assert all(report.deadline is None for report in outbox.everything()), "a warning became a notice"
 
 
 async def test_a_warning_is_looked_for_every_few_seconds(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:

@@ -89,12 +89,12 @@ class Scene:
         await self.until_shown("clear", "noticed")
         await until(lambda: self.told(self.source) != pb.SOURCE_STATE_UNKNOWN, WITHIN)
 
-    async def until_announced(self, gone_at: float) -> None:
+    async def until_announced(self, deadline: float) -> None:
         """Wait until the supervisor's last word from the source is that instant."""
 
         def announced() -> bool:
             said = self.reports(self.source)[-1:]
-            return [termination_time(report.deadline.seconds) for report in said] == [termination_time(gone_at)]
+            return [termination_time(report.deadline.seconds) for report in said] == [termination_time(deadline)]
 
         await until(announced, WITHIN)
 
@@ -159,19 +159,19 @@ async def test_faults_neither_announce_nor_withdraw_nor_hide_anything(cloud: Clo
     blinding = [number for number, spell in enumerate(plan) if spell.fault.blinds]
     noticed_in = blinding[len(blinding) // 2]
     async with scene(cloud, tmp_path) as one:
-        gone_at = time.time() + LEAD
+        deadline = time.time() + LEAD
         for number, spell in enumerate(plan):
             await one.live_through(spell)
             if number == noticed_in:
-                one.faulty.notice(NODE, gone_at)
+                one.faulty.notice(NODE, deadline)
                 footprint = (one.agent.resident, one.agent.descriptors)
             await one.recover()
             if number >= noticed_in:
-                await one.until_announced(gone_at)
+                await one.until_announced(deadline)
                 # It drifts: the same notice, said again.
-                gone_at += 7.0
-                one.faulty.notice(NODE, gone_at)
-                await one.until_announced(gone_at)
+                deadline += 7.0
+                one.faulty.notice(NODE, deadline)
+                await one.until_announced(deadline)
         _check_log(one, len(blinding))
         _check_footprint(one, footprint)
         _check_notices(one)

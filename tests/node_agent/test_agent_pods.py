@@ -134,7 +134,7 @@ async def test_what_finds_no_room_is_offered_again() -> None:
             fake.remove("pods", "first")
             outbox.acknowledge(NoticeId("kubernetes/first"), 1)
             await until(lambda: set(reports(outbox)) == {"space/third"})
-            assert reports(outbox)["space/third"].deadline is not None
+            assert reports(outbox)["space/third"].announced is not None
 
 
 async def test_the_seconds_left_are_the_api_servers() -> None:
@@ -146,9 +146,9 @@ async def test_the_seconds_left_are_the_api_servers() -> None:
         clock = Clock()
         async with running(PodWatch(server, "n1", outbox, clock).follow):
             await until(outbox.unacknowledged)
-            gone_at = outbox.everything()[0].gone_at
-            assert gone_at is not None
-            assert 1.0 < gone_at - clock.monotonic() <= 10.0
+            deadline = outbox.everything()[0].deadline
+            assert deadline is not None
+            assert 1.0 < deadline - clock.monotonic() <= 10.0
 
 
 async def test_a_withdrawal_is_said_until_it_is_durable() -> None:

@@ -56,7 +56,7 @@ def test_a_reclaim_names_who_takes_the_pod_and_when(state: Pod, message: str, en
     expected = None if ends is None else datetime.fromtimestamp(NOON + ends, UTC)
     said = verdict(state)
     assert isinstance(said, Reclaim)
-    assert (said.message, said.ends) == (message, expected)
+    assert (said.message, said.deadline) == (message, expected)
 
 
 @pytest.mark.parametrize(
@@ -138,26 +138,26 @@ def reported(last: NoticeReport | None, state: Pod, **changes: Any) -> NoticeRep
 def test_a_report_is_about_the_pod() -> None:
     new = reported(None, pod(EVICTED, deleted=0), wall=NOON + 10)
     assert (new.id, new.subject.kind, new.subject.name) == (f"kubernetes/{UID}", SubjectKind.POD, "space/worker-0")
-    assert (new.revision, new.announcement, new.gone_at) == (1, Announcement.ACTIVE, 1020.0)
-    assert new.deadline == datetime.fromtimestamp(NOON + 30, UTC)
+    assert (new.revision, new.announcement, new.deadline) == (1, Announcement.ACTIVE, 1020.0)
+    assert new.announced == datetime.fromtimestamp(NOON + 30, UTC)
 
 
 def test_never_is_more_left_than_the_grace() -> None:
     """Whatever the clocks say; and a pod that is long gone is that."""
-    assert reported(None, pod(EVICTED, deleted=0), wall=NOON - 3600).gone_at == 1030.0
-    assert reported(None, pod(EVICTED, deleted=0), wall=NOON + 3600).gone_at == 1000.0 - 3570.0
+    assert reported(None, pod(EVICTED, deleted=0), wall=NOON - 3600).deadline == 1030.0
+    assert reported(None, pod(EVICTED, deleted=0), wall=NOON + 3600).deadline == 1000.0 - 3570.0
 
 
 def test_only_news_is_reported() -> None:
     """The deadline that comes with the deletion is; that the same was seen again, or by another clock, is not."""
     first = reported(None, pod(EVICTED))
-    assert first.gone_at is None
+    assert first.deadline is None
     second = reported(first, pod(EVICTED, deleted=0))
-    assert (second.revision, second.gone_at) == (2, 1030.0)
+    assert (second.revision, second.deadline) == (2, 1030.0)
     assert told(second, pod(EVICTED, deleted=0), now=1020.0, wall=NOON + 25) is None
     assert told(second, pod(), now=1020.0) is None
     third = reported(second, pod(EVICTED, phase="Failed", ended=12, deleted=0), wall=NOON + 12)
-    assert (third.revision, third.gone_at) == (3, 1000.0)
+    assert (third.revision, third.deadline) == (3, 1000.0)
 
 
 def test_a_withdrawal_is_reported_once_and_unasked() -> None:

@@ -12,13 +12,13 @@ from node_agent.sources import Answer, Clear, Noticed
 from node_agent.tracking import Tracked, Unknown, start, step
 
 NODE = Subject(SubjectKind.NODE, "n1", "uid-1")
-DEADLINE = datetime(2026, 1, 5, 18, 2, tzinfo=UTC)
+ANNOUNCED = datetime(2026, 1, 5, 18, 2, tzinfo=UTC)
 CLEAR, UNKNOWN = Clear(), Unknown("timed out")
 ACTIVE, WITHDRAWN = Announcement.ACTIVE, Announcement.WITHDRAWN
 
 
 def noticed(seconds_left: float | None = 100.0, shift: float = 0.0, message: str = "m") -> Noticed:
-    return Noticed(DEADLINE + timedelta(seconds=shift), seconds_left, message)
+    return Noticed(ANNOUNCED + timedelta(seconds=shift), seconds_left, message)
 
 
 def after(answers: Sequence[Answer | Unknown], now: float = 0.0) -> tuple[Tracked, list[NoticeReport]]:
@@ -87,14 +87,16 @@ def test_what_is_news(answer: Noticed, changes: bool) -> None:  # noqa: FBT001 -
 def test_a_slow_drift_adds_up() -> None:
     """Each answer is compared with what was last reported, not with the answer before."""
     _, reports = after([noticed(100.0 + shift, shift=shift) for shift in (0.0, 0.6, 1.2, 1.8, 2.4)])
-    assert [report.deadline for report in reports] == [DEADLINE + timedelta(seconds=shift) for shift in (0.0, 1.2, 2.4)]
+    assert [report.announced for report in reports] == [
+        ANNOUNCED + timedelta(seconds=shift) for shift in (0.0, 1.2, 2.4)
+    ]
 
 
 def test_a_notice_keeps_its_instant_between_polls() -> None:
     state, first = step(start(SourceName("s")), noticed(seconds_left=100.0), NODE, 1000.0)
     _, second = step(state, noticed(seconds_left=70.0), NODE, 1030.0)
     assert first is not None
-    assert first.gone_at == 1100.0
+    assert first.deadline == 1100.0
     assert second is None
 
 
@@ -114,26 +116,26 @@ def polled(*answers: Answer) -> list[NoticeReport]:
 def test_a_usual_lead_is_reported_once() -> None:
     """It is said again with every poll, and counts from the first: the deadline is fixed, and comes."""
     (report,) = polled(*[USUAL] * 60)
-    assert report.gone_at == 30.0
+    assert report.deadline == 30.0
 
 
 def test_a_usual_lead_counts_anew_after_a_withdrawal() -> None:
     reports = polled(USUAL, USUAL, *[CLEAR] * 3, USUAL, USUAL)
     assert [(report.revision, report.announcement) for report in reports] == [(1, ACTIVE), (2, WITHDRAWN), (3, ACTIVE)]
-    assert reports[-1].gone_at == 35.0
+    assert reports[-1].deadline == 35.0
 
 
 def test_without_an_instant_a_deadline_only_comes_nearer() -> None:
     """Seconds that count down are no news, fewer of them are, and a usual lead where there was none."""
     (counted,) = polled(*[Noticed(None, 30.0 - second, "m") for second in range(40)])
-    assert counted.gone_at == 30.0
-    assert [report.gone_at for report in polled(USUAL, Noticed(None, 10.0, "m"), USUAL)] == [30.0, 11.0]
-    assert [report.gone_at for report in polled(Noticed(None, None, "m"), USUAL, USUAL)] == [None, 31.0]
+    assert counted.deadline == 30.0
+    assert [report.deadline for report in polled(USUAL, Noticed(None, 10.0, "m"), USUAL)] == [30.0, 11.0]
+    assert [report.deadline for report in polled(Noticed(None, None, "m"), USUAL, USUAL)] == [None, 31.0]
 
 
 def test_an_instant_outranks_a_usual_lead() -> None:
     """A source that names one at last is believed, also where it is later."""
-    assert [report.gone_at for report in polled(USUAL, noticed(100.0))] == [30.0, 101.0]
+    assert [report.deadline for report in polled(USUAL, noticed(100.0))] == [30.0, 101.0]
 
 
 def test_the_status_follows_the_last_answer() -> None:

@@ -66,9 +66,9 @@ class Agent:
                 await self.task
 
     def report(self, revision: int = 1, seconds_left: float = 100.0) -> NoticeReport:
-        gone_at = self.clock.monotonic() + seconds_left
+        deadline = self.clock.monotonic() + seconds_left
         return NoticeReport(
-            S, NODE, revision, Announcement.ACTIVE, gone_at, datetime(2026, 1, 5, tzinfo=UTC), "m" * 600
+            S, NODE, revision, Announcement.ACTIVE, deadline, datetime(2026, 1, 5, tzinfo=UTC), "m" * 600
         )
 
 
@@ -92,7 +92,7 @@ async def test_the_hello_says_everything(fake: FakeSupervisor, agent: Agent) -> 
     before = time.time()
     agent.outbox.note(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic() - 2.0))
     agent.outbox.note(SourceStatus(SourceName("t"), SourceState.UNKNOWN, None, "d" * 600))
-    agent.outbox.put(replace(agent.report(), gone_at=agent.clock.monotonic() + 100.0))
+    agent.outbox.put(replace(agent.report(), deadline=agent.clock.monotonic() + 100.0))
     agent.outbox.put(NoticeReport(SourceName("t"), NODE, 3, Announcement.WITHDRAWN))
     agent.start()
     await until(lambda: agent.uplink.welcomed)

@@ -42,7 +42,7 @@ def by_supervisor(data: bytes) -> Said | None:
     word = pod_signal(read_pod(data, frozenset()))
     if word is None:
         return None
-    return Said(word.announcement, None if word.ends is None else word.ends - NOON, word.lead, word.message)
+    return Said(word.announcement, None if word.deadline is None else word.deadline - NOON, word.lead, word.message)
 
 
 EVICTED = disruption("EvictionByEvictionAPI")

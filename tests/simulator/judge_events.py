@@ -17,7 +17,7 @@ def step(t: float, number: int, run: int = 1, epoch: int = 1, digest: str | None
 
 
 def notice(t: float, node: str, group: str = "g") -> Event:
-    return at(t, Kind.NOTICE_SHOWN, node=node, group=group, lead=60.0, gone_at=t + 60, synthetic=False)
+    return at(t, Kind.NOTICE_SHOWN, node=node, group=group, lead=60.0, deadline=t + 60, synthetic=False)
 
 
 def flag(t: float, directive: str = "STOP", run: int = 1, rank: int = 0, host: str = "a") -> Event:

@@ -45,11 +45,11 @@ class HeldNotice:
     """A notice and the moment its host is gone."""
 
     notice: Notice
-    gone_at: float | None
+    deadline: float | None
 
     def at(self, now: float) -> Notice:
         """The notice as it is now."""
-        return replace(self.notice, seconds_left=_until(self.gone_at, now))
+        return replace(self.notice, seconds_left=_until(self.deadline, now))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class State:
 
     directive: Directive = NO_DIRECTIVE
     pending: Pending | None = None
-    gone_at: float | None = None
+    deadline: float | None = None
     notice: HeldNotice | None = None
     release: bool = False
     saved_for: int | None = None
@@ -71,9 +71,9 @@ class State:
 
     def seconds_left(self, now: float) -> float | None:
         """Seconds until the first of the noticed hosts is gone, never below 0; None when that is unknown."""
-        if self.gone_at is None and self.notice is not None:
-            return _until(self.notice.gone_at, now)
-        return _until(self.gone_at, now)
+        if self.deadline is None and self.notice is not None:
+            return _until(self.notice.deadline, now)
+        return _until(self.deadline, now)
 
 
 def parse(message: Mapping[str, Any]) -> Line:
@@ -103,8 +103,8 @@ def apply(state: State, line: Line, now: float) -> State:
     heard = replace(state, notice=_held(line.notice, now), release=line.release)
     if state.directive.is_final:
         return heard
-    gone_at = None if line.seconds_left is None else now + line.seconds_left
-    return advance(replace(heard, pending=Pending(line.directive, now + line.act_in), gone_at=gone_at), now)
+    deadline = None if line.seconds_left is None else now + line.seconds_left
+    return advance(replace(heard, pending=Pending(line.directive, now + line.act_in), deadline=deadline), now)
 
 
 def apply_annotation(state: State, directive: Directive, *, is_news: bool) -> State:

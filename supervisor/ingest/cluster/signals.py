@@ -42,7 +42,7 @@ class _End:
     """An end that is announced; the fields are those of a Word."""
 
     message: str
-    ends: float | None
+    deadline: float | None
     lead: float | None
 
 
@@ -51,7 +51,7 @@ def pod_signal(pod: Pod) -> Signal | None:
     said = verdict(_state(pod)) if pod.opted_in else None
     if said is None:
         return None
-    end = _End(one_line(said.message), _seconds(said.ends), said.lead) if isinstance(said, Reclaim) else None
+    end = _End(one_line(said.message), _seconds(said.deadline), said.lead) if isinstance(said, Reclaim) else None
     return _condition_signal(POD_CONDITION, pod_subject(pod), pod.metadata.version, end)
 
 
@@ -87,7 +87,7 @@ def _drill_signal(event: ClusterEvent, subject: Subject) -> Signal | None:
         announcement=Announcement.ACTIVE if lead else Announcement.WITHDRAWN,
         session=int(at),
         revision=event.metadata.version,
-        ends=at + lead,
+        deadline=at + lead,
         announced=_instant(at + lead),
         lead=lead,
         message=_sentence(event.message),
@@ -112,7 +112,7 @@ def _event_signal(event: ClusterEvent, lead: float, subject: Subject) -> Signal:
         # Events may be kept in an etcd of their own, whose versions begin anew when it is lost.
         session=int(at or 0),
         revision=event.metadata.version,
-        ends=_plus(at, lead),
+        deadline=_plus(at, lead),
         announced=_instant(_plus(at, lead)),
         lead=lead,
         message=_sentence(event.reason, event.message),
@@ -148,8 +148,8 @@ def _condition_signal(source: Source, subject: Subject, version: int, end: _End 
         subject=subject,
         announcement=Announcement.ACTIVE,
         revision=version,
-        ends=end.ends,
-        announced=_instant(end.ends),
+        deadline=end.deadline,
+        announced=_instant(end.deadline),
         lead=end.lead,
         message=end.message,
     )

@@ -163,11 +163,11 @@ class World:
 
     def notice(self, nodes: Iterable[str], lead: float, group: str = "group") -> float:
         """The cloud announces that it takes these nodes away in so many seconds; returns the instant, Unix seconds."""
-        gone_at = time.time() + lead
+        deadline = time.time() + lead
         for node in nodes:
-            self.runtime.truth.notice(node, gone_at, group)
-            self.metadata.notice(Node(node), gone_at)
-        return gone_at
+            self.runtime.truth.notice(node, deadline, group)
+            self.metadata.notice(Node(node), deadline)
+        return deadline
 
     def withdraw(self, nodes: Iterable[str]) -> None:
         for node in nodes:
@@ -195,8 +195,8 @@ class World:
             await self.api.delete(f"/api/v1/nodes/{node}")
 
     async def reclaim(self, nodes: Sequence[str], lead: float, group: str = "group") -> None:
-        gone_at = self.notice(nodes, lead, group)
-        await asyncio.sleep(max(0.0, gone_at - time.time()))
+        deadline = self.notice(nodes, lead, group)
+        await asyncio.sleep(max(0.0, deadline - time.time()))
         await self.take_away(nodes)
 
     async def cordon(self, nodes: Iterable[str]) -> None:

@@ -92,9 +92,9 @@ async def _stopped(one: World, job: Job) -> Sequence[str]:
 
 async def _shrunk(one: World, job: Job) -> Sequence[str]:
     nodes = (await _with_one_worker(one))[:1]
-    gone_at = one.notice(nodes, LEAD)
+    deadline = one.notice(nodes, LEAD)
     await one.training(job, workers=3)
-    await asyncio.sleep(max(0.0, gone_at - time.time()))
+    await asyncio.sleep(max(0.0, deadline - time.time()))
     await one.take_away(nodes)
     return nodes
 

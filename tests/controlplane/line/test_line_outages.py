@@ -76,10 +76,10 @@ async def test_an_outage_in_the_middle_of_a_reclaim_stops_nobody(
     [gone] = [name for name in names("j", range(4), launcher=False) if await one.node_of(name) == first]
     async with how(own_controlplane):
         ends = time.monotonic() + OUTAGE
-        gone_at = one.notice([first], lead=OUTAGE - 2, group="first")
+        deadline = one.notice([first], lead=OUTAGE - 2, group="first")
         one.notice(others, lead=OUTAGE + 60, group="others")
         await one.event(job, lambda events: _told(events, "LEAVE") == [gone], f"{gone} leaves", OUTAGE)
-        assert time.time() < gone_at
+        assert time.time() < deadline
         one.runtime.kill_node(first)
         await asyncio.sleep(max(0.0, ends - time.monotonic()))
         assert [event.text("directive") for event in _flags(job.events())] == ["LEAVE"]

@@ -114,12 +114,12 @@ async def test_a_replacement_that_lands_on_a_noticed_node_is_left_out_at_once(on
     job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=200, step_seconds=0.1, worker=_REPLACED))
     await one.training(job, workers=4)
     doomed = await _on(one, node)
-    gone_at = one.notice([node], lead=12)
+    deadline = one.notice([node], lead=12)
     await one.excluded(job, doomed)
     replacements = names("j", [4, 5], launcher=False)
     await one.excluded(job, replacements)
     assert sorted(await _on(one, node)) == replacements
-    await asyncio.sleep(max(0.0, gone_at - time.time()))
+    await asyncio.sleep(max(0.0, deadline - time.time()))
     assert sorted(await _on(one, node)) == replacements
     await one.take_away([node])
     await one.add_node("n2", 2)

@@ -205,7 +205,7 @@ async def test_a_replay_does_each_step_in_its_time_and_writes_the_truth(tmp_path
     ]
     for event, at in zip(events, (0.1, 0.1, 0.3, 0.6, 0.6, 0.7, 0.9), strict=True):
         assert at - 0.01 <= event.t - started < at + _LATE
-    assert 0.59 < events[0].fields["gone_at"] - started < 0.6 + _LATE
+    assert 0.59 < events[0].fields["deadline"] - started < 0.6 + _LATE
     assert [event.fields["synthetic"] for event in events[:2]] == [False, True]
     # B's notice was taken back: nobody announced that it would go.
     assert [event.fields["announced"] for event in events[3:5]] == [True, False]
@@ -219,7 +219,7 @@ async def test_a_late_notice_does_not_move_the_deadline(tmp_path: Path) -> None:
         await play(one.provider, [Notice(0.1, A, 6.0, "group-1")], elapsed=lambda: 2.0)
         (notice,) = one.happened()[1:]
     # Two seconds of the six are over when it begins to play.
-    assert 4.09 < notice.fields["gone_at"] - started < 4.1 + 1.0
+    assert 4.09 < notice.fields["deadline"] - started < 4.1 + 1.0
     assert 4.1 - _LATE < notice.fields["lead"] < 4.11
 
 

@@ -20,7 +20,7 @@ def added(t: float, node: str) -> Event:
 
 
 def shown(t: float, node: str, group: str = "g", *, synthetic: bool = False) -> Event:
-    return event(t, Kind.NOTICE_SHOWN, node=node, group=group, lead=10.0, gone_at=t + 10, synthetic=synthetic)
+    return event(t, Kind.NOTICE_SHOWN, node=node, group=group, lead=10.0, deadline=t + 10, synthetic=synthetic)
 
 
 def gone(t: float, node: str, *, announced: bool = True) -> Event:

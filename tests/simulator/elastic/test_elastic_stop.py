@@ -38,7 +38,7 @@ def test_a_stop_saves_and_the_next_run_goes_on_from_there(folder: Folder, superv
     until_connected(supervisor, ranks=3)
     folder.until_step(5)
     for host in "bc":
-        folder.tell_truth(Kind.NOTICE_SHOWN, node=host, group="g", lead=10.0, gone_at=0.0, synthetic=False)
+        folder.tell_truth(Kind.NOTICE_SHOWN, node=host, group="g", lead=10.0, deadline=0.0, synthetic=False)
     supervisor.direct(0, directive="STOP")
     supervisor.wait_for(lambda: supervisor.reports_of("left"))
     assert len(folder.events(Kind.CHECKPOINT_SAVED)) == 1

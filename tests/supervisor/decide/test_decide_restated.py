@@ -22,7 +22,7 @@ def _word(revision: int = 10, left: float | None = 180.0, *, session: int = 0, m
         announcement=Announcement.ACTIVE,
         session=session,
         revision=revision,
-        ends=None if left is None else THERE + left,
+        deadline=None if left is None else THERE + left,
         announced="" if left is None else f"{left} after",
         lead=300.0,
         message=message,

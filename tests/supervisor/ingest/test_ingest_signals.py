@@ -66,7 +66,7 @@ def _event(version: int = 5, **fields: Any) -> ClusterEvent:
 def _left(word: Signal | None) -> float | None:
     assert word is not None
     assert word.announcement is Announcement.ACTIVE
-    return None if word.ends is None else word.ends - NOW.timestamp()
+    return None if word.deadline is None else word.deadline - NOW.timestamp()
 
 
 def test_a_pod_that_its_virtual_node_expires_has_three_minutes() -> None:
