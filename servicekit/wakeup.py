@@ -18,6 +18,10 @@ class Wakeup:
         """Wakes the loop that waits, or keeps it from waiting the next time."""
         self._event.set()
 
+    def clear(self) -> None:
+        """Forgets that it was set."""
+        self._event.clear()
+
     async def wait(self, seconds: float | None = None) -> None:
         """Returns once set, or after that many seconds (None = only when set), and is unset again."""
         try:
@@ -25,4 +29,4 @@ class Wakeup:
                 await self._event.wait()
         except TimeoutError:
             pass
-        self._event.clear()
+        self.clear()

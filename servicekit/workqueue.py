@@ -25,6 +25,10 @@ class KeyedWorkQueue(Generic[K]):
         reconcile: See `Reconcile`.
         retry: What failed is tried again after a pause, or earlier when its key is added. The fault has recovered once
             no key fails any more. Without a policy, every exception propagates from `run`.
+
+    Attributes:
+        shutting_down: Whether `run` has been cancelled. It ends when the keys that are being reconciled have ended;
+            what is added from now on is not reconciled.
     """
 
     def __init__(self, name: str, reconcile: Reconcile[K], retry: RetryPolicy | None = None) -> None:
@@ -33,6 +37,7 @@ class KeyedWorkQueue(Generic[K]):
         self._waiting: dict[K, None] = {}  # In order, until `run` runs.
         self._workers: dict[K, Wakeup] = {}
         self._group: asyncio.TaskGroup | None = None
+        self.shutting_down = False
 
     def add(self, key: K) -> None:
         """Has the key reconciled as soon as possible."""
@@ -57,13 +62,14 @@ class KeyedWorkQueue(Generic[K]):
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
-                self._group = None  # A group that ends takes no more tasks.
+                self.shutting_down, self._group = True, None
 
     def _start(self, group: asyncio.TaskGroup, key: K) -> None:
         self._workers[key] = wakeup = Wakeup()
         group.create_task(self._work(key, wakeup), name=f"{self._name} {key}")
 
     async def _work(self, key: K, wakeup: Wakeup) -> None:
+        wakeup.clear()  # What was added before this task began is served by the first call.
         try:
             while True:
                 seconds = await self._reconcile(key)

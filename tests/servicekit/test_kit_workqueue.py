@@ -79,6 +79,12 @@ async def test_a_key_is_reconciled_once_however_often_it_was_added() -> None:
         work.answer("a")
         work.answer("b")
         await settled()
+        for key in ("b", "a", "b"):
+            queue.add(key)
+        assert [await work.begun.get(), await work.begun.get()] == ["b", "a"]
+        work.answer("a")
+        work.answer("b")
+        await settled()
         assert work.begun.empty()
 
 
@@ -189,7 +195,7 @@ async def test_any_other_error_ends_the_queue(policy: RetryPolicy | None) -> Non
 
 async def test_a_key_that_is_added_while_the_queue_ends_is_not_reconciled() -> None:
     """One that is being reconciled is cancelled, may add keys as it ends, and has ended when the queue has."""
-    begun, ended = asyncio.Event(), list[str]()
+    begun, ended = asyncio.Event(), list[tuple[str, bool]]()
 
     async def work(key: str) -> None:
         begun.set()
@@ -197,13 +203,14 @@ async def test_a_key_that_is_added_while_the_queue_ends_is_not_reconciled() -> N
             await asyncio.get_running_loop().create_future()
         finally:
             queue.add("late")
-            ended.append(key)
+            ended.append((key, queue.shutting_down))
 
     queue = KeyedWorkQueue[str]("test", work)
     async with running(queue.run()):
         queue.add("a")
         await begun.wait()
-    assert ended == ["a"]
+        assert not queue.shutting_down
+    assert ended == [("a", True)]
 
 
 @dataclass
