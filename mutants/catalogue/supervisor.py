@@ -84,8 +84,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _LOOP,
-                "                await self._wakeup.wait(self._pass(group))\n",
-                "                await self._wakeup.wait(self._pass(group))\n"
+                "                await self._wakeup.wait(self._pass())\n",
+                "                await self._wakeup.wait(self._pass())\n"
                 "                await asyncio.sleep(8.0)\n",
             ),
         ),

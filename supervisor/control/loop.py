@@ -6,7 +6,6 @@ A pass costs what has changed: a job that waits, and of which nothing has change
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 
 import structlog
 
@@ -14,6 +13,7 @@ from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
+from servicekit.workqueue import KeyedWorkQueue
 from supervisor.control.facts import Facts
 from supervisor.control.schedule import Schedule
 from supervisor.decide.grant import Grant
@@ -51,14 +51,6 @@ class Ports:
     clock: Clock
 
 
-class _Progress(Enum):
-    """Of what is being done for a job."""
-
-    CURRENT = auto()
-    OVERTAKEN = auto()
-    """More fell due meanwhile: it is to be looked at again."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Look:
     """All of a job that its processes can see."""
@@ -87,7 +79,8 @@ class Control:
         self._schedule = Schedule(ports.facts)
         self._store_fault = Fault("store", ports.clock)
         self._looks: dict[JobName, _Look] = {}
-        self._under_way: dict[JobName, _Progress] = {}
+        self._plans: dict[JobName, tuple[SupervisedJob, Plan]] = {}
+        self._queue = KeyedWorkQueue("settle", self._settle)
         self._failing: set[JobName] = set()
         self._since = ports.clock.now()
 
@@ -100,10 +93,11 @@ class Control:
     async def run(self) -> None:
         """Root task: decides, again and again."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._queue.run(), name="control.queue")
             while True:
-                await self._wakeup.wait(self._pass(group))
+                await self._wakeup.wait(self._pass())
 
-    def _pass(self, group: asyncio.TaskGroup) -> float | None:
+    def _pass(self) -> float | None:
         """One look at what has changed; returns the seconds until time alone calls for another (None = never)."""
         snapshot, now = self._ports.store.snapshot(), self._ports.clock.now()
         # Processes hear of a notice before anything is decided about it.
@@ -115,7 +109,10 @@ class Control:
             job = snapshot.jobs[name]
             planned = self._planned(job, granted.get(name, _NOTHING), now)
             self._schedule.planned(name, planned.wake_at)
-            self._begin(group, job, planned)
+            if planned.actions or planned.decision != job.decision:
+                # Never replaced: a plan that is being carried out changes what the next one has to start from.
+                self._plans.setdefault(name, (job, planned))
+                self._queue.add(name)
         wake_at = self._schedule.wake_at
         return None if wake_at is None else max(0.0, wake_at - self._ports.clock.now())
 
@@ -141,22 +138,15 @@ class Control:
         )
         return plan(job, view, now, self._ports.policy)
 
-    def _begin(self, group: asyncio.TaskGroup, job: SupervisedJob, planned: Plan) -> None:
-        """Has what is due done: one thing at a time for each job; side by side, as a store writes a pass at once."""
-        if not planned.actions and planned.decision == job.decision:
-            return
-        if job.name in self._under_way:
-            self._under_way[job.name] = _Progress.OVERTAKEN
-            return
-        self._under_way[job.name] = _Progress.CURRENT
-        group.create_task(self._settle(job, planned), name=f"settle {job.name}")
-
-    async def _settle(self, job: SupervisedJob, planned: Plan) -> None:
-        done = await self._is_done(job, planned)
-        if not done:
-            await asyncio.sleep(_RETRY_SECONDS)
-        if self._under_way.pop(job.name) is _Progress.OVERTAKEN or not done:
-            self.poke(job.name)
+    async def _settle(self, name: JobName) -> float | None:
+        """Carries out a job's plan; has it planned anew after a failure, and when more fell due meanwhile."""
+        if name not in self._plans:
+            self.poke(name)
+            return None
+        try:
+            return None if await self._is_done(*self._plans[name]) else _RETRY_SECONDS
+        finally:
+            del self._plans[name]
 
     async def _is_done(self, job: SupervisedJob, planned: Plan) -> bool:
         try:
