@@ -85,8 +85,7 @@ MUTANTS = (
             Edit(
                 _LOOP,
                 "                await self._wakeup.wait(self._pass())\n",
-                "                await self._wakeup.wait(self._pass())\n"
-                "                await asyncio.sleep(8.0)\n",
+                "                await self._wakeup.wait(self._pass())\n                await asyncio.sleep(8.0)\n",
             ),
         ),
     ),

@@ -8,6 +8,7 @@ import structlog
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
+from servicekit.reconcile import RetryPolicy, reconcile
 from servicekit.wakeup import Wakeup
 from supervisor.decide.notices import Presence, settle, settles_at
 from supervisor.decide.policy import Policy
@@ -55,7 +56,6 @@ class Expiry:
         self._clock = clock
         self._unconfirmed = unconfirmed
         self._wakeup = Wakeup()
-        self._fault = Fault("store", clock)
 
     def poke(self) -> None:
         """Looks again soon."""
@@ -63,9 +63,11 @@ class Expiry:
 
     async def run(self) -> None:
         """Root task: ends what is due, again and again."""
-        while True:
-            wait = await self.once()
-            await self._wakeup.wait(wait)
+        fault = Fault("store", self._clock)
+        retry = RetryPolicy(
+            errors=StoreUnavailableError, fault=fault, first_seconds=_RETRY_SECONDS, max_seconds=_RETRY_SECONDS
+        )
+        await reconcile(self.once, wakeup=self._wakeup, retry=retry)
 
     async def once(self) -> float | None:
         """One look at all active notices; returns the seconds until the next one is due (None = none is)."""
@@ -78,11 +80,11 @@ class Expiry:
                 continue  # Whoever keeps it from ending says so when that is over.
             if at > now:
                 later.append(at)
-            elif not await self._settle(notice):
-                return _RETRY_SECONDS
+            else:
+                await self._settle(notice)
         return min(later) - now if later else None
 
-    async def _settle(self, notice: ReclaimNotice) -> bool:
+    async def _settle(self, notice: ReclaimNotice) -> None:
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
             now = self._clock.now()
             if known is None or self._due(known) > now:
@@ -90,16 +92,10 @@ class Expiry:
             return settle(known, self._seen(known)[0], now, self._policy)
 
         failpoint(At.NOTICE_AGEING)
-        try:
-            settled = await self._store.put_notice(notice.id, change)
-        except StoreUnavailableError as error:
-            self._fault.failed(str(error))
-            return False
+        settled = await self._store.put_notice(notice.id, change)
         failpoint(At.NOTICE_AGED)
-        self._fault.recovered()
         if settled is not None and settled.state is not notice.state:
             _log.info("notice.ended", notice=settled.id, subject=settled.subject.name, state=settled.state)
-        return True
 
     def _due(self, notice: ReclaimNotice) -> float:
         """When time ends an active notice.

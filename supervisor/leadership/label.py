@@ -1,6 +1,5 @@
 """The label by which the Service finds the leader: on its own pod, and on no other of its set."""
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -12,6 +11,7 @@ from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
+from servicekit.reconcile import reconcile
 from supervisor.leadership.interface import Leadership
 
 LABEL = "job-supervisor.kube-ai.io/leader"
@@ -50,9 +50,7 @@ class LeaderLabel:
     async def run(self) -> None:
         """Root task of the leader; when it ends it takes the label away."""
         try:
-            while True:
-                pause = await self.once()
-                await asyncio.sleep(pause)
+            await reconcile(self.once)
         finally:
             with suppress(ApiError):
                 await self._mark(await self._pods().get(self._own), None)

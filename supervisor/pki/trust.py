@@ -1,6 +1,5 @@
 """Says to the cluster whom to trust: in a ConfigMap for agents, and to the API server that calls the webhook."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
+from servicekit.reconcile import reconcile
 
 CA = "ca.crt"
 _CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
@@ -143,9 +143,7 @@ class TrustPublisher:
 
     async def run(self) -> None:
         """Root task of the leader."""
-        while True:
-            pause = await self.once()
-            await asyncio.sleep(pause)
+        await reconcile(self.once)
 
     async def once(self) -> float:
         """Looks everywhere; returns the seconds until the next look."""

@@ -7,6 +7,7 @@ import structlog
 
 from servicekit.clock import Clock
 from servicekit.faults import Fault
+from servicekit.reconcile import reconcile
 from servicekit.wakeup import Wakeup
 from supervisor.cluster.events import ClusterEvent, ClusterEvents
 from supervisor.cluster.objects import Node, Pod
@@ -71,11 +72,10 @@ class SignalReconciler:
 
     async def run(self, store: Store) -> None:
         """Root task: takes in what changes, again and again."""
-        while True:
-            await self._wakeup.wait(None if await self.once(store) else _RETRY_SECONDS)
+        await reconcile(lambda: self.once(store), wakeup=self._wakeup)
 
-    async def once(self, store: Store) -> bool:
-        """Takes in what has changed; whether all of it is durable."""
+    async def once(self, store: Store) -> float | None:
+        """Takes in what has changed; returns the seconds until what could not be stored is tried again."""
         changed, self._changed = self._changed, {}
         async with asyncio.TaskGroup() as group:
             taken = [
@@ -87,7 +87,7 @@ class SignalReconciler:
         missed = [subject for subject, task in taken if not task.result()]
         for subject in missed:
             self._changed.setdefault(subject.uid, subject)
-        return not missed
+        return _RETRY_SECONDS if missed else None
 
     async def _take(self, store: Store, signal: Signal) -> bool:
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
