@@ -24,7 +24,7 @@ from benchmarks.scenarios import (
     tenants,
     webhook,
 )
-from simulator.stage import ExitCode, run
+from simulator.runner import ExitCode, run
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 PAGE = Path(__file__).parent.parent / "docs" / "maintainers" / "benchmarks.md"

@@ -16,7 +16,7 @@ from mutants.mutant import DoesNotApplyError, Mutant
 from mutants.suite import Setting, Trials, play
 from mutants.tree import ForeignCodeError
 from mutants.trial import CHECKS, WHOLE_DEMO
-from simulator.stage import ExitCode, run, say
+from simulator.runner import ExitCode, print_line, run
 
 LOG_COLUMNS = 180
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _chosen(Part(given.part), given.only or [])
     if given.list:
         for line in report.listed(chosen):
-            say(console, line)
+            print_line(console, line)
         return ExitCode.OK
     logs = given.logs or Path(tempfile.mkdtemp(prefix="mutants-"))
     checks = (WHOLE_DEMO,) if given.whole_demo else CHECKS
@@ -75,17 +75,17 @@ async def _play(chosen: Sequence[Mutant], setting: Setting, console: Console) ->
 
     def tell(trials: Trials) -> None:
         for line in report.lines(trials):
-            say(console, line)
+            print_line(console, line)
 
     try:
         found = await play(chosen, setting, tell)
     except (DoesNotApplyError, ForeignCodeError, SyntaxError) as error:
-        say(console, f"FAILED: {error}")
+        print_line(console, f"FAILED: {error}")
         return ExitCode.FAILED
     console.print(report.table(found))
-    say(console, report.conclusion(found, time.monotonic() - started))
+    print_line(console, report.conclusion(found, time.monotonic() - started))
     ok = all(trials.ok for trials in found)
-    say(console, f"The output of each command is in {setting.logs}")
+    print_line(console, f"The output of each command is in {setting.logs}")
     return ExitCode.OK if ok else ExitCode.FAILED
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from mutants.tree import Tree
 from simulator.cloud.process import end, leftovers
-from simulator.stage import ExitCode
+from simulator.runner import ExitCode
 from simulator.verdict import Failure
 
 LIMIT_SECONDS = 400.0
@@ -157,7 +157,7 @@ def _ending(code: int | None, result: Path) -> tuple[Ending, tuple[Finding, ...]
 
 
 def _findings(result: Mapping[str, Any]) -> tuple[Finding, ...]:
-    verdicts = [act["verdict"] for act in result["acts"] if act["verdict"] is not None]
+    verdicts = [scenario["verdict"] for scenario in result["scenarios"] if scenario["verdict"] is not None]
     details: dict[str, list[str]] = {}
     for failure in (each for verdict in verdicts for each in verdict["failures"]):
         details.setdefault(failure["failure"], []).append(failure["detail"])

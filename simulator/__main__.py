@@ -18,16 +18,16 @@ def main(arguments: Sequence[str]) -> int:
     replay.add_arguments(commands.add_parser("replay", help="whole traces and made-up ones, judged"))
     control.add_arguments(commands.add_parser("metadata", help="metadata of nodes, to announce and withdraw by hand"))
     et_operator.add_arguments(commands.add_parser("et-operator", help="a stand-in for et-operator, on a cluster"))
-    given = parser.parse_args(arguments)
-    if given.command == "demo":
-        return demo.main(given)
-    if given.command == "replay":
-        return replay.main(given)
-    if given.command == "et-operator":
+    options = parser.parse_args(arguments)
+    if options.command == "demo":
+        return demo.main(options)
+    if options.command == "replay":
+        return replay.main(options)
+    if options.command == "et-operator":
         from simulator.et_operator import process  # noqa: PLC0415 - the client library is 63 MiB, for this command alone
 
-        return process.main(given)
-    asyncio.run(control.serve(given.nodes, given.listen, given.control, given.mode, given.cloud))
+        return process.main(options)
+    asyncio.run(control.serve(options.nodes, options.listen, options.control, options.mode, options.cloud))
     return 0
 
 

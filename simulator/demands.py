@@ -17,7 +17,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 class Demand(Protocol):
     """Something that the product owes its users."""
 
-    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
         """Look at the next event; `truth` has seen it already."""
         ...
 
@@ -27,20 +27,20 @@ def demands(expectations: Expectations) -> tuple[Demand, ...]:
     bounds = expectations.bounds
     undisturbed = bounds is not None
     always = (
-        LeftBeforeItsHostWent(suspended=undisturbed),
-        SavedAtStop(),
-        ExclusionsFollowNotices(lasting=undisturbed),
-        OneRunAtATime(ended=undisturbed),
+        HostReleasedBeforeLoss(suspended=undisturbed),
+        CheckpointSavedAtStop(),
+        ExclusionsMatchNotices(lasting=undisturbed),
+        SingleRun(ended=undisturbed),
     )
     if bounds is None:
         return always
-    return (*always, RingsEndInOrder(), NoNoticedHostUsed(bounds.act), *_timely(expectations, bounds))
+    return (*always, OrderlyRingChanges(), NoNoticedHostUsed(bounds.act), *_timely(expectations, bounds))
 
 
 # Demands on single events.
 
 
-class LeftBeforeItsHostWent:
+class HostReleasedBeforeLoss:
     """No announced host goes while the ring needs it: it was excluded before, or the job was stopped and suspended.
 
     Args:
@@ -50,7 +50,7 @@ class LeftBeforeItsHostWent:
     def __init__(self, *, suspended: bool) -> None:
         self._suspended = suspended
 
-    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
         """Look at the hosts that go."""
         if event.kind is not Kind.NODE_GONE or not event.fields.get("announced") or not truth.is_live():
             return
@@ -63,16 +63,16 @@ class LeftBeforeItsHostWent:
             yield Finding(Failure.NOT_SUSPENDED, f"{host} went while run {truth.run}, which was stopped, still ran")
 
 
-class SavedAtStop:
+class CheckpointSavedAtStop:
     """A run that was told to STOP has saved a checkpoint by its end."""
 
-    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
         """Look at the ends of runs."""
         if event.kind is Kind.RUN_ENDED and (run := event.integer("run")) in truth.stopped - truth.saved:
             yield Finding(Failure.NOT_SAVED, f"run {run} was stopped without a checkpoint")
 
 
-class ExclusionsFollowNotices:
+class ExclusionsMatchNotices:
     """A host of the ring is excluded only where it has a notice, is gone or has failed, and not listed again before.
 
     Args:
@@ -81,33 +81,33 @@ class ExclusionsFollowNotices:
 
     def __init__(self, *, lasting: bool) -> None:
         self._lasting = lasting
-        self._known: frozenset[str] = frozenset()
+        self._excluded: frozenset[str] = frozenset()
 
-    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
         """Look at each change. Hosts outside of the ring may be withheld for other reasons."""
         if event.kind is not Kind.EXCLUSIONS_CHANGED:
             return
-        before, self._known = self._known, frozenset(event.texts("hosts"))
+        before, self._excluded = self._excluded, frozenset(event.texts("hosts"))
         if not truth.is_training():
             return
-        for host in sorted((self._known - before) & set(truth.ring)):
+        for host in sorted((self._excluded - before) & set(truth.ring)):
             if not truth.justifies_exclusion(host, event.t):
                 yield Finding(Failure.FALSE_EXCLUSION, f"{host} was excluded in run {truth.run} without a notice")
-        for host in sorted(before - self._known) if self._lasting else ():
+        for host in sorted(before - self._excluded) if self._lasting else ():
             if truth.notice_of(host) is not None:
                 yield Finding(Failure.NOTICED_HOST_USED, f"run {truth.run} may use {host} again, which has its notice")
 
 
-class RingsEndInOrder:
+class OrderlyRingChanges:
     """No worker is lost to a ring that trains: a host leaves it by the launcher's list, or the run is stopped."""
 
-    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
         """Look at the rings that break."""
         if event.kind is Kind.RING_BROKEN and truth.is_training():
             yield Finding(Failure.RING_BROKEN, f"the worker on {event.text('host')} was lost to run {truth.run}")
 
 
-class OneRunAtATime:
+class SingleRun:
     """Nobody trains in an earlier run once a later one has formed its ring.
 
     Args:
@@ -118,7 +118,7 @@ class OneRunAtATime:
         self._ended = ended
         self._running: set[int] = set()
 
-    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
         """Look at rings, at the ends of runs and at steps."""
         match event.kind:
             case Kind.RING_FORMED:
@@ -141,7 +141,7 @@ class NoNoticedHostUsed:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
         """Look at the rings."""
         if event.kind is Kind.RING_FORMED:
             for host in truth.ring:
@@ -154,7 +154,7 @@ class NoNoticedHostUsed:
 # Demands on time.
 
 
-class Soon(Generic[_Key]):
+class WithinBound(Generic[_Key]):
     """Nothing stays wrong for longer than a bound.
 
     Args:
@@ -178,7 +178,7 @@ class Soon(Generic[_Key]):
         self._since: dict[_Key, float] = {}
         self._found: set[_Key] = set()
 
-    def see(self, event: Event, truth: Truth) -> Iterator[Finding]:
+    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
         """Find what was wrong for too long up to this event, then look at what is wrong after it."""
         for key, since in self._since.items():
             if key not in self._found and event.t - since > self._seconds:
@@ -190,7 +190,7 @@ class Soon(Generic[_Key]):
 
 
 @dataclass(frozen=True, slots=True)
-class HostOfRun:
+class RunHost:
     """A host in a run."""
 
     run: int
@@ -198,37 +198,37 @@ class HostOfRun:
 
 
 def _timely(expectations: Expectations, bounds: Bounds) -> Iterator[Demand]:
-    yield Soon(
+    yield WithinBound(
         bounds.act,
         Failure.NOT_EXCLUDED,
         _noticed_and_used,
         lambda one: f"run {one.run} went on using {one.host}, which had a notice,",
     )
-    yield Soon(
+    yield WithinBound(
         bounds.act,
         Failure.NOT_STOPPED,
         lambda truth: _below_minimum(truth, expectations.min_workers),
         lambda run: f"run {run} was not stopped with fewer than {expectations.min_workers} hosts left",
     )
-    yield Soon(
+    yield WithinBound(
         bounds.suspend,
         Failure.NOT_SUSPENDED,
         _saved_and_not_ended,
         lambda run: f"run {run} went on after it was stopped and had saved its checkpoint",
     )
-    yield Soon(
+    yield WithinBound(
         bounds.withdraw,
         Failure.NOT_TAKEN_BACK,
         _kept_excluded,
         lambda one: f"run {one.run} kept {one.host} excluded, which had no notice any more,",
     )
-    yield Soon(
+    yield WithinBound(
         bounds.join,
         Failure.NOT_TAKEN_BACK,
         lambda truth: _left_out(truth, expectations.max_workers),
         lambda one: f"run {one.run} left out {one.host}, which had no notice,",
     )
-    yield Soon(
+    yield WithinBound(
         bounds.resume,
         Failure.NOT_RESUMED,
         lambda truth: _not_running(truth, expectations.min_workers),
@@ -236,11 +236,11 @@ def _timely(expectations: Expectations, bounds: Bounds) -> Iterator[Demand]:
     )
 
 
-def _noticed_and_used(truth: Truth) -> Iterator[HostOfRun]:
+def _noticed_and_used(truth: Truth) -> Iterator[RunHost]:
     if truth.is_training():
         for host in truth.ring:
             if truth.notice_of(host) is not None and host not in truth.excluded:
-                yield HostOfRun(truth.run, host)
+                yield RunHost(truth.run, host)
 
 
 def _below_minimum(truth: Truth, least: int) -> Iterator[int]:
@@ -254,16 +254,16 @@ def _saved_and_not_ended(truth: Truth) -> Iterator[int]:
         yield truth.run
 
 
-def _kept_excluded(truth: Truth) -> Iterator[HostOfRun]:
+def _kept_excluded(truth: Truth) -> Iterator[RunHost]:
     if truth.is_training():
         for host in truth.free() & truth.excluded:
-            yield HostOfRun(truth.run, host)
+            yield RunHost(truth.run, host)
 
 
-def _left_out(truth: Truth, most: int | None) -> Iterator[HostOfRun]:
+def _left_out(truth: Truth, most: int | None) -> Iterator[RunHost]:
     if truth.is_training() and (most is None or len(truth.ring) < most):
         for host in truth.free() - set(truth.ring) - truth.blacklisted:
-            yield HostOfRun(truth.run, host)
+            yield RunHost(truth.run, host)
 
 
 def _not_running(truth: Truth, least: int) -> Iterator[int]:

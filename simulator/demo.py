@@ -17,13 +17,13 @@ from simulator.cloud.metadata import Mode
 from simulator.cloud.schedule import Pace, ScheduleError, plan
 from simulator.cloud.synthetic import BRIEF_MINIMUM, BRIEF_PACE, BRIEF_STEP_SECONDS, brief
 from simulator.cloud.trace import DEFAULT_TRACE, TraceError, cut, load
+from simulator.guarantees import Costs, timed_checkpoint, validate_schedule
 from simulator.job import Fault
 from simulator.outcome import write_json
-from simulator.promise import Costs, refuse_unjudgeable, timed_checkpoint
 from simulator.report import report
-from simulator.run_act import run_act
+from simulator.run_scenario import run_scenario
+from simulator.runner import ExitCode, Scenario, enough_steps, fault_arguments, print_line, run
 from simulator.services import JobPlan
-from simulator.stage import Act, ExitCode, Scene, enough_steps, faulty, run, say
 
 # The default cut has 24 nodes, loses five, four and one, and gets three back: with a minimum of 15 the last loss means
 # a suspension, and the first arrival a resume.
@@ -65,46 +65,46 @@ def _seconds(text: str) -> float:
     return value
 
 
-def main(given: argparse.Namespace) -> int:
+def main(arguments: argparse.Namespace) -> int:
     """Run the demo and return its exit code."""
     console = Console()
     try:
-        act = _act(given)
+        scenario = _scenario(arguments)
     except (TraceError, ScheduleError) as error:
         Console(stderr=True).print(f"python -m simulator demo: {error}", markup=False, highlight=False, soft_wrap=True)
         return ExitCode.USAGE
-    return run(lambda: _demo(act, given.json, console, keep=given.keep))
+    return run(lambda: _demo(scenario, arguments.json, console, keep=arguments.keep))
 
 
-def _act(given: argparse.Namespace) -> Act:
-    if given.short:
-        given.min, given.max, given.step_seconds = BRIEF_MINIMUM, len(brief().present), BRIEF_STEP_SECONDS
-        schedule = plan(brief(), replace(BRIEF_PACE, seed=given.seed))
+def _scenario(arguments: argparse.Namespace) -> Scenario:
+    if arguments.short:
+        arguments.min, arguments.max, arguments.step_seconds = BRIEF_MINIMUM, len(brief().present), BRIEF_STEP_SECONDS
+        schedule = plan(brief(), replace(BRIEF_PACE, seed=arguments.seed))
     else:
-        pace = Pace(given.speed, given.lead, given.seed, withdrawal=not given.no_withdrawal)
-        schedule = plan(cut(load(given.trace), given.start, given.end), pace)
-    if not 1 <= given.min <= given.max:
-        raise ScheduleError(f"1 <= --min <= --max does not hold for {given.min} and {given.max}")
-    if len(schedule.present) < given.min:
-        raise ScheduleError(f"{len(schedule.present)} nodes at the start are below the minimum of {given.min}")
+        pace = Pace(arguments.speed, arguments.lead, arguments.seed, withdrawal=not arguments.no_withdrawal)
+        schedule = plan(cut(load(arguments.trace), arguments.start, arguments.end), pace)
+    if not 1 <= arguments.min <= arguments.max:
+        raise ScheduleError(f"1 <= --min <= --max does not hold for {arguments.min} and {arguments.max}")
+    if len(schedule.present) < arguments.min:
+        raise ScheduleError(f"{len(schedule.present)} nodes at the start are below the minimum of {arguments.min}")
     with tempfile.TemporaryDirectory(prefix="elastic-demo-") as directory:
-        costs = Costs(given.step_seconds, timed_checkpoint(Path(directory)))
-    refuse_unjudgeable(schedule, given.min, costs)
+        costs = Costs(arguments.step_seconds, timed_checkpoint(Path(directory)))
+    validate_schedule(schedule, arguments.min, costs)
     job = JobPlan(
-        min_workers=given.min,
-        max_workers=given.max,
-        steps=given.steps or enough_steps(schedule, given.min, given.step_seconds),
-        step_seconds=given.step_seconds,
-        seed=given.seed,
-        job_arguments=faulty(given.fault),
+        min_workers=arguments.min,
+        max_workers=arguments.max,
+        steps=arguments.steps or enough_steps(schedule, arguments.min, arguments.step_seconds),
+        step_seconds=arguments.step_seconds,
+        seed=arguments.seed,
+        job_arguments=fault_arguments(arguments.fault),
     )
-    return Act("demo", Scene(schedule, job, given.mode, given.tls))
+    return Scenario("demo", schedule, job, arguments.mode, arguments.tls)
 
 
-async def _demo(act: Act, json: Path | None, console: Console, *, keep: bool) -> ExitCode:
-    outcome = await run_act(act, console, "elastic-demo-", keep=keep, invite=True)
+async def _demo(scenario: Scenario, json: Path | None, console: Console, *, keep: bool) -> ExitCode:
+    outcome = await run_scenario(scenario, console, "elastic-demo-", keep=keep, invite=True)
     console.print(report(outcome))
     if json is not None:
         write_json(json, [outcome])
-    say(console, f"The demo took {outcome.seconds:.0f} s.")
+    print_line(console, f"The demo took {outcome.seconds:.0f} s.")
     return ExitCode.OK if outcome.ok else ExitCode.FAILED

@@ -31,7 +31,7 @@ from simulator.cloud.dialects import Cloud
 from simulator.cloud.metadata import MetadataServer, Mode
 from simulator.cloud.nodes import Nodes
 from simulator.cloud.observer import observe
-from simulator.cloud.places import Places
+from simulator.cloud.paths import WorldPaths
 from simulator.cloud.process import Child, Leftover, TooLate
 from simulator.cloud.provider import Provider
 from simulator.cloud.replay import play, replay
@@ -47,7 +47,7 @@ from simulator.verdict import Bounds, Expectations, Verdict
 T = TypeVar("T")
 
 # Reading all events of a long run takes some 50 ms.
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 # A launcher ends its workers within ten seconds of a SIGTERM; kubeai-run says goodbye afterwards.
 JOB_STOP_SECONDS = 20.0
 # The first SIGTERM to kubeai-run lets the job save, which takes a supervisor; the second one does not wait for that.
@@ -59,7 +59,7 @@ class ProcessesLeft(AssertionError):  # noqa: N818  # It names what is so.
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ServiceSettings:
     """More variables for the services of a world, in each of their lives."""
 
     supervisor: Mapping[str, str] = field(default_factory=dict)
@@ -76,19 +76,19 @@ class World:
         cloud: Cloud = Cloud.ALIYUN,
         *,
         tls: bool = False,
-        given: Given | None = None,
+        settings: ServiceSettings | None = None,
     ) -> None:
-        given = given or Given()
-        self.places = Places(root)
-        self.authority = Authority(self.places.tls) if tls else None
-        self.supervisor = SupervisorProcess(self.places, self.authority, given.supervisor)
+        settings = settings or ServiceSettings()
+        self.paths = WorldPaths(root)
+        self.authority = Authority(self.paths.tls) if tls else None
+        self.supervisor = SupervisorProcess(self.paths, self.authority, settings.supervisor)
         self.metadata = MetadataServer(mode, cloud=cloud)
         self.nodes = Nodes(
-            self.places,
-            lambda node: agent_command(node, self.supervisor, self.metadata.url_of(node), self.places, cloud),
-            given.agents,
+            self.paths,
+            lambda node: agent_command(node, self.supervisor, self.metadata.url_of(node), self.paths, cloud),
+            settings.agents,
         )
-        self._truth = EventLog(self.places.truth, "cloud")
+        self._truth = EventLog(self.paths.truth, "cloud")
         self.provider = Provider(self.metadata, self.nodes, self._truth)
         self.jobs: list[JobProcess] = []
         self._observers: list[asyncio.Task[None]] = []
@@ -97,7 +97,7 @@ class World:
 
     def start_job(self, plan: JobPlan, variables: Mapping[str, str] | None = None) -> JobProcess:
         """Start a job under kubeai-run; `variables` are more of its environment."""
-        job = start_job(plan, self.supervisor, self.places, variables or {})
+        job = start_job(plan, self.supervisor, self.paths, variables or {})
         self.jobs.append(job)
         self._observers.append(asyncio.create_task(self._observe(job), name=f"observe {plan.name}"))
         return job
@@ -119,13 +119,13 @@ class World:
             TooLate: It does not within `seconds`.
         """
 
-        async def look() -> Status | None:
+        async def poll() -> Status | None:
             with suppress(StatusUnavailable):
                 latest = await self.status()
                 return latest if condition(latest) else None
             return None
 
-        return await _until(look, what, seconds)
+        return await _until(poll, what, seconds)
 
     async def until_event(
         self, job: JobProcess, condition: Callable[[Sequence[Event]], bool], what: str, seconds: float = 60.0
@@ -136,11 +136,11 @@ class World:
             TooLate: They do not within `seconds`.
         """
 
-        async def look() -> list[Event] | None:
+        async def poll() -> list[Event] | None:
             events = job.events()
             return events if condition(events) else None
 
-        return await _until(look, what, seconds)
+        return await _until(poll, what, seconds)
 
     async def until_training(self, job: JobProcess, workers: int, seconds: float = 60.0) -> None:
         """Wait until all members of a ring of so many workers have applied a step.
@@ -170,7 +170,7 @@ class World:
 
     def events(self, job: JobProcess) -> list[Event]:
         """The truth and all that the job's processes wrote, in order."""
-        return sorted([*read(self.places.truth), *job.events()], key=lambda event: event.t)
+        return sorted([*read(self.paths.truth), *job.events()], key=lambda event: event.t)
 
     def verdict(self, job: JobProcess, bounds: Bounds | None = None) -> Verdict:
         """The judge's word on a job, from its events and the truth; the job should be over.
@@ -189,11 +189,11 @@ class World:
 
     def spawn(self, name: str, command: Sequence[str]) -> Child:
         """Start one more process of this world; whoever starts it ends it."""
-        return process.spawn(name, command, process.environment(self.places.root, {}), self.places.log(name))
+        return process.spawn(name, command, process.environment(self.paths.root, {}), self.paths.log(name))
 
     def leftovers(self) -> list[Leftover]:
         """All processes of this world that live at present."""
-        return process.leftovers(self.places.root)
+        return process.leftovers(self.paths.root)
 
     async def stop_jobs(self) -> None:
         """Stop all jobs that still run, and stop watching."""
@@ -231,7 +231,7 @@ class World:
     async def _sweep(self) -> None:
         left = self.leftovers()
         for leftover in left:
-            process.end(leftover.pid, self.places.root)
+            process.end(leftover.pid, self.paths.root)
         if left:
             raise ProcessesLeft("outlived their stop: " + "; ".join(f"{one.pid} {one.command}" for one in left))
 
@@ -252,7 +252,7 @@ async def world(  # noqa: PLR0913 - whoever calls it names the one that is to di
     cloud: Cloud = Cloud.ALIYUN,
     *,
     tls: bool = False,
-    given: Given | None = None,
+    settings: ServiceSettings | None = None,
 ) -> AsyncIterator[World]:
     """Make a world with these nodes and a supervisor that all their agents have reached; end it afterwards.
 
@@ -262,12 +262,12 @@ async def world(  # noqa: PLR0913 - whoever calls it names the one that is to di
         mode: Whether the nodes' metadata want a token.
         cloud: Whose metadata they are.
         tls: Whether the supervisor has a certificate, which the world's authority can exchange.
-        given: Settings of its services.
+        settings: Extra environment variables of its services.
 
     Raises:
         ProcessesLeft: At the end, something outlived its stop.
     """
-    one = World(root, mode, cloud, tls=tls, given=given)
+    one = World(root, mode, cloud, tls=tls, settings=settings)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(one.close)
         await one.metadata.start()
@@ -293,10 +293,10 @@ def training(events: Sequence[Event]) -> int:
     return size if len(ranks) == size else 0
 
 
-async def _until(look: Callable[[], Awaitable[T | None]], what: str, seconds: float) -> T:
+async def _until(poll: Callable[[], Awaitable[T | None]], what: str, seconds: float) -> T:
     deadline = time.monotonic() + seconds
-    while (found := await look()) is None:
+    while (found := await poll()) is None:
         if time.monotonic() > deadline:
             raise TooLate(f"waited {seconds:g} s in vain for {what}")
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     return found

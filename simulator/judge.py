@@ -27,8 +27,8 @@ __all__ = ["Expectations", "Failure", "Figures", "Finding", "Group", "GroupMeani
 def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
     """Judge one job. Raises DamagedLogError where an event lacks a field."""
     log = _by_kind(events)
-    course = _follow(events, expectations)
-    unmet = (*course.unmet, *_split(expectations, course.groups))
+    findings = _follow(events, expectations)
+    unmet = (*findings.unmet, *_split(expectations, findings.groups))
     steps = _Steps.of(log[Kind.STEP_APPLIED])
     after_stop = _steps_after_stop(log)
     ends = log[Kind.JOB_FINISHED]
@@ -38,25 +38,25 @@ def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
         *unmet,
         *(Finding(Failure.STEP_LOST, detail) for detail in steps.lost),
         *(Finding(Failure.STEP_SKIPPED, f"step {step} was never applied") for step in steps.skipped),
-        *(Finding(Failure.FALSE_STOP, detail) for detail in course.false_stops),
+        *(Finding(Failure.FALSE_STOP, detail) for detail in findings.false_stops),
         *(Finding(Failure.STEP_AFTER_STOP, f"run {run} applied step {step}") for run, step in after_stop),
         *(Finding(Failure.RANKS_DIFFER, f"step {step} has several digests") for step in steps.differing),
         *_ending(expectations, finished=finished, wrong_ends=wrong_ends),
     )
     figures = Figures(
-        notices=sum(len(draft.hosts) for draft in course.groups),
-        groups=tuple(draft.group() for draft in course.groups),
+        notices=sum(len(draft.hosts) for draft in findings.groups),
+        groups=tuple(draft.group() for draft in findings.groups),
         notice_to_process=Latency.of(list(_notice_to_process(log))),
-        notice_to_flag=Latency.of(course.notice_to_flag),
-        notice_to_host_list=Latency.of(list(_notice_to_host_list(course.groups))),
+        notice_to_flag=Latency.of(findings.notice_to_flag),
+        notice_to_host_list=Latency.of(list(_notice_to_host_list(findings.groups))),
         steps_applied=steps.last,
         steps_lost=len(steps.lost),
         steps_skipped=len(steps.skipped),
         steps_after_stop=len(after_stop),
-        false_stops=len(course.false_stops),
+        false_stops=len(findings.false_stops),
         unmet=len(unmet),
-        suspensions=len(course.stopped_runs),
-        resumes=_resumes(log, course.stopped_runs),
+        suspensions=len(findings.stopped_runs),
+        resumes=_resumes(log, findings.stopped_runs),
         hosts_blacklisted=len(log[Kind.HOST_BLACKLISTED]),
         finished=finished,
         parameters_equal=finished and not wrong_ends,
@@ -83,7 +83,7 @@ class _GroupDraft:
 
 
 @dataclass(slots=True)
-class _Course:
+class _Findings:
     """What one walk through the events finds."""
 
     groups: list[_GroupDraft] = field(default_factory=list)
@@ -99,81 +99,81 @@ class _Course:
     excluded: frozenset[str] = frozenset()
 
 
-def _follow(events: Iterable[Event], expectations: Expectations) -> _Course:
+def _follow(events: Iterable[Event], expectations: Expectations) -> _Findings:
     truth = Truth(expectations.min_workers, expectations.withdrawal_seconds)
-    course, owed = _Course(), demands(expectations)
+    findings, owed = _Findings(), demands(expectations)
     for event in events:
         if event.kind is Kind.FLAG_SEEN:
-            _take_flag(course, truth, event)
+            _handle_flag(findings, truth, event)
         is_news = event.kind is Kind.NOTICE_SHOWN and truth.notice_of(event.text("node")) is None
-        truth.see(event)
+        truth.apply(event)
         for demand in owed:
-            course.unmet.extend(demand.see(event, truth))
+            findings.unmet.extend(demand.check(event, truth))
         if is_news:
-            _take_notice(course, truth, event)
+            _handle_notice(findings, truth, event)
         elif event.kind is Kind.NOTICE_WITHDRAWN:
-            _take_withdrawal(course, event)
+            _handle_withdrawal(findings, event)
         elif event.kind is Kind.EXCLUSIONS_CHANGED:
-            _take_exclusions(course, truth, event)
-    return course
+            _handle_exclusions(findings, truth, event)
+    return findings
 
 
-def _take_flag(course: _Course, truth: Truth, event: Event) -> None:
+def _handle_flag(findings: _Findings, truth: Truth, event: Event) -> None:
     run, host = event.integer("run"), event.text("host")
     if (directive := event.text("directive")) != "STOP":
         if directive != "LEAVE" or not truth.justifies_leave(host, event.t):
-            course.false_stops.append(f"{directive} took the flag down on {host} in run {run}, without a notice")
+            findings.false_stops.append(f"{directive} took the flag down on {host} in run {run}, without a notice")
         return
     # One decision stops a run: everybody else who is told hears of the same one.
-    if run not in course.stopped_runs and not truth.justifies_stop(run, event.t):
-        course.false_stops.append(f"STOP of run {run}, seen on {host}, while enough hosts remained")
-    course.stopped_runs[run] = None
-    _overtake(course, truth, run)
-    if event.integer("rank") == 0 and run not in course.flagged_runs:
-        course.flagged_runs.add(run)
+    if run not in findings.stopped_runs and not truth.justifies_stop(run, event.t):
+        findings.false_stops.append(f"STOP of run {run}, seen on {host}, while enough hosts remained")
+    findings.stopped_runs[run] = None
+    _merge_pending_groups(findings, truth, run)
+    if event.integer("rank") == 0 and run not in findings.flagged_runs:
+        findings.flagged_runs.add(run)
         if truth.certain is not None and truth.certain.kind is Kind.NOTICE_SHOWN:
-            course.notice_to_flag.append(event.t - truth.certain.t)
+            findings.notice_to_flag.append(event.t - truth.certain.t)
 
 
-def _overtake(course: _Course, truth: Truth, run: int) -> None:
+def _merge_pending_groups(findings: _Findings, truth: Truth, run: int) -> None:
     """A STOP freezes the host list: a group that was still being collected has become part of its reason."""
-    for draft in course.groups:
+    for draft in findings.groups:
         waits = draft.meaning is GroupMeaning.SHRINK and draft.run == run and not draft.changes
         if waits and any(truth.notice_of(host) is not None for host in draft.hosts):
             draft.meaning = GroupMeaning.STOP
 
 
-def _take_notice(course: _Course, truth: Truth, event: Event) -> None:
+def _handle_notice(findings: _Findings, truth: Truth, event: Event) -> None:
     name, node = event.text("group"), event.text("node")
-    draft = course.latest.get(name)
+    draft = findings.latest.get(name)
     if draft is None or node in draft.hosts:
         draft = _GroupDraft(name, event.t, GroupMeaning.IDLE, truth.run)
-        course.latest[name] = draft
-        course.groups.append(draft)
+        findings.latest[name] = draft
+        findings.groups.append(draft)
     draft.hosts[node] = None
     # A spare host, or one that was left out before, takes nothing from the job.
     if draft.meaning is GroupMeaning.IDLE and truth.is_training() and node in truth.ring:
-        draft.meaning = GroupMeaning.IDLE if node in course.excluded else GroupMeaning.SHRINK
+        draft.meaning = GroupMeaning.IDLE if node in findings.excluded else GroupMeaning.SHRINK
     if draft.meaning is GroupMeaning.SHRINK and truth.certain is not None:
         draft.meaning = GroupMeaning.STOP
 
 
-def _take_withdrawal(course: _Course, event: Event) -> None:
+def _handle_withdrawal(findings: _Findings, event: Event) -> None:
     """A group that was taken back before the list was changed asks for no change any more."""
-    for draft in course.groups:
+    for draft in findings.groups:
         if draft.meaning is GroupMeaning.SHRINK and not draft.changes and event.text("node") in draft.hosts:
             draft.meaning = GroupMeaning.IDLE
 
 
-def _take_exclusions(course: _Course, truth: Truth, event: Event) -> None:
+def _handle_exclusions(findings: _Findings, truth: Truth, event: Event) -> None:
     hosts = frozenset(event.texts("hosts"))
-    added, course.excluded = hosts - course.excluded, hosts
+    added, findings.excluded = hosts - findings.excluded, hosts
     # Hosts are left out for other reasons as well: only one with a live notice belongs to a group.
     groups = {host: notice.group for host in added if (notice := truth.notice_of(host)) is not None}
     for name in set(groups.values()):
-        course.latest[name].changes += 1
+        findings.latest[name].changes += 1
     for host, name in groups.items():
-        course.latest[name].excluded_at.setdefault(host, event.t)
+        findings.latest[name].excluded_at.setdefault(host, event.t)
 
 
 def _split(expectations: Expectations, groups: Iterable[_GroupDraft]) -> Iterator[Finding]:

@@ -12,25 +12,25 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from simulator.promise import Costs
+from simulator.guarantees import Costs
 from simulator.verdict import Verdict
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 # Later than this, a poll, a window or a deadline of the simulation itself has been missed by the machine.
 BUSY_SECONDS = 0.5
 
 
 @dataclass(slots=True)
-class Strain:
+class SchedulingDelay:
     """How late this process was at most when it wanted to look at the clock, in seconds: the machine's doing."""
 
     longest: float = 0.0
 
 
 @asynccontextmanager
-async def strain() -> AsyncIterator[Strain]:
+async def measure_delay() -> AsyncIterator[SchedulingDelay]:
     """Watch how late everything is while the block runs."""
-    found = Strain()
+    found = SchedulingDelay()
     watching = asyncio.create_task(_watch(found), name="strain")
     try:
         yield found
@@ -40,10 +40,10 @@ async def strain() -> AsyncIterator[Strain]:
             await watching
 
 
-async def _watch(found: Strain) -> NoReturn:
+async def _watch(found: SchedulingDelay) -> NoReturn:
     while True:
-        due = time.monotonic() + LOOK_SECONDS
-        await asyncio.sleep(LOOK_SECONDS)
+        due = time.monotonic() + POLL_SECONDS
+        await asyncio.sleep(POLL_SECONDS)
         found.longest = max(found.longest, time.monotonic() - due)
 
 
@@ -88,8 +88,8 @@ class Outcome:
 def shortcomings(verdict: Verdict, costs: Costs, shortest_lead: float) -> Iterator[str]:
     """Say what is wrong with an act: the judge's findings, and a lead that was too short for the promise."""
     yield from (f"{finding.failure}: {finding.detail}" for finding in verdict.failures)
-    if shortest_lead < costs.least_lead:
-        yield f"the lead of {shortest_lead:.1f} s was below step + checkpoint + 2 s = {costs.least_lead:.1f} s"
+    if shortest_lead < costs.minimum_lead:
+        yield f"the lead of {shortest_lead:.1f} s was below step + checkpoint + 2 s = {costs.minimum_lead:.1f} s"
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
@@ -139,7 +139,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
 
 def write_json(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Write all outcomes with all figures."""
-    plain = {"ok": all(one.ok for one in outcomes), "acts": [_plain(one) for one in outcomes]}
+    plain = {"ok": all(one.ok for one in outcomes), "scenarios": [_plain(one) for one in outcomes]}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n")
 
 

@@ -11,21 +11,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from simulator.acts import STEP_SECONDS, Part, Wanted, acts
 from simulator.cloud.schedule import ScheduleError
 from simulator.cloud.trace import DEFAULT_TRACE, TraceError
+from simulator.guarantees import Costs, timed_checkpoint
 from simulator.job import Fault
 from simulator.outcome import Outcome, lines, table, write_json
-from simulator.promise import Costs, timed_checkpoint
-from simulator.run_act import run_act
-from simulator.stage import Act, ExitCode, run, say
+from simulator.run_scenario import run_scenario
+from simulator.runner import ExitCode, Scenario, print_line, run
+from simulator.scenarios import STEP_SECONDS, Part, ScenarioOptions, scenarios
 
 LOG_COLUMNS = 160
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what can be asked for."""
-    default = Wanted()
+    default = ScenarioOptions()
     option = parser.add_argument
     option("--part", type=Part, choices=list(Part), default=default.part, help="which acts (default: all)")
     option("--trace", type=Path, default=DEFAULT_TRACE, help="what is replayed: milliseconds,add|remove,node a line")
@@ -46,15 +46,15 @@ def _positive(text: str) -> float:
     return value
 
 
-def main(given: argparse.Namespace) -> int:
+def main(arguments: argparse.Namespace) -> int:
     """Play what was asked for and return the exit code."""
     console = _console()
     try:
-        chosen = _chosen(given)
+        chosen = _chosen(arguments)
     except (TraceError, ScheduleError) as error:
-        say(Console(stderr=True), f"python -m simulator replay: {error}")
+        print_line(Console(stderr=True), f"python -m simulator replay: {error}")
         return ExitCode.USAGE
-    return run(lambda: _replay(chosen, given.json, console, keep=given.keep))
+    return run(lambda: _replay(chosen, arguments.json, console, keep=arguments.keep))
 
 
 def _console() -> Console:
@@ -63,30 +63,33 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=LOG_COLUMNS)
 
 
-def _chosen(given: argparse.Namespace) -> list[Act]:
-    wanted = Wanted(
-        part=given.part,
-        trace=given.trace,
-        seeds=tuple(given.seeds),
-        leads=tuple(given.leads),
-        gap=given.gap,
-        speed=given.speed,
-        step_seconds=given.step_seconds,
-        fault=given.fault,
+def _chosen(arguments: argparse.Namespace) -> list[Scenario]:
+    options = ScenarioOptions(
+        part=arguments.part,
+        trace=arguments.trace,
+        seeds=tuple(arguments.seeds),
+        leads=tuple(arguments.leads),
+        gap=arguments.gap,
+        speed=arguments.speed,
+        step_seconds=arguments.step_seconds,
+        fault=arguments.fault,
     )
     with tempfile.TemporaryDirectory(prefix="elastic-replay-") as directory:
-        costs = Costs(wanted.step_seconds, timed_checkpoint(Path(directory)))
-    return acts(wanted, costs)
+        costs = Costs(options.step_seconds, timed_checkpoint(Path(directory)))
+    return scenarios(options, costs)
 
 
-async def _replay(chosen: Sequence[Act], json: Path | None, console: Console, *, keep: bool) -> ExitCode:
+async def _replay(chosen: Sequence[Scenario], json: Path | None, console: Console, *, keep: bool) -> ExitCode:
     outcomes: list[Outcome] = []
-    for number, act in enumerate(chosen, start=1):
-        say(console, f"Act {number} of {len(chosen)}: {act.name}, {act.scene.schedule.seconds:.0f} s on the clock")
-        outcomes.append(await run_act(act, console, "elastic-replay-", keep=keep))
+    for number, scenario in enumerate(chosen, start=1):
+        print_line(
+            console,
+            f"Scenario {number} of {len(chosen)}: {scenario.name}, {scenario.schedule.seconds:.0f} s on the clock",
+        )
+        outcomes.append(await run_scenario(scenario, console, "elastic-replay-", keep=keep))
         if json is not None:
             write_json(json, outcomes)
     console.print(table(outcomes))
     for line in (line for outcome in outcomes for line in lines(outcome)):
-        say(console, line)
+        print_line(console, line)
     return ExitCode.OK if all(outcome.ok for outcome in outcomes) else ExitCode.FAILED

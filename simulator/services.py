@@ -15,14 +15,14 @@ import msgspec
 from simulator.certificates import Authority
 from simulator.cloud.dialects import METADATA_URLS, Cloud
 from simulator.cloud.nodes import AgentCommand
-from simulator.cloud.places import Places
+from simulator.cloud.paths import WorldPaths
 from simulator.cloud.process import Child, TooLate, environment, script, spawn
 from simulator.cloud.trace import Node
 from simulator.events import Event, EventLog, read
 from supervisor.identity.tokens import Tokens
 
 START_SECONDS = 20.0
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class SupervisorProcess:
     """
 
     def __init__(
-        self, places: Places, authority: Authority | None = None, settings: Mapping[str, str] | None = None
+        self, paths: WorldPaths, authority: Authority | None = None, settings: Mapping[str, str] | None = None
     ) -> None:
-        self._places = places
+        self._places = paths
         self.authority = authority
-        self._given = settings or {}
-        self._file = places.supervisor / "endpoints.json"
+        self._extra_settings = settings or {}
+        self._file = paths.supervisor / "endpoints.json"
         self._endpoints: Endpoints | None = None
         self._child: Child | None = None
 
@@ -93,7 +93,7 @@ class SupervisorProcess:
             self._child.check()
             if time.monotonic() > deadline:
                 raise TooLate(f"the supervisor does not serve after {START_SECONDS:g} s:\n{self._child.tail()}")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         self._endpoints = msgspec.json.decode(self._file.read_bytes(), type=Endpoints)
 
     async def kill(self) -> None:
@@ -111,7 +111,7 @@ class SupervisorProcess:
     def _settings(self) -> dict[str, str]:
         known = self._endpoints
         return {
-            **self._given,
+            **self._extra_settings,
             **self._tls(),
             "JOB_SUPERVISOR_DATA_DIR": str(self._places.supervisor),
             "JOB_SUPERVISOR_GRPC_ADDRESS": known.grpc if known else "127.0.0.1:0",
@@ -129,10 +129,10 @@ class SupervisorProcess:
 
 
 def agent_command(
-    node: Node, supervisor: SupervisorProcess, metadata_url: str, places: Places, cloud: Cloud = Cloud.ALIYUN
+    node: Node, supervisor: SupervisorProcess, metadata_url: str, paths: WorldPaths, cloud: Cloud = Cloud.ALIYUN
 ) -> AgentCommand:
     """How the agent of a node is started, with a token of its own."""
-    token = _write_token(places.token(f"agent-{node}"), supervisor.tokens().agent(node))
+    token = _write_token(paths.token(f"agent-{node}"), supervisor.tokens().agent(node))
     settings = {
         "NODE_AGENT_NODE_NAME": node,
         "NODE_AGENT_SUPERVISOR": supervisor.endpoints.grpc,
@@ -172,18 +172,18 @@ class JobPlan:
     launcher_arguments: tuple[str, ...] = ()
     job_arguments: tuple[str, ...] = ()
 
-    def command(self, places: Places, supervisor_url: str, token: Path) -> list[str]:
+    def command(self, paths: WorldPaths, supervisor_url: str, token: Path) -> list[str]:
         """The whole command line: kubeai-run, the launcher, the training script."""
-        return [*self._run(places, supervisor_url, token), "--", *self._launcher(), "--", *self._script(places)]
+        return [*self._run(paths, supervisor_url, token), "--", *self._launcher(), "--", *self._script(paths)]
 
-    def _run(self, places: Places, supervisor_url: str, token: Path) -> Iterator[str]:
+    def _run(self, paths: WorldPaths, supervisor_url: str, token: Path) -> Iterator[str]:
         yield script("kubeai-run")
         yield from ("--job", self.name, "--framework", "horovod")
         yield from ("--min-workers", str(self.min_workers), "--max-workers", str(self.max_workers))
         # All nodes are this machine: there is no port that would tell one from another.
-        yield from ("--hosts-file", str(places.hosts), "--port", "0")
+        yield from ("--hosts-file", str(paths.hosts), "--port", "0")
         yield from ("--supervisor", supervisor_url, "--token-file", str(token))
-        yield from ("--directory", str(places.job(self.name) / "kubeai"))
+        yield from ("--directory", str(paths.job(self.name) / "kubeai"))
         yield from self.run_arguments
 
     def _launcher(self) -> Iterator[str]:
@@ -194,20 +194,20 @@ class JobPlan:
         yield from ("--discovery", script("kubeai-discover-hosts"), "--discovery-seconds", "1.0")
         yield from self.launcher_arguments
 
-    def _script(self, places: Places) -> Iterator[str]:
+    def _script(self, paths: WorldPaths) -> Iterator[str]:
         yield from (sys.executable, "-m", "simulator.job")
         yield from ("--steps", str(self.steps), "--step-seconds", str(self.step_seconds), "--seed", str(self.seed))
-        yield from ("--checkpoint", str(places.job(self.name) / "checkpoint"))
+        yield from ("--checkpoint", str(paths.job(self.name) / "checkpoint"))
         yield from self.job_arguments
 
 
 class JobProcess:
     """A job under kubeai-run."""
 
-    def __init__(self, plan: JobPlan, child: Child, places: Places) -> None:
+    def __init__(self, plan: JobPlan, child: Child, paths: WorldPaths) -> None:
         self.plan = plan
         self.child = child
-        self._home = places.job(plan.name)
+        self._home = paths.job(plan.name)
         self._events = self._home / "events"
 
     @property
@@ -236,17 +236,19 @@ class JobProcess:
         return await self.child.wait(seconds)
 
 
-def start_job(plan: JobPlan, supervisor: SupervisorProcess, places: Places, variables: Mapping[str, str]) -> JobProcess:
+def start_job(
+    plan: JobPlan, supervisor: SupervisorProcess, paths: WorldPaths, variables: Mapping[str, str]
+) -> JobProcess:
     """Start a job as its user would; `variables` are more of its environment."""
-    home = places.job(plan.name)
+    home = paths.job(plan.name)
     (home / "kubeai").mkdir(parents=True, exist_ok=True, mode=0o700)
-    token = _write_token(places.token(f"launcher-{plan.name}"), supervisor.tokens().launcher(plan.name))
+    token = _write_token(paths.token(f"launcher-{plan.name}"), supervisor.tokens().launcher(plan.name))
     if supervisor.authority is not None:
         plan = replace(plan, run_arguments=("--ca-file", str(supervisor.authority.ca_file), *plan.run_arguments))
-    command = plan.command(places, supervisor.endpoints.http, token)
-    ours = {"SIM_EVENTS": str(home / "events"), "SIM_STATE": str(places.state)}
-    env = environment(places.root, {**variables, **ours})
-    return JobProcess(plan, spawn(f"job {plan.name}", command, env, places.log(f"job-{plan.name}")), places)
+    command = plan.command(paths, supervisor.endpoints.http, token)
+    ours = {"SIM_EVENTS": str(home / "events"), "SIM_STATE": str(paths.state)}
+    env = environment(paths.root, {**variables, **ours})
+    return JobProcess(plan, spawn(f"job {plan.name}", command, env, paths.log(f"job-{plan.name}")), paths)
 
 
 def _write_token(path: Path, token: str) -> Path:

@@ -47,12 +47,12 @@ class Truth:
         self.certain: Event | None = None
         """What made it certain that fewer workers than the minimum remain in the ring; None while enough do."""
 
-    def see(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Take in the next event."""
         if event.kind in NODE_EVENTS:
-            self._see_node(event)
+            self._apply_node_event(event)
         else:
-            self._see_job(event)
+            self._apply_job_event(event)
         if self._remaining(event.t, forgiving=False) >= self._min_workers:
             self.certain = None
         elif self.ring:
@@ -86,7 +86,7 @@ class Truth:
         """Whether too few hosts remain of this run's last ring at this moment, or did a moment ago."""
         return run == self.run and self._remaining(t, forgiving=True) < self._min_workers
 
-    def _see_node(self, event: Event) -> None:
+    def _apply_node_event(self, event: Event) -> None:
         node = event.text("node")
         self._gone.discard(node)
         self._withdrawn.pop(node, None)
@@ -100,10 +100,10 @@ class Truth:
             self._gone.add(node)
             self.present.discard(node)
 
-    def _see_job(self, event: Event) -> None:
+    def _apply_job_event(self, event: Event) -> None:
         match event.kind:
             case Kind.RING_FORMED:
-                self._see_ring(event)
+                self._apply_ring(event)
             case Kind.RING_BROKEN:
                 self._broken.add(event.text("host"))
             case Kind.HOST_BLACKLISTED:
@@ -121,7 +121,7 @@ class Truth:
             case _:
                 pass
 
-    def _see_ring(self, event: Event) -> None:
+    def _apply_ring(self, event: Event) -> None:
         if event.integer("run") != self.run:
             self.certain = None
             self.blacklisted.clear()

@@ -21,7 +21,7 @@ from simulator.events import Event, Kind, read
 from simulator.harness import World
 from simulator.status import JobStatus, Status, StatusUnavailable
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 # Notices of one group are shown within 0.2 s.
 TOGETHER_SECONDS = 0.25
 COLUMNS = 4
@@ -40,7 +40,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Snapshot:
     """Everything that can be seen at one moment; `status` is None while the supervisor does not answer."""
 
     seconds: float
@@ -135,25 +135,25 @@ def _sentence(events: Sequence[Event]) -> str:
             return f"{first.kind}: {nodes}"
 
 
-def screen(scene: Scene) -> RenderableType:
+def screen(snapshot: Snapshot) -> RenderableType:
     """The whole scene for a terminal."""
-    return Group(_headline(scene), _node_table(scene), *_recent(scene))
+    return Group(_headline(snapshot), _node_table(snapshot), *_recent(snapshot))
 
 
-def _headline(scene: Scene) -> Text:
-    if scene.status is None:
-        return Text(f"{scene.seconds:5.1f} s  the supervisor does not answer", style="yellow")
-    if not scene.jobs:
-        return Text(f"{scene.seconds:5.1f} s  no job yet", style="dim")
+def _headline(snapshot: Snapshot) -> Text:
+    if snapshot.status is None:
+        return Text(f"{snapshot.seconds:5.1f} s  the supervisor does not answer", style="yellow")
+    if not snapshot.jobs:
+        return Text(f"{snapshot.seconds:5.1f} s  no job yet", style="dim")
     return Text("\n").join(
         Text.assemble(
-            f"{scene.seconds:5.1f} s  ",
+            f"{snapshot.seconds:5.1f} s  ",
             (job.job, "bold"),
             "  ",
             (job.phase, _phase_style(job.phase)),
             f"  {job.reason}",
         )
-        for job in scene.jobs
+        for job in snapshot.jobs
     )
 
 
@@ -167,9 +167,9 @@ def _phase_style(phase: str) -> str:
             return "bold red"
 
 
-def _node_table(scene: Scene) -> Table:
+def _node_table(snapshot: Snapshot) -> Table:
     table = Table.grid(padding=(0, 3))
-    cells = [_cell(node) for node in scene.nodes]
+    cells = [_cell(node) for node in snapshot.nodes]
     for start in range(0, len(cells), COLUMNS):
         table.add_row(*cells[start : start + COLUMNS])
     return table
@@ -186,12 +186,12 @@ def _cell(node: NodeView) -> Text:
     return text
 
 
-def _recent(scene: Scene) -> Iterator[Text]:
-    for at, words in list(sentences(scene.recent))[-LAST_EVENTS:]:
-        yield Text(f"{at - scene.started_at:5.1f} s  {words}", style="dim")
+def _recent(snapshot: Snapshot) -> Iterator[Text]:
+    for at, words in list(sentences(snapshot.recent))[-LAST_EVENTS:]:
+        yield Text(f"{at - snapshot.started_at:5.1f} s  {words}", style="dim")
 
 
-def news(before: Scene, now: Scene) -> Iterator[str]:
+def changes(before: Snapshot, now: Snapshot) -> Iterator[str]:
     """What plain output says about the change from one scene to the next."""
     for at, words in sentences(now.recent[len(before.recent) :]):
         yield f"{at - now.started_at:5.1f} s  {words}"
@@ -208,7 +208,7 @@ class Viewer:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._latest = Scene(0.0, started_at=time.time())
+        self._latest = Snapshot(0.0, started_at=time.time())
 
     async def show(self, console: Console) -> NoReturn:
         """Show the world until cancelled; what was last seen stays on the screen."""
@@ -216,31 +216,31 @@ class Viewer:
             await self._print(console)
         with Live(console=console, auto_refresh=False, transient=False) as live:
             while True:
-                _, scene = await self.look()
-                live.update(screen(scene), refresh=True)
-                await asyncio.sleep(LOOK_SECONDS)
+                _, snapshot = await self.refresh()
+                live.update(screen(snapshot), refresh=True)
+                await asyncio.sleep(POLL_SECONDS)
 
-    async def look(self) -> tuple[Scene, Scene]:
+    async def refresh(self) -> tuple[Snapshot, Snapshot]:
         """The previous scene and the present one."""
         status = None
         with suppress(StatusUnavailable):
             status = await self._world.status()
-        before, self._latest = self._latest, self._scene(status)
+        before, self._latest = self._latest, self._snapshot(status)
         return before, self._latest
 
     async def _print(self, console: Console) -> NoReturn:
         while True:
-            for line in news(*await self.look()):
+            for line in changes(*await self.refresh()):
                 console.print(line, soft_wrap=True, markup=False, highlight=False)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    def _scene(self, status: Status | None) -> Scene:
+    def _snapshot(self, status: Status | None) -> Snapshot:
         now = time.time()
-        events = tuple(settled(read(self._world.places.truth), now))
+        events = tuple(settled(read(self._world.paths.truth), now))
         jobs = status.jobs if status is not None else []
         excluded = frozenset(host for job in jobs for host in job.exclusions)
         nodes = nodes_of(events, now, self._workers, excluded)
-        return Scene(now - self._latest.started_at, nodes, status, events, self._latest.started_at)
+        return Snapshot(now - self._latest.started_at, nodes, status, events, self._latest.started_at)
 
     def _workers(self, node: str) -> int:
-        return len(worker_pids(self._world.places, Node(node)))
+        return len(worker_pids(self._world.paths, Node(node)))

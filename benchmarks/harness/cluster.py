@@ -19,7 +19,7 @@ from benchmarks.harness.client import Client
 from benchmarks.harness.server import Server
 from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.process import environment, spawn
-from simulator.et_operator.definitions import define
+from simulator.et_operator.crds import create_crds
 from supervisor.domain.ids import JobName, cluster_job
 from tests.testkit.controlplane.api import Api, until
 from tests.testkit.controlplane.binaries import Program, binaries
@@ -216,7 +216,7 @@ async def cluster(root: Path, jobs: Sequence[Job], gpus: int) -> AsyncIterator[C
 async def _define_jobs(kubeconfig: str) -> None:
     server = await ApiServer.connect(kubeconfig, _REQUEST_SECONDS)
     try:
-        await define(server)
+        await create_crds(server)
     finally:
         await server.close()
 

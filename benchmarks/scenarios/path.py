@@ -92,9 +92,9 @@ async def _stop(
     async with trainings(directory / str(number), run, _HOSTS) as real:
         await asyncio.sleep(moment)
         victim = _HOSTS[-1]
-        asked, noticed = w.metadata.polled(victim), time.monotonic()
+        asked, noticed = w.metadata.poll_count(victim), time.monotonic()
         w.provider.notice(victim, time.time() + _LEAD_SECONDS)
-        while w.metadata.polled(victim) == asked:  # noqa: ASYNC110 - the simulated cloud has no event for it
+        while w.metadata.poll_count(victim) == asked:  # noqa: ASYNC110 - the simulated cloud has no event for it
             await asyncio.sleep(_LOOK_SECONDS)
         told = time.monotonic()
         fell = await real.fell()

@@ -53,34 +53,34 @@ class Control:
         app.router.add_delete("/nodes/{node}", self._remove)
         app.router.add_post("/nodes/{node}/notice", self._notice)
         app.router.add_delete("/nodes/{node}/notice", self._withdraw)
-        app.router.add_put("/fault/{fault}", self._misbehave)
-        app.router.add_delete("/fault", self._behave)
+        app.router.add_put("/fault/{fault}", self._set_fault)
+        app.router.add_delete("/fault", self._clear_fault)
         return app
 
-    async def _misbehave(self, request: web.Request) -> web.Response:
+    async def _set_fault(self, request: web.Request) -> web.Response:
         try:
             fault = MetadataFault(request.match_info["fault"])
         except ValueError as error:
             raise web.HTTPNotFound(text=f"{error}; there are {', '.join(MetadataFault)}\n") from error
-        await self._metadata.misbehave(fault)
-        return _said(f"metadata misbehave: {fault}")
+        await self._metadata.set_fault(fault)
+        return _text(f"metadata misbehave: {fault}")
 
-    async def _behave(self, _: web.Request) -> web.Response:
-        await self._metadata.misbehave(None)
-        return _said("metadata answer well")
+    async def _clear_fault(self, _: web.Request) -> web.Response:
+        await self._metadata.set_fault(None)
+        return _text("metadata answer well")
 
     async def _list(self, _: web.Request) -> web.Response:
-        return _said(*(f"{node} {self._metadata.url_of(node)}" for node in self._metadata.nodes()))
+        return _text(*(f"{node} {self._metadata.url_of(node)}" for node in self._metadata.nodes()))
 
     async def _add(self, request: web.Request) -> web.Response:
         node = Node(request.match_info["node"])
         self._metadata.add(node)
-        return _said(f"{node} {self._metadata.url_of(node)}")
+        return _text(f"{node} {self._metadata.url_of(node)}")
 
     async def _remove(self, request: web.Request) -> web.Response:
         node = Node(request.match_info["node"])
         self._metadata.remove(node)
-        return _said(f"{node} is gone")
+        return _text(f"{node} is gone")
 
     async def _notice(self, request: web.Request) -> web.Response:
         node = Node(request.match_info["node"])
@@ -89,7 +89,7 @@ class Control:
             self._metadata.notice(node, time.time() + seconds)
         except UnknownNode as error:
             raise web.HTTPNotFound(text=f"{error}\n") from error
-        return _said(f"{node} will be gone in {seconds:g} s")
+        return _text(f"{node} will be gone in {seconds:g} s")
 
     async def _withdraw(self, request: web.Request) -> web.Response:
         node = Node(request.match_info["node"])
@@ -97,7 +97,7 @@ class Control:
             self._metadata.withdraw(node)
         except UnknownNode as error:
             raise web.HTTPNotFound(text=f"{error}\n") from error
-        return _said(f"{node} stays")
+        return _text(f"{node} stays")
 
 
 def _seconds(text: str) -> float:
@@ -110,7 +110,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _said(*lines: str) -> web.Response:
+def _text(*lines: str) -> web.Response:
     return web.Response(text="".join(f"{line}\n" for line in lines))
 
 

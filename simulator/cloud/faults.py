@@ -43,24 +43,24 @@ class MetadataFault(StrEnum):
     CLOCK_BEHIND = "clock-behind"
 
     @property
-    def blinds(self) -> bool:
+    def hides_metadata(self) -> bool:
         """Whether an agent that wants tokens learns nothing while it lasts."""
         return self not in {self.TOKENS_EXPIRE, self.CLOCK_AHEAD, self.CLOCK_BEHIND}
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class FaultPeriod:
     """A fault, and for how many seconds it lasts once it shows."""
 
     fault: MetadataFault
     seconds: float
 
 
-def spells(seed: int, rounds: int, longest: float) -> tuple[Spell, ...]:
+def fault_periods(seed: int, rounds: int, longest: float) -> tuple[FaultPeriod, ...]:
     """So many rounds of all faults, each in an order of the seed's; none lasts longer than `longest` seconds."""
     chance = random.Random(seed)  # noqa: S311  # Replays, keeps no secret.
     orders = [chance.sample(list(MetadataFault), len(MetadataFault)) for _ in range(rounds)]
-    return tuple(Spell(fault, chance.uniform(longest / 4, longest)) for order in orders for fault in order)
+    return tuple(FaultPeriod(fault, chance.uniform(longest / 4, longest)) for order in orders for fault in order)
 
 
 async def answer(fault: MetadataFault, request: web.Request, handler: Handler) -> web.StreamResponse:

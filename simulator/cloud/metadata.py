@@ -42,7 +42,7 @@ class _Instance:
     deadline: float | None = None
     warned_at: float | None = None
     tokens: dict[str, float] = field(default_factory=dict)
-    polled: int = 0
+    poll_count: int = 0
 
 
 class MetadataServer:
@@ -83,7 +83,7 @@ class MetadataServer:
 
     async def start(self) -> None:
         """Start to listen."""
-        app = web.Application(middlewares=[self._note, self._misbehave, _refuse_forwarded])
+        app = web.Application(middlewares=[self._record_request, self._inject_fault, _refuse_forwarded])
         for prefix in ("/nodes/{node}", ""):
             app.router.add_put(f"{prefix}/latest/api/token", self._token)
             app.router.add_get(f"{prefix}/latest/meta-data/{{item:.+}}", self._item)
@@ -101,7 +101,7 @@ class MetadataServer:
             await self._site.start()
             self._site_at = self._runner.addresses[0][:2]
 
-    async def misbehave(self, fault: MetadataFault | None) -> None:
+    async def set_fault(self, fault: MetadataFault | None) -> None:
         """Be of no use to anybody in this way, or answer well again (None)."""
         self._fault = fault
         if fault is MetadataFault.REFUSED and self._site is not None:
@@ -158,9 +158,9 @@ class MetadataServer:
         """The nodes that are there, oldest first."""
         return list(self._instances)
 
-    def polled(self, node: Node) -> int:
+    def poll_count(self, node: Node) -> int:
         """How often this instance was asked for its termination time."""
-        return self._find(node).polled
+        return self._find(node).poll_count
 
     @property
     def asked_at(self) -> float:
@@ -183,12 +183,12 @@ class MetadataServer:
             raise web.HTTPNotFound(text=f"{error}\n") from error
 
     @web.middleware
-    async def _note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _record_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._asked_at = self._monotonic()
         return await handler(request)
 
     @web.middleware
-    async def _misbehave(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _inject_fault(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self._fault is None:
             return await handler(request)
         if self._fault is MetadataFault.TOKENS_EXPIRE and request.method == "GET":
@@ -236,7 +236,7 @@ def _refusal(dialect: Dialect) -> web.HTTPException:
 def _answer(instance: _Instance, item: str) -> str | None:
     dialect = instance.dialect
     if item == dialect.announcement:
-        instance.polled += 1
+        instance.poll_count += 1
         return None if instance.deadline is None else dialect.write(instance.deadline)
     if item == dialect.warning:
         return None if instance.warned_at is None else rebalance(instance.warned_at)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.cloud.places import Places
+from simulator.cloud.paths import WorldPaths
 from simulator.cloud.process import Child, end, environment, spawn, stop_all
 from simulator.cloud.trace import Node
 
@@ -66,15 +66,15 @@ class Nodes:
     """
 
     def __init__(
-        self, places: Places, agent: Callable[[Node], AgentCommand], given: Mapping[str, str] | None = None
+        self, paths: WorldPaths, agent: Callable[[Node], AgentCommand], settings: Mapping[str, str] | None = None
     ) -> None:
-        self._places = places
+        self._places = paths
         self._agent = agent
-        self._given = given or {}
+        self._settings = settings or {}
         self._agents: dict[Node, Child] = {}
         self._killed: list[Child] = []
         self._vanishing: dict[Node, asyncio.Task[None]] = {}
-        self.hosts = HostsFile(places.hosts)
+        self.hosts = HostsFile(paths.hosts)
 
     def start(self, node: Node) -> None:
         """Let a node arrive: its agent starts and the operator lists it."""
@@ -86,7 +86,7 @@ class Nodes:
     def start_agent(self, node: Node, settings: Mapping[str, str] | None = None) -> Child:
         """Start the agent of a node, for the first time or again; `settings` are variables for this life alone."""
         how = self._agent(node)
-        env = environment(self._places.root, {**self._given, **how.env, **(settings or {})})
+        env = environment(self._places.root, {**self._settings, **how.env, **(settings or {})})
         child = spawn(f"agent of {node}", how.command, env, self._places.log(f"agent-{node}"))
         self._agents[node] = child
         return child
@@ -131,8 +131,8 @@ class Nodes:
             end(pid, self._places.root)
 
 
-def worker_pids(places: Places, node: Node) -> list[int]:
+def worker_pids(paths: WorldPaths, node: Node) -> list[int]:
     """The worker processes that the launcher has started on this node."""
     with suppress(FileNotFoundError):
-        return [int(entry.name) for entry in places.pids(node).iterdir() if entry.name.isdecimal()]
+        return [int(entry.name) for entry in paths.pids(node).iterdir() if entry.name.isdecimal()]
     return []

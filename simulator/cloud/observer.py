@@ -7,7 +7,7 @@ from typing import NoReturn
 from simulator.events import EventLog, Kind
 
 # Far below what is measured with it (a window of 1.25 s), and a small file costs nothing to read.
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
 async def observe(exclusions: Path, log: EventLog) -> NoReturn:
@@ -18,7 +18,7 @@ async def observe(exclusions: Path, log: EventLog) -> NoReturn:
         if hosts != known:
             log.write(Kind.EXCLUSIONS_CHANGED, hosts=sorted(hosts))
             known = hosts
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _read(path: Path) -> frozenset[str]:

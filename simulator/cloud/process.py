@@ -15,7 +15,7 @@ from pathlib import Path
 MARK = "SIM_WORLD"
 # Settings of the person at the terminal must not reach the world's processes.
 OURS = ("SIM_", "KUBEAI_", "NODE_AGENT_", "JOB_SUPERVISOR_")
-LOOK_SECONDS = 0.01
+POLL_SECONDS = 0.01
 TAIL_LINES = 15
 
 
@@ -86,7 +86,7 @@ class Child:
         while (code := self.exit_code) is None:
             if time.monotonic() > deadline:
                 raise TooLate(f"{self.name} still runs after {seconds:g} s")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         return code
 
     async def kill(self) -> None:

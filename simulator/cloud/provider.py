@@ -19,7 +19,7 @@ from simulator.events import EventLog, Kind
 # all at once each of them takes so long that its first poll may miss its time-out.
 AT_ONCE = 8
 ARRIVAL_SECONDS = 30.0
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
 class Provider:
@@ -41,13 +41,13 @@ class Provider:
         starting: deque[Node] = deque()
         for node in nodes:
             if len(starting) == at_once:
-                await self.polled(starting.popleft())
+                await self.wait_for_poll(starting.popleft())
             self.add(node)
             starting.append(node)
         for node in starting:
-            await self.polled(node)
+            await self.wait_for_poll(node)
 
-    async def polled(self, node: Node) -> None:
+    async def wait_for_poll(self, node: Node) -> None:
         """Wait until the node's agent has asked whether the node will go.
 
         Raises:
@@ -55,12 +55,12 @@ class Provider:
             TooLate: It has not asked within 30 s.
         """
         deadline = time.monotonic() + ARRIVAL_SECONDS
-        while self._metadata.polled(node) == 0:
+        while self._metadata.poll_count(node) == 0:
             agent = self._nodes.agent(node)
             agent.check()
             if time.monotonic() > deadline:
                 raise TooLate(f"{agent.name} has not polled after {ARRIVAL_SECONDS:g} s:\n{agent.tail()}")
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def add(self, node: Node) -> None:
         """Let a node arrive."""

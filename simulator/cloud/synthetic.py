@@ -70,7 +70,7 @@ HARD_LEAD_SECONDS = 8.0
 JITTER_SECONDS = 0.5
 
 
-class _Fate:
+class _ScheduleBuilder:
     """Writes the steps of the hard schedule and knows which nodes are left."""
 
     def __init__(self, seed: int) -> None:
@@ -118,33 +118,33 @@ def hard(seed: int) -> Schedule:
     Groups right after each other, a notice that flaps, groups and an arrival while the job is being stopped, while it
     is suspended and while it resumes, and at last every node at once.
     """
-    fate = _Fate(seed)
+    builder = _ScheduleBuilder(seed)
     for chapter in (_back_to_back, _stopped_and_resumed, _all_at_once):
-        chapter(fate)
-    steps = tuple(sorted(fate.steps, key=lambda step: step.at))
-    return Schedule(fate.present, steps, steps[-1].at + 12.0)
+        chapter(builder)
+    steps = tuple(sorted(builder.steps, key=lambda step: step.at))
+    return Schedule(builder.present, steps, steps[-1].at + 12.0)
 
 
-def _back_to_back(fate: _Fate) -> None:
-    fate.group(1.0, "first", 1)
-    fate.group(3.2, "second", 1)
-    fate.flapping(6.5, times=2)
-    fate.arrivals(12.0, 2)
+def _back_to_back(builder: _ScheduleBuilder) -> None:
+    builder.group(1.0, "first", 1)
+    builder.group(3.2, "second", 1)
+    builder.flapping(6.5, times=2)
+    builder.arrivals(12.0, 2)
 
 
-def _stopped_and_resumed(fate: _Fate) -> None:
-    fate.group(19.0, "stopping", 4)
-    fate.group(20.0, "while-stopping", 1)
-    fate.arrivals(20.2, 1)
-    fate.group(24.0, "while-suspended", 1)
-    fresh = fate.arrivals(28.0, 3)
+def _stopped_and_resumed(builder: _ScheduleBuilder) -> None:
+    builder.group(19.0, "stopping", 4)
+    builder.group(20.0, "while-stopping", 1)
+    builder.arrivals(20.2, 1)
+    builder.group(24.0, "while-suspended", 1)
+    fresh = builder.arrivals(28.0, 3)
     # The agents of the fresh nodes are up in about a second, and a start below full size waits two more.
-    fate.group(31.2, "while-resuming", 1, among=fresh)
+    builder.group(31.2, "while-resuming", 1, among=fresh)
 
 
-def _all_at_once(fate: _Fate) -> None:
-    fate.group(43.0, "everything", len(fate.left))
-    fate.arrivals(53.0, HARD_MINIMUM + 1)
+def _all_at_once(builder: _ScheduleBuilder) -> None:
+    builder.group(43.0, "everything", len(builder.left))
+    builder.arrivals(53.0, HARD_MINIMUM + 1)
 
 
 BRIEF_MINIMUM = 4

@@ -17,11 +17,11 @@ def launcher_command(arguments: Sequence[str]) -> list[str]:
     parser.add_argument("--log-level")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    given = parser.parse_args(arguments)
-    launcher = [sys.executable, "-m", "simulator.elastic.launcher", "--start-workers", str(given.np)]
-    launcher += ["--min-workers", str(given.min_np), "--max-workers", str(given.max_np)]
-    launcher += ["--discovery", given.host_discovery_script, "--below-min-timeout", given.elastic_timeout]
-    return [*launcher, "--", sys.executable, "-m", "simulator.cluster.ssh", "--", *given.command]
+    options = parser.parse_args(arguments)
+    launcher = [sys.executable, "-m", "simulator.elastic.launcher", "--start-workers", str(options.np)]
+    launcher += ["--min-workers", str(options.min_np), "--max-workers", str(options.max_np)]
+    launcher += ["--discovery", options.host_discovery_script, "--below-min-timeout", options.elastic_timeout]
+    return [*launcher, "--", sys.executable, "-m", "simulator.cluster.ssh", "--", *options.command]
 
 
 if __name__ == "__main__":

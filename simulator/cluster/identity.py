@@ -6,7 +6,7 @@ import msgspec
 
 from servicekit.kubernetes.server import ApiServer, Call
 from simulator.cluster.objects import RunPod
-from simulator.cluster.places import Home, write
+from simulator.cluster.paths import PodPaths, write
 
 _TOKEN_SECONDS = 3600
 
@@ -28,7 +28,7 @@ class _Token(msgspec.Struct, frozen=True):
     status: _TokenStatus
 
 
-async def hand_out(server: ApiServer, pod: RunPod, home: Home, identity: Identity) -> None:
+async def write_identity(server: ApiServer, pod: RunPod, home: PodPaths, identity: Identity) -> None:
     """Writes the files, the token being one that is good for as long as that very pod is there.
 
     Raises:
@@ -40,7 +40,7 @@ async def hand_out(server: ApiServer, pod: RunPod, home: Home, identity: Identit
         write(home.kubeai / "ca.crt", identity.ca)
 
 
-def show_annotations(pod: RunPod, home: Home) -> None:
+def show_annotations(pod: RunPod, home: PodPaths) -> None:
     """Writes the pod's annotations as a downward-API volume shows them."""
     lines = (f"{name}={msgspec.json.encode(value).decode()}\n" for name, value in pod.metadata.annotations.items())
     write(home.kubeai / "annotations", "".join(sorted(lines)))

@@ -6,43 +6,43 @@ from pathlib import Path
 
 from simulator.cloud.process import Child, environment, spawn
 from simulator.cluster.objects import ConfigMap, RunPod
-from simulator.cluster.places import Home, Places, write
+from simulator.cluster.paths import PodPaths, WorldPaths, write
 from simulator.cluster.ssh import HOSTS
-from simulator.et_operator.vocabulary import EDL
+from simulator.et_operator.names import EDL
 
 PORT = "EDL_PORT"
 """Where a discovery script asks whether a host can be reached; 0 = nowhere: all hosts are this machine."""
 
 
-def initialise(home: Home, config: ConfigMap) -> None:
+def initialise(home: PodPaths, config: ConfigMap) -> None:
     """What the pod's first container does: host list and script out of the ConfigMap."""
     write(home.edl / "hostfile", config.data.get("hostfile", ""))
-    write(home.edl / "discover_hosts.sh", _placed(home, config.data.get("discover_hosts.sh", "")))
+    write(home.edl / "discover_hosts.sh", _localized(home, config.data.get("discover_hosts.sh", "")))
     (home.edl / "discover_hosts.sh").chmod(0o700)
 
 
-def variables(home: Home) -> dict[str, str]:
+def variables(home: PodPaths) -> dict[str, str]:
     """What every process in the container has, and every command that is run there."""
     return {"EDL": str(home.edl), "KUBEAI_DIR": str(home.kubeai), PORT: "0"}
 
 
-def start(pod: RunPod, places: Places, run: int) -> Child:
+def start(pod: RunPod, paths: WorldPaths, run: int) -> Child:
     """Runs the container's command; `run` counts the launchers of the job."""
-    home, job = places.home(pod), places.job(pod.metadata.namespace, pod.job)
+    home, job = paths.home(pod), paths.job(pod.metadata.namespace, pod.job)
     container = pod.spec.containers[0]
     ours = {
         **variables(home),
-        HOSTS: str(places.hosts(pod)),
+        HOSTS: str(paths.hosts(pod)),
         "SIM_EVENTS": str(job / "events"),
         "SIM_STATE": str(home.state),
         "KUBEAI_RUN": str(run),
     }
-    env = environment(places.root, {**{each.name: each.value for each in container.env}, **ours})
-    command = [_placed(home, word) for word in (*container.command, *container.args)]
-    return spawn(pod.name, command, _with_horovodrun(places.root, env), job / f"launcher-{run}.log")
+    env = environment(paths.root, {**{each.name: each.value for each in container.env}, **ours})
+    command = [_localized(home, word) for word in (*container.command, *container.args)]
+    return spawn(pod.name, command, _with_horovodrun(paths.root, env), job / f"launcher-{run}.log")
 
 
-def _placed(home: Home, text: str) -> str:
+def _localized(home: PodPaths, text: str) -> str:
     # There is no container, so its /etc/edl is a directory like any other, under another name.
     return text.replace(EDL, str(home.edl))
 

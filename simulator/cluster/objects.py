@@ -4,8 +4,8 @@ import msgspec
 
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
+from simulator.et_operator.names import JOB_LABEL, ROLE_LABEL, Role
 from simulator.et_operator.objects import Meta, PodStatus
-from simulator.et_operator.vocabulary import JOB_LABEL, ROLE_LABEL, Role
 
 EXECS = Resource(group="kwok.x-k8s.io", version="v1alpha1", kind="Exec", plural="execs", namespaced=True)
 

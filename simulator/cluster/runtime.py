@@ -25,12 +25,12 @@ from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.observer import observe
 from simulator.cloud.process import Child, end
 from simulator.cluster import launchers
-from simulator.cluster.identity import Identity, hand_out, show_annotations
+from simulator.cluster.identity import Identity, show_annotations, write_identity
 from simulator.cluster.objects import EXECS, ConfigMap, Exec, RunPod
-from simulator.cluster.places import Places
-from simulator.cluster.truth import Truth
+from simulator.cluster.paths import WorldPaths
+from simulator.cluster.truth import TruthLog
+from simulator.et_operator.names import GROUP, GROUP_LABEL
 from simulator.et_operator.objects import CONFIG_MAPS, PODS
-from simulator.et_operator.vocabulary import GROUP, GROUP_LABEL
 from simulator.events import Kind
 
 log = structlog.get_logger()
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 EXCLUSIONS = "excluded_hosts"
 """Beside the host list: one host a line that the supervisor's discovery script leaves out."""
 
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _RETRY_SECONDS = 0.2
 # A launcher may just be starting a process on a host that has gone: that one is ended, too.
 _SWEEP_SECONDS = 3.0
@@ -46,7 +46,7 @@ _END_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class _Begun:
+class _RunningPod:
     """A pod that runs here; `lost`: its node died, and nobody tells the API server of it."""
 
     pod: RunPod
@@ -66,17 +66,17 @@ class NodeRuntime:
     """
 
     def __init__(self, server: ApiServer, root: Path, identity: Identity | None = None, namespace: str = "") -> None:
-        self.places = Places(root)
-        self.truth = Truth(self.places)
+        self.paths = WorldPaths(root)
+        self.truth = TruthLog(self.paths)
         self._server = server
         self._identity = identity
         selection = Selection(namespace=namespace, labels=f"{GROUP_LABEL}={GROUP}")
         self._pods = ResourceClient(server, PODS, lambda data: msgspec.json.decode(data, type=RunPod), selection)
         self._configs = ResourceClient(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
         self._execs = ResourceClient(server, EXECS, lambda data: msgspec.json.decode(data, type=Exec))
-        self._mirror: Cache[RunPod] = Cache(self._changed)
-        self._reflector = Reflector(self._pods, self._mirror, Clock())
-        self._begun: dict[str, _Begun] = {}
+        self._cache: Cache[RunPod] = Cache(self._changed)
+        self._reflector = Reflector(self._pods, self._cache, Clock())
+        self._running: dict[str, _RunningPod] = {}
         self._served: dict[str, Exec] = {}
         self._runs: Counter[ObjectKey] = Counter()
         self._dead: set[str] = set()
@@ -97,7 +97,7 @@ class NodeRuntime:
                 await self._reflector.run()
         finally:
             self._tasks = None
-            for begun in list(self._begun.values()):
+            for begun in list(self._running.values()):
                 self._kill(begun)
             for child in self._children:
                 await child.wait(_END_SECONDS)
@@ -106,8 +106,8 @@ class NodeRuntime:
     def kill_node(self, node: str) -> None:
         """A machine is gone at once, with everything on it; its pods go on as the cluster has them."""
         self._dead.add(node)
-        self.truth.gone(node)
-        for begun in self._begun.values():
+        self.truth.node_gone(node)
+        for begun in self._running.values():
             if begun.pod.spec.node_name == node:
                 begun.lost = True
                 self._kill(begun)
@@ -121,15 +121,15 @@ class NodeRuntime:
     def _changed(self, before: RunPod | None, after: RunPod | None) -> None:
         running = after.metadata.uid if after is not None and after.runs else None
         for pod in (before, after):
-            if pod is not None and pod.metadata.uid in self._begun and pod.metadata.uid != running:
+            if pod is not None and pod.metadata.uid in self._running and pod.metadata.uid != running:
                 self._end(pod)
         if after is None or not after.runs or self._tasks is None:
             return
-        if after.metadata.uid in self._begun:
+        if after.metadata.uid in self._running:
             if before is None or before.metadata.annotations != after.metadata.annotations:
-                show_annotations(after, self.places.home(after))
+                show_annotations(after, self.paths.home(after))
         elif after.spec.node_name not in self._dead:
-            self._begun[after.metadata.uid] = _Begun(after, self._start(self._begin(after)))
+            self._running[after.metadata.uid] = _RunningPod(after, self._start(self._start_pod(after)))
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         if self._tasks is None:
@@ -139,7 +139,7 @@ class NodeRuntime:
 
     # A pod's life.
 
-    async def _begin(self, pod: RunPod) -> None:
+    async def _start_pod(self, pod: RunPod) -> None:
         while True:
             try:
                 await self._prepare(pod)
@@ -152,23 +152,23 @@ class NodeRuntime:
             await self._launch(pod)
 
     async def _prepare(self, pod: RunPod) -> None:
-        home = self.places.home(pod)
+        home = self.paths.home(pod)
         home.kubeai.mkdir(parents=True, exist_ok=True)
         show_annotations(pod, home)
         if self._identity is not None:
-            await hand_out(self._server, pod, home, self._identity)
+            await write_identity(self._server, pod, home, self._identity)
         if pod.is_launcher:
             config = await self._configs.get(ObjectKey(pod.metadata.namespace, f"{pod.job}-config"))
             launchers.initialise(home, config)
             await self._serve_commands(pod)
-        self.truth.began(pod)
-        link = self.places.host(pod)
+        self.truth.pod_started(pod)
+        link = self.paths.host(pod)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(home.root)
 
     async def _serve_commands(self, pod: RunPod) -> None:
-        envs = [{"name": name, "value": value} for name, value in launchers.variables(self.places.home(pod)).items()]
+        envs = [{"name": name, "value": value} for name, value in launchers.variables(self.paths.home(pod)).items()]
         spec = {"execs": [{"local": {"envs": envs}}]}
         try:
             served = await self._execs.create(pod.metadata.key, spec)
@@ -179,8 +179,8 @@ class NodeRuntime:
     async def _launch(self, pod: RunPod) -> None:
         job = ObjectKey(pod.metadata.namespace, pod.job)
         self._runs[job] += 1
-        child = launchers.start(pod, self.places, self._runs[job])
-        begun = self._begun.get(pod.metadata.uid)
+        child = launchers.start(pod, self.paths, self._runs[job])
+        begun = self._running.get(pod.metadata.uid)
         if begun is None:
             await child.kill()
             return
@@ -189,21 +189,21 @@ class NodeRuntime:
         code = await self._watched(pod, child)
         self._children.discard(child)
         if not begun.lost:
-            await self._tell(pod, code)
+            await self._report_exit(pod, code)
 
     async def _watched(self, pod: RunPod, child: Child) -> int:
         """The code with which it ends; what its discovery script leaves out meanwhile is written down."""
-        observer = asyncio.create_task(observe(self.places.home(pod).edl / EXCLUSIONS, self.truth.log(pod)))
+        observer = asyncio.create_task(observe(self.paths.home(pod).edl / EXCLUSIONS, self.truth.log(pod)))
         # A new list begins with the launcher, which leaves out nobody.
         self.truth.log(pod).write(Kind.EXCLUSIONS_CHANGED, hosts=[])
         try:
             while (code := child.exit_code) is None:  # noqa: ASYNC110 - a process tells nobody of its end
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
             return code
         finally:
             observer.cancel()
 
-    async def _tell(self, pod: RunPod, code: int) -> None:
+    async def _report_exit(self, pod: RunPod, code: int) -> None:
         log.info("node-runtime.launcher-ended", pod=pod.name, code=code)
         content = {"status": _terminated(pod, 128 - code if code < 0 else code)}
         while True:
@@ -217,7 +217,7 @@ class NodeRuntime:
                 return
 
     def _end(self, pod: RunPod) -> None:
-        begun = self._begun.pop(pod.metadata.uid)
+        begun = self._running.pop(pod.metadata.uid)
         begun.lost = True
         self._kill(begun)
         if begun.child is None:
@@ -233,10 +233,10 @@ class NodeRuntime:
 
     # Ends.
 
-    def _kill(self, begun: _Begun) -> None:
-        pod, home = begun.pod, self.places.home(begun.pod)
-        self.truth.ended(pod)
-        link = self.places.host(pod)
+    def _kill(self, begun: _RunningPod) -> None:
+        pod, home = begun.pod, self.paths.home(begun.pod)
+        self.truth.pod_ended(pod)
+        link = self.paths.host(pod)
         if link.is_symlink() and link.readlink() == home.root:
             link.unlink()
         if begun.child is not None and begun.child.running:
@@ -250,17 +250,17 @@ class NodeRuntime:
 
     async def _sweep(self, pod: RunPod) -> None:
         until = time.monotonic() + _SWEEP_SECONDS
-        while time.monotonic() < until and not self.places.host(pod).exists():
+        while time.monotonic() < until and not self.paths.host(pod).exists():
             self._end_processes(pod)
-            await asyncio.sleep(_LOOK_SECONDS)
-        self.places.home(pod).remove()
+            await asyncio.sleep(_POLL_SECONDS)
+        self.paths.home(pod).remove()
 
     def _end_processes(self, pod: RunPod) -> None:
-        for begun in self._begun.values():
+        for begun in self._running.values():
             same = (begun.pod.metadata.namespace, begun.pod.job) == (pod.metadata.namespace, pod.job)
             if begun.pod.is_launcher and same:
-                for pid in self.places.home(begun.pod).pids(pod.name):
-                    end(pid, self.places.root)
+                for pid in self.paths.home(begun.pod).pids(pod.name):
+                    end(pid, self.paths.root)
 
 
 def _terminated(pod: RunPod, code: int) -> dict[str, Any]:

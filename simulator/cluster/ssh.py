@@ -12,7 +12,7 @@ from typing import NoReturn
 HOSTS = "SIM_HOSTS"
 PATIENCE_SECONDS = 30.0
 """A host that ssh cannot reach for so long has failed."""
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _UNREACHABLE = 255
 
 
@@ -24,7 +24,7 @@ def main() -> NoReturn:
         if time.monotonic() > deadline:
             sys.stderr.write(f"ssh: no route to host {home.name}\n")
             sys.exit(_UNREACHABLE)
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     command = sys.argv[sys.argv.index("--") + 1 :]
     # The pod's own files, and not those that a later pod of its name will have.
     os.environ["KUBEAI_DIR"] = str(home.resolve() / "kubeai")

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from simulator.cluster.objects import RunPod
-from simulator.cluster.places import Places
+from simulator.cluster.paths import WorldPaths
 from simulator.events import EventLog, Kind
 
 
@@ -17,15 +17,15 @@ class _Announced:
 
 
 @dataclass(slots=True)
-class Truth:
+class TruthLog:
     """Writes the events that the judge takes for true, each before what follows from it."""
 
-    places: Places
+    paths: WorldPaths
     _logs: dict[tuple[str, str], EventLog] = field(default_factory=dict)
     _on: dict[str, dict[str, RunPod]] = field(default_factory=dict)
     _announced: dict[str, _Announced] = field(default_factory=dict)
 
-    def began(self, pod: RunPod) -> None:
+    def pod_started(self, pod: RunPod) -> None:
         """A worker can be reached now, perhaps on a node that is about to go."""
         if pod.is_launcher:
             return
@@ -35,7 +35,7 @@ class Truth:
         if node in self._announced:
             self._show(pod, self._announced[node])
 
-    def ended(self, pod: RunPod) -> None:
+    def pod_ended(self, pod: RunPod) -> None:
         """A worker is gone, for whatever reason."""
         node = pod.spec.node_name
         if self._on.get(node, {}).pop(pod.metadata.uid, None) is not None:
@@ -53,17 +53,17 @@ class Truth:
         for pod in self._on.get(node, {}).values():
             self.log(pod).write(Kind.NOTICE_WITHDRAWN, node=pod.name)
 
-    def gone(self, node: str) -> None:
+    def node_gone(self, node: str) -> None:
         """A node is gone, with everything on it."""
         for pod in list(self._on.get(node, {}).values()):
-            self.ended(pod)
+            self.pod_ended(pod)
         self._announced.pop(node, None)
 
     def log(self, pod: RunPod) -> EventLog:
         """The truth about a pod's job."""
         key = (pod.metadata.namespace, pod.job)
         if key not in self._logs:
-            self._logs[key] = EventLog(self.places.job(*key) / "events", "truth")
+            self._logs[key] = EventLog(self.paths.job(*key) / "events", "truth")
         return self._logs[key]
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.elastic.connection import Connection
 from simulator.elastic.control import (
     RENDEZVOUS_VARIABLE,
     WORKER_VARIABLE,
@@ -28,7 +29,6 @@ from simulator.elastic.control import (
     Synced,
     Update,
 )
-from simulator.elastic.line import Line
 from simulator.elastic.ring import Ring, RingBrokenError
 
 _T = TypeVar("_T")
@@ -45,13 +45,13 @@ class HostsUpdatedError(Exception):
 class Worker:
     """This process's part in the job: its line to the launcher and its place in the present ring."""
 
-    def __init__(self, line: Line | None, listener: socket.socket | None, ring: Ring) -> None:
-        self._line = line
+    def __init__(self, line: Connection | None, listener: socket.socket | None, ring: Ring) -> None:
+        self._connection = line
         self._listener = listener
         self.ring = ring
         self.update_agreed = False
         """All ranks learned with the last sum that the hosts have changed."""
-        self._news: list[Message] = []
+        self._messages: list[Message] = []
         """What the launcher has said since it gave this process its place in the present ring."""
 
     @classmethod
@@ -60,8 +60,8 @@ class Worker:
         if rendezvous is None:
             return cls(None, None, Ring.alone())
         listener = socket.create_server(("127.0.0.1", 0), backlog=16)
-        worker = cls(Line(rendezvous), listener, Ring.alone())
-        worker._say(Hello(number, listener.getsockname()[1]))
+        worker = cls(Connection(rendezvous), listener, Ring.alone())
+        worker._send(Hello(number, listener.getsockname()[1]))
         worker._join()
         return worker
 
@@ -69,7 +69,7 @@ class Worker:
         """Leave the present ring and wait for the next; does not return in a worker that is left out of it."""
         self.ring.close()
         self.update_agreed = False
-        self._say(Ready(self.ring.epoch))
+        self._send(Ready(self.ring.epoch))
         self._join()
 
     def allreduce(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -80,44 +80,44 @@ class Worker:
 
     def synced(self) -> None:
         """Tell the launcher that this process holds the job's state."""
-        self._say(Synced(self.ring.epoch))
+        self._send(Synced(self.ring.epoch))
 
-    def _say(self, message: Hello | Ready | Synced) -> None:
-        if self._line is not None:
-            self._line.send(message)
+    def _send(self, message: Hello | Ready | Synced) -> None:
+        if self._connection is not None:
+            self._connection.send(message)
 
     def _join(self) -> None:
-        while self._line is not None and self._listener is not None:
-            place = self._next_place(self._line)
+        while self._connection is not None and self._listener is not None:
+            place = self._next_place(self._connection)
             called_off = partial(self._called_off, place.epoch)
             try:
                 self.ring = Ring.close_up(place, self._listener, called_off)
             except RingBrokenError:
-                self._say(Ready(place.epoch))
+                self._send(Ready(place.epoch))
             else:
                 return
 
-    def _next_place(self, line: Line) -> Place:
+    def _next_place(self, line: Connection) -> Place:
         while True:
             message = line.next()
             if isinstance(message, Place):
-                self._news.clear()
+                self._messages.clear()
                 return message
             if isinstance(message, Leave):
                 _abort()
 
     def _called_off(self, epoch: int, seconds: float) -> bool:
-        ends = [end.fileno() for end in (self._line, self._listener) if end is not None]
+        ends = [end.fileno() for end in (self._connection, self._listener) if end is not None]
         select.select(ends, [], [], seconds)
-        return self._heard(Broken(epoch))
+        return self._has_received(Broken(epoch))
 
     def _update_announced(self) -> bool:
-        return self._heard(Update(self.ring.epoch))
+        return self._has_received(Update(self.ring.epoch))
 
-    def _heard(self, message: Message) -> bool:
-        if self._line is not None:
-            self._news += self._line.pending()
-        return message in self._news
+    def _has_received(self, message: Message) -> bool:
+        if self._connection is not None:
+            self._messages += self._connection.pending()
+        return message in self._messages
 
 
 class State:

@@ -30,7 +30,7 @@ from simulator.elastic.control import (
     decode,
     encode,
 )
-from simulator.elastic.happenings import Discovered, Exited, Happening, Over, Said
+from simulator.elastic.events import Discovered, Exited, JobEnded, LauncherEvent, MessageReceived
 from simulator.elastic.membership import (
     Action,
     CallOff,
@@ -81,7 +81,7 @@ class Launcher:
         self._events = events
         self._nodes = nodes
         self._situation = Situation()
-        self._happenings: asyncio.Queue[Happening] = asyncio.Queue()
+        self._queue: asyncio.Queue[LauncherEvent] = asyncio.Queue()
         self._children: dict[WorkerId, Child] = {}
         self._watches: set[asyncio.Task[None]] = set()
         self._writers: dict[WorkerId, asyncio.StreamWriter] = {}
@@ -92,55 +92,55 @@ class Launcher:
 
     async def supervise(self) -> int:
         """Run the job to its end; returns the exit code."""
-        server = await asyncio.start_server(self._converse, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._serve_worker, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
         self._rendezvous = f"{host}:{port}"
         discovery = asyncio.create_task(self._discover(), name="discovery")
-        discovery.add_done_callback(lambda _: self._happenings.put_nowait(Over(1, "host discovery has ended")))
+        discovery.add_done_callback(lambda _: self._queue.put_nowait(JobEnded(1, "host discovery has ended")))
         try:
-            over = await self._until_over()
-            _log(over.reason)
-            await self._end_workers(_FINISH_SECONDS if over.code == 0 else 0.0)
+            ended = await self._until_ended()
+            _log(ended.reason)
+            await self._end_workers(_FINISH_SECONDS if ended.code == 0 else 0.0)
         finally:
             discovery.cancel()
             server.close()
-        return over.code
+        return ended.code
 
     def interrupt(self, number: signal.Signals) -> None:
         """End in order because of a signal."""
-        self._happenings.put_nowait(Over(128 + number, f"ended by {number.name}"))
+        self._queue.put_nowait(JobEnded(128 + number, f"ended by {number.name}"))
 
-    async def _until_over(self) -> Over:
+    async def _until_ended(self) -> JobEnded:
         while True:
-            happening = await self._next_happening()
-            over = self._take(happening) if happening else None
-            if (over := over or self._overdue(time.monotonic())) is not None:
-                return over
+            event = await self._next_event()
+            ended = self._handle(event) if event else None
+            if (ended := ended or self._overdue(time.monotonic())) is not None:
+                return ended
             for action in decide(self._situation, self._settings.limits):
                 self._carry_out(action)
 
-    async def _next_happening(self) -> Happening | None:
+    async def _next_event(self) -> LauncherEvent | None:
         try:
             async with asyncio.timeout(_TICK):
-                return await self._happenings.get()
+                return await self._queue.get()
         except TimeoutError:
             return None
 
     # What has happened.
 
-    def _take(self, happening: Happening) -> Over | None:
-        match happening:
-            case Over():
-                return happening
+    def _handle(self, event: LauncherEvent) -> JobEnded | None:
+        match event:
+            case JobEnded():
+                return event
             case Discovered(hosts):
                 self._situation = replace(self._situation, listed=hosts)
-            case Said(worker, message):
-                self._hear(worker, message)
+            case MessageReceived(worker, message):
+                self._handle_message(worker, message)
             case Exited(worker, code):
-                return self._bury(worker, code)
+                return self._handle_exit(worker, code)
         return None
 
-    def _hear(self, worker: WorkerId, message: Message) -> None:
+    def _handle_message(self, worker: WorkerId, message: Message) -> None:
         member = self._situation.member(worker)
         if member is None or member.phase is Phase.LEAVING:
             return
@@ -155,7 +155,7 @@ class Launcher:
             case Synced():
                 self._situation = self._situation.changed(replace(member, has_state=True))
 
-    def _bury(self, worker: WorkerId, code: int) -> Over | None:
+    def _handle_exit(self, worker: WorkerId, code: int) -> JobEnded | None:
         member = self._situation.member(worker)
         self._children.pop(worker, None)
         self._writers.pop(worker, None)
@@ -163,11 +163,11 @@ class Launcher:
         if member is None or member.phase is Phase.LEAVING:
             return None
         if code == 0:
-            return Over(0, f"the worker on {member.host} has finished")
-        self._mourn(member, code)
-        return Over(1, "no worker is left that holds the state") if state_is_lost(self._situation) else None
+            return JobEnded(0, f"the worker on {member.host} has finished")
+        self._record_failure(member, code)
+        return JobEnded(1, "no worker is left that holds the state") if state_is_lost(self._situation) else None
 
-    def _mourn(self, member: Member, code: int) -> None:
+    def _record_failure(self, member: Member, code: int) -> None:
         _log(f"the worker on {member.host} ended with {code}; its host is not used again")
         if member.phase is Phase.IN_RING:
             epoch = self._situation.epoch
@@ -176,13 +176,13 @@ class Launcher:
         self._events.write(Kind.HOST_BLACKLISTED, run=self._run, host=member.host)
         self._situation = replace(self._situation, blacklist=self._situation.blacklist | {member.host})
 
-    def _overdue(self, now: float) -> Over | None:
+    def _overdue(self, now: float) -> JobEnded | None:
         ring = self._situation.in_phase(Phase.IN_RING)
         limits = self._settings.limits
         if ring or len(chosen_hosts(self._situation, limits)) >= limits.min_workers:
             self._enough_at = now
         elif (waited := now - self._enough_at) > self._settings.below_min_timeout:
-            return Over(1, f"too few hosts for {waited:.0f} s")
+            return JobEnded(1, f"too few hosts for {waited:.0f} s")
         if self._situation.called_off and now - self._called_off_at > _STRAGGLER_SECONDS:
             for member in ring:
                 self._children[member.worker].signal(signal.SIGKILL)
@@ -261,14 +261,14 @@ class Launcher:
         if (writer := self._writers.get(worker)) is not None:
             writer.write(encode(message))
 
-    async def _end_workers(self, patience: float) -> None:
-        await self._watches_done(patience)
+    async def _end_workers(self, seconds: float) -> None:
+        await self._wait_for_exits(seconds)
         for number, grace in ((signal.SIGTERM, _STOP_GRACE), (signal.SIGKILL, None)):
             for child in self._children.values():
                 child.signal(number)
-            await self._watches_done(grace)
+            await self._wait_for_exits(grace)
 
-    async def _watches_done(self, seconds: float | None) -> None:
+    async def _wait_for_exits(self, seconds: float | None) -> None:
         if self._watches:
             await asyncio.wait(self._watches, timeout=seconds)
 
@@ -280,23 +280,23 @@ class Launcher:
             try:
                 answer = await output_of(self._settings.discovery, _DISCOVERY_LIMIT)
             except (OSError, subprocess.CalledProcessError) as error:
-                self._happenings.put_nowait(Over(1, f"host discovery failed: {error}"))
+                self._queue.put_nowait(JobEnded(1, f"host discovery failed: {error}"))
                 return
-            self._happenings.put_nowait(Discovered(parse_hosts(answer)))
+            self._queue.put_nowait(Discovered(parse_hosts(answer)))
             await asyncio.sleep(self._settings.discovery_seconds - (time.monotonic() - begun))
 
     async def _watch(self, worker: WorkerId, child: Child) -> None:
-        self._happenings.put_nowait(Exited(worker, await child.ended()))
+        self._queue.put_nowait(Exited(worker, await child.ended()))
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_worker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, MalformedMessageError, ValueError):
             hello = decode(await reader.readline())
             if isinstance(hello, Hello):
                 worker = WorkerId(hello.worker)
                 self._writers[worker] = writer
-                self._happenings.put_nowait(Said(worker, hello))
+                self._queue.put_nowait(MessageReceived(worker, hello))
                 while line := await reader.readline():
-                    self._happenings.put_nowait(Said(worker, decode(line)))
+                    self._queue.put_nowait(MessageReceived(worker, decode(line)))
         writer.close()
 
 

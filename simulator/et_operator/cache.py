@@ -11,13 +11,13 @@ from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.objects import Object, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
+from simulator.et_operator.names import GROUP, GROUP_LABEL
 from simulator.et_operator.objects import PODS, SCALE_INS, SCALE_OUTS, TRAINING_JOBS, Pod, Scale, TrainingJob
-from simulator.et_operator.vocabulary import GROUP, GROUP_LABEL
 
 R = TypeVar("R", bound=Object)
 
 
-class Followed(Generic[R]):
+class WatchedKind(Generic[R]):
     """One kind of object: where it is written, and what is known of it."""
 
     def __init__(
@@ -25,18 +25,18 @@ class Followed(Generic[R]):
         server: ApiServer,
         kind: Resource,
         shape: type[R],
-        changed: Callable[[R | None, R | None], None],
+        on_change: Callable[[R | None, R | None], None],
         selection: Selection,
     ) -> None:
-        self.collection: ResourceClient[R] = ResourceClient(
+        self.client: ResourceClient[R] = ResourceClient(
             server, kind, lambda data: msgspec.json.decode(data, type=shape), selection
         )
-        self.mirror: Cache[R] = Cache(changed)
-        self.reflector = Reflector(self.collection, self.mirror, Clock())
+        self.cache: Cache[R] = Cache(on_change)
+        self.reflector = Reflector(self.client, self.cache, Clock())
 
 
 class ObjectCaches:
-    """Everything; `changed` is called with the job that something happened to, `lost` with a pod that was deleted.
+    """The watched objects of all kinds.
 
     Args:
         server: Of the cluster.
@@ -49,23 +49,23 @@ class ObjectCaches:
     def __init__(
         self,
         server: ApiServer,
-        changed: Callable[[ObjectKey], None],
-        lost: Callable[[Pod], None],
+        on_change: Callable[[ObjectKey], None],
+        on_pod_deleted: Callable[[Pod], None],
         *,
         across: bool,
         namespace: str = "",
     ) -> None:
         self._across = across
-        self._changed = changed
-        self._lost = lost
+        self._on_change = on_change
+        self._on_pod_deleted = on_pod_deleted
         self._by_job: dict[ObjectKey, dict[ObjectKey, Pod]] = {}
         home = Selection(namespace=namespace)
         # Not only of that namespace: whether they are whose they seem to be is the question.
         pods = Selection(labels=f"{GROUP_LABEL}={GROUP}")
-        self.jobs = Followed(server, TRAINING_JOBS, TrainingJob, self._job_changed, home)
-        self.scale_ins = Followed(server, SCALE_INS, Scale, self._scale_changed, home)
-        self.scale_outs = Followed(server, SCALE_OUTS, Scale, self._scale_changed, home)
-        self.pods = Followed(server, PODS, Pod, self._pod_changed, pods)
+        self.jobs = WatchedKind(server, TRAINING_JOBS, TrainingJob, self._job_changed, home)
+        self.scale_ins = WatchedKind(server, SCALE_INS, Scale, self._scale_changed, home)
+        self.scale_outs = WatchedKind(server, SCALE_OUTS, Scale, self._scale_changed, home)
+        self.pods = WatchedKind(server, PODS, Pod, self._pod_changed, pods)
 
     @property
     def reflectors(self) -> tuple[Reflector[TrainingJob] | Reflector[Scale] | Reflector[Pod], ...]:
@@ -86,11 +86,11 @@ class ObjectCaches:
 
     def _job_changed(self, before: TrainingJob | None, after: TrainingJob | None) -> None:
         if (one := after or before) is not None:
-            self._changed(one.metadata.key)
+            self._on_change(one.metadata.key)
 
     def _scale_changed(self, before: Scale | None, after: Scale | None) -> None:
         if (one := after or before) is not None:
-            self._changed(one.job)
+            self._on_change(one.job)
 
     def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         for pod in (before, after):
@@ -99,12 +99,12 @@ class ObjectCaches:
         if after is not None:
             self._by_job[self._home(after.job)][after.metadata.key] = after
         elif before is not None:
-            self._lost(before)
+            self._on_pod_deleted(before)
         if (one := after or before) is not None:
             for job in self._jobs_of(one):
-                self._changed(job)
+                self._on_change(job)
 
     def _jobs_of(self, pod: Pod) -> Iterable[ObjectKey]:
         if not self._across:
             return [pod.job]
-        return [job for job in self.jobs.mirror.objects if job.name == pod.job.name]
+        return [job for job in self.jobs.cache.objects if job.name == pod.job.name]

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from simulator.et_operator.objects import TrainingJob, owner
-from simulator.et_operator.vocabulary import (
+from simulator.et_operator.names import (
     CONTAINER,
     EDL,
     GROUP,
@@ -17,6 +16,7 @@ from simulator.et_operator.vocabulary import (
     Role,
     index_of,
 )
+from simulator.et_operator.objects import TrainingJob, owner
 
 _MOUNTED = "/etc/mpi"
 _HOSTS_VOLUME = "training-job-hostfile"

@@ -8,7 +8,7 @@ import msgspec
 
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata, ObjectKey
-from simulator.et_operator.vocabulary import (
+from simulator.et_operator.names import (
     GROUP,
     INDEX_LABEL,
     JOB_LABEL,

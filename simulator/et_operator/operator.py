@@ -17,16 +17,17 @@ from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer, Call
 from servicekit.wakeup import Wakeup
 from simulator.et_operator import manifests
-from simulator.et_operator.cache import Followed, ObjectCaches
+from simulator.et_operator.cache import ObjectCaches, WatchedKind
+from simulator.et_operator.names import CONTAINER, EDL, Phase, index_of, worker_name
 from simulator.et_operator.objects import CONFIG_MAPS, ConfigMap, Pod, Scale, Status, TrainingJob
 from simulator.et_operator.reconcile import (
     Action,
+    JobSnapshot,
     MakeConfig,
     MakeLauncher,
     MakeWorker,
     Outcome,
     Remove,
-    View,
     WriteHosts,
     reconcile,
 )
@@ -40,7 +41,6 @@ from simulator.et_operator.scaling import (
     unscaled,
 )
 from simulator.et_operator.settings import AS_OBSERVED, Flaw, Settings
-from simulator.et_operator.vocabulary import CONTAINER, EDL, Phase, index_of, worker_name
 
 log = structlog.get_logger()
 
@@ -59,7 +59,7 @@ class Operator:
         self._cache = ObjectCaches(
             server,
             self._wake,
-            self._lost,
+            self._on_pod_deleted,
             across=Flaw.ALL_NAMESPACES in settings.flaws,
             namespace=settings.namespace,
         )
@@ -85,8 +85,8 @@ class Operator:
                 self._tasks = tasks
                 for reflector in self._cache.reflectors:
                     tasks.create_task(reflector.run())
-                for job in list(self._cache.jobs.mirror.objects.values()):
-                    self._found(job)
+                for job in list(self._cache.jobs.cache.objects.values()):
+                    self._on_start(job)
         except* OperatorCrashedError as errors:
             raise OperatorCrashedError(str(errors.exceptions[0])) from errors
         finally:
@@ -94,7 +94,7 @@ class Operator:
 
     # What has happened.
 
-    def _found(self, job: TrainingJob) -> None:
+    def _on_start(self, job: TrainingJob) -> None:
         self._wake(job.metadata.key)
         if Flaw.EXTRA_WORKER_AT_START in self._settings.flaws and job.status.phase == Phase.RUNNING:
             last = max(map(index_of, job.status.target_workers or ()), default=-1)
@@ -104,13 +104,13 @@ class Operator:
         # Before `run` has begun there is nobody to serve a job; it wakes all of them itself.
         if self._tasks is None:
             return
-        if job not in self._wakeups and job in self._cache.jobs.mirror.objects:
+        if job not in self._wakeups and job in self._cache.jobs.cache.objects:
             self._wakeups[job] = Wakeup()
             self._start(self._serve(job))
         elif job in self._wakeups:
             self._wakeups[job].set()
 
-    def _lost(self, pod: Pod) -> None:
+    def _on_pod_deleted(self, pod: Pod) -> None:
         if not pod.is_launcher:
             self._deleted.setdefault(pod.job, {})[pod.name] = time.monotonic()
             asyncio.get_running_loop().call_later(self._settings.pace.forget, self._wake, pod.job)
@@ -126,17 +126,17 @@ class Operator:
     async def _serve(self, key: ObjectKey) -> None:
         waited = ""
         wakeup = self._wakeups[key]
-        while (job := self._cache.jobs.mirror.objects.get(key)) is not None:
-            view = self._view(job)
-            outcome = reconcile(view, self._settings, _now())
+        while (job := self._cache.jobs.cache.objects.get(key)) is not None:
+            snapshot = self._snapshot(job)
+            outcome = reconcile(snapshot, self._settings, _now())
             try:
                 if outcome is not None and outcome.delay and outcome.reason != waited:
                     await asyncio.sleep(outcome.delay)
                     waited = outcome.reason
                 elif outcome is not None:
                     waited = ""
-                    await self._do(view, outcome)
-                elif not await self._scale(view):
+                    await self._do(snapshot, outcome)
+                elif not await self._scale(snapshot):
                     waited = ""
                     await wakeup.wait(self._settings.pace.poll if job.status.current_scaler else None)
             except (NotThereError, ChangedMeanwhileError) as error:
@@ -148,12 +148,12 @@ class Operator:
         del self._wakeups[key]
         self._deleted.pop(key, None)
 
-    def _view(self, job: TrainingJob) -> View:
+    def _snapshot(self, job: TrainingJob) -> JobSnapshot:
         pods = list(self._cache.pods_of(job.metadata.key))
         launcher = next((pod for pod in pods if pod.is_launcher), None)
         oldest = time.monotonic() - self._settings.pace.forget
         deleted = self._deleted.get(job.metadata.key, {})
-        return View(
+        return JobSnapshot(
             job=job,
             workers=tuple(pod for pod in pods if not pod.is_launcher),
             launcher=launcher,
@@ -161,23 +161,23 @@ class Operator:
             deleted=frozenset(name for name, when in deleted.items() if when > oldest),
         )
 
-    async def _do(self, view: View, outcome: Outcome) -> None:
-        log.info("et-operator.step", job=view.job.metadata.key, reason=outcome.reason, actions=len(outcome.actions))
+    async def _do(self, snapshot: JobSnapshot, outcome: Outcome) -> None:
+        log.info("et-operator.step", job=snapshot.job.metadata.key, reason=outcome.reason, actions=len(outcome.actions))
         for action in outcome.actions:
-            await self._carry_out(view, action)
+            await self._carry_out(snapshot, action)
         # Whoever writes the status meanwhile has written it in vain.
         await asyncio.sleep(self._settings.pace.write)
-        await self._write_status(view.job, outcome.status)
+        await self._write_status(snapshot.job, outcome.status)
 
     async def _write_status(self, job: TrainingJob, status: Status) -> None:
         if status != job.status:
             content = {"status": msgspec.to_builtins(status)}
-            self._cache.jobs.mirror.wrote(await self._cache.jobs.collection.merge(job, content, "status"))
+            self._cache.jobs.cache.wrote(await self._cache.jobs.client.merge(job, content, "status"))
 
     # What is done about it.
 
-    async def _carry_out(self, view: View, action: Action) -> None:
-        job = view.job
+    async def _carry_out(self, snapshot: JobSnapshot, action: Action) -> None:
+        job = snapshot.job
         match action:
             case MakeConfig(hosts):
                 await self._make_config(job, hosts)
@@ -209,8 +209,8 @@ class Operator:
         self, job: TrainingJob, name: str, spec: manifests.Manifest, metadata: manifests.Manifest
     ) -> Pod:
         key = ObjectKey(job.metadata.namespace, name)
-        pod = await self._cache.pods.collection.make(key, {"spec": spec}, **metadata)
-        self._cache.pods.mirror.wrote(pod)
+        pod = await self._cache.pods.client.make(key, {"spec": spec}, **metadata)
+        self._cache.pods.cache.wrote(pod)
         return pod
 
     async def _remove(self, pod: Pod) -> None:
@@ -220,7 +220,7 @@ class Operator:
             await self._server.request(Call(method="DELETE", path=path, body=body))
         except (NotThereError, ChangedMeanwhileError):
             log.info("et-operator.pod-gone-already", pod=pod.name)
-        self._cache.pods.mirror.deleted(pod)
+        self._cache.pods.cache.deleted(pod)
 
     async def _run(self, launcher: Pod, script: str) -> None:
         ran = await execute(self._server, launcher.metadata.key, CONTAINER, ["sh", "-c", script])
@@ -229,52 +229,56 @@ class Operator:
 
     # Scaling.
 
-    async def _scale(self, view: View) -> bool:
+    async def _scale(self, snapshot: JobSnapshot) -> bool:
         """One step of one of the job's scalings; returns whether there was one to make."""
-        job = view.job.status
+        job = snapshot.job.status
         if job.phase not in (Phase.RUNNING, Phase.SCALING):
             return False
         if job.phase == Phase.RUNNING or not job.current_scaler:
-            for scale in list(self._cache.scale_ins.mirror.objects.values()):
-                if scale.job == view.job.metadata.key and (scaling := scale_in(view, scale)) is not None:
-                    await self._do_scaling(view, self._cache.scale_ins, scale, scaling)
+            for scale in list(self._cache.scale_ins.cache.objects.values()):
+                if scale.job == snapshot.job.metadata.key and (scaling := scale_in(snapshot, scale)) is not None:
+                    await self._do_scaling(snapshot, self._cache.scale_ins, scale, scaling)
                     return True
-        return await self._scale_out(view)
+        return await self._scale_out(snapshot)
 
-    async def _scale_out(self, view: View) -> bool:
-        followed, job = self._cache.scale_outs, view.job.status
-        scale = next_scale_out(view, followed.mirror.objects.values())
+    async def _scale_out(self, snapshot: JobSnapshot) -> bool:
+        kind, job = self._cache.scale_outs, snapshot.job.status
+        scale = next_scale_out(snapshot, kind.cache.objects.values())
         if scale is None:
             if job.phase != Phase.SCALING or not job.current_scaler:
                 return False
             # Somebody has deleted it, or its end was not written down: what it has made stays, and is no target.
-            await self._write_status(view.job, unscaled(job))
+            await self._write_status(snapshot.job, unscaled(job))
             return True
-        scaling = scale_out(view, scale, time.time())
+        scaling = scale_out(snapshot, scale, time.time())
         if scaling is None:
             return False
-        await self._do_scaling(view, followed, scale, await self._tried(view, scale, scaling))
+        await self._do_scaling(snapshot, kind, scale, await self._tried(snapshot, scale, scaling))
         return True
 
-    async def _tried(self, view: View, scale: Scale, scaling: Scaling) -> Scaling:
+    async def _tried(self, snapshot: JobSnapshot, scale: Scale, scaling: Scaling) -> Scaling:
         if not scaling.listed:
             return scaling
-        script = scaling.script or _writing(manifests.host_list(view.job, scaling.listed))
+        script = scaling.script or _writing(manifests.host_list(snapshot.job, scaling.listed))
         try:
-            if view.launcher is None:
-                return failed(view, scale)
-            await self._run(view.launcher, script)
+            if snapshot.launcher is None:
+                return failed(snapshot, scale)
+            await self._run(snapshot.launcher, script)
         except ApiError:
-            return failed(view, scale)
+            return failed(snapshot, scale)
         return scaling
 
-    async def _do_scaling(self, view: View, followed: Followed[Scale], scale: Scale, scaling: Scaling) -> None:
-        log.info("et-operator.scale", job=view.job.metadata.key, scale=scale.metadata.name, phase=scaling.status.phase)
+    async def _do_scaling(
+        self, snapshot: JobSnapshot, kind: WatchedKind[Scale], scale: Scale, scaling: Scaling
+    ) -> None:
+        log.info(
+            "et-operator.scale", job=snapshot.job.metadata.key, scale=scale.metadata.name, phase=scaling.status.phase
+        )
         for action in scaling.actions:
-            await self._carry_out(view, action)
+            await self._carry_out(snapshot, action)
         content = {"status": msgspec.to_builtins(scaling.status)}
-        followed.mirror.wrote(await followed.collection.merge(scale, content, "status"))
-        await self._write_status(view.job, scaling.job)
+        kind.cache.wrote(await kind.client.merge(scale, content, "status"))
+        await self._write_status(snapshot.job, scaling.job)
 
 
 def _writing(hosts: str) -> str:

@@ -8,7 +8,7 @@ from servicekit.kubernetes.errors import ApiError
 from servicekit.kubernetes.server import ApiServer
 from servicekit.lifecycle import RootTaskEnded, run, run_tasks, stop_on_signals
 from servicekit.logs import LogFormat, configure
-from simulator.et_operator.definitions import define
+from simulator.et_operator.crds import create_crds
 from simulator.et_operator.operator import Operator
 from simulator.et_operator.settings import QUICK, Pace, Settings
 
@@ -28,8 +28,8 @@ async def _serve(arguments: argparse.Namespace) -> int:
     stop = asyncio.Event()
     try:
         with stop_on_signals(stop):
-            if arguments.define:
-                await define(server)
+            if arguments.create_crds:
+                await create_crds(server)
             await run_tasks({"et-operator": Operator(server, settings).run}, stop)
     except (RootTaskEnded, ApiError) as error:
         sys.stderr.write(f"et-operator (stand-in): {error.__cause__ or error}\n")

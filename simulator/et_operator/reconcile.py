@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from simulator.et_operator.names import Phase, Step, index_of, worker_name
 from simulator.et_operator.objects import Condition, Pod, Status, TrainingJob
 from simulator.et_operator.settings import Flaw, Settings
-from simulator.et_operator.vocabulary import Phase, Step, index_of, worker_name
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class JobSnapshot:
     """A job as the operator's cache shows it."""
 
     job: TrainingJob
@@ -87,67 +87,67 @@ class Outcome:
     actions: tuple[Action, ...] = ()
 
 
-def reconcile(view: View, settings: Settings, now: str) -> Outcome | None:
+def reconcile(snapshot: JobSnapshot, settings: Settings, now: str) -> Outcome | None:
     """The next step, or None: nothing is to be done.
 
     Args:
-        view: What is so.
+        snapshot: The job as it is.
         settings: Of the operator.
         now: For what is stamped in the status.
     """
-    outcome = _step(view, settings)
-    status = _stamped(_counted(view, outcome.status if outcome else view.job.status), now)
-    if outcome is None and (status == view.job.status or view.job.status.phase in (Phase.NEW, Phase.SUSPENDED)):
+    outcome = _step(snapshot, settings)
+    status = _stamped(_counted(snapshot, outcome.status if outcome else snapshot.job.status), now)
+    if outcome is None and (status == snapshot.job.status or snapshot.job.status.phase in (Phase.NEW, Phase.SUSPENDED)):
         return None
     if outcome is None:
         return Outcome("status", settings.pace.status, status)
     return Outcome(outcome.reason, outcome.delay, status, outcome.actions)
 
 
-def _step(view: View, settings: Settings) -> Outcome | None:
-    status, pace = view.job.status, settings.pace
-    if view.job.suspension_asked:
-        return _suspend(view, pace.suspend)
+def _step(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
+    status, pace = snapshot.job.status, settings.pace
+    if snapshot.job.suspension_asked:
+        return _suspend(snapshot, pace.suspend)
     match status.phase:
         case Phase.NEW | Phase.CREATED:
-            return _start(view, settings)
+            return _start(snapshot, settings)
         case Phase.RUNNING | Phase.SCALING:
-            return _end_of_launcher(view, pace.launcher_end) or _keep(view, settings)
-        case Phase.FAILED if view.job.restarts_left:
-            return _restart(view, pace.restart)
+            return _end_of_launcher(snapshot, pace.launcher_end) or _keep(snapshot, settings)
+        case Phase.FAILED if snapshot.job.restarts_left:
+            return _restart(snapshot, pace.restart)
         case Phase.FAILED | Phase.SUCCEEDED:
-            return _clean(view)
+            return _clean(snapshot)
         case _:  # Suspended: there is no way out that the operator knows.
             return None
 
 
-def _suspend(view: View, delay: float) -> Outcome | None:
+def _suspend(snapshot: JobSnapshot, delay: float) -> Outcome | None:
     # Also what has succeeded or failed long ago.
-    if view.job.status.phase == Phase.SUSPENDED and not view.pods:
+    if snapshot.job.status.phase == Phase.SUSPENDED and not snapshot.pods:
         return None
-    return Outcome("suspend", delay, _in_phase(view.job.status, Phase.SUSPENDED), _removed(view.pods))
+    return Outcome("suspend", delay, _in_phase(snapshot.job.status, Phase.SUSPENDED), _removed(snapshot.pods))
 
 
-def _start(view: View, settings: Settings) -> Outcome | None:
-    status = view.job.status
+def _start(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
+    status = snapshot.job.status
     if not status.has(Step.WORKERS_CREATED):
-        return _make_workers(view, settings)
+        return _make_workers(snapshot, settings)
     if not status.has(Step.LAUNCHER_CREATED):
-        return _make_launcher(view) or _replace(view, settings)
-    if view.launcher is not None and view.launcher.runs:
+        return _make_launcher(snapshot) or _replace(snapshot, settings)
+    if snapshot.launcher is not None and snapshot.launcher.runs:
         return Outcome("running", 0.0, _in_phase(status, Phase.RUNNING))
-    return _end_of_launcher(view, settings.pace.launcher_end)
+    return _end_of_launcher(snapshot, settings.pace.launcher_end)
 
 
-def _make_workers(view: View, settings: Settings) -> Outcome:
-    job = view.job
+def _make_workers(snapshot: JobSnapshot, settings: Settings) -> Outcome:
+    job = snapshot.job
     wanted = [worker_name(job.metadata.name, index) for index in range(job.spec.et_replica_specs.worker.replicas)]
     # Of an earlier start, where nobody has removed it: then these are started, however many are wanted now.
     target = job.status.target_workers or wanted
     made = [*target]
     if Flaw.EXTRA_WORKER in settings.flaws and not job.status.restart_count:
         made.append(worker_name(job.metadata.name, 1 + max(map(index_of, target))))
-    there = {pod.name for pod in view.workers}
+    there = {pod.name for pod in snapshot.workers}
     status = replace(_in_phase(job.status, Phase.CREATED), target_workers=[*target])
     return Outcome(
         "start",
@@ -157,60 +157,60 @@ def _make_workers(view: View, settings: Settings) -> Outcome:
     )
 
 
-def _make_launcher(view: View) -> Outcome | None:
-    if not view.running >= {*(view.job.status.target_workers or ())}:
+def _make_launcher(snapshot: JobSnapshot) -> Outcome | None:
+    if not snapshot.running >= {*(snapshot.job.status.target_workers or ())}:
         return None
-    status = _done(_done(view.job.status, Step.WORKERS_READY), Step.LAUNCHER_CREATED)
-    actions = () if view.launcher else (MakeLauncher(view.running),)
+    status = _done(_done(snapshot.job.status, Step.WORKERS_READY), Step.LAUNCHER_CREATED)
+    actions = () if snapshot.launcher else (MakeLauncher(snapshot.running),)
     return Outcome("launch", 0.0, status, actions)
 
 
-def _end_of_launcher(view: View, delay: float) -> Outcome | None:
+def _end_of_launcher(snapshot: JobSnapshot, delay: float) -> Outcome | None:
     """A launcher that is gone has not ended: the real operator goes on waiting for it, as Running, for ever."""
-    status = view.job.status
-    if not status.has(Step.LAUNCHER_CREATED) or view.launcher is None:
+    status = snapshot.job.status
+    if not status.has(Step.LAUNCHER_CREATED) or snapshot.launcher is None:
         return None
-    if view.launcher.status.phase == "Failed":
+    if snapshot.launcher.status.phase == "Failed":
         return Outcome("failed", delay, _in_phase(status, Phase.FAILED))
-    if view.launcher.status.phase == "Succeeded":
+    if snapshot.launcher.status.phase == "Succeeded":
         return Outcome("succeeded", delay, _in_phase(status, Phase.SUCCEEDED))
     return None
 
 
-def _keep(view: View, settings: Settings) -> Outcome | None:
-    if _scales_out(view.job.status):
+def _keep(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
+    if _scales_out(snapshot.job.status):
         return None
-    if settings.commands and view.launcher and view.launcher.runs and view.hosts != view.running:
-        action = WriteHosts(view.launcher, view.running)
-        return Outcome("hosts", settings.pace.hosts, view.job.status, (action,))
-    return _replace(view, settings)
+    if settings.commands and snapshot.launcher and snapshot.launcher.runs and snapshot.hosts != snapshot.running:
+        action = WriteHosts(snapshot.launcher, snapshot.running)
+        return Outcome("hosts", settings.pace.hosts, snapshot.job.status, (action,))
+    return _replace(snapshot, settings)
 
 
-def _replace(view: View, settings: Settings) -> Outcome | None:
+def _replace(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
     """New workers for lost ones: only where the job asks for it, and under numbers that nobody has had."""
-    job, target = view.job, view.job.status.target_workers or []
-    alive = {pod.name for pod in view.workers if not pod.ended}
+    job, target = snapshot.job, snapshot.job.status.target_workers or []
+    alive = {pod.name for pod in snapshot.workers if not pod.ended}
     lost = [name for name in target if name not in alive]
     if not lost or job.spec.et_replica_specs.worker.restart_policy != "Always":
         return None
-    first = 1 + max(map(index_of, (*target, *alive, *view.deleted)))
+    first = 1 + max(map(index_of, (*target, *alive, *snapshot.deleted)))
     new = [worker_name(job.metadata.name, first + offset) for offset in range(len(lost))]
     status = replace(job.status, target_workers=[*(name for name in target if name in alive), *new])
-    ended = _removed(pod for pod in view.workers if pod.ended)
+    ended = _removed(pod for pod in snapshot.workers if pod.ended)
     made = (MakeWorker(name) for name in new)
     return Outcome("replace", settings.pace.replacement, status, (*ended, *made))
 
 
-def _restart(view: View, delay: float) -> Outcome:
-    before = view.job.status
+def _restart(snapshot: JobSnapshot, delay: float) -> Outcome:
+    before = snapshot.job.status
     again = Status(Phase.CREATED.value, restart_count=(before.restart_count or 0) + 1, start_time=before.start_time)
-    return Outcome("restart", delay, again, _removed(view.pods))
+    return Outcome("restart", delay, again, _removed(snapshot.pods))
 
 
-def _clean(view: View) -> Outcome | None:
-    policy = view.job.spec.clean_pod_policy
-    pods = [pod for pod in view.pods if policy == "All" or (policy == "Running" and not pod.ended)]
-    return Outcome("clean", 0.0, view.job.status, _removed(pods)) if pods else None
+def _clean(snapshot: JobSnapshot) -> Outcome | None:
+    policy = snapshot.job.spec.clean_pod_policy
+    pods = [pod for pod in snapshot.pods if policy == "All" or (policy == "Running" and not pod.ended)]
+    return Outcome("clean", 0.0, snapshot.job.status, _removed(pods)) if pods else None
 
 
 def _removed(pods: Iterable[Pod]) -> tuple[Remove, ...]:
@@ -227,18 +227,18 @@ def _done(status: Status, what: str) -> Status:
     return replace(status, conditions=[*others, Condition(what, "True", reason=f"TrainingJob{what}")])
 
 
-def _counted(view: View, status: Status) -> Status:
+def _counted(snapshot: JobSnapshot, status: Status) -> Status:
     """With the workers that the operator believes in: those that were deleted lately among them."""
     if _scales_out(status):
         return status
     if status.phase in (Phase.NEW, Phase.CREATED) and not status.has(Step.WORKERS_CREATED):
         return status
-    names = {*view.running, *(view.deleted & {*(status.current_workers or ())})}
-    launcher = 1 if view.launcher is not None and view.launcher.runs else 0
+    names = {*snapshot.running, *(snapshot.deleted & {*(status.current_workers or ())})}
+    launcher = 1 if snapshot.launcher is not None and snapshot.launcher.runs else 0
     return replace(
         status,
         current_workers=sorted(names, key=index_of),
-        replica_statuses={"Launcher": {"active": launcher}, "Worker": {"active": len(view.running)}},
+        replica_statuses={"Launcher": {"active": launcher}, "Worker": {"active": len(snapshot.running)}},
     )
 
 

@@ -11,12 +11,12 @@ from simulator import services
 from simulator.cloud.process import Child, ProcessEnded
 from simulator.cloud.schedule import Add, Kill, Notice
 from simulator.cloud.trace import Node
-from simulator.harness import Given, World
+from simulator.harness import ServiceSettings, World
 from simulator.judge import Failure
 from simulator.services import JobPlan, JobProcess
 from tests.chaos.chaos_points import Armed, Scene
 
-QUICK = Given(
+QUICK = ServiceSettings(
     supervisor={
         "JOB_SUPERVISOR_WINDOW_SECONDS": "0.5",
         "JOB_SUPERVISOR_MARGIN_SECONDS": "2",
@@ -54,11 +54,11 @@ def fired(child: Child, armed: Armed) -> None:
     assert f"failpoint {armed.name}: " in child.log.read_text(encoding="utf-8", errors="replace")
 
 
-def armed_by_signal(armed: Armed) -> Given:
+def armed_by_signal(armed: Armed) -> ServiceSettings:
     """Services that begin to count at SIGUSR1, where it is not their start that is meant."""
     if armed.passed_at_start:
         return QUICK
-    return Given({**QUICK.supervisor, "JOB_SUPERVISOR_FAILPOINT": f"{armed.setting}@USR1"}, QUICK.agents)
+    return ServiceSettings({**QUICK.supervisor, "JOB_SUPERVISOR_FAILPOINT": f"{armed.setting}@USR1"}, QUICK.agents)
 
 
 async def arm_supervisor(world: World, armed: Armed) -> Awaitable[None]:
@@ -81,7 +81,7 @@ async def arm_supervisor(world: World, armed: Armed) -> Awaitable[None]:
 
 async def restart_agent_armed(world: World, node: Node, armed: Armed) -> Awaitable[None]:
     await world.nodes.agent(node).stop()
-    polled = world.metadata.polled(node)
+    polled = world.metadata.poll_count(node)
     child = world.nodes.start_agent(node, {"NODE_AGENT_FAILPOINT": armed.setting})
 
     async def revive() -> None:
@@ -91,14 +91,14 @@ async def restart_agent_armed(world: World, node: Node, armed: Armed) -> Awaitab
 
     task = asyncio.create_task(revive(), name=f"revive after {armed}")
     # Four polls make three clear answers, which are reported; so what comes next is the notice.
-    await until(lambda: task.done() or world.metadata.polled(node) >= polled + 5)
+    await until(lambda: task.done() or world.metadata.poll_count(node) >= polled + 5)
     return task
 
 
 async def start_again(world: World, plan: JobPlan) -> JobProcess:
     """As a user does who finds kubeai-run dead: until its name is free again."""
     while True:
-        job = services.start_job(plan, world.supervisor, world.places, {})
+        job = services.start_job(plan, world.supervisor, world.paths, {})
         world.jobs.append(job)
         if await _is_accepted(job):
             return job

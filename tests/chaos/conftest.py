@@ -6,7 +6,7 @@ import pytest
 
 pytest.register_assert_rewrite("tests.chaos.chaos_world")
 
-from simulator.harness import Given, World, world  # noqa: E402 - after the line that rewrites its assertions
+from simulator.harness import ServiceSettings, World, world  # noqa: E402 - after the line that rewrites its assertions
 from tests.chaos.chaos_world import NODES, QUICK  # noqa: E402 - as above
 
 OpenWorld = Callable[..., Coroutine[Any, Any, World]]
@@ -17,8 +17,8 @@ async def open_world(tmp_path: Path) -> AsyncIterator[OpenWorld]:
     """Opens a world of four nodes; it must end without leaving a process behind."""
     opened = []
 
-    async def open_with(given: Given = QUICK) -> World:
-        context = world(tmp_path, [str(node) for node in NODES], given=given)
+    async def open_with(given: ServiceSettings = QUICK) -> World:
+        context = world(tmp_path, [str(node) for node in NODES], settings=given)
         opened.append(context)
         return await context.__aenter__()
 

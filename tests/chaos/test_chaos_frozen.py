@@ -12,7 +12,7 @@ import pytest
 from simulator.cloud.nodes import worker_pids
 from simulator.cloud.trace import Node
 from simulator.events import Kind
-from simulator.harness import Given, World
+from simulator.harness import ServiceSettings, World
 from simulator.services import JobProcess
 from tests.chaos.chaos_points import Scene
 from tests.chaos.chaos_world import NODES, PATIENCE, PLANS, QUICK, announce, nothing_was_lost, take_away, until
@@ -50,7 +50,7 @@ def _ring(job: JobProcess) -> list[Node]:
 
 
 def _process(world: World, node: Node) -> int:
-    (pid,) = worker_pids(world.places, node)
+    (pid,) = worker_pids(world.paths, node)
     return pid
 
 
@@ -89,7 +89,7 @@ async def test_nobody_misses_what_comes_while_it_is_frozen(open_world: OpenWorld
     """The notices come while one process stands still; the others think what they like, and it is the usual reclaim."""
     heartbeats = {"JOB_SUPERVISOR_HEARTBEAT_SECONDS": _HEARTBEAT, "JOB_SUPERVISOR_CONNECTION_SECONDS": "2"}
     agents = {"NODE_AGENT_HEARTBEAT_SECONDS": _HEARTBEAT}
-    world = await open_world(Given({**QUICK.supervisor, **heartbeats}, {**QUICK.agents, **agents}))
+    world = await open_world(ServiceSettings({**QUICK.supervisor, **heartbeats}, {**QUICK.agents, **agents}))
     job = world.start_job(PLANS[scene])
     await world.until_training(job, workers=4)
     async with _frozen(who(world, job)):
@@ -97,7 +97,7 @@ async def test_nobody_misses_what_comes_while_it_is_frozen(open_world: OpenWorld
         await asyncio.sleep(_FROZEN_SECONDS)
         if who in _HEARD:
             log, event = _HEARD[who]
-            await until(lambda: event in world.places.log(log).read_text(encoding="utf-8"))
+            await until(lambda: event in world.paths.log(log).read_text(encoding="utf-8"))
     await take_away(world, scene, job)
     await nothing_was_lost(world, scene, job)
     await world.until(lambda status: len(status.connected()) >= 3, "the agents that are left", PATIENCE)

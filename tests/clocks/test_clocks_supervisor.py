@@ -78,7 +78,7 @@ async def test_a_notice_outlives_a_stepped_clock(
     announced = await _announced(world := await open_world(3))
     await world.supervisor.kill()
     if booted:
-        _forget_the_boot(world.places.supervisor / STORE_FILE)
+        _forget_the_boot(world.paths.supervisor / STORE_FILE)
     await world.supervisor.start(skew(faketime, step))
     await world.until(lambda status: announced.is_right(_only(status)), "the true lead", seconds=30)
     await world.until(lambda status: "node3" in status.connected(), "the agent")

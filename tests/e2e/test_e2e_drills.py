@@ -13,7 +13,7 @@ _LONGER = "15s"
 
 
 async def _drill(world: World, node: str, lead: str = _LEAD, *more: str) -> Said:
-    said = await run("simulate", node, "--lead", lead, "--yes", "--data-dir", world.places.supervisor, *more)
+    said = await run("simulate", node, "--lead", lead, "--yes", "--data-dir", world.paths.supervisor, *more)
     assert said.code == 0, said.err
     return said
 

@@ -34,10 +34,10 @@ async def test_metadata_that_misbehave_stop_no_job(tmp_path: Path) -> None:
         await one.play(group("g", 2))
         await one.until_training(job, workers=2)
         for fault in (MetadataFault.BLACK_HOLE, MetadataFault.REFUSED, MetadataFault.REDIRECT, MetadataFault.NO_TOKENS):
-            await one.metadata.misbehave(fault)
+            await one.metadata.set_fault(fault)
             await one.until(lambda status: not status.known(), f"all to be unknown during {fault}")
             assert job.exclusions_now() == ("node2",)
-            await one.metadata.misbehave(None)
+            await one.metadata.set_fault(None)
             await one.until(lambda status: status.known() >= {"node1", "node3"}, "all to be known again")
         assert job.exclusions_now() == ("node2",)
         assert await job.wait(90) == 0

@@ -14,7 +14,7 @@ from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 from servicekit.address import parse
 from simulator.cloud.metadata import Mode
 from simulator.events import Event, Kind
-from simulator.harness import Given, World, world
+from simulator.harness import ServiceSettings, World, world
 from simulator.services import JobPlan
 from supervisor.identity.tokens import SECRET_FILE
 from tests.e2e.scenes import group
@@ -26,11 +26,11 @@ EVENTS = ("notice.received", "job.decided", "peer.refused", "node.noticed", "dep
 
 def secrets(one: World) -> dict[str, str]:
     """All that there are, by what they are; of a key its lines, as any of them tells a part of it."""
-    places = one.places
+    paths = one.paths
     found = {f"stranger {number}": token for number, token in enumerate(STRANGERS)}
-    found["the secret that signs"] = (places.supervisor / SECRET_FILE).read_text(encoding="utf-8")
-    found |= {f"token {path.name}": path.read_text(encoding="utf-8") for path in (places.root / "tokens").iterdir()}
-    [run] = (places.root / "jobs").rglob("token")
+    found["the secret that signs"] = (paths.supervisor / SECRET_FILE).read_text(encoding="utf-8")
+    found |= {f"token {path.name}": path.read_text(encoding="utf-8") for path in (paths.root / "tokens").iterdir()}
+    [run] = (paths.root / "jobs").rglob("token")
     found["token of the run"] = run.read_text(encoding="utf-8")
     assert one.authority is not None
     lines = one.authority.key_file.read_text(encoding="utf-8").splitlines()
@@ -69,18 +69,18 @@ async def test_no_secret_is_ever_written(tmp_path: Path, form: str) -> None:
     """Through a reclaim, strangers, a wrong token and a supervisor that goes and comes back, at the lowest level."""
     agents = {"NODE_AGENT_LOG_FORMAT": form, "NODE_AGENT_LOG_LEVEL": "debug", "NODE_AGENT_METADATA_MODE": "hardened"}
     supervisor = {"JOB_SUPERVISOR_LOG_FORMAT": form, "JOB_SUPERVISOR_LOG_LEVEL": "debug"}
-    given = Given(supervisor=supervisor, agents=agents)
-    async with world(tmp_path, ["node1", "node2", "node3"], mode=Mode.HARDENED, tls=True, given=given) as one:
+    given = ServiceSettings(supervisor=supervisor, agents=agents)
+    async with world(tmp_path, ["node1", "node2", "node3"], mode=Mode.HARDENED, tls=True, settings=given) as one:
         job = one.start_job(JobPlan(min_workers=2, max_workers=3, steps=100_000, step_seconds=0.05))
         await one.until_training(job, workers=3)
         await strangers(one)
-        wrong = one.places.token("agent-node2")
+        wrong = one.paths.token("agent-node2")
         kept = wrong.read_text(encoding="utf-8")
         wrong.write_text(one.supervisor.tokens().viewer(), encoding="utf-8")
         await one.supervisor.kill()
         await one.supervisor.start()
         await one.until(lambda status: status.connected() >= {"node1", "node3"}, "the others to be back")
-        refused = one.places.log("agent-node2")
+        refused = one.paths.log("agent-node2")
         async with asyncio.timeout(60):
             while "is not an agent's" not in refused.read_text(encoding="utf-8"):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.05)

@@ -36,7 +36,7 @@ async def test_training_goes_on_while_the_certificate_is_exchanged(tmp_path: Pat
 
 
 def _log(one: World) -> str:
-    return one.places.log("supervisor").read_text(encoding="utf-8")
+    return one.paths.log("supervisor").read_text(encoding="utf-8")
 
 
 async def _said(one: World, event: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.cloud.places import Places
+from simulator.cloud.paths import WorldPaths
 from simulator.cloud.process import script
 from simulator.services import JobPlan
 from tests.horovod.horovod_installation import site_packages
@@ -27,8 +27,8 @@ class HorovodPlan(JobPlan):
     discovery: str = ""
     step_seconds: float = 0.05
 
-    def command(self, places: Places, supervisor_url: str, token: Path) -> list[str]:
-        return [*self._run(places, supervisor_url, token), "--", *self._launcher(), *self._script(places)]
+    def command(self, paths: WorldPaths, supervisor_url: str, token: Path) -> list[str]:
+        return [*self._run(paths, supervisor_url, token), "--", *self._launcher(), *self._script(paths)]
 
     def _launcher(self) -> Iterator[str]:
         modules = os.pathsep.join([str(_HERE.parents[1]), str(site_packages(self.home))])
@@ -42,8 +42,8 @@ class HorovodPlan(JobPlan):
         yield from ("--host-discovery-script", self.discovery or script("kubeai-discover-hosts"))
         yield from self.launcher_arguments
 
-    def _script(self, places: Places) -> Iterator[str]:
+    def _script(self, paths: WorldPaths) -> Iterator[str]:
         yield from (sys.executable, str(_HERE / "horovod_worker.py"))
         yield from ("--steps", str(self.steps), "--step-seconds", str(self.step_seconds), "--seed", str(self.seed))
-        yield from ("--checkpoint", str(places.job(self.name) / "checkpoint"))
+        yield from ("--checkpoint", str(paths.job(self.name) / "checkpoint"))
         yield from self.job_arguments

@@ -21,7 +21,7 @@ _SPARE = 0.5
 
 
 def live(world: World, node: Node) -> list[int]:
-    return [pid for pid in worker_pids(world.places, node) if carries(pid, world.places.root)]
+    return [pid for pid in worker_pids(world.paths, node) if carries(pid, world.paths.root)]
 
 
 async def until_left(world: World, job: JobProcess, *nodes: Node, seconds: float = 15.0) -> None:

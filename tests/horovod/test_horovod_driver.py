@@ -49,7 +49,7 @@ async def test_an_announced_removal_costs_nothing(
 async def test_a_discovery_script_that_ignores_exclusions_is_noticed(open_world: OpenWorld, horovod: Path) -> None:
     """The control of the test above: its worker is told to leave at the last moment, but its host is blacklisted."""
     world = await open_world(3)
-    broken = f"cat {world.places.hosts}"
+    broken = f"cat {world.paths.hosts}"
     job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=380, discovery=broken))
     await world.until_training(job, workers=3)
     doomed = Node(rings(job.events())[0][2])
@@ -108,7 +108,7 @@ async def test_an_unannounced_loss_is_horovods_to_repair(open_world: OpenWorld, 
         await world.play([Kill(0, lost)])
     else:
         for pid in live(world, lost):
-            end(pid, world.places.root)
+            end(pid, world.paths.root)
     await world.until_training(job, workers=2)
     assert blacklisted(job.events()) == {lost}
     assert await job.wait(90) == 0

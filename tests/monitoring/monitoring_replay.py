@@ -22,14 +22,14 @@ import aiohttp
 from charts.files import CHART
 from servicekit.address import Address
 from servicekit.clock import Clock
-from simulator.acts import Part, Wanted, acts
 from simulator.cloud.nodes import worker_pids
 from simulator.cloud.process import TooLate
 from simulator.cloud.schedule import Notice
 from simulator.cloud.trace import Node
 from simulator.events import Kind
-from simulator.harness import Given, World, world
-from simulator.promise import Costs
+from simulator.guarantees import Costs
+from simulator.harness import ServiceSettings, World, world
+from simulator.scenarios import Part, ScenarioOptions, scenarios
 from simulator.services import JobPlan
 from simulator.verdict import Verdict
 from supervisor.observability.metrics.wiring import ClusterSources, Metrics
@@ -101,17 +101,16 @@ def recorded(programs: Mapping[Program, Path]) -> Iterator[Recording]:
 
 
 async def _play(root: Path, server: Prometheus, heard: Receiver) -> Truth:
-    [act] = acts(Wanted(part=Part.CI, leads=(30.0,)), _COSTS)
-    scene = act.scene
+    [scenario] = scenarios(ScenarioOptions(part=Part.CI, leads=(30.0,)), _COSTS)
     measured = "127.0.0.1:0"
-    given = Given({"JOB_SUPERVISOR_METRICS_ADDRESS": measured}, {"NODE_AGENT_METRICS_ADDRESS": measured})
-    async with world(root, scene.schedule.present, given=given) as one, _of_a_cluster() as other:
+    settings = ServiceSettings({"JOB_SUPERVISOR_METRICS_ADDRESS": measured}, {"NODE_AGENT_METRICS_ADDRESS": measured})
+    async with world(root, scenario.schedule.present, settings=settings) as one, _of_a_cluster() as other:
         following = asyncio.create_task(_follow(one, server, other), name="targets")
         try:
-            job = one.start_job(replace(scene.job, job_arguments=(*scene.job.job_arguments, "--say-steps")))
-            await one.until_training(job, len(scene.schedule.present))
+            job = one.start_job(replace(scenario.job, job_arguments=(*scenario.job.job_arguments, "--say-steps")))
+            await one.until_training(job, len(scenario.schedule.present))
             await _stranger(one)
-            await one.replay(scene.schedule)
+            await one.replay(scenario.schedule)
             assert await job.wait(120) == 0, job.child.tail()
             await asyncio.sleep(_SETTLED_SCRAPES * SCRAPE_SECONDS)
             withdrawn = sum(event.kind is Kind.NOTICE_WITHDRAWN for event in one.events(job))
@@ -137,7 +136,7 @@ async def _miss_a_deadline(one: World, heard: Receiver) -> None:
     job = one.start_job(JobPlan(len(nodes), len(nodes), name="stuck", steps=10_000, step_seconds=0.2))
     await one.until_training(job, len(nodes))
     ours = {left.pid for left in one.leftovers()}
-    stuck = [pid for node in nodes for pid in worker_pids(one.places, node) if pid in ours]
+    stuck = [pid for node in nodes for pid in worker_pids(one.paths, node) if pid in ours]
     _signal(stuck, signal.SIGSTOP)
     try:
         await one.play([Notice(0, nodes[-1], _LATE_LEAD, "late")])
@@ -175,7 +174,7 @@ async def _follow(one: World, server: Prometheus, other: _Standby) -> None:
 
 
 def _targets(one: World) -> dict[str, str]:
-    logs = dict.fromkeys(one.places.log("any").parent.glob("agent-*.log"), "agent")
-    logs[one.places.log("supervisor")] = "supervisor"
+    logs = dict.fromkeys(one.paths.log("any").parent.glob("agent-*.log"), "agent")
+    logs[one.paths.log("supervisor")] = "supervisor"
     found = {path: _LISTENING.findall(path.read_bytes()) for path in logs if path.exists()}
     return {addresses[-1].decode(): logs[path] for path, addresses in found.items() if addresses}

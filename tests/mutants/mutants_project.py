@@ -19,7 +19,7 @@ UNFINISHED = {"failure": "unfinished", "detail": "nobody said that step 9 was th
 
 def end(*failures):
     acts = [{"verdict": None}, {"verdict": {"failures": failures}}]
-    Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({"acts": acts}))
+    Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({"scenarios": acts}))
     print("judged")
     sys.exit(1)
 

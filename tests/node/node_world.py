@@ -11,7 +11,7 @@ from typing import Any
 from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.metadata import MetadataServer
 from simulator.cloud.trace import Node
-from simulator.et_operator.definitions import define
+from simulator.et_operator.crds import create_crds
 from simulator.et_operator.operator import Operator
 from simulator.et_operator.settings import QUICK, Settings
 from tests.chart import chart_page as page
@@ -179,7 +179,7 @@ async def _operator(cluster: Cluster) -> AsyncIterator[None]:
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     task = None
     try:
-        await define(server)
+        await create_crds(server)
         task = asyncio.create_task(Operator(server, Settings(QUICK)).run())
         yield
     finally:

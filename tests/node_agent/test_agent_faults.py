@@ -14,7 +14,7 @@ from reclaim.v1 import reclaim_pb2 as pb
 
 from node_agent.poller import POLL_LIMIT
 from simulator.cloud.dialects import Cloud, termination_time
-from simulator.cloud.faults import MetadataFault, Spell, spells
+from simulator.cloud.faults import FaultPeriod, MetadataFault, fault_periods
 from simulator.cloud.metadata import MetadataServer, Mode
 from simulator.cloud.trace import Node
 from tests.node_agent.agent_process import MEBIBYTE, Process, agent, probe
@@ -73,19 +73,19 @@ class Scene:
             await asyncio.sleep(0.02)
         return shown
 
-    async def live_through(self, spell: Spell) -> None:
+    async def live_through(self, period: FaultPeriod) -> None:
         """Misbehave for a while, and be well again; everything that must hold meanwhile is checked meanwhile."""
         before = len(self.reports(self.source))
-        await self.faulty.misbehave(spell.fault)
-        if spell.fault.blinds:
+        await self.faulty.set_fault(period.fault)
+        if period.fault.hides_metadata:
             assert (await self.until_shown("unknown"))["detail"], "unknown has no reason"
             await until(lambda: self.told(self.source) == pb.SOURCE_STATE_UNKNOWN, WITHIN)
-        await self._hold(spell)
-        if spell.fault.blinds:
-            assert len(self.reports(self.source)) == before, f"{spell.fault} was taken for an announcement"
+        await self._hold(period)
+        if period.fault.hides_metadata:
+            assert len(self.reports(self.source)) == before, f"{period.fault} was taken for an announcement"
 
     async def recover(self) -> None:
-        await self.faulty.misbehave(None)
+        await self.faulty.set_fault(None)
         await self.until_shown("clear", "noticed")
         await until(lambda: self.told(self.source) != pb.SOURCE_STATE_UNKNOWN, WITHIN)
 
@@ -98,13 +98,13 @@ class Scene:
 
         await until(announced, WITHIN)
 
-    async def _hold(self, spell: Spell) -> None:
-        end = time.monotonic() + spell.seconds
+    async def _hold(self, period: FaultPeriod) -> None:
+        end = time.monotonic() + period.seconds
         while time.monotonic() < end:
             state = (await self.shown())["state"]
-            assert (state == "unknown") == spell.fault.blinds, f"{state} during {spell.fault}"
-            if spell.fault not in _UNHEARD:
-                assert time.monotonic() - self.faulty.asked_at < LONGEST_SILENCE, f"no polls during {spell.fault}"
+            assert (state == "unknown") == period.fault.hides_metadata, f"{state} during {period.fault}"
+            if period.fault not in _UNHEARD:
+                assert time.monotonic() - self.faulty.asked_at < LONGEST_SILENCE, f"no polls during {period.fault}"
             await asyncio.sleep(0.05)
 
 
@@ -155,13 +155,13 @@ async def scene(faulty: Cloud, directory: Path) -> AsyncIterator[Scene]:
 @pytest.mark.timeout(240 + ROUNDS * 15 * (LONGEST + 3))
 async def test_faults_neither_announce_nor_withdraw_nor_hide_anything(cloud: Cloud, tmp_path: Path) -> None:
     """Every fault in turn, a notice amid one of them: unknown is seen, the notice survives, the agent stays small."""
-    plan = spells(SEED, ROUNDS, LONGEST)
-    blinding = [number for number, spell in enumerate(plan) if spell.fault.blinds]
+    plan = fault_periods(SEED, ROUNDS, LONGEST)
+    blinding = [number for number, period in enumerate(plan) if period.fault.hides_metadata]
     noticed_in = blinding[len(blinding) // 2]
     async with scene(cloud, tmp_path) as one:
         deadline = time.time() + LEAD
-        for number, spell in enumerate(plan):
-            await one.live_through(spell)
+        for number, period in enumerate(plan):
+            await one.live_through(period)
             if number == noticed_in:
                 one.faulty.notice(NODE, deadline)
                 footprint = (one.agent.resident, one.agent.descriptors)
@@ -224,6 +224,6 @@ async def test_a_deadline_may_be_anywhere(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_faults_is_the_seeds() -> None:
-    assert spells(3, 2, 1.0) == spells(3, 2, 1.0) != spells(4, 2, 1.0)
-    assert sorted(spell.fault for spell in spells(3, 2, 1.0)) == sorted([*MetadataFault, *MetadataFault])
-    assert all(0.25 <= spell.seconds <= 1.0 for spell in spells(3, 2, 1.0))
+    assert fault_periods(3, 2, 1.0) == fault_periods(3, 2, 1.0) != fault_periods(4, 2, 1.0)
+    assert sorted(period.fault for period in fault_periods(3, 2, 1.0)) == sorted([*MetadataFault, *MetadataFault])
+    assert all(0.25 <= period.seconds <= 1.0 for period in fault_periods(3, 2, 1.0))

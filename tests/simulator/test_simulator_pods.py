@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from simulator.cluster.horovodrun import launcher_command
+from simulator.et_operator.names import INDEX_LABEL, ROLE_LABEL, SUSPEND_ANNOTATION, Phase, Step
 from simulator.et_operator.objects import (
     Condition,
     JobSpec,
@@ -20,9 +21,8 @@ from simulator.et_operator.objects import (
     Status,
     TrainingJob,
 )
-from simulator.et_operator.reconcile import MakeLauncher, MakeWorker, Remove, View, WriteHosts, reconcile
+from simulator.et_operator.reconcile import JobSnapshot, MakeLauncher, MakeWorker, Remove, WriteHosts, reconcile
 from simulator.et_operator.settings import AS_OBSERVED, Settings
-from simulator.et_operator.vocabulary import INDEX_LABEL, ROLE_LABEL, SUSPEND_ANNOTATION, Phase, Step
 
 _NOW = "2026-01-01T00:00:00Z"
 
@@ -45,20 +45,20 @@ def _running(**more: object) -> Status:
     return msgspec.convert({**status, "conditions": conditions, **more}, Status)
 
 
-def _actions(view: View, settings: Settings = AS_OBSERVED) -> list[object]:
-    outcome = reconcile(view, settings, _NOW)
+def _actions(snapshot: JobSnapshot, settings: Settings = AS_OBSERVED) -> list[object]:
+    outcome = reconcile(snapshot, settings, _NOW)
     return [] if outcome is None else list(outcome.actions)
 
 
-def _two(*workers: Pod, status: Status, **job: object) -> View:
+def _two(*workers: Pod, status: Status, **job: object) -> JobSnapshot:
     hosts = frozenset({"j-worker-0", "j-worker-1"})
-    return View(_job(status, **job), workers, _pod("j-launcher"), hosts)  # type: ignore[arg-type]
+    return JobSnapshot(_job(status, **job), workers, _pod("j-launcher"), hosts)  # type: ignore[arg-type]
 
 
 def test_a_launcher_is_made_when_every_target_runs_and_not_before() -> None:
     made = Status("Created", conditions=_done(Step.WORKERS_CREATED), target_workers=["j-worker-0", "j-worker-1"])
-    waiting = View(_job(made), (_pod("j-worker-0"), _pod("j-worker-1", "Pending")), None, None)
-    ready = View(_job(made), (_pod("j-worker-0"), _pod("j-worker-1")), None, None)
+    waiting = JobSnapshot(_job(made), (_pod("j-worker-0"), _pod("j-worker-1", "Pending")), None, None)
+    ready = JobSnapshot(_job(made), (_pod("j-worker-0"), _pod("j-worker-1")), None, None)
     assert _actions(waiting) == []
     assert _actions(ready) == [MakeLauncher(frozenset({"j-worker-0", "j-worker-1"}))]
 
@@ -73,7 +73,7 @@ def test_the_annotation_empties_a_job_in_whatever_phase(phase: str) -> None:
 
 
 def test_there_is_no_way_out_of_suspended() -> None:
-    assert reconcile(View(_job(Status("Suspended")), (), None, None), AS_OBSERVED, _NOW) is None
+    assert reconcile(JobSnapshot(_job(Status("Suspended")), (), None, None), AS_OBSERVED, _NOW) is None
 
 
 def test_a_lost_worker_leaves_the_list_first_and_is_then_replaced_under_a_new_number() -> None:
@@ -81,7 +81,7 @@ def test_a_lost_worker_leaves_the_list_first_and_is_then_replaced_under_a_new_nu
     left = _pod("j-worker-1")
     before = _two(left, status=_running(), policy="Always")
     assert _actions(before) == [WriteHosts(_pod("j-launcher"), frozenset({"j-worker-1"}))]
-    after = View(before.job, (left,), before.launcher, frozenset({"j-worker-1"}), frozenset({"j-worker-4"}))
+    after = JobSnapshot(before.job, (left,), before.launcher, frozenset({"j-worker-1"}), frozenset({"j-worker-4"}))
     assert _actions(after) == [MakeWorker("j-worker-5")]
 
 

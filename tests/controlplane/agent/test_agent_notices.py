@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 from reclaim.v1 import reclaim_pb2 as wire
 
-from simulator.cloud.places import Places
+from simulator.cloud.paths import WorldPaths
 from simulator.services import SupervisorProcess
 from tests.controlplane.agent.agent_on_cluster import OPTED_IN, account, evict
 from tests.node_agent.agent_process import agent, probe
@@ -54,7 +54,7 @@ async def says(peers: Peers, node: str, pod: Any) -> AgentPeer:
 async def test_a_pod_that_is_evicted_is_a_notice_in_the_cluster(own_controlplane: ControlPlane, tmp_path: Path) -> None:
     """With its name and uid, gone after its deadline although the agent lives; and nobody speaks of others' pods."""
     cluster = own_controlplane.cluster
-    places = Places(tmp_path / "supervisor")
+    places = WorldPaths(tmp_path / "supervisor")
     async with place(own_controlplane) as here, fresh_namespace(cluster, here.api) as namespace:
         supervisor = SupervisorProcess(places, None, {**SUPERVISED, "KUBECONFIG": str(here.kubeconfig)})
         await supervisor.start()

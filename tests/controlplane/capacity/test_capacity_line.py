@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from simulator.harness import Given
+from simulator.harness import ServiceSettings
 from supervisor.jobs.trainingjob.objects import OURS, SUSPENDED, SUSPENDED_BY
 from tests.controlplane.line.line_world import OPTED_IN, JobPlan, World, training_job, world
 from tests.testkit.controlplane.api import until
@@ -15,7 +15,7 @@ _PATIENCE = {"JOB_SUPERVISOR_PROBE_SECONDS": "1", "JOB_SUPERVISOR_RESUME_DELAY_S
 
 async def _suspend(one: World, name: str, workers: int, **limits: str) -> None:
     """A job that was suspended before this supervisor knew of it, with those limits for its workers."""
-    checkpoint = one.runtime.places.job(one.namespace.name, name) / "checkpoint"
+    checkpoint = one.runtime.paths.job(one.namespace.name, name) / "checkpoint"
     spec: Any = training_job(one.namespace.name, JobPlan(workers=workers, min_workers=workers, steps=2000), checkpoint)
     if limits:
         spec["etReplicaSpecs"]["worker"]["template"]["spec"]["containers"][0]["resources"] = {"limits": limits}
@@ -35,7 +35,7 @@ async def test_suspended_jobs_wait_for_a_doomed_node_and_then_resume_or_try(
     own_controlplane: ControlPlane, tmp_path: Path
 ) -> None:
     """Neither starts while the node could take its pods; then one has room on it, and the other tries until it has."""
-    async with world(own_controlplane, tmp_path / "world", Given(supervisor=_PATIENCE)) as one:
+    async with world(own_controlplane, tmp_path / "world", ServiceSettings(supervisor=_PATIENCE)) as one:
         [node] = await one.nodes("n0", gpus=2)
         await one.connected()
         one.notice([node], lead=60)

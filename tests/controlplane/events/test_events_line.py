@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.harness import Given
+from simulator.harness import ServiceSettings
 from tests.controlplane.line.line_world import JobPlan, World, world
 from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.kubectl import kubectl
@@ -45,7 +45,7 @@ class Reader:
 @pytest.mark.brief
 async def test_describe_tells_what_happens_to_a_job_and_why(own_controlplane: ControlPlane, tmp_path: Path) -> None:
     """On the job, its SupervisedJob, the pods that go and the notices: one reclaim leaves enough, one does not."""
-    async with world(own_controlplane, tmp_path / "world", Given()) as one:
+    async with world(own_controlplane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", "n2", gpus=1)
         await one.connected()
         job = await one.job("j", JobPlan(workers=3, min_workers=2, steps=3000, step_seconds=0.1))

@@ -160,7 +160,7 @@ async def test_without_the_right_to_make_events_the_rest_goes_on(here: Scene, tm
         for name in ("a", "b"):
             await here.node_says(name, condition("InstanceExpired"))
             await here.notice(name, "node-condition")
-        log = one.places.log("supervisor")
+        log = one.paths.log("supervisor")
 
         async def said() -> bool:
             return "Kubernetes Events" in log.read_text()

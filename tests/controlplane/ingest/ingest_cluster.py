@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from simulator.harness import Given, World, world
+from simulator.harness import ServiceSettings, World, world
 from tests.testkit.controlplane.api import Api, until
 from tests.testkit.controlplane.installed import Place
 
@@ -47,7 +47,7 @@ class Scene:
             "KUBECONFIG": str(kubeconfig or self.place.kubeconfig),
             **{f"JOB_SUPERVISOR_{name}": value for name, value in settings.items()},
         }
-        async with world(directory, nodes, given=Given(supervisor=variables)) as one:
+        async with world(directory, nodes, settings=ServiceSettings(supervisor=variables)) as one:
             yield one
 
     async def pod(self, name: str, *, opted_in: bool = True, node: str = "") -> Any:

@@ -52,7 +52,7 @@ async def test_without_the_right_to_events_the_rest_goes_on(here: Scene, tmp_pat
     async with here.supervisor(tmp_path / "world", kubeconfig=kubeconfig, RECLAIM_EVENTS="Soon:60") as one:
         await here.node_says("n", condition("InstanceExpired"))
         await here.notice("n", "node-condition")
-        log = one.places.log("supervisor")
+        log = one.paths.log("supervisor")
 
         async def said() -> bool:
             return "watch of events" in log.read_text()

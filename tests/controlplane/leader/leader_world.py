@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from simulator.cloud.process import Child, environment, script, spawn
-from simulator.harness import Given, World, world
+from simulator.harness import ServiceSettings, World, world
 from tests.chaos.chaos_world import NODES, until
 from tests.testkit.controlplane.installed import Place
 
@@ -15,10 +15,10 @@ def settings(here: Place) -> Mapping[str, str]:
 
 
 @asynccontextmanager
-async def two_supervisors(here: Place, root: Path, given: Given) -> AsyncIterator[tuple[World, Child]]:
+async def two_supervisors(here: Place, root: Path, given: ServiceSettings) -> AsyncIterator[tuple[World, Child]]:
     """A world, and the supervisor that stands by in it: it opens the ports of the first one once that is gone."""
-    given = Given({**given.supervisor, **settings(here)}, given.agents)
-    async with world(root, [str(node) for node in NODES], given=given) as one:
+    given = ServiceSettings({**given.supervisor, **settings(here)}, given.agents)
+    async with world(root, [str(node) for node in NODES], settings=given) as one:
         standby = _stand_by(one, given)
         try:
             await until(lambda: "supervisor.standing_by" in standby.log.read_text(encoding="utf-8"))
@@ -28,14 +28,14 @@ async def two_supervisors(here: Place, root: Path, given: Given) -> AsyncIterato
                 await standby.stop()
 
 
-def _stand_by(one: World, given: Given) -> Child:
+def _stand_by(one: World, given: ServiceSettings) -> Child:
     serves = one.supervisor.endpoints
     variables = {
         **given.supervisor,
-        "JOB_SUPERVISOR_DATA_DIR": str(one.places.supervisor),
+        "JOB_SUPERVISOR_DATA_DIR": str(one.paths.supervisor),
         "JOB_SUPERVISOR_GRPC_ADDRESS": serves.grpc,
         "JOB_SUPERVISOR_HTTP_ADDRESS": serves.http.partition("://")[2],
         "JOB_SUPERVISOR_FAILPOINT": "",
     }
-    env = environment(one.places.root, variables)
-    return spawn("standby", [script("elastic-job-supervisor"), "serve"], env, one.places.log("standby"))
+    env = environment(one.paths.root, variables)
+    return spawn("standby", [script("elastic-job-supervisor"), "serve"], env, one.paths.log("standby"))

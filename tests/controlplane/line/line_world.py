@@ -27,16 +27,16 @@ from servicekit.kubernetes.server import ApiServer
 from simulator.certificates import Authority
 from simulator.cloud import process
 from simulator.cloud.metadata import MetadataServer
-from simulator.cloud.places import Places
+from simulator.cloud.paths import WorldPaths
 from simulator.cloud.process import Child
 from simulator.cloud.trace import Node
 from simulator.cluster.identity import Identity
 from simulator.cluster.runtime import NodeRuntime
-from simulator.et_operator.definitions import define
+from simulator.et_operator.crds import create_crds
 from simulator.et_operator.operator import Operator
 from simulator.et_operator.settings import QUICK, Settings
 from simulator.events import Event, Kind, read
-from simulator.harness import Given, training
+from simulator.harness import ServiceSettings, training
 from simulator.judge import judge
 from simulator.model import reference
 from simulator.services import SupervisorProcess, agent_command
@@ -94,12 +94,14 @@ class Job:
 
 
 class World:
-    def __init__(self, plane: ControlPlane, root: Path, here: Place, namespace: Namespace, given: Given) -> None:
+    def __init__(
+        self, plane: ControlPlane, root: Path, here: Place, namespace: Namespace, given: ServiceSettings
+    ) -> None:
         self.api = here.api
         self.here = here
         self.namespace = namespace
         self.jobs = Jobs(here.api, namespace, root / "unused")
-        self.places = Places(root)
+        self.paths = WorldPaths(root)
         self.metadata = MetadataServer()
         self.supervisor: SupervisorProcess | None = None
         self._plane = plane
@@ -122,14 +124,14 @@ class World:
         serves = self.supervisor.endpoints
         variables = {
             **self._supervisor_settings,
-            "JOB_SUPERVISOR_DATA_DIR": str(self.places.supervisor),
+            "JOB_SUPERVISOR_DATA_DIR": str(self.paths.supervisor),
             "JOB_SUPERVISOR_GRPC_ADDRESS": serves.grpc,
             "JOB_SUPERVISOR_HTTP_ADDRESS": serves.http.partition("://")[2],
             "JOB_SUPERVISOR_FAILPOINT": "",
         }
-        env = process.environment(self.places.root, variables)
+        env = process.environment(self.paths.root, variables)
         command = [process.script("elastic-job-supervisor"), "serve"]
-        child = process.spawn("standby", command, env, self.places.log("standby"))
+        child = process.spawn("standby", command, env, self.paths.log("standby"))
         self._stack.push_async_callback(process.stop_all, [child], _STOP_SECONDS)
 
         async def standing_by() -> bool:
@@ -155,9 +157,9 @@ class World:
 
     def start_agent(self, node: str) -> Child:
         assert self.supervisor is not None
-        how = agent_command(Node(node), self.supervisor, self.metadata.url_of(Node(node)), self.places)
-        env = process.environment(self.places.root, {**self._agent_settings, **how.env})
-        child = process.spawn(f"agent of {node}", how.command, env, self.places.log(f"agent-{node}"))
+        how = agent_command(Node(node), self.supervisor, self.metadata.url_of(Node(node)), self.paths)
+        env = process.environment(self.paths.root, {**self._agent_settings, **how.env})
+        child = process.spawn(f"agent of {node}", how.command, env, self.paths.log(f"agent-{node}"))
         self._agents[node] = child
         return child
 
@@ -261,14 +263,14 @@ class World:
         """Make a TrainingJob, as Arena would; here or in a neighbour's namespace, in any case on these nodes."""
         jobs = jobs or self.jobs
         namespace = jobs.namespace.name
-        job = Job(name, plan, namespace, self.runtime.places.job(namespace, name))
+        job = Job(name, plan, namespace, self.runtime.paths.job(namespace, name))
         spec = training_job(self.namespace.name, plan, job.checkpoint)
         await jobs.make(name, spec, annotations=plan.annotations)
         return job
 
     async def neighbour(self) -> Jobs:
         namespace = await self._stack.enter_async_context(fresh_namespace(self._plane.cluster, self.api))
-        return Jobs(self.api, namespace, self.places.root / "unused")
+        return Jobs(self.api, namespace, self.paths.root / "unused")
 
     async def training(self, job: Job, workers: int, seconds: float = 60.0) -> None:
         """Return when all members of a ring of so many have applied a step."""
@@ -289,11 +291,11 @@ class World:
 
     def processes(self, word: str) -> list[int]:
         """The processes of this world whose command has that word in it."""
-        return [one.pid for one in process.leftovers(self.places.root) if word in one.command]
+        return [one.pid for one in process.leftovers(self.paths.root) if word in one.command]
 
     def kill_processes(self, word: str) -> None:
         for pid in self.processes(word):
-            process.end(pid, self.places.root)
+            process.end(pid, self.paths.root)
 
     # Life.
 
@@ -301,17 +303,17 @@ class World:
         self._stack.push_async_callback(self._sweep)
         self._server = await ApiServer.connect(str(self._plane.cluster.kubeconfig), 10.0)
         self._stack.push_async_callback(self._server.close)
-        await define(self._server)
+        await create_crds(self._server)
         await self.metadata.start()
         self._stack.push_async_callback(self.metadata.stop)
         if supervisor is not None:
             settings = {"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(self.here.kubeconfig), **supervisor}
             self._supervisor_settings = settings
-            self.supervisor = SupervisorProcess(self.places, authority, settings)
+            self.supervisor = SupervisorProcess(self.paths, authority, settings)
             self._stack.push_async_callback(self.supervisor.stop)
             await self.supervisor.start()
         self._stack.push_async_callback(self._stop_agents)
-        self._runtime = NodeRuntime(self._server, self.places.root, self._identity(authority))
+        self._runtime = NodeRuntime(self._server, self.paths.root, self._identity(authority))
         self._run(self._runtime.run())
         self._run(Operator(self._server, Settings(QUICK)).run())
         # Launchers run on ordinary nodes, which nobody takes away.
@@ -334,9 +336,9 @@ class World:
         await process.stop_all([*self._killed, *self._agents.values()], _STOP_SECONDS)
 
     async def _sweep(self) -> None:
-        left = process.leftovers(self.places.root)
+        left = process.leftovers(self.paths.root)
         for leftover in left:
-            process.end(leftover.pid, self.places.root)
+            process.end(leftover.pid, self.paths.root)
         assert not left, "outlived their stop: " + "; ".join(f"{one.pid} {one.command}" for one in left)
 
     async def _forget_pods(self, node: str) -> None:
@@ -390,7 +392,7 @@ def training_job(home: str, plan: JobPlan, checkpoint: Path) -> dict[str, object
 async def world(
     plane: ControlPlane,
     root: Path,
-    given: Given | None = None,
+    given: ServiceSettings | None = None,
     authority: Authority | None = None,
 ) -> AsyncIterator[World]:
     """Everything around a control plane that nobody else uses.
@@ -402,7 +404,7 @@ async def world(
         authority: Who signs the supervisor's certificate; None for a world without TLS.
     """
     async with place(plane) as here, fresh_namespace(plane.cluster, here.api) as namespace:
-        one = World(plane, root, here, namespace, given or Given())
+        one = World(plane, root, here, namespace, given or ServiceSettings())
         try:
             await one.open(given.supervisor if given else None, authority)
             yield one

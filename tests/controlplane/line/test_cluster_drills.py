@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.harness import Given
+from simulator.harness import ServiceSettings
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.supervisor.cli.cli_running import Said, run
 from tests.testkit.controlplane.running import ControlPlane
@@ -35,7 +35,7 @@ async def _finished(one: World, job: Job) -> None:
 @pytest.mark.brief
 async def test_a_drill_of_a_node_suspends_a_job_and_resumes_it(line_plane: ControlPlane, tmp_path: Path) -> None:
     """The node's own agent says that all is clear, and it happens all the same; no step is lost."""
-    async with world(line_plane, tmp_path / "world", Given()) as one:
+    async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", gpus=1)
         await one.connected()
         job = await one.job("j", JobPlan(workers=2, min_workers=2, steps=150, step_seconds=0.1))
@@ -60,7 +60,7 @@ async def test_a_drill_of_a_pod_leaves_it_out_and_deletes_it_at_the_end(
     line_plane: ControlPlane, tmp_path: Path
 ) -> None:
     """As if its machine went, which stays; the others train on, and nobody is stopped."""
-    async with world(line_plane, tmp_path / "world", Given()) as one:
+    async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", "n2", gpus=1)
         await one.connected()
         job = await one.job("j", JobPlan(workers=3, min_workers=2, steps=400, step_seconds=0.1))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator.events import Kind
-from simulator.harness import Given
+from simulator.harness import ServiceSettings
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import names
 from tests.testkit.controlplane.api import Refused, until
@@ -22,7 +22,7 @@ _WORKERS = 8
 @pytest.fixture
 async def supervised(own_controlplane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
     """Eight nodes of one GPU each, their agents, and a supervisor that they have reached."""
-    async with world(own_controlplane, tmp_path / "world", Given()) as one:
+    async with world(own_controlplane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes(*(f"n{number}" for number in range(_WORKERS)), gpus=1)
         await one.connected()
         yield one

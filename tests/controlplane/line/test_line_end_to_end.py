@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator.events import Event, Kind
-from simulator.harness import Given
+from simulator.harness import ServiceSettings
 from tests.controlplane.line.line_history import History, watching
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.testkit.controlplane.installed import JOBS, NOTICES
@@ -25,7 +25,7 @@ SUPERVISED = "trainingjob.j"
 async def test_a_job_shrinks_grows_stops_resumes_and_succeeds(own_controlplane: ControlPlane, tmp_path: Path) -> None:
     """8 workers become 6 and 8 again, then a group leaves 1 of at least 2: saved, suspended, resumed on new nodes."""
     async with (
-        world(own_controlplane, tmp_path / "world", Given()) as one,
+        world(own_controlplane, tmp_path / "world", ServiceSettings()) as one,
         watching(own_controlplane.cluster, JOBS) as shown,
     ):
         small = await one.nodes("a0", "a1", gpus=1)

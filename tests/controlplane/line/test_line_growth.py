@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.harness import Given
+from simulator.harness import ServiceSettings
 from tests.chaos.chaos_world import QUICK
 from tests.controlplane.line.line_world import JobPlan, world
 from tests.controlplane.operator.operator_jobs import names
@@ -18,7 +18,7 @@ _GROWS_SOON = {"JOB_SUPERVISOR_GROWTH_DELAY_SECONDS": "2"}
 
 async def test_four_that_resumed_as_two_are_four_again(line_plane: ControlPlane, tmp_path: Path) -> None:
     """Capacity returns, and they train on in the same run: no step is lost, no restart counted, nobody is stopped."""
-    given = Given({**QUICK.supervisor, **_GROWS_SOON}, QUICK.agents)
+    given = ServiceSettings({**QUICK.supervisor, **_GROWS_SOON}, QUICK.agents)
     async with world(line_plane, tmp_path / "world", given) as one:
         nodes = await one.nodes("n0", "n1", "n2", "n3", gpus=1)
         await one.connected()

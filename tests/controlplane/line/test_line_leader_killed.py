@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from simulator.cloud.process import Child
-from simulator.harness import Given
+from simulator.harness import ServiceSettings
 from tests.chaos.chaos_points import ON_CLUSTER, Armed, Scene
 from tests.chaos.chaos_world import armed_by_signal, fired
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
@@ -73,7 +73,7 @@ async def test_the_leader_dies_at_a_point_and_another_one_goes_on(
 async def _two_supervisors(plane: ControlPlane, root: Path, armed: Armed) -> AsyncIterator[tuple[World, Child]]:
     given = armed_by_signal(armed)
     supervisor = {**given.supervisor, "JOB_SUPERVISOR_GROWTH_DELAY_SECONDS": "2"}
-    async with world(plane, root / "world", Given(supervisor, given.agents)) as one:
+    async with world(plane, root / "world", ServiceSettings(supervisor, given.agents)) as one:
         await one.add_node("n0", 2)
         await one.nodes("n1", "n2", gpus=1)
         await one.connected()

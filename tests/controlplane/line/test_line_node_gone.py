@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.harness import Given
+from simulator.harness import ServiceSettings
 from tests.chaos.chaos_world import QUICK
 from tests.controlplane.line.line_world import JobPlan, World, world
 from tests.testkit.controlplane.api import until
@@ -20,7 +20,7 @@ _NEVER_IN_TIME = 120.0
 
 @pytest.fixture
 async def one(line_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
-    async with world(line_plane, tmp_path / "world", Given(QUICK.supervisor, QUICK.agents)) as here:
+    async with world(line_plane, tmp_path / "world", ServiceSettings(QUICK.supervisor, QUICK.agents)) as here:
         await here.nodes("n0", "n1", "n2", "n3", gpus=1)
         await here.connected()
         yield here

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulator.events import Event, Kind
-from simulator.harness import Given
+from simulator.harness import ServiceSettings
 from simulator.job import COMMIT_EVERY
 from simulator.verdict import Failure
 from tests.chaos.chaos_world import QUICK
@@ -41,7 +41,7 @@ Outage = Callable[[ControlPlane], AbstractAsyncContextManager[None]]
 @pytest.fixture
 async def one(own_controlplane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
     """A world without nodes on a control plane that may be harmed."""
-    async with world(own_controlplane, tmp_path / "world", Given(_SETTINGS, QUICK.agents)) as here:
+    async with world(own_controlplane, tmp_path / "world", ServiceSettings(_SETTINGS, QUICK.agents)) as here:
         yield here
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.events import Event, Kind
-from simulator.harness import Given
+from simulator.harness import ServiceSettings
 from tests.chaos.chaos_world import QUICK
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import names
@@ -26,7 +26,7 @@ _EARLY = {"JOB_SUPERVISOR_MARGIN_SECONDS": "5", "JOB_SUPERVISOR_LEAVE_MARGIN_SEC
 
 @pytest.fixture
 async def one(line_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
-    given = Given({**QUICK.supervisor, **_EARLY}, QUICK.agents)
+    given = ServiceSettings({**QUICK.supervisor, **_EARLY}, QUICK.agents)
     async with world(line_plane, tmp_path / "world", given) as here:
         yield here
 

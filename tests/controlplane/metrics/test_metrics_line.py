@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.harness import Given
+from simulator.harness import ServiceSettings
 from tests.controlplane.leader.leader_candidates import until as listening
 from tests.controlplane.leader.leader_replicas import Replicas
 from tests.controlplane.line.line_world import JobPlan, world
@@ -39,7 +39,7 @@ async def scraped(address: str, name: str, **labels: str) -> Scraped:
 async def test_a_clusters_reclaim_is_measured(own_controlplane: ControlPlane, tmp_path: Path) -> None:
     """Where the nodes are, what the job's GPUs are left to others for, who hears of a notice, and its Events."""
     address = free_address()
-    given = Given(supervisor={"JOB_SUPERVISOR_METRICS_ADDRESS": address})
+    given = ServiceSettings(supervisor={"JOB_SUPERVISOR_METRICS_ADDRESS": address})
     async with world(own_controlplane, tmp_path, given) as one:
         nodes = await one.nodes("n0", "n1", gpus=1)
         for node in nodes:

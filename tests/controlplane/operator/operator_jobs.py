@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from servicekit.kubernetes.server import ApiServer
-from simulator.et_operator.definitions import define
+from simulator.et_operator.crds import create_crds
 from simulator.et_operator.operator import Operator
 from simulator.et_operator.settings import QUICK, Flaw, Pace, Settings
 from tests.testkit.controlplane.api import Api, Manifest, until
@@ -165,6 +165,6 @@ async def operating(
 async def defined(cluster: Cluster) -> None:
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     try:
-        await define(server)
+        await create_crds(server)
     finally:
         await server.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simulator.cloud.schedule import Kill
-from simulator.harness import Given, world
+from simulator.harness import ServiceSettings, world
 from simulator.services import JobPlan
 from supervisor.wiring.startup import STORE_FILE
 from tests.e2e.scenes import LEAD, group, node
@@ -24,7 +24,7 @@ def settings(here: Place) -> Mapping[str, str]:
 
 async def test_a_group_leaves_in_one_change_and_its_facts_lie_in_the_cluster(here: Place, tmp_path: Path) -> None:
     """Two of four hosts go; afterwards kubectl shows two notices and a job that has finished."""
-    async with world(tmp_path, NODES, given=Given(supervisor=settings(here))) as one:
+    async with world(tmp_path, NODES, settings=ServiceSettings(supervisor=settings(here))) as one:
         job = one.start_job(JobPlan(min_workers=2, max_workers=4, steps=160, step_seconds=0.05))
         await one.until_training(job, workers=4)
         await one.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3))])
@@ -36,12 +36,12 @@ async def test_a_group_leaves_in_one_change_and_its_facts_lie_in_the_cluster(her
         assert sorted(each["Subject"] for each in await here.table(NOTICES)) == ["node2", "node3"]
         (shown,) = await here.table(JOBS)
         assert (shown["Name"], shown["Phase"]) == ("standalone.demo", "Finished")
-        assert not (one.places.supervisor / STORE_FILE).exists()
+        assert not (one.paths.supervisor / STORE_FILE).exists()
 
 
 async def test_a_job_that_a_person_deletes_is_registered_again_and_still_moved(here: Place, tmp_path: Path) -> None:
     """In mid-run: training goes on, and a reclaim that comes later finds the job."""
-    async with world(tmp_path, NODES, given=Given(supervisor=settings(here))) as one:
+    async with world(tmp_path, NODES, settings=ServiceSettings(supervisor=settings(here))) as one:
         job = one.start_job(JobPlan(min_workers=2, max_workers=4, steps=200, step_seconds=0.05))
         await one.until_training(job, workers=4)
         (before,) = await here.jobs()
@@ -61,7 +61,7 @@ async def test_a_job_that_a_person_deletes_is_registered_again_and_still_moved(h
 @pytest.mark.brief
 async def test_a_supervisor_that_is_killed_goes_on_from_what_lies_in_the_cluster(here: Place, tmp_path: Path) -> None:
     """Kill -9 right after the notices: none is lost or doubled, one change of the list, no false stop."""
-    async with world(tmp_path, NODES, given=Given(supervisor=settings(here))) as one:
+    async with world(tmp_path, NODES, settings=ServiceSettings(supervisor=settings(here))) as one:
         job = one.start_job(JobPlan(min_workers=2, max_workers=4, steps=200, step_seconds=0.05))
         await one.until_training(job, workers=4)
         await one.play(group("g", 2, 3))

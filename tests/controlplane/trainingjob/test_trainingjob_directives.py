@@ -15,7 +15,7 @@ from kubeai.elastic.testing import FakeSupervisor
 
 from simulator.cluster.identity import show_annotations
 from simulator.cluster.objects import RunPod
-from simulator.cluster.places import Home
+from simulator.cluster.paths import PodPaths
 from supervisor.domain.job import Phase
 from tests.controlplane.operator.operator_jobs import operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, supervising
@@ -56,7 +56,7 @@ async def notice(jobs: ElasticJobs, supervised: Supervision, *pods: str, left: f
 
 
 @asynccontextmanager
-async def training(home: Home) -> AsyncIterator[Process]:
+async def training(home: PodPaths) -> AsyncIterator[Process]:
     """A process with the real SDK, which has heard a supervisor that is not there any more."""
     home.kubeai.mkdir(parents=True)
     (home.kubeai / "annotations").touch()
@@ -76,7 +76,7 @@ async def training(home: Home) -> AsyncIterator[Process]:
             await process.wait()
 
 
-async def shows(namespace: Namespace, pod: str, home: Home, process: Process) -> None:
+async def shows(namespace: Namespace, pod: str, home: PodPaths, process: Process) -> None:
     """Fills the directory as the volume would, until the process has ended."""
 
     async def ended() -> bool:
@@ -92,7 +92,7 @@ async def test_a_stop_reaches_processes_whose_streams_are_cut(
 ) -> None:
     """All workers, as nobody knows who is rank 0; a real process obeys. The launcher is told nothing."""
     await jobs.nodes(3)
-    home = Home(tmp_path / "home")
+    home = PodPaths(tmp_path / "home")
     async with (
         supervising(cluster, jobs.namespace, tmp_path, rank_zero_grace_seconds=0.5) as supervised,
         operating(cluster, jobs.namespace.name),

@@ -7,7 +7,7 @@ import pytest
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
-from simulator.et_operator.definitions import define
+from simulator.et_operator.crds import create_crds
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
@@ -322,7 +322,7 @@ async def test_without_their_definition_nothing_grows(own_controlplane: ControlP
     try:
         assert await scale_outs.gone("uid")
         async with running(scale_outs.follow):
-            await define(server)
+            await create_crds(server)
 
             async def known() -> bool:
                 return bool(told)

@@ -13,7 +13,7 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.cloud.process import leftovers
-from simulator.stage import ExitCode
+from simulator.runner import ExitCode
 
 
 def ask(url: str, method: str = "GET") -> tuple[int, str]:

@@ -91,9 +91,9 @@ async def test_a_node_that_comes_back_is_another_instance() -> None:
         client.server.add(NODE)
         _, second = await client.ask(INSTANCE_ID)
         assert second != first
-        assert client.server.polled(NODE) == 0
+        assert client.server.poll_count(NODE) == 0
         assert (await client.ask(TERMINATION))[0] == 404
-        assert client.server.polled(NODE) == 1
+        assert client.server.poll_count(NODE) == 1
 
 
 async def test_stable_items_are_served_and_others_are_not() -> None:
@@ -149,7 +149,7 @@ async def test_a_token_expires() -> None:
 async def test_a_node_that_is_not_there_cannot_be_noticed() -> None:
     """A scenario with a wrong name is told so instead of doing nothing."""
     server = MetadataServer()
-    for act in (lambda: server.notice(NODE, 0.0), lambda: server.withdraw(NODE), lambda: server.polled(NODE)):
+    for act in (lambda: server.notice(NODE, 0.0), lambda: server.withdraw(NODE), lambda: server.poll_count(NODE)):
         with pytest.raises(UnknownNode, match="node1"):
             act()
 
@@ -186,9 +186,9 @@ async def test_a_refusing_server_comes_back_at_the_same_address() -> None:
     """Nobody listens while it refuses, open connections are dropped, and then everything is as before."""
     async with serving() as client:
         _, before = await client.ask(INSTANCE_ID)
-        await client.server.misbehave(MetadataFault.REFUSED)
+        await client.server.set_fault(MetadataFault.REFUSED)
         for _ in range(2):
             with pytest.raises(aiohttp.ClientConnectionError):
                 await client.ask(INSTANCE_ID)
-        await client.server.misbehave(None)
+        await client.server.set_fault(None)
         assert await client.ask(INSTANCE_ID) == (200, before)

@@ -12,7 +12,7 @@ import pytest
 from simulator.cloud.metadata import MetadataServer
 from simulator.cloud.nodes import AgentCommand, Nodes, worker_pids
 from simulator.cloud.observer import observe
-from simulator.cloud.places import Places
+from simulator.cloud.paths import WorldPaths
 from simulator.cloud.process import Child, ProcessEnded, carries, environment, leftovers, spawn
 from simulator.cloud.provider import Provider
 from simulator.cloud.replay import play, replay
@@ -37,10 +37,10 @@ time.sleep(600)
 
 class Cloud:
     def __init__(self, root: Path, metadata: MetadataServer) -> None:
-        self.places = Places(root)
+        self.paths = WorldPaths(root)
         self.metadata = metadata
-        self.nodes = Nodes(self.places, self._agent)
-        self.truth = EventLog(self.places.truth, "cloud")
+        self.nodes = Nodes(self.paths, self._agent)
+        self.truth = EventLog(self.paths.truth, "cloud")
         self.provider = Provider(metadata, self.nodes, self.truth)
 
     def _agent(self, node: Node) -> AgentCommand:
@@ -49,17 +49,17 @@ class Cloud:
 
     def work(self, node: Node) -> Child:
         """Start a worker on a node, as a launcher would."""
-        root = self.places.root
-        child = spawn("worker", SLEEP, environment(root, {}), self.places.log("worker"))
-        self.places.pids(node).mkdir(parents=True, exist_ok=True)
-        (self.places.pids(node) / str(child.pid)).touch()
+        root = self.paths.root
+        child = spawn("worker", SLEEP, environment(root, {}), self.paths.log("worker"))
+        self.paths.pids(node).mkdir(parents=True, exist_ok=True)
+        (self.paths.pids(node) / str(child.pid)).touch()
         return child
 
     def hosts(self) -> list[str]:
-        return self.places.hosts.read_text().split()
+        return self.paths.hosts.read_text().split()
 
     def happened(self) -> list[Event]:
-        return read(self.places.truth)
+        return read(self.paths.truth)
 
 
 @asynccontextmanager
@@ -88,17 +88,17 @@ async def test_nodes_arrive_listed_and_polled(tmp_path: Path) -> None:
     """Populated means: every agent has asked its metadata, and the operator lists the node with one slot."""
     async with cloud(tmp_path) as one:
         await one.provider.populate([A, B, C], at_once=2)
-        assert [one.metadata.polled(node) for node in (A, B, C)] == [1, 1, 1]
+        assert [one.metadata.poll_count(node) for node in (A, B, C)] == [1, 1, 1]
         assert one.hosts() == ["a:1", "b:1", "c:1"]
         assert [event.kind for event in one.happened()] == [Kind.NODE_ADDED] * 3
 
 
 async def test_an_agent_that_ends_at_its_start_is_told_with_its_last_words(tmp_path: Path) -> None:
-    places = Places(tmp_path)
+    paths = WorldPaths(tmp_path)
     metadata = MetadataServer()
-    nodes = Nodes(places, lambda _: AgentCommand(["sh", "-c", "echo no token; exit 3"], {}))
+    nodes = Nodes(paths, lambda _: AgentCommand(["sh", "-c", "echo no token; exit 3"], {}))
     with (
-        EventLog(places.truth, "cloud") as truth,
+        EventLog(paths.truth, "cloud") as truth,
         pytest.raises(ProcessEnded, match=r"agent of a ended with 3:\nno token"),
     ):
         await Provider(metadata, nodes, truth).populate([A])
@@ -146,9 +146,9 @@ async def test_a_pid_of_somebody_else_is_never_ended(tmp_path: Path) -> None:
     async with cloud(tmp_path / "world") as one:
         await one.provider.populate([A])
         stranger = spawn("stranger", SLEEP, dict(os.environ), tmp_path / "stranger.log")
-        one.places.pids(A).mkdir(parents=True)
-        (one.places.pids(A) / str(stranger.pid)).touch()
-        assert worker_pids(one.places, A) == [stranger.pid]
+        one.paths.pids(A).mkdir(parents=True)
+        (one.paths.pids(A) / str(stranger.pid)).touch()
+        assert worker_pids(one.paths, A) == [stranger.pid]
         one.provider.kill(A)
         await until(lambda: one.hosts() == [])
         assert stranger.running

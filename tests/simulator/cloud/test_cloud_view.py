@@ -3,12 +3,12 @@ import io
 from rich.console import Console, RenderableType
 
 from simulator.events import Event, Kind
+from simulator.guarantees import Costs
 from simulator.outcome import Outcome
-from simulator.promise import Costs
 from simulator.report import MAX_FINDINGS, report
 from simulator.status import JobStatus, Status
 from simulator.verdict import Figures, Group, GroupMeaning, Latency, Verdict
-from simulator.view import NodeView, Scene, news, nodes_of, screen, sentences, settled
+from simulator.view import NodeView, Snapshot, changes, nodes_of, screen, sentences, settled
 
 
 def event(t: float, kind: Kind, **fields: object) -> Event:
@@ -27,8 +27,8 @@ def gone(t: float, node: str, *, announced: bool = True) -> Event:
     return event(t, Kind.NODE_GONE, node=node, announced=announced)
 
 
-def scene(*events: Event, phase: str = "Running", reason: str = "All is well.") -> Scene:
-    return Scene(5.0, status=Status(jobs=[JobStatus("demo", phase, reason)]), events=events)
+def snapshot(*events: Event, phase: str = "Running", reason: str = "All is well.") -> Snapshot:
+    return Snapshot(5.0, status=Status(jobs=[JobStatus("demo", phase, reason)]), events=events)
 
 
 def written(what: RenderableType) -> str:
@@ -118,32 +118,32 @@ def test_a_group_is_not_told_before_it_can_be_whole() -> None:
 
 def test_plain_output_tells_what_is_new_and_nothing_twice() -> None:
     """A change of phase or reason and new events are a line each; without news there is none."""
-    before, now = scene(), scene(shown(1, "a"), phase="Stopping", reason="Too few.")
-    assert list(news(before, now)) == ["  1.0 s  noticed: a, gone in 10 s", "  5.0 s  demo: Stopping: Too few."]
-    assert list(news(now, now)) == []
+    before, now = snapshot(), snapshot(shown(1, "a"), phase="Stopping", reason="Too few.")
+    assert list(changes(before, now)) == ["  1.0 s  noticed: a, gone in 10 s", "  5.0 s  demo: Stopping: Too few."]
+    assert list(changes(now, now)) == []
 
 
 def test_what_was_there_before_the_clock_started_is_no_news() -> None:
-    now = Scene(5.0, events=(added(1, "a"), added(3, "b")), started_at=2.0)
-    assert list(news(Scene(0.0, started_at=2.0), now)) == ["  1.0 s  arrived: b"]
+    now = Snapshot(5.0, events=(added(1, "a"), added(3, "b")), started_at=2.0)
+    assert list(changes(Snapshot(0.0, started_at=2.0), now)) == ["  1.0 s  arrived: b"]
 
 
 def test_a_supervisor_that_stops_answering_is_told_once() -> None:
-    silent = Scene(5.0)
-    assert list(news(scene(), silent)) == ["  5.0 s  the supervisor does not answer"]
-    assert list(news(silent, silent)) == []
+    silent = Snapshot(5.0)
+    assert list(changes(snapshot(), silent)) == ["  5.0 s  the supervisor does not answer"]
+    assert list(changes(silent, silent)) == []
 
 
 def test_the_screen_shows_nodes_notices_and_the_reason() -> None:
     nodes = (NodeView("a", workers=1), NodeView("b", seconds_left=7.25, synthetic=True, excluded=True))
-    text = written(screen(Scene(5.0, nodes, scene(phase="Suspended", reason="Too few.").status, (gone(3, "c"),))))
+    text = written(screen(Snapshot(5.0, nodes, snapshot(phase="Suspended", reason="Too few.").status, (gone(3, "c"),))))
     for words in ("Suspended", "Too few.", "● a", "○ b", "synthetic  7.2 s", "excluded", "3.0 s  gone: c"):
         assert words in text
 
 
 def test_the_screen_says_when_the_supervisor_does_not_answer() -> None:
-    assert "does not answer" in written(screen(Scene(1.0)))
-    assert "no job yet" in written(screen(Scene(1.0, status=Status())))
+    assert "does not answer" in written(screen(Snapshot(1.0)))
+    assert "no job yet" in written(screen(Snapshot(1.0, status=Status())))
 
 
 def test_the_table_has_the_figures() -> None:

@@ -3,9 +3,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from simulator.events import Event, Kind
+from simulator.guarantees import Costs, observed_costs, timed_checkpoint
 from simulator.judge import Expectations, judge
-from simulator.outcome import Outcome, lines, shortcomings, strain, table, write_json
-from simulator.promise import Costs, observed_costs, timed_checkpoint
+from simulator.outcome import Outcome, lines, measure_delay, shortcomings, table, write_json
 from simulator.verdict import Figures, Group, GroupMeaning, Verdict
 
 COSTS = Costs(step=0.2, checkpoint=0.1)
@@ -42,7 +42,7 @@ def test_an_overloaded_machine_is_named_but_excuses_nothing() -> None:
 
 async def test_strain_sees_a_blocked_machine() -> None:
     """How late the clock was looked at is what others were late as well."""
-    async with strain() as found:
+    async with measure_delay() as found:
         pass
     assert found.longest < 0.5
 
@@ -52,10 +52,10 @@ def test_the_result_for_machines_has_every_figure(tmp_path: Path) -> None:
     broken = Outcome("another", None, ("the job ended",), COSTS, 7.5, 0.0, 3.0)
     write_json(tmp_path / "result.json", [outcome(), broken])
     result = json.loads((tmp_path / "result.json").read_text())
-    assert [act["ok"] for act in result["acts"]] == [True, False]
+    assert [scenario["ok"] for scenario in result["scenarios"]] == [True, False]
     assert not result["ok"]
-    assert result["acts"][0]["verdict"]["figures"]["groups"][0]["meaning"] == "shrink"
-    assert result["acts"][1]["verdict"] is None
+    assert result["scenarios"][0]["verdict"]["figures"]["groups"][0]["meaning"] == "shrink"
+    assert result["scenarios"][1]["verdict"] is None
 
 
 def test_the_table_has_a_row_for_every_act() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.cloud.process import leftovers
-from simulator.stage import ExitCode
+from simulator.runner import ExitCode
 
 
 def replay(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -25,10 +25,10 @@ def test_a_tiny_replay_passes_and_says_so_to_machines(tmp_path: Path) -> None:
     ended = replay(tmp_path)
     assert ended.returncode == ExitCode.OK, ended.stdout + ended.stderr
     assert "passed" in ended.stdout
-    (act,) = json.loads((tmp_path / "result.json").read_text())["acts"]
-    assert act["ok"]
-    assert [group["changes"] for group in act["verdict"]["figures"]["groups"]] == [1]
-    assert act["costs"]["step"] >= 0.2
+    (scenario,) = json.loads((tmp_path / "result.json").read_text())["scenarios"]
+    assert scenario["ok"]
+    assert [group["changes"] for group in scenario["verdict"]["figures"]["groups"]] == [1]
+    assert scenario["costs"]["step"] >= 0.2
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.acts import Part, Wanted, acts
 from simulator.cloud.schedule import Add, Kill, Notice, Schedule, ScheduleError, Withdraw
 from simulator.cloud.synthetic import (
     HARD_LEAD_SECONDS,
@@ -18,7 +17,8 @@ from simulator.cloud.synthetic import (
     hard,
 )
 from simulator.cloud.trace import Node
-from simulator.promise import Costs, refuse_unjudgeable
+from simulator.guarantees import Costs, validate_schedule
+from simulator.scenarios import Part, ScenarioOptions, scenarios
 
 COSTS = Costs(step=0.2, checkpoint=0.01)
 
@@ -95,35 +95,35 @@ def test_the_hard_schedule_is_possible_and_hard(seed: int) -> None:
 
 def test_a_schedule_that_is_too_fast_for_the_promise_is_refused() -> None:
     """A lead of less than a step, a checkpoint and 2 s is nothing to judge by."""
-    refuse_unjudgeable(hard(1), HARD_MINIMUM, Costs(step=5.0, checkpoint=0.9))
+    validate_schedule(hard(1), HARD_MINIMUM, Costs(step=5.0, checkpoint=0.9))
     with pytest.raises(ScheduleError, match=r"8\.00 s on the clock is less than a step of 5\.00 s"):
-        refuse_unjudgeable(hard(1), HARD_MINIMUM, Costs(step=5.0, checkpoint=1.1))
+        validate_schedule(hard(1), HARD_MINIMUM, Costs(step=5.0, checkpoint=1.1))
 
 
 def test_a_schedule_that_ends_below_the_minimum_is_refused() -> None:
     """The job could not come to its end: that is said at once, and not after the job was waited for."""
     with pytest.raises(ScheduleError, match=r"only 6 nodes .* below the minimum of 7"):
-        refuse_unjudgeable(hard(1), HARD_MINIMUM + 2, COSTS)
+        validate_schedule(hard(1), HARD_MINIMUM + 2, COSTS)
 
 
 @pytest.mark.parametrize("part", list(Part))
 def test_every_part_can_be_judged(part: Part) -> None:
-    assert acts(Wanted(part), COSTS)
+    assert scenarios(ScenarioOptions(part), COSTS)
 
 
 @pytest.mark.parametrize("part", [Part.TRACE, Part.RATES, Part.CI])
 def test_a_speed_that_breaks_the_promise_is_refused(part: Part) -> None:
     """30 s of the trace at twenty times its pace are 1.5 s on the clock."""
     with pytest.raises(ScheduleError, match=r"1\.5 s on the clock"):
-        acts(Wanted(part, leads=(30.0,), speed=20.0), COSTS)
+        scenarios(ScenarioOptions(part, leads=(30.0,), speed=20.0), COSTS)
 
 
 def test_all_acts_are_fair_and_the_whole_trace_is_in_them() -> None:
     """Both leads, three seeds, nothing refused; the recorded acts have all 79 arrivals and 74 removals."""
-    chosen = acts(Wanted(), COSTS)
+    chosen = scenarios(ScenarioOptions(), COSTS)
     assert len(chosen) == 2 + 3 + 3
-    for act in chosen[:2]:
-        steps = act.scene.schedule.steps
+    for scenario in chosen[:2]:
+        steps = scenario.schedule.steps
         real = [step for step in steps if isinstance(step, Add) and not step.node.startswith("made-up")]
         assert (len(real), sum(isinstance(step, Kill) for step in steps)) == (79, 74)
         assert not any(isinstance(step, Withdraw) for step in steps)
@@ -133,4 +133,4 @@ def test_all_acts_are_fair_and_the_whole_trace_is_in_them() -> None:
 def test_fixed_rates_fit_both_leads(seed: int) -> None:
     """No seed makes an act that would be refused, whatever the lead."""
     for leads in ((30.0,), (120.0,)):
-        assert acts(Wanted(Part.RATES, seeds=(seed,), leads=leads), COSTS)
+        assert scenarios(ScenarioOptions(Part.RATES, seeds=(seed,), leads=leads), COSTS)

@@ -17,7 +17,7 @@ def write(path: Path, text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class PodPaths:
     """One pod's files."""
 
     root: Path
@@ -47,14 +47,14 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class WorldPaths:
     """All files, below one directory, which is also the mark of all processes."""
 
     root: Path
 
-    def home(self, pod: RunPod) -> Home:
+    def home(self, pod: RunPod) -> PodPaths:
         """A pod's files."""
-        return Home(self.root / "pods" / pod.metadata.uid)
+        return PodPaths(self.root / "pods" / pod.metadata.uid)
 
     def host(self, pod: RunPod) -> Path:
         """The link by which a pod is found by its name, while it runs."""

@@ -7,7 +7,7 @@ from simulator.cloud.trace import Node
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class WorldPaths:
     """One directory that holds everything: logs, tokens, events, the operator's list of hosts."""
 
     root: Path

@@ -39,9 +39,10 @@ class ExitCode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What is played: a schedule and the job that lives through it."""
+class Scenario:
+    """A schedule and the job that runs through it."""
 
+    name: str
     schedule: Schedule
     job: JobPlan
     mode: Mode = Mode.PLAIN
@@ -49,16 +50,8 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """One scene and its name."""
-
-    name: str
-    scene: Scene
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What came of a scene: the judge's word, and all events it was found from.
+class PlayResult:
+    """What came of a scenario: the judge's word, and all events it was found from.
 
     Attributes:
         verdict: The judge's, also where the job did not come to its end.
@@ -76,49 +69,49 @@ def enough_steps(schedule: Schedule, minimum: int, step_seconds: float) -> int:
     return math.ceil((training_seconds(schedule, minimum) + OUTLIVE_SECONDS) / step_seconds)
 
 
-def faulty(fault: Fault | None) -> tuple[str, ...]:
+def fault_arguments(fault: Fault | None) -> tuple[str, ...]:
     """The training script's arguments for damage on purpose, or none."""
     return () if fault is None else ("--fault", fault.value)
 
 
-async def play(scene: Scene, root: Path, console: Console, *, invite: bool = False) -> Played:
-    """Play a scene in an empty directory and judge it; `invite` people to look at the status page meanwhile.
+async def play(scenario: Scenario, root: Path, console: Console, *, invite: bool = False) -> PlayResult:
+    """Play a scenario in an empty directory and judge it; `invite` people to look at the status page meanwhile.
 
     Raises:
         ProcessEnded: A service or an agent ended that should not have.
         TooLate: The services or the agents did not come up in time.
         ProcessesLeft: Something outlived its stop.
     """
-    present, broken = scene.schedule.present, None
-    say(console, f"Starting a supervisor and {len(present)} nodes with their agents")
-    async with world(root, present, scene.mode, tls=scene.tls) as one, _shown(one, console):
+    present, broken = scenario.schedule.present, None
+    print_line(console, f"Starting a supervisor and {len(present)} nodes with their agents")
+    async with world(root, present, scenario.mode, tls=scenario.tls) as one, _shown(one, console):
         if invite:
             page, token = one.supervisor.endpoints.http, one.supervisor.tokens().viewer()
-            say(console, f"Status page: {page}/ with the token {token}")
-        job = one.start_job(scene.job)
+            print_line(console, f"Status page: {page}/ with the token {token}")
+        job = one.start_job(scenario.job)
         try:
-            await one.until_training(job, _first_workers(scene))
-            await _replayed(one, job, scene)
+            await one.until_training(job, _first_workers(scenario))
+            await _replayed(one, job, scenario)
         except (ProcessEnded, TooLate) as error:
             broken = str(error)
             # The judge learns from it for how long nothing has happened: a suspended job says nothing.
             one.end_scenario()
-    # Judged when all is over: a process that outlives its stop has failed the scene before this.
-    return Played(one.verdict(job, Bounds()), tuple(one.events(job)), broken)
+    # Judged when all is over: a process that outlives its stop has failed the scenario before this.
+    return PlayResult(one.verdict(job, Bounds()), tuple(one.events(job)), broken)
 
 
-def _first_workers(scene: Scene) -> int:
+def _first_workers(scenario: Scenario) -> int:
     # With fewer nodes than its minimum the job waits, and the schedule begins at once.
-    present = len(scene.schedule.present)
-    return min(present, scene.job.max_workers) if present >= scene.job.min_workers else 0
+    present = len(scenario.schedule.present)
+    return min(present, scenario.job.max_workers) if present >= scenario.job.min_workers else 0
 
 
-async def _replayed(one: World, job: JobProcess, scene: Scene) -> None:
+async def _replayed(one: World, job: JobProcess, scenario: Scenario) -> None:
     """Replay the schedule while the job trains, and wait for the job's end."""
-    replay = asyncio.create_task(one.replay(scene.schedule), name="replay")
-    working = scene.job.steps * scene.job.step_seconds
+    replay = asyncio.create_task(one.replay(scenario.schedule), name="replay")
+    working = scenario.job.steps * scenario.job.step_seconds
     try:
-        code = await job.wait(scene.schedule.seconds + working + PATIENCE_SECONDS)
+        code = await job.wait(scenario.schedule.seconds + working + PATIENCE_SECONDS)
         if code != 0:
             raise ProcessEnded(f"the job ended with {code}:\n{job.child.tail()}")
         if not replay.done():
@@ -158,7 +151,7 @@ async def _interruptible(play_all: Callable[[], Awaitable[ExitCode]]) -> ExitCod
 
 
 @dataclass(slots=True)
-class Workplace:
+class WorkDirectory:
     """A directory for one world; say `keep = False` when nobody will want to look into it."""
 
     root: Path
@@ -166,18 +159,18 @@ class Workplace:
 
 
 @contextmanager
-def workplace(prefix: str, console: Console) -> Iterator[Workplace]:
+def work_directory(prefix: str, console: Console) -> Iterator[WorkDirectory]:
     """Make a directory, and remove it or say where it is."""
-    place = Workplace(Path(tempfile.mkdtemp(prefix=prefix)))
+    place = WorkDirectory(Path(tempfile.mkdtemp(prefix=prefix)))
     try:
         yield place
     finally:
         if place.keep:
-            say(console, f"Logs and events are kept in {place.root}")
+            print_line(console, f"Logs and events are kept in {place.root}")
         else:
             shutil.rmtree(place.root)
 
 
-def say(console: Console, text: str) -> None:
+def print_line(console: Console, text: str) -> None:
     """Print a line as it is."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

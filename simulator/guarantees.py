@@ -29,12 +29,12 @@ class Costs:
     checkpoint: float
 
     @property
-    def least_lead(self) -> float:
+    def minimum_lead(self) -> float:
         """The shortest lead for which the promise is given."""
         return self.step + self.checkpoint + SPARE_SECONDS
 
 
-def refuse_unjudgeable(schedule: Schedule, min_workers: int, costs: Costs) -> None:
+def validate_schedule(schedule: Schedule, min_workers: int, costs: Costs) -> None:
     """Make sure that a schedule leaves the product room for its promise and the job the hosts to come to its end.
 
     Raises:
@@ -46,7 +46,7 @@ def refuse_unjudgeable(schedule: Schedule, min_workers: int, costs: Costs) -> No
             " not finish; choose a later or an earlier end, or a smaller minimum"
         )
     shortest = min(leads(schedule), default=None)
-    if shortest is not None and shortest < costs.least_lead:
+    if shortest is not None and shortest < costs.minimum_lead:
         raise ScheduleError(
             f"a lead of {shortest:.2f} s on the clock is less than a step of {costs.step:.2f} s, a checkpoint of"
             f" {costs.checkpoint:.2f} s and {SPARE_SECONDS:g} s: lower the speed"

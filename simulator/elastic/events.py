@@ -14,7 +14,7 @@ class Discovered:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class MessageReceived:
     """A worker has spoken."""
 
     worker: WorkerId
@@ -30,11 +30,11 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class JobEnded:
     """The launcher is to end with this code."""
 
     code: int
     reason: str
 
 
-Happening = Discovered | Said | Exited | Over
+LauncherEvent = Discovered | MessageReceived | Exited | JobEnded

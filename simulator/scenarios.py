@@ -18,10 +18,10 @@ from simulator.cloud.synthetic import (
     short,
 )
 from simulator.cloud.trace import DEFAULT_TRACE, Cut, Node, cut, load
+from simulator.guarantees import Costs, validate_schedule
 from simulator.job import Fault
-from simulator.promise import Costs, refuse_unjudgeable
+from simulator.runner import Scenario, enough_steps, fault_arguments
 from simulator.services import JobPlan
-from simulator.stage import Act, Scene, enough_steps, faulty
 
 # With a notice of 7.5 s on the clock a group is collected before the margin of 5 s, where its window is cut short:
 # announced times are whole seconds, a poll is 1 s away and the members of a group come within 0.2 s.
@@ -60,7 +60,7 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ScenarioOptions:
     """What was asked for; `gap` in seconds of the trace, `speed` in those per second on the clock."""
 
     part: Part = Part.ALL
@@ -73,89 +73,89 @@ class Wanted:
     fault: Fault | None = None
 
 
-def acts(wanted: Wanted, costs: Costs) -> list[Act]:
+def scenarios(options: ScenarioOptions, costs: Costs) -> list[Scenario]:
     """The acts that were asked for, in order.
 
     Raises:
         TraceError: The trace cannot be read.
         ScheduleError: A notice would come too late for the promise, or the job could not come to its end.
     """
-    chosen = list(_acts(wanted, costs))
-    for act in chosen:
-        refuse_unjudgeable(act.scene.schedule, act.scene.job.min_workers, costs)
+    chosen = list(_scenarios(options, costs))
+    for scenario in chosen:
+        validate_schedule(scenario.schedule, scenario.job.min_workers, costs)
     return chosen
 
 
-def _acts(wanted: Wanted, costs: Costs) -> Iterator[Act]:
-    match wanted.part:
+def _scenarios(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
+    match options.part:
         case Part.ALL:
-            yield from _recorded(wanted, costs)
-            yield from _fixed_rate(wanted, costs)
-            yield from _hard(wanted)
+            yield from _recorded(options, costs)
+            yield from _fixed_rate(options, costs)
+            yield from _hard(options)
         case Part.TRACE:
-            yield from _recorded(wanted, costs)
+            yield from _recorded(options, costs)
         case Part.RATES:
-            yield from _fixed_rate(wanted, costs)
+            yield from _fixed_rate(options, costs)
         case Part.HARD:
-            yield from _hard(wanted)
+            yield from _hard(options)
         case Part.CI:
-            yield from _piece(wanted, costs)
+            yield from _piece(options, costs)
         case Part.SHORT:
-            yield _act("short", short(), SHORT_MINIMUM, SHORT_NODES, wanted)
+            yield _scenario("short", short(), SHORT_MINIMUM, SHORT_NODES, options)
         case Part.TINY:
-            yield _tiny(wanted)
+            yield _tiny(options)
 
 
-def _recorded(wanted: Wanted, costs: Costs) -> Iterator[Act]:
-    records = load(wanted.trace)
+def _recorded(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
+    records = load(options.trace)
     whole = cut(records, 0.0, max((record.at for record in records), default=0.0))
-    for lead in wanted.leads:
-        schedule = _paced(whole, TRACE_MIN, wanted, _pace(lead, wanted, costs))
-        yield _act(f"whole trace, lead {lead:g} s", schedule, TRACE_MIN, TRACE_MAX, wanted)
+    for lead in options.leads:
+        schedule = _paced(whole, TRACE_MIN, options, _pace(lead, options, costs))
+        yield _scenario(f"whole trace, lead {lead:g} s", schedule, TRACE_MIN, TRACE_MAX, options)
 
 
-def _piece(wanted: Wanted, costs: Costs) -> Iterator[Act]:
-    piece = cut(load(wanted.trace), CI_FROM, CI_TO)
-    for lead in wanted.leads:
-        schedule = _paced(piece, CI_MIN, wanted, _pace(lead, wanted, costs))
-        yield _act(f"piece of the trace, lead {lead:g} s", schedule, CI_MIN, CI_MAX, wanted)
+def _piece(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
+    piece = cut(load(options.trace), CI_FROM, CI_TO)
+    for lead in options.leads:
+        schedule = _paced(piece, CI_MIN, options, _pace(lead, options, costs))
+        yield _scenario(f"piece of the trace, lead {lead:g} s", schedule, CI_MIN, CI_MAX, options)
 
 
-def _fixed_rate(wanted: Wanted, costs: Costs) -> Iterator[Act]:
-    for number, seed in enumerate(wanted.seeds):
-        lead = wanted.leads[number % len(wanted.leads)]
-        schedule = _paced(fixed_rate(RATES, seed), RATES_MIN, wanted, _pace(lead, wanted, costs, seed))
-        yield _act(f"fixed rate, seed {seed}, lead {lead:g} s", schedule, RATES_MIN, RATES_MAX, wanted)
+def _fixed_rate(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
+    for number, seed in enumerate(options.seeds):
+        lead = options.leads[number % len(options.leads)]
+        schedule = _paced(fixed_rate(RATES, seed), RATES_MIN, options, _pace(lead, options, costs, seed))
+        yield _scenario(f"fixed rate, seed {seed}, lead {lead:g} s", schedule, RATES_MIN, RATES_MAX, options)
 
 
-def _hard(wanted: Wanted) -> Iterator[Act]:
-    for seed in wanted.seeds:
-        yield _act(f"hard, seed {seed}", hard(seed), HARD_MINIMUM, HARD_NODES, wanted)
+def _hard(options: ScenarioOptions) -> Iterator[Scenario]:
+    for seed in options.seeds:
+        yield _scenario(f"hard, seed {seed}", hard(seed), HARD_MINIMUM, HARD_NODES, options)
 
 
-def _tiny(wanted: Wanted) -> Act:
+def _tiny(options: ScenarioOptions) -> Scenario:
     present = tuple(Node(f"node{number}") for number in range(1, TINY_MAX + 1))
     steps = (Notice(0.1, present[-1], TINY_LEAD, "only"), Kill(0.1 + TINY_LEAD, present[-1]))
-    return _act("tiny", Schedule(present, steps, steps[-1].at), TINY_MIN, TINY_MAX, wanted)
+    return _scenario("tiny", Schedule(present, steps, steps[-1].at), TINY_MIN, TINY_MAX, options)
 
 
-def _pace(lead: float, wanted: Wanted, costs: Costs, seed: int = 1) -> Pace:
-    speed = wanted.speed or lead / CLOCK_LEAD_SECONDS
-    return Pace(speed, lead, seed, withdrawal=False, least=costs.least_lead)
+def _pace(lead: float, options: ScenarioOptions, costs: Costs, seed: int = 1) -> Pace:
+    speed = options.speed or lead / CLOCK_LEAD_SECONDS
+    return Pace(speed, lead, seed, withdrawal=False, least=costs.minimum_lead)
 
 
-def _paced(whole: Cut, minimum: int, wanted: Wanted, pace: Pace) -> Schedule:
-    gap = wanted.gap or GAP_LEADS * pace.lead
+def _paced(whole: Cut, minimum: int, options: ScenarioOptions, pace: Pace) -> Schedule:
+    gap = options.gap or GAP_LEADS * pace.lead
     return plan(topped_up(shortened(whole, gap), minimum, gap), pace)
 
 
-def _act(name: str, schedule: Schedule, minimum: int, most: int, wanted: Wanted) -> Act:
+def _scenario(name: str, schedule: Schedule, minimum: int, most: int, options: ScenarioOptions) -> Scenario:
     job = JobPlan(
         min_workers=minimum,
         max_workers=most,
-        steps=enough_steps(schedule, minimum, wanted.step_seconds),
-        step_seconds=wanted.step_seconds,
-        seed=wanted.seeds[0],
-        job_arguments=faulty(wanted.fault),
+        steps=enough_steps(schedule, minimum, options.step_seconds),
+        step_seconds=options.step_seconds,
+        seed=options.seeds[0],
+        job_arguments=fault_arguments(options.fault),
     )
-    return Act(name, Scene(schedule, job))
+    return Scenario(name, schedule, job)

@@ -14,7 +14,7 @@ class LauncherLostError(Exception):
     """The launcher has gone: nobody will form another ring, so end."""
 
 
-class Line:
+class Connection:
     """Messages to and from the launcher. Not safe for several threads."""
 
     def __init__(self, address: str) -> None:

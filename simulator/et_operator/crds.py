@@ -20,14 +20,14 @@ _DEFINITIONS = Resource(
 )
 
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 class _Definition(msgspec.Struct, frozen=True):
     metadata: Metadata
 
 
-async def define(server: ApiServer) -> None:
+async def create_crds(server: ApiServer) -> None:
     """Makes the definitions that are missing, and returns once they are served, which takes a moment.
 
     Raises:
@@ -41,12 +41,12 @@ async def define(server: ApiServer) -> None:
         await _until_served(ResourceClient(server, kind, lambda data: msgspec.json.decode(data, type=_Definition)))
 
 
-async def _until_served(collection: ResourceClient[_Definition]) -> None:
+async def _until_served(client: ResourceClient[_Definition]) -> None:
     while True:
         with contextlib.suppress(NotThereError, ApiUnavailableError):
-            await collection.list()
+            await client.list()
             return
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _spec(kind: Resource) -> dict[str, object]:
