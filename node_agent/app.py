@@ -29,7 +29,7 @@ from node_agent.uplink import AgentReplaced, Uplink
 from servicekit import address
 from servicekit.clock import Clock
 from servicekit.commands import SysExit
-from servicekit.kubernetes.access import Access, as_pod, is_pod
+from servicekit.kubernetes.access import Access, in_pod, pod_access
 from servicekit.kubernetes.errors import ConfigurationError
 from servicekit.kubernetes.server import ApiServer
 from servicekit.lifecycle import RootTaskEnded, run_tasks, stop_on_signals
@@ -145,10 +145,10 @@ async def _api_server(settings: Settings) -> AsyncIterator[ApiServer | None]:
 
 
 def _access(settings: Settings) -> Access | None:
-    if settings.pods is PodsMode.OFF or (settings.pods is PodsMode.AUTO and not is_pod()):
+    if settings.pods is PodsMode.OFF or (settings.pods is PodsMode.AUTO and not in_pod()):
         return None
     try:
-        return as_pod(directory=settings.account_dir)
+        return pod_access(directory=settings.account_dir)
     except ConfigurationError as error:
         if settings.pods is PodsMode.ON:
             raise

@@ -12,7 +12,7 @@ from node_agent.outbox import Outbox
 from node_agent.uplink import Uplink
 from servicekit.address import Address
 from servicekit.clock import Clock
-from servicekit.metrics import MetricsServer, harmless, registry
+from servicekit.metrics import MetricsServer, log_errors_once, registry
 
 _POLLING = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _ACKNOWLEDGING = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -56,21 +56,21 @@ class AgentMetrics:
         """What serves them."""
         return MetricsServer(self.registry, address, self._clock)
 
-    @harmless
+    @log_errors_once
     def polled(self, source: SourceName, result: SourceState, seconds: float | None) -> None:
         """See `node_agent.poller.Polled`."""
         self._polls.labels(source, result.name.lower()).inc()
         if seconds is not None:
             self._poll_seconds.labels(source).observe(seconds)
 
-    @harmless
+    @log_errors_once
     def reported(self, report: NoticeReport) -> None:
         """See `node_agent.outbox.Witness`."""
         self._reports.labels(report.announcement.name.lower()).inc()
         # The outbox keeps as many: each leaves it acknowledged, or replaced by a later word on the same notice.
         self._made[report.id] = self._clock.monotonic()
 
-    @harmless
+    @log_errors_once
     def acknowledged(self, notice: NoticeId) -> None:
         """See `node_agent.outbox.Witness`."""
         made = self._made.pop(notice, None)

@@ -37,7 +37,7 @@ class PodWatch:
         self._clock = clock
         # This machine's may be minutes off, and a pod has seconds.
         self._cluster_clock = ClusterClock(clock)
-        server.dated = self._cluster_clock.told
+        server.on_date = self._cluster_clock.observe
         self._cache: Cache[Pod] = Cache(self._changed)
         collection = ResourceClient(server, PODS, read_pod, Selection(fields=f"spec.nodeName={node}"))
         # From the API server's memory: thousands of agents that start at once would have etcd read everything.
@@ -82,7 +82,7 @@ class PodWatch:
 
     def _weigh(self, pod: Pod) -> None:
         last = self._reported.get(pod.metadata.uid)
-        new = reclaim.report(last, pod, reclaim.verdict(pod), self._clock.monotonic(), self._cluster_clock.now())
+        new = reclaim.report(last, pod, reclaim.classify(pod), self._clock.monotonic(), self._cluster_clock.now())
         self._waiting.discard(pod.metadata.key)
         if new is not None:
             self._put(pod, new)

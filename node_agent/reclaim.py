@@ -3,18 +3,18 @@
 from node_agent.notices import Announcement, NoticeReport, SourceName, Subject, SubjectKind
 from node_agent.pod import Pod
 from servicekit import disruption
-from servicekit.disruption import Reclaim, Spared
+from servicekit.disruption import Reclaim, Withdrawn
 
 SOURCE = SourceName("kubernetes")
 
 
-def verdict(pod: Pod) -> Reclaim | Spared | None:
+def classify(pod: Pod) -> Reclaim | Withdrawn | None:
     """Reads a reclaim from the present state of a pod; None where there is none, or the pod is not opted in."""
-    return disruption.verdict(pod.state) if pod.opted_in else None
+    return disruption.classify(pod.state) if pod.opted_in else None
 
 
 def report(
-    last: NoticeReport | None, pod: Pod, said: Reclaim | Spared | None, now: float, wall: float
+    last: NoticeReport | None, pod: Pod, said: Reclaim | Withdrawn | None, now: float, wall: float
 ) -> NoticeReport | None:
     """What is news to the supervisor.
 
@@ -32,7 +32,7 @@ def report(
             left = None if said.deadline is None else min(said.deadline.timestamp() - wall, said.lead)
             deadline = None if left is None else now + left
             new = NoticeReport(SOURCE, subject, revision, Announcement.ACTIVE, deadline, said.deadline, said.message)
-        case Spared():
+        case Withdrawn():
             # Also where this agent announced nothing: the one before it may have.
             new = NoticeReport(SOURCE, subject, revision, Announcement.WITHDRAWN)
         case None:

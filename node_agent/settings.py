@@ -12,7 +12,7 @@ from msgspec import Meta
 from node_agent.failpoints import At
 from node_agent.sources.aliyun import MetadataMode
 from servicekit import address, failpoints, settings
-from servicekit.kubernetes.access import MOUNTED
+from servicekit.kubernetes.access import SERVICE_ACCOUNT_DIR
 from servicekit.logs import LogFormat, LogLevel
 
 PREFIX = "NODE_AGENT"
@@ -99,7 +99,7 @@ class Settings:
     ] = ("node.alibabacloud.com/spot-strategy=NoSpot",)
     account_dir: Annotated[
         Path, Meta(description="The account that the agent's pod speaks with: token, ca.crt and namespace.")
-    ] = MOUNTED
+    ] = SERVICE_ACCOUNT_DIR
     api_timeout_seconds: Annotated[
         float, Meta(gt=0, le=60.0, description="An API server that has not answered a request by then counts as away.")
     ] = 5.0

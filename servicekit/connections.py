@@ -33,7 +33,7 @@ class Drop(StrEnum):
     """Nothing is wrong with it: it has done its work."""
 
 
-Dropped = Callable[[Drop], None]
+OnDrop = Callable[[Drop], None]
 """Told of each connection that was dropped."""
 
 
@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = ("_deadline", "_dropped", "_inner", "_otherwise", "_patience", "_request", "_transport")
 
-    def __init__(self, inner: asyncio.Protocol, patience: float, dropped: Dropped) -> None:
+    def __init__(self, inner: asyncio.Protocol, patience: float, dropped: OnDrop) -> None:
         self._inner = inner
         self._patience = patience
         self._dropped = dropped
@@ -145,7 +145,7 @@ class GuardedSite(web.BaseSite):
         context: ssl.SSLContext | None,
         *,
         patience: float,
-        dropped: Dropped,
+        dropped: OnDrop,
     ) -> None:
         super().__init__(runner, ssl_context=context, backlog=_BACKLOG)
         self._patience = patience
@@ -196,7 +196,7 @@ async def timed(request: web.Request, handler: _Handler) -> web.StreamResponse:
         connection.end()
 
 
-def streams(request: web.Request) -> None:
+def mark_streaming(request: web.Request) -> None:
     """Say that the answer to this request is a stream."""
     connection = _of(request)
     if connection is not None:

@@ -82,7 +82,7 @@ class Reclaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Spared:
+class Withdrawn:
     """Somebody wanted the pod gone, and does not any more."""
 
 
@@ -97,7 +97,7 @@ def ended_at_of(ends: Sequence[datetime | None]) -> datetime | None:
     return max(known) if known and len(known) == len(ends) else None
 
 
-def verdict(pod: PodState) -> Reclaim | Spared | None:
+def classify(pod: PodState) -> Reclaim | Withdrawn | None:
     """What a pod's state says about a reclaim; None: neither that it will be gone nor that it will not."""
     if pod.succeeded:
         return None
@@ -108,7 +108,7 @@ def verdict(pod: PodState) -> Reclaim | Spared | None:
         )
     # One that is neither true nor false says nothing.
     statuses = {each.status for each in pod.conditions if each.type in (DISRUPTED, EXPIRED)}
-    return Spared() if statuses == {"False"} else None
+    return Withdrawn() if statuses == {"False"} else None
 
 
 def _reclaims(pod: PodState) -> Iterator[Reclaim]:

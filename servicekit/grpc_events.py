@@ -23,7 +23,7 @@ class _Drained(socket.socket):
         return super().recv(max(bufsize, _MORE_THAN_IT_HOLDS), flags)
 
 
-def keep_up() -> None:
+def init_grpc() -> None:
     """Starts gRPC's event thread so that it waits for one turn at most; to be called before any other use of gRPC."""
     with _drained_pairs():
         grpc.aio.init_grpc_aio()  # type: ignore[attr-defined]  # The stubs leave it out; it is in `__all__`.

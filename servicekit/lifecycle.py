@@ -83,7 +83,7 @@ def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
 
 
 @contextmanager
-def give_up_on_signals() -> Iterator[None]:
+def cancel_on_signals() -> Iterator[None]:
     """Cancel the present task on SIGTERM and SIGINT, and end the context quietly then: for what may wait for long.
 
     Without a handler the first process of a container would not hear of them at all. `stop_on_signals` within it takes

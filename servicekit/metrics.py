@@ -54,7 +54,7 @@ def exemplar(labels: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def harmless(note: Callable[P, None]) -> Callable[P, None]:
+def log_errors_once(note: Callable[P, None]) -> Callable[P, None]:
     """The same, but what it raises is logged once and goes no further: who calls it has more important things to do."""
     failed = False
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
 
-MOUNTED = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts the credentials of a pod: `token`, `ca.crt` and `namespace`."""
 
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
@@ -41,12 +41,12 @@ class Access:
     proxy_from_environment: bool = False
 
 
-def is_pod(environ: Mapping[str, str] = os.environ) -> bool:
+def in_pod(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is a pod's."""
     return _HOST in environ
 
 
-def look_for_kubeconfig(file: str | None, environ: Mapping[str, str] = os.environ) -> None:
+def require_kubeconfig(file: str | None, environ: Mapping[str, str] = os.environ) -> None:
     """Whether there is that file, or where none is named the usual one; the client library would complain of contents.
 
     Raises:
@@ -59,8 +59,10 @@ def look_for_kubeconfig(file: str | None, environ: Mapping[str, str] = os.enviro
         raise ConfigurationError(f"no cluster to connect to: there is no {files}")
 
 
-def as_pod(
-    environ: Mapping[str, str] = os.environ, directory: Path = MOUNTED, token_seconds: float = _TOKEN_SECONDS
+def pod_access(
+    environ: Mapping[str, str] = os.environ,
+    directory: Path = SERVICE_ACCOUNT_DIR,
+    token_seconds: float = _TOKEN_SECONDS,
 ) -> Access:
     """As the pod that this process runs in; the client library, which does the same, costs 36 MiB to import.
 

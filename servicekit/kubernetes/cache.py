@@ -17,11 +17,11 @@ class Cache(Generic[R]):
     """The objects of a collection.
 
     Args:
-        changed: Called with every object before and after it changed; None stands for "there is none".
+        on_change: Called with every object before and after it changed; None stands for "there is none".
     """
 
-    def __init__(self, changed: Callable[[R | None, R | None], None]) -> None:
-        self._changed = changed
+    def __init__(self, on_change: Callable[[R | None, R | None], None]) -> None:
+        self._on_change = on_change
         self._objects: dict[ObjectKey, R] = {}
         self._deleted: set[str] = set()  # Uids that were deleted here and of which the watch may still tell.
         self._seen = 0  # Everything up to this version has come by the list or the watch.
@@ -36,7 +36,7 @@ class Cache(Generic[R]):
         """Where a watch has to go on."""
         return str(self._seen)
 
-    def listed(self, objects: Sequence[R], version: str) -> None:
+    def replace(self, objects: Sequence[R], version: str) -> None:
         """A whole list, as it was at that version; what was changed here since then stays."""
         fresh = {one.metadata.key: one for one in objects if one.metadata.uid not in self._deleted}
         reset = int(version) < self._seen  # The cluster was restored from a backup: nothing from before counts.
@@ -49,29 +49,29 @@ class Cache(Generic[R]):
                 self._set(key, one)
         self._deleted &= {one.metadata.uid for one in objects}
 
-    def told(self, one: R) -> None:
+    def apply(self, one: R) -> None:
         """The watch tells of an object that was added or modified."""
-        self.passed(one.metadata.resource_version)
+        self.advance(one.metadata.resource_version)
         if one.metadata.uid not in self._deleted:
             self._put(one)
 
-    def told_gone(self, one: R) -> None:
+    def apply_deletion(self, one: R) -> None:
         """The watch tells of an object that was deleted."""
-        self.passed(one.metadata.resource_version)
+        self.advance(one.metadata.resource_version)
         self._deleted.discard(one.metadata.uid)
         self._drop(one.metadata.key, one.metadata.uid)
 
-    def passed(self, version: str) -> None:
+    def advance(self, version: str) -> None:
         """The watch has come to that version."""
         self._seen = max(self._seen, int(version))
 
-    def wrote(self, one: R) -> None:
+    def record_write(self, one: R) -> None:
         """The API server's answer to a change, or to a look at one object."""
         # What the watch has passed it has told: were it not here, it would have been deleted since.
         if one.metadata.version > self._seen and one.metadata.uid not in self._deleted:
             self._put(one)
 
-    def deleted(self, one: R) -> None:
+    def record_deletion(self, one: R) -> None:
         """This object, whatever its version, was deleted here."""
         if self._drop(one.metadata.key, one.metadata.uid):
             self._deleted.add(one.metadata.uid)
@@ -95,4 +95,4 @@ class Cache(Generic[R]):
         before = self._objects.pop(key, None)
         if one is not None:
             self._objects[key] = one
-        self._changed(before, one)
+        self._on_change(before, one)

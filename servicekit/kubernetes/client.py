@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from servicekit.kubernetes.errors import ChangedMeanwhileError, RefusedError, UnreadableError
+from servicekit.kubernetes.errors import ConflictError, RefusedError, UnreadableError
 from servicekit.kubernetes.objects import Object, ObjectKey
 from servicekit.kubernetes.server import Answer, ApiServer, Call, refusal
 
@@ -202,7 +202,7 @@ class ResourceClient(Generic[R]):
             # Another uid is refused as any other change of an immutable field.
             if (await self.get(read.metadata.key)).metadata.uid == read.metadata.uid:
                 raise
-            raise ChangedMeanwhileError(str(error)) from error
+            raise ConflictError(str(error)) from error
 
     async def patch(self, read: R, operations: Sequence[Mapping[str, object]]) -> R:
         """Changes an object that is still as it was read, by operations of a JSON patch.
@@ -226,7 +226,7 @@ class ResourceClient(Generic[R]):
         metadata = read.metadata
         await self._delete(metadata.key, {"uid": metadata.uid, "resourceVersion": metadata.resource_version})
 
-    async def delete_however(self, read: R, grace_seconds: int | None = None) -> None:
+    async def delete_unconditionally(self, read: R, grace_seconds: int | None = None) -> None:
         """Deletes an object, whatever of it has changed since it was read; with its own grace where none is given.
 
         Raises:

@@ -16,7 +16,7 @@ class ClusterClock:
         self._ahead = 0.0
         self._least = self._most = 0.0
 
-    def told(self, date: str, seconds: float) -> None:
+    def observe(self, date: str, seconds: float) -> None:
         """An answer has just come with that Date, so long after its request; one that is none changes nothing."""
         try:
             at = parsedate_to_datetime(date).timestamp()
@@ -29,7 +29,7 @@ class ClusterClock:
         """Unix seconds, some half a second off."""
         return self._clock.now() + self._ahead
 
-    def set_own(self) -> float:
+    def correct_own_clock(self) -> float:
         """Moves the process's own clock by what it is certainly off; returns those seconds.
 
         A clock that is right stays exactly as it is: whoever took over from a machine with another right one goes on to

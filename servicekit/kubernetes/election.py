@@ -18,7 +18,7 @@ from servicekit.faults import Fault
 from servicekit.kubernetes import lease
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient, Selection
-from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError
 from servicekit.kubernetes.lease import LEASES, Lease
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import Reflector
@@ -113,7 +113,7 @@ class Election:
         with suppress(ApiError):
             try:
                 await self._let_go()
-            except ChangedMeanwhileError:  # A renewal that was cut off has been made after all.
+            except ConflictError:  # A renewal that was cut off has been made after all.
                 await self._look()
                 await self._let_go()
 
@@ -126,7 +126,7 @@ class Election:
         try:
             try:
                 done = await what()
-            except (ChangedMeanwhileError, NotThereError):
+            except (ConflictError, NotFoundError):
                 await self._look()
                 return False
         except ApiError as error:
@@ -203,7 +203,7 @@ class Election:
         return present.spec.transitions if own else present.spec.transitions + 1
 
     def _hold(self, held: Lease, begun: float) -> None:
-        self._cache.wrote(held)
+        self._cache.record_write(held)
         self._transitions = held.spec.transitions
         self._valid_until = begun + self._terms.seconds
 
@@ -211,16 +211,16 @@ class Election:
         present = self._present()
         if present is not None and present.spec.holder == self._terms.identity:
             spec = lease.released(present.spec, self._clock.now())
-            self._cache.wrote(await self._leases.replace(present, "spec", spec))
+            self._cache.record_write(await self._leases.replace(present, "spec", spec))
             _log.info("lease.released", lease=self._terms.name)
 
     async def _look(self) -> None:
         """Brings it up to date, as the watch may not have told yet."""
         try:
-            self._cache.wrote(await self._leases.get(self._key))
-        except NotThereError:
+            self._cache.record_write(await self._leases.get(self._key))
+        except NotFoundError:
             if (known := self._present()) is not None:
-                self._cache.deleted(known)
+                self._cache.record_deletion(known)
 
     def _present(self) -> Lease | None:
         return self._cache.objects.get(self._key)

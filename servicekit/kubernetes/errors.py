@@ -9,11 +9,11 @@ class ApiUnavailableError(ApiError):
     """No answer, or none that counts: try again later. A change may have been made nevertheless."""
 
 
-class ChangedMeanwhileError(ApiError):
+class ConflictError(ApiError):
     """Not as it was read, or there already: read it again."""
 
 
-class NotThereError(ApiError):
+class NotFoundError(ApiError):
     """No such object, or no such collection."""
 
 

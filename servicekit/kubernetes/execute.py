@@ -43,14 +43,14 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ExecResult:
     """How a command ended, and what it said on both of its outputs."""
 
     code: int
     said: str
 
 
-async def execute(server: ApiServer, pod: ObjectKey, container: str, command: Sequence[str]) -> Ran:
+async def execute(server: ApiServer, pod: ObjectKey, container: str, command: Sequence[str]) -> ExecResult:
     """Runs a command in a container that runs, and waits for its end, as long as one request may take.
 
     The pod is found by its name: whoever means one pod and no later bearer of the name has the command check that.
@@ -69,14 +69,14 @@ async def execute(server: ApiServer, pod: ObjectKey, container: str, command: Se
         raise ApiUnavailableError(f"{pod.name} has not run it within {server.timeout_seconds:g} s") from error
 
 
-async def _to_its_end(channel: aiohttp.ClientWebSocketResponse) -> Ran:
+async def _to_its_end(channel: aiohttp.ClientWebSocketResponse) -> ExecResult:
     said = bytearray()
     async for message in channel:
         if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
             continue
         number, data = message.data[0], message.data[1:]
         if number == _Channel.STATUS:
-            return Ran(_code(data), bytes(said[:_MAX_OUTPUT]).decode(errors="replace"))
+            return ExecResult(_code(data), bytes(said[:_MAX_OUTPUT]).decode(errors="replace"))
         if number in (_Channel.OUTPUT, _Channel.ERRORS) and len(said) < _MAX_OUTPUT:
             said += data
     raise ApiUnavailableError("the connection ended before the command")

@@ -10,7 +10,7 @@ from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
 
 
-async def by_kubeconfig(file: str | None) -> Access:
+async def kubeconfig_access(file: str | None) -> Access:
     """By that file, or where none is named by `~/.kube/config`.
 
     Raises:

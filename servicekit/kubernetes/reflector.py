@@ -16,7 +16,7 @@ from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
     HistoryLostError,
-    NotThereError,
+    NotFoundError,
     RefusedError,
 )
 from servicekit.kubernetes.objects import Object
@@ -45,7 +45,7 @@ class Reflector(Generic[R]):
 
     Args:
         collection: What to follow.
-        mirror: Holds the objects.
+        cache: Holds the objects.
         clock: Monotonic instants.
         watch_seconds: How long one watch goes on.
         cached: Lists may be a little old: the watch brings the rest. For what runs on every node.
@@ -63,7 +63,7 @@ class Reflector(Generic[R]):
     def __init__(  # noqa: PLR0913 - the first three are what it works on, the others have defaults
         self,
         collection: ResourceClient[R],
-        mirror: Cache[R],
+        cache: Cache[R],
         clock: Clock,
         watch_seconds: int = _WATCH_SECONDS,
         *,
@@ -77,7 +77,7 @@ class Reflector(Generic[R]):
         self._undefined_seconds = undefined_seconds
         self._on_synced = on_synced
         self._collection = collection
-        self._cache = mirror
+        self._cache = cache
         self._watch_seconds = watch_seconds
         self._clock = clock
         self._fault = Fault(f"watch of {collection.resource.plural}", clock)
@@ -103,7 +103,7 @@ class Reflector(Generic[R]):
         """
         self.lists += 1
         objects, version = await self._collection.list(self._cache.version if self._cached and not self._lost else "")
-        self._cache.listed(objects, version)
+        self._cache.replace(objects, version)
         self.defined = self.synced = True
         self._on_synced()
 
@@ -118,7 +118,7 @@ class Reflector(Generic[R]):
                 return await self.list()
             except (ApiUnavailableError, HistoryLostError) as error:
                 await asyncio.sleep(self._failed(error))
-            except NotThereError as error:
+            except NotFoundError as error:
                 if not self._optional:
                     raise
                 self._failed(error)
@@ -170,7 +170,7 @@ class Reflector(Generic[R]):
         self.synced = self._watching = False
         # Asked for what it does not know any more, the API server would answer the same again.
         self._lost = isinstance(error, HistoryLostError)
-        if self._optional and isinstance(error, NotThereError):
+        if self._optional and isinstance(error, NotFoundError):
             self._note_undefined()
             return self._undefined_seconds
         self._fault.failed(str(error))
@@ -185,8 +185,8 @@ class Reflector(Generic[R]):
 
     def _apply(self, kind: EventType, shown: R | str) -> None:
         if isinstance(shown, str):
-            self._cache.passed(shown)
+            self._cache.advance(shown)
         elif kind is EventType.DELETED:
-            self._cache.told_gone(shown)
+            self._cache.apply_deletion(shown)
         else:
-            self._cache.told(shown)
+            self._cache.apply(shown)

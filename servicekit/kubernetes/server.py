@@ -12,16 +12,16 @@ from urllib.parse import urlencode
 import aiohttp
 import msgspec
 
-from servicekit.kubernetes.access import Access, as_pod, is_pod, look_for_kubeconfig
+from servicekit.connect_errors import connect_error_reason
+from servicekit.kubernetes.access import Access, in_pod, pod_access, require_kubeconfig
 from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
-    ChangedMeanwhileError,
+    ConflictError,
     HistoryLostError,
-    NotThereError,
+    NotFoundError,
     RefusedError,
 )
-from servicekit.unreached import why_unreached
 
 _MAX_AT_ONCE = 32
 """Requests under way: far below what the API server gives one user a turn for (flow control: some hundreds)."""
@@ -42,8 +42,8 @@ _GUARDED = "not certain at this moment that anything may be changed"
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
     401: ApiUnavailableError,  # A token that is just being renewed.
-    404: NotThereError,
-    409: ChangedMeanwhileError,
+    404: NotFoundError,
+    409: ConflictError,
     410: HistoryLostError,
     429: ApiUnavailableError,
 }
@@ -87,7 +87,7 @@ class ApiServer:
         self.namespace = access.namespace or _DEFAULT_NAMESPACE
         self.requests = 0
         self.timeout_seconds = timeout_seconds
-        self.dated: Callable[[str, float], None] = lambda _date, _seconds: None
+        self.on_date: Callable[[str, float], None] = lambda _date, _seconds: None
         self.guard: Callable[[], bool] = lambda: True
         self._access = access
         self._client = aiohttp.ClientSession(
@@ -104,13 +104,13 @@ class ApiServer:
         Raises:
             ConfigurationError: There is nothing of the kind, or it is no good.
         """
-        if not kubeconfig and is_pod():
-            return cls(as_pod(), timeout_seconds)
-        look_for_kubeconfig(kubeconfig)
+        if not kubeconfig and in_pod():
+            return cls(pod_access(), timeout_seconds)
+        require_kubeconfig(kubeconfig)
         # Imported here: the client library costs 36 MiB, which a pod needs none of.
-        from servicekit.kubernetes.kubeconfig import by_kubeconfig  # noqa: PLC0415
+        from servicekit.kubernetes.kubeconfig import kubeconfig_access  # noqa: PLC0415
 
-        return cls(await by_kubeconfig(kubeconfig or None), timeout_seconds)
+        return cls(await kubeconfig_access(kubeconfig or None), timeout_seconds)
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -196,7 +196,7 @@ class ApiServer:
                 proxy_headers=self._access.proxy_headers,
                 server_hostname=self._access.server_hostname,
             ) as response:
-                self.dated(response.headers.get("Date", ""), time.monotonic() - begun)
+                self.on_date(response.headers.get("Date", ""), time.monotonic() - begun)
                 if not response.ok:
                     raise refusal(response.status, await response.read())
                 with _aborted_unless_finished(response):
@@ -206,7 +206,7 @@ class ApiServer:
 
     def _unavailable(self, error: Exception) -> ApiUnavailableError:
         if isinstance(error, aiohttp.ClientConnectorError):
-            return ApiUnavailableError(f"cannot connect to {self._access.url}: {why_unreached(error)}")
+            return ApiUnavailableError(f"cannot connect to {self._access.url}: {connect_error_reason(error)}")
         return ApiUnavailableError(f"{type(error).__name__}: {error}".rstrip(": "))
 
 

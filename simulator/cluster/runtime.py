@@ -18,7 +18,7 @@ import structlog
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient, Selection
-from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ConflictError, NotFoundError
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
@@ -172,7 +172,7 @@ class NodeRuntime:
         spec = {"execs": [{"local": {"envs": envs}}]}
         try:
             served = await self._execs.create(pod.metadata.key, spec)
-        except ChangedMeanwhileError:
+        except ConflictError:
             served = await self._execs.replace(await self._execs.get(pod.metadata.key), "spec", spec)
         self._served[pod.metadata.uid] = served
 
@@ -211,7 +211,7 @@ class NodeRuntime:
                 await self._pods.merge(pod, content, "status")
             except ApiUnavailableError:
                 await asyncio.sleep(_RETRY_SECONDS)
-            except (NotThereError, ChangedMeanwhileError):
+            except (NotFoundError, ConflictError):
                 return
             else:
                 return

@@ -6,7 +6,7 @@ import contextlib
 import msgspec
 
 from servicekit.kubernetes.client import Resource, ResourceClient
-from servicekit.kubernetes.errors import ApiUnavailableError, ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.errors import ApiUnavailableError, ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from simulator.et_operator.objects import SCALE_INS, SCALE_OUTS, TRAINING_JOBS
@@ -35,7 +35,7 @@ async def create_crds(server: ApiServer) -> None:
     """
     definitions = ResourceClient(server, _DEFINITIONS, lambda data: msgspec.json.decode(data, type=_Definition))
     for kind in (TRAINING_JOBS, SCALE_INS, SCALE_OUTS):
-        with contextlib.suppress(ChangedMeanwhileError):
+        with contextlib.suppress(ConflictError):
             await definitions.create(ObjectKey("", f"{kind.plural}.{kind.group}"), _spec(kind))
     for kind in (TRAINING_JOBS, SCALE_INS, SCALE_OUTS):
         await _until_served(ResourceClient(server, kind, lambda data: msgspec.json.decode(data, type=_Definition)))
@@ -43,7 +43,7 @@ async def create_crds(server: ApiServer) -> None:
 
 async def _until_served(client: ResourceClient[_Definition]) -> None:
     while True:
-        with contextlib.suppress(NotThereError, ApiUnavailableError):
+        with contextlib.suppress(NotFoundError, ApiUnavailableError):
             await client.list()
             return
         await asyncio.sleep(_POLL_SECONDS)

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from servicekit.kubernetes.client import ResourceClient
-from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, UnreadableError
+from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, UnreadableError
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer, Call
@@ -74,7 +74,7 @@ class Operator:
         """Runs for ever.
 
         Raises:
-            NotThereError: The definitions are missing: the real one ends then, too.
+            NotFoundError: The definitions are missing: the real one ends then, too.
             OperatorCrashedError: It was given a ScaleIn that ends it.
         """
         log.info("et-operator.started", note="a stand-in, not et-operator itself")
@@ -139,7 +139,7 @@ class Operator:
                 elif not await self._scale(snapshot):
                     waited = ""
                     await wakeup.wait(self._settings.pace.poll if job.status.current_scaler else None)
-            except (NotThereError, ChangedMeanwhileError) as error:
+            except (NotFoundError, ConflictError) as error:
                 log.info("et-operator.again", job=key, why=str(error))
                 await wakeup.wait(self._settings.pace.retry)
             except ApiError as error:
@@ -172,7 +172,7 @@ class Operator:
     async def _write_status(self, job: TrainingJob, status: Status) -> None:
         if status != job.status:
             content = {"status": msgspec.to_builtins(status)}
-            self._cache.jobs.cache.wrote(await self._cache.jobs.client.merge(job, content, "status"))
+            self._cache.jobs.cache.record_write(await self._cache.jobs.client.merge(job, content, "status"))
 
     # What is done about it.
 
@@ -198,7 +198,7 @@ class Operator:
         content = {"data": manifests.config_data(job, hosts)}
         try:
             await self._configs.make(key, content, **manifests.config_metadata(job))
-        except ChangedMeanwhileError:
+        except ConflictError:
             log.info("et-operator.config-kept", config=key)
 
     async def _make_worker(self, job: TrainingJob, name: str, for_scale_out: str = "") -> None:
@@ -210,7 +210,7 @@ class Operator:
     ) -> Pod:
         key = ObjectKey(job.metadata.namespace, name)
         pod = await self._cache.pods.client.make(key, {"spec": spec}, **metadata)
-        self._cache.pods.cache.wrote(pod)
+        self._cache.pods.cache.record_write(pod)
         return pod
 
     async def _remove(self, pod: Pod) -> None:
@@ -218,9 +218,9 @@ class Operator:
         body = msgspec.json.encode({"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}})
         try:
             await self._server.request(Call(method="DELETE", path=path, body=body))
-        except (NotThereError, ChangedMeanwhileError):
+        except (NotFoundError, ConflictError):
             log.info("et-operator.pod-gone-already", pod=pod.name)
-        self._cache.pods.cache.deleted(pod)
+        self._cache.pods.cache.record_deletion(pod)
 
     async def _run(self, launcher: Pod, script: str) -> None:
         ran = await execute(self._server, launcher.metadata.key, CONTAINER, ["sh", "-c", script])
@@ -277,7 +277,7 @@ class Operator:
         for action in scaling.actions:
             await self._carry_out(snapshot, action)
         content = {"status": msgspec.to_builtins(scaling.status)}
-        kind.cache.wrote(await kind.client.merge(scale, content, "status"))
+        kind.cache.record_write(await kind.client.merge(scale, content, "status"))
         await self._write_status(snapshot.job, scaling.job)
 
 

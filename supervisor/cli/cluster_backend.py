@@ -17,7 +17,7 @@ from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
     ConfigurationError,
-    NotThereError,
+    NotFoundError,
     RefusedError,
     UnreadableError,
 )
@@ -92,7 +92,7 @@ class ClusterBackend:
         self._server = server
         self._namespace = namespace
         self._clock = ClusterClock(Clock())
-        server.dated = self._clock.told
+        server.on_date = self._clock.observe
         chosen = Selection(namespace=namespace)
         self._jobs = ResourceClient(server, JOBS, lambda data: msgspec.json.decode(data, type=JobResource), chosen)
         self._notices = ResourceClient(server, NOTICES, lambda data: msgspec.json.decode(data, type=NoticeResource))
@@ -260,7 +260,7 @@ class ClusterBackend:
 
     def _cli_error(self, error: ApiError, what: str, verb: str = "list") -> CliError:
         match error:
-            case NotThereError():
+            case NotFoundError():
                 return UnreachableError(
                     f"This cluster knows no {what}: the supervisor is not installed there, or another cluster is meant."
                 )
@@ -283,7 +283,7 @@ async def _get_or_list(collection: ResourceClient[T], key: ObjectKey) -> T | Non
     """
     try:
         return await collection.get(key)
-    except NotThereError:
+    except NotFoundError:
         return None
     except RefusedError as error:
         try:

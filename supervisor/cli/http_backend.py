@@ -13,7 +13,7 @@ import msgspec
 from yarl import URL
 
 from servicekit.address import is_loopback
-from servicekit.unreached import why_unreached
+from servicekit.connect_errors import connect_error_reason
 from supervisor.cli.backend import Subject
 from supervisor.cli.errors import (
     CliError,
@@ -170,7 +170,7 @@ class HttpBackend:
             case aiohttp.InvalidURL():
                 return UsageError(f"{url!r} is no address.")
             case _:
-                return UnreachableError(f"No supervisor answers at {url}: {why_unreached(error)}.")
+                return UnreachableError(f"No supervisor answers at {url}: {connect_error_reason(error)}.")
 
 
 def _joined(pages: Sequence[_Page]) -> Status:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from servicekit.connections import streams
+from servicekit.connections import mark_streaming
 from supervisor.refusals import Code, Refusals, Wire
 
 _MAX_BUFFERED_BYTES = 256 * 1024  # Beside one line, whose own length is bounded by what launchers may say.
@@ -38,7 +38,7 @@ class LineStream:
 
     async def prepare(self) -> None:
         """Sends the head of the answer."""
-        streams(self._request)
+        mark_streaming(self._request)
         await self._response.prepare(self._request)
 
     def push(self, data: bytes) -> None:

@@ -10,7 +10,7 @@ import structlog
 
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotThereError, RefusedError
+from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotFoundError, RefusedError
 from servicekit.kubernetes.server import ApiServer, Call
 from supervisor.identity.pod_tokens import KeysNotPublishedError, PodClaims
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError
@@ -142,7 +142,7 @@ class JwksVerifier:
             self._issuer = issuer
             self._refused = None
             self._fault.recovered()
-        except (NotThereError, RefusedError) as error:
+        except (NotFoundError, RefusedError) as error:
             if self._refused is None:
                 _log.warning("keys.not_published", why=str(error), instead="each token is reviewed")
             self._refused = str(error)

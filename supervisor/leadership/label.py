@@ -8,7 +8,7 @@ import msgspec
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
-from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from servicekit.reconcile import reconcile
@@ -77,7 +77,7 @@ class LeaderLabel:
         others, _ = await self._pods(",".join(f"{name}={value}" for name, value in labels.items())).list()
         for other in others:
             if other.metadata.key != self._own:
-                with suppress(NotThereError, ChangedMeanwhileError):
+                with suppress(NotFoundError, ConflictError):
                     await self._mark(other, None)
 
     async def _mark(self, pod: _Pod, value: str | None) -> None:

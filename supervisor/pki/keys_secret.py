@@ -11,7 +11,7 @@ from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.client import Resource, ResourceClient
-from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.pki.errors import KeysError
@@ -67,7 +67,7 @@ class KeysSecret:
         """
         try:
             while (present := await self._present()) is None:
-                with suppress(ChangedMeanwhileError):  # Another supervisor was first: its keys count.
+                with suppress(ConflictError):  # Another supervisor was first: its keys count.
                     return await self._make(known or Keys.make(self._clock.now()))
         except ApiUnavailableError:
             raise
@@ -79,7 +79,7 @@ class KeysSecret:
         try:
             secret = await self._secrets.get(self._key)
             return Keys.read(secret.data or {}, self._clock.now())
-        except NotThereError:
+        except NotFoundError:
             return None
         except KeysError as error:
             raise KeysError(f"{self}: {error}. It is left as it is: correct it, or put it back as it was") from error

@@ -11,7 +11,7 @@ import structlog
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.client import Resource, ResourceClient
-from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from servicekit.reconcile import reconcile
@@ -85,7 +85,7 @@ class CaConfigMap:
         said = {CA: trusted.decode("ascii")}
         try:
             present = await self._maps.get(self._key)
-        except NotThereError:
+        except NotFoundError:
             await self._maps.make(self._key, {"data": said})
         else:
             if (present.data or {}).get(CA) == said[CA]:
@@ -154,7 +154,7 @@ class TrustPublisher:
 
     async def _settled(self, watched: _Watched) -> bool:
         try:
-            with suppress(ChangedMeanwhileError):  # The next look sees what it is now.
+            with suppress(ConflictError):  # The next look sees what it is now.
                 await watched.target.publish(self._trusted())
         except ApiError as error:
             watched.fault.failed(str(error))

@@ -100,7 +100,7 @@ class Servers:
             self.refusals.add(Wire.HTTP, _DROPPED[why], why)
 
     async def _start_grpc(self) -> tuple[grpc.aio.Server, Address]:
-        grpc_events.keep_up()
+        grpc_events.init_grpc()
         server = grpc.aio.server(options=_grpc_options(self.settings.connection_seconds))
         server.add_generic_rpc_handlers((self.agents,))
         address = self.settings.grpc

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.client import ResourceClient
-from servicekit.kubernetes.errors import ApiError, ConfigurationError, NotThereError
+from servicekit.kubernetes.errors import ApiError, ConfigurationError, NotFoundError
 from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
@@ -105,7 +105,7 @@ class KubernetesStore:
         try:
             for reflector in self._followers:
                 await reflector.first()
-        except NotThereError as error:
+        except NotFoundError as error:
             raise StoreError("the cluster does not know our resources: apply the chart's files/crds/ first") from error
         except ApiError as error:
             raise StoreError(f"cannot read the store: {error}") from error

@@ -9,7 +9,7 @@ import msgspec
 from servicekit.failpoints import failpoint
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient
-from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, RefusedError
+from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.failpoints import At
 from supervisor.store.interface import StoreUnavailableError
@@ -69,7 +69,7 @@ class Shelf(Generic[K, T, S, U]):
         """
         objects, _ = await self._collection.list()
         for one in objects:
-            self.mirror.wrote(one)
+            self.mirror.record_write(one)
 
     async def remove(self, stored: Stored[T, S, U]) -> bool:
         """Deletes a resource unless it has changed; whether it is gone.
@@ -85,12 +85,12 @@ class Shelf(Generic[K, T, S, U]):
     async def _removed(self, stored: Stored[T, S, U]) -> bool:
         try:
             await self._collection.delete(stored)
-        except NotThereError:
+        except NotFoundError:
             pass
-        except ChangedMeanwhileError:
+        except ConflictError:
             await self._look(stored.metadata.key)
             return False
-        self.mirror.deleted(stored)
+        self.mirror.record_deletion(stored)
         return True
 
     async def _make(self, key: K, batch: Sequence[Pending[T]]) -> None:
@@ -124,7 +124,7 @@ class Shelf(Generic[K, T, S, U]):
             try:
                 for resource, value in last.items():
                     await self._write(resource, value)
-            except (ChangedMeanwhileError, NotThereError) as error:
+            except (ConflictError, NotFoundError) as error:
                 came_between = str(error)
                 for resource in last:
                     await self._look(resource)
@@ -151,27 +151,27 @@ class Shelf(Generic[K, T, S, U]):
             failpoint(At.RESOURCE_CREATED)
         elif spec != present.spec:
             present = await self._collection.replace(present, "spec", spec)
-            self.mirror.wrote(present)
+            self.mirror.record_write(present)
         status = self._shape.status(value, present.status)
         if status != present.status:
-            self.mirror.wrote(await self._collection.replace(present, "status", status))
+            self.mirror.record_write(await self._collection.replace(present, "status", status))
             failpoint(At.RESOURCE_WRITTEN)
 
     async def _create(self, resource: ObjectKey, spec: S, metadata: Mapping[str, object]) -> Stored[T, S, U]:
         try:
             present = await self._collection.make(resource, {"spec": spec}, **metadata)
-        except NotThereError as error:  # Not the resource: its namespace, or its definition.
+        except NotFoundError as error:  # Not the resource: its namespace, or its definition.
             raise RefusedError(str(error)) from error
-        self.mirror.wrote(present)
+        self.mirror.record_write(present)
         return present
 
     async def _look(self, resource: ObjectKey) -> None:
         """Brings one resource up to date, as the watch may not have told yet."""
         try:
-            self.mirror.wrote(await self._collection.get(resource))
-        except NotThereError:
+            self.mirror.record_write(await self._collection.get(resource))
+        except NotFoundError:
             if (known := self.mirror.objects.get(resource)) is not None:
-                self.mirror.deleted(known)
+                self.mirror.record_deletion(known)
 
     def _moved(self, before: Stored[T, S, U] | None, after: Stored[T, S, U] | None) -> None:
         old = None if before is None else before.value

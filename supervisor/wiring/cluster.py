@@ -60,7 +60,7 @@ class ClusterWiring:
         self._changed: Callable[[], None] = lambda: None
         self.view = ClusterView(server, _LABELS, clock, self._tell)
         self._time = time = ClusterClock(clock)
-        server.dated = time.told
+        server.on_date = time.observe
         self._events = ClusterEvents(server, settings.event_leads, clock)
         # Followed like the others, and apart from them: what they announce is of another source.
         self._drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
@@ -143,7 +143,7 @@ class ClusterWiring:
         """
         with suppress(ApiError):
             await self._server.request(Call(method="GET", path="/version"))
-        moved = self._time.set_own()
+        moved = self._time.correct_own_clock()
         if abs(moved) > _STEP_SECONDS:
             _log.warning("clock.stepped", seconds=round(-moved, 1))
 

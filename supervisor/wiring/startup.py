@@ -11,7 +11,7 @@ import structlog
 from servicekit import descriptors
 from servicekit.address import parse
 from servicekit.clock import Clock
-from servicekit.lifecycle import give_up_on_signals, stop_on_signals
+from servicekit.lifecycle import cancel_on_signals, stop_on_signals
 from servicekit.probes import Probes
 from servicekit.tls import Files, ServerCertificate
 from supervisor.identity.tokens import Tokens
@@ -42,7 +42,7 @@ async def serve(settings: Settings) -> int:
     clock = Clock()
     certificate = load_certificate(settings, clock)
     made(settings.data_dir)
-    with give_up_on_signals():  # While it waits for an API server, that is; later it says goodbye.
+    with cancel_on_signals():  # While it waits for an API server, that is; later it says goodbye.
         async with _probes(settings.probe_address) as health:
             if settings.store is StoreKind.SQLITE:
                 await _serve_alone(settings, clock, certificate, health)

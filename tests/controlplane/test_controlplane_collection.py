@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
-from servicekit.kubernetes.errors import ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.errors import ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from tests.testkit.controlplane.namespace import Namespace
@@ -57,12 +57,12 @@ async def test_another_object_of_the_name_is_left_alone(server: ApiServer, names
     key = ObjectKey(namespace.name, "one")
     first = await maps.make(key, {"data": {"k": "first"}})
     await maps.merge(first, {"data": {"k": "later"}})
-    await maps.delete_however(first)
-    with pytest.raises(NotThereError):
-        await maps.delete_however(first)
+    await maps.delete_unconditionally(first)
+    with pytest.raises(NotFoundError):
+        await maps.delete_unconditionally(first)
     await maps.make(key, {"data": {"k": "second"}})
-    with pytest.raises(ChangedMeanwhileError):
+    with pytest.raises(ConflictError):
         await maps.merge(first, {"data": {"k": "third"}})
-    with pytest.raises(ChangedMeanwhileError):
-        await maps.delete_however(first)
+    with pytest.raises(ConflictError):
+        await maps.delete_unconditionally(first)
     assert (await maps.get(key)).data == {"k": "second"}

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from servicekit.kubernetes.errors import ApiUnavailableError, NotThereError
-from servicekit.kubernetes.execute import Ran, execute
+from servicekit.kubernetes.errors import ApiUnavailableError, NotFoundError
+from servicekit.kubernetes.execute import ExecResult, execute
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from tests.testkit.controlplane.api import until
@@ -49,11 +49,11 @@ async def test_a_command_runs_with_what_the_pod_has(server: ApiServer, pod: Obje
 
 async def test_a_command_that_says_nothing_has_ended_well(server: ApiServer, pod: ObjectKey) -> None:
     """Code 0, nothing said."""
-    assert await execute(server, pod, "main", ["true"]) == Ran(0, "")
+    assert await execute(server, pod, "main", ["true"]) == ExecResult(0, "")
 
 
 async def test_a_command_in_a_pod_that_is_not_there_is_told_apart(server: ApiServer, namespace: Namespace) -> None:
-    with pytest.raises(NotThereError):
+    with pytest.raises(NotFoundError):
         await execute(server, ObjectKey(namespace.name, "nobody"), "main", ["true"])
 
 

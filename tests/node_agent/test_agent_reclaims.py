@@ -8,8 +8,8 @@ import pytest
 
 from node_agent.notices import Announcement, NoticeReport, SubjectKind
 from node_agent.pod import Pod, read_pod
-from node_agent.reclaim import report, verdict
-from servicekit.disruption import Reclaim, Spared
+from node_agent.reclaim import classify, report
+from servicekit.disruption import Reclaim, Withdrawn
 from tests.node_agent.pod_manifests import MANAGED, NOON, SPOT, UID, disruption, pod
 
 EVICTED = disruption("EvictionByEvictionAPI", message="Eviction API: evicting")
@@ -54,7 +54,7 @@ LATER = disruption("DeletionByTaintManager", since=20)
 def test_a_reclaim_names_who_takes_the_pod_and_when(state: Pod, message: str, ends: int | None) -> None:
     """In the words of whoever does; the deadline is the end of its grace, or of its last process."""
     expected = None if ends is None else datetime.fromtimestamp(NOON + ends, UTC)
-    said = verdict(state)
+    said = classify(state)
     assert isinstance(said, Reclaim)
     assert (said.message, said.deadline) == (message, expected)
 
@@ -94,7 +94,7 @@ def test_a_reclaim_names_who_takes_the_pod_and_when(state: Pod, message: str, en
 )
 def test_every_other_end_is_none(state: Pod) -> None:
     """A user's delete, a scale-in, the end of the job, completion, a failure of its own."""
-    assert verdict(state) is None
+    assert classify(state) is None
 
 
 def test_what_a_pod_lacks_is_nothing() -> None:
@@ -108,25 +108,25 @@ def test_what_a_pod_lacks_is_nothing() -> None:
         {"status": {**failed, "containerStatuses": [{"state": {"terminated": {"finishedAt": None}}}]}},
     ):
         state = read_pod(json.dumps({"metadata": metadata, **content}).encode())
-        assert verdict(state) == Reclaim("Failed: Evicted", None, 30.0)
+        assert classify(state) == Reclaim("Failed: Evicted", None, 30.0)
     bare = {name: value for name, value in metadata.items() if name != "annotations"}
     assert not read_pod(json.dumps({"metadata": {**bare, "annotations": None}}).encode()).opted_in
 
 
 @pytest.mark.parametrize("annotations", [{MANAGED: "true"}, {SPOT: "true"}, {MANAGED: "false", SPOT: "true"}])
 def test_either_annotation_opts_in(annotations: dict[str, str]) -> None:
-    assert isinstance(verdict(pod(EVICTED, annotations=annotations)), Reclaim)
+    assert isinstance(classify(pod(EVICTED, annotations=annotations)), Reclaim)
 
 
 def test_a_disruption_that_did_not_happen_was_taken_back() -> None:
     """The scheduler found another place; the condition turns False after two minutes. Unknown is neither."""
-    assert verdict(pod(disruption("PreemptionByScheduler", 120, status="False"))) == Spared()
-    assert verdict(pod(disruption("PreemptionByScheduler", 120, status="Unknown"))) is None
+    assert classify(pod(disruption("PreemptionByScheduler", 120, status="False"))) == Withdrawn()
+    assert classify(pod(disruption("PreemptionByScheduler", 120, status="Unknown"))) is None
 
 
 def told(last: NoticeReport | None, state: Pod, now: float = 1000.0, wall: float = NOON) -> NoticeReport | None:
     """What is news about a pod, 1000 s after the machine began."""
-    return report(last, state, verdict(state), now, wall)
+    return report(last, state, classify(state), now, wall)
 
 
 def reported(last: NoticeReport | None, state: Pod, **changes: Any) -> NoticeReport:

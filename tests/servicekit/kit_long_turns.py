@@ -30,7 +30,7 @@ class _Echo(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The stubs' para
 
 async def _main() -> int:
     if sys.argv[1] == "keep-up":
-        grpc_events.keep_up()
+        grpc_events.init_grpc()
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((_Echo(),))
     port = server.add_insecure_port("127.0.0.1:0")

@@ -11,7 +11,7 @@ import pytest
 import trustme
 from aiohttp import web
 
-from servicekit.kubernetes.access import as_pod, is_pod
+from servicekit.kubernetes.access import in_pod, pod_access
 from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer, Call
 
@@ -53,8 +53,8 @@ async def test_a_pod_speaks_with_the_token_that_is_there_now(tmp_path: Path) -> 
     ca = trustme.CA()
     directory = mounted(tmp_path, ca)
     async with api_server(ca) as (environ, shown):
-        assert is_pod(environ)
-        server = ApiServer(as_pod(environ, directory, token_seconds=0.0), 5.0)
+        assert in_pod(environ)
+        server = ApiServer(pod_access(environ, directory, token_seconds=0.0), 5.0)
         try:
             await server.request(VERSION)
             (directory / "token").write_text("second")
@@ -73,7 +73,7 @@ async def test_a_token_is_not_read_for_every_request(tmp_path: Path) -> None:
     ca = trustme.CA()
     directory = mounted(tmp_path, ca)
     async with api_server(ca) as (environ, shown):
-        server = ApiServer(as_pod(environ, directory), 5.0)
+        server = ApiServer(pod_access(environ, directory), 5.0)
         try:
             await server.request(VERSION)
             (directory / "token").unlink()
@@ -86,7 +86,7 @@ async def test_a_token_is_not_read_for_every_request(tmp_path: Path) -> None:
 async def test_another_authority_is_not_believed(tmp_path: Path) -> None:
     directory = mounted(tmp_path, trustme.CA())
     async with api_server(trustme.CA()) as (environ, shown):
-        server = ApiServer(as_pod(environ, directory), 5.0)
+        server = ApiServer(pod_access(environ, directory), 5.0)
         try:
             with pytest.raises(ApiUnavailableError, match=r"[Cc]ertificate"):
                 await server.request(VERSION)
@@ -100,7 +100,7 @@ def test_an_address_may_be_of_either_kind(tmp_path: Path) -> None:
     directory = mounted(tmp_path, trustme.CA())
     for host, url in (("10.0.0.1", "https://10.0.0.1:443"), ("fd00::1", "https://[fd00::1]:443")):
         environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443"}
-        assert as_pod(environ, directory).url == url
+        assert pod_access(environ, directory).url == url
 
 
 @pytest.mark.parametrize("missing", ["namespace", "ca.crt", "KUBERNETES_SERVICE_PORT"])
@@ -110,7 +110,7 @@ def test_what_a_pod_lacks_is_said_in_a_sentence(tmp_path: Path, missing: str) ->
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     environ.pop(missing, None)
     with pytest.raises(ConfigurationError, match="no cluster to connect to"):
-        as_pod(environ, directory)
+        pod_access(environ, directory)
 
 
 def test_a_pod_does_not_load_the_client_library() -> None:

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from servicekit.address import Address
 from servicekit.clock import Clock
-from servicekit.connections import Connection, Drop, GuardedSite, streams, timed
+from servicekit.connections import Connection, Drop, GuardedSite, mark_streaming, timed
 from servicekit.tls import Files, ServerCertificate
 from simulator.certificates import Authority
 
@@ -61,7 +61,7 @@ async def quick(request: web.Request) -> web.Response:
 
 async def stream(request: web.Request) -> web.StreamResponse:
     """Sends a dot now and then for three patiences, and then an end."""
-    streams(request)
+    mark_streaming(request)
     answer = web.StreamResponse()
     answer.enable_chunked_encoding()
     await answer.prepare(request)

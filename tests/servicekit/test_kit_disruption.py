@@ -6,7 +6,7 @@ import pytest
 
 from node_agent import pod as agents
 from node_agent import reclaim
-from servicekit.disruption import Reclaim, Spared
+from servicekit.disruption import Reclaim, Withdrawn
 from supervisor.cluster.reading import read_pod
 from supervisor.domain.notice import Announcement
 from supervisor.ingest.cluster.signals import pod_signal
@@ -30,10 +30,10 @@ def gone(ends: float | None, lead: float, message: str) -> Said:
 
 
 def by_agent(data: bytes) -> Said | None:
-    match reclaim.verdict(agents.read_pod(data)):
+    match reclaim.classify(agents.read_pod(data)):
         case Reclaim(message, ends, lead):
             return gone(None if ends is None else ends.timestamp() - NOON, lead, message)
-        case Spared():
+        case Withdrawn():
             return WITHDRAWN
     return None
 

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, RefusedError
-from servicekit.kubernetes.execute import Ran, execute
+from servicekit.kubernetes.execute import ExecResult, execute
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 
@@ -60,14 +60,14 @@ async def serving(directory: Path, answer: Answer) -> AsyncIterator[ApiServer]:
         await runner.cleanup()
 
 
-async def run(directory: Path, answer: Answer, command: Sequence[str] = ("true",)) -> Ran:
+async def run(directory: Path, answer: Answer, command: Sequence[str] = ("true",)) -> ExecResult:
     async with serving(directory, answer) as server:
         return await execute(server, ObjectKey("space", "pod"), "et", command)
 
 
 async def test_both_outputs_and_the_code_come_back(tmp_path: Path) -> None:
     ran = await run(tmp_path, says((1, b""), (1, b"out "), (2, b"err"), status(_FAILED)))
-    assert ran == Ran(3, "out err")
+    assert ran == ExecResult(3, "out err")
 
 
 async def test_what_is_asked_for_is_the_container_the_command_and_the_outputs(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_what_is_asked_for_is_the_container_the_command_and_the_outputs(tm
         asked.extend([request.query.getall("command"), request.query["container"], request.headers["Authorization"]])
         return await says(status({"status": "Success"}))(request)
 
-    assert await run(tmp_path, answer, ["sh", "-c", "echo a b"]) == Ran(0, "")
+    assert await run(tmp_path, answer, ["sh", "-c", "echo a b"]) == ExecResult(0, "")
     assert asked == [["sh", "-c", "echo a b"], "et", "Bearer secret"]
 
 

@@ -19,10 +19,10 @@ from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
-    ChangedMeanwhileError,
     ConfigurationError,
+    ConflictError,
     HistoryLostError,
-    NotThereError,
+    NotFoundError,
     RefusedError,
     UnreadableError,
 )
@@ -310,7 +310,7 @@ async def test_an_optional_resource_that_is_refused_is_asked_for_again_slowly(tm
 
 async def test_a_resource_that_must_be_there_and_is_not_defined_is_an_error(tmp_path: Path) -> None:
     async with following(tmp_path, answered(404, {"message": "no such kind"})) as one:
-        with pytest.raises(NotThereError, match="no such kind"):
+        with pytest.raises(NotFoundError, match="no such kind"):
             await one.reflector.first()
 
 
@@ -332,8 +332,8 @@ async def test_a_watch_that_is_never_allowed_is_no_storm(tmp_path: Path) -> None
         (400, RefusedError),
         (401, ApiUnavailableError),
         (403, RefusedError),
-        (404, NotThereError),
-        (409, ChangedMeanwhileError),
+        (404, NotFoundError),
+        (409, ConflictError),
         (410, HistoryLostError),
         (422, RefusedError),
         (429, ApiUnavailableError),

@@ -12,7 +12,7 @@ import uvloop
 
 from servicekit.backoff import Backoff
 from servicekit.clock import Clock
-from servicekit.lifecycle import RootTaskEnded, give_up_on_signals, run, run_tasks, stop_on_signals
+from servicekit.lifecycle import RootTaskEnded, cancel_on_signals, run, run_tasks, stop_on_signals
 
 
 class Probe:
@@ -106,7 +106,7 @@ def sigint_ignored() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("sigint_ignored")
-@pytest.mark.parametrize("handling", [lambda: stop_on_signals(asyncio.Event()), give_up_on_signals])
+@pytest.mark.parametrize("handling", [lambda: stop_on_signals(asyncio.Event()), cancel_on_signals])
 async def test_an_ignored_sigint_stays_ignored(handling: Callable[[], AbstractContextManager[None]]) -> None:
     """Ctrl-C in the terminal is not meant for a script's background job; SIGTERM is."""
     with handling():

@@ -16,7 +16,7 @@ from servicekit import metrics
 from servicekit.address import Address
 from servicekit.clock import Clock
 from servicekit.connections import Drop
-from servicekit.metrics import LabelLimiter, MetricsServer, exemplar, harmless
+from servicekit.metrics import LabelLimiter, MetricsServer, exemplar, log_errors_once
 from tests.node_agent.fake_supervisor import until
 
 ANYWHERE = Address("127.0.0.1", 0)
@@ -153,7 +153,7 @@ def test_labels_are_few() -> None:
 def test_what_counts_is_harmless() -> None:
     """A fault of its own is logged once, with its traceback, and goes no further."""
     counter = Counter("some", "Some.", registry=metrics.registry())
-    note = harmless(counter.inc)
+    note = log_errors_once(counter.inc)
     with capture_logs() as logs:
         note(-1)
         note(-1)

@@ -26,78 +26,78 @@ def versions(mirror: Cache[Thing]) -> dict[str, int]:
 def empty() -> Cache[Thing]:
     """Listed once, at version 1."""
     mirror: Cache[Thing] = Cache(lambda _before, _after: None)
-    mirror.listed([], "1")
+    mirror.replace([], "1")
     return mirror
 
 
 def test_an_own_change_is_not_undone_by_what_the_watch_still_has_to_tell() -> None:
     """The answer is faster than the watch, which tells of older states first."""
     mirror = empty()
-    mirror.told(thing(2))
-    mirror.wrote(thing(9))
-    mirror.told(thing(5))
+    mirror.apply(thing(2))
+    mirror.record_write(thing(9))
+    mirror.apply(thing(5))
     assert versions(mirror) == {"a": 9}
-    mirror.told(thing(9))
-    mirror.told(thing(12))
+    mirror.apply(thing(9))
+    mirror.apply(thing(12))
     assert versions(mirror) == {"a": 12}
 
 
 def test_what_was_deleted_here_does_not_come_back_by_the_watch() -> None:
     """It still tells of changes before the deletion; a new object of the name is another one."""
     mirror = empty()
-    mirror.told(thing(2))
-    mirror.deleted(thing(2))
-    mirror.told(thing(3))
+    mirror.apply(thing(2))
+    mirror.record_deletion(thing(2))
+    mirror.apply(thing(3))
     assert versions(mirror) == {}
-    mirror.told_gone(thing(4))
-    mirror.told(thing(5, uid="another"))
+    mirror.apply_deletion(thing(4))
+    mirror.apply(thing(5, uid="another"))
     assert versions(mirror) == {"a": 5}
 
 
 def test_an_answer_that_comes_after_the_watch_told_of_the_deletion_is_old() -> None:
     mirror = empty()
-    mirror.told(thing(2))
-    mirror.told_gone(thing(4))
-    mirror.wrote(thing(3))
+    mirror.apply(thing(2))
+    mirror.apply_deletion(thing(4))
+    mirror.record_write(thing(3))
     assert versions(mirror) == {}
 
 
 def test_a_deletion_does_not_take_a_newer_object_of_the_name() -> None:
     """It was made here before the watch told of the end of the one before."""
     mirror = empty()
-    mirror.told(thing(2))
-    mirror.wrote(thing(6, uid="another"))
-    mirror.told_gone(thing(4))
+    mirror.apply(thing(2))
+    mirror.record_write(thing(6, uid="another"))
+    mirror.apply_deletion(thing(4))
     assert versions(mirror) == {"a": 6}
 
 
 def test_a_list_takes_away_what_is_not_in_it_and_leaves_what_is_newer() -> None:
     """A change that was made while the list was on its way is no part of it."""
     mirror = empty()
-    mirror.told(thing(2, name="gone", uid="gone"))
-    mirror.wrote(thing(9, name="new", uid="new"))
-    mirror.wrote(thing(8, name="changed", uid="changed"))
-    mirror.listed([thing(4, name="changed", uid="changed"), thing(5, name="theirs", uid="theirs")], "7")
+    mirror.apply(thing(2, name="gone", uid="gone"))
+    mirror.record_write(thing(9, name="new", uid="new"))
+    mirror.record_write(thing(8, name="changed", uid="changed"))
+    mirror.replace([thing(4, name="changed", uid="changed"), thing(5, name="theirs", uid="theirs")], "7")
     assert versions(mirror) == {"new": 9, "changed": 8, "theirs": 5}
     assert mirror.version == "7"
 
 
 def test_a_list_from_before_an_own_deletion_does_not_bring_it_back() -> None:
     mirror = empty()
-    mirror.told(thing(2))
-    mirror.deleted(thing(2))
-    mirror.listed([thing(2)], "3")
-    mirror.told(thing(4))
+    mirror.apply(thing(2))
+    mirror.record_deletion(thing(2))
+    mirror.replace([thing(2)], "3")
+    mirror.apply(thing(4))
     assert versions(mirror) == {}
 
 
 def test_a_cluster_that_was_restored_from_a_backup_counts_as_it_is() -> None:
     mirror = empty()
-    mirror.told(thing(50))
-    mirror.told(thing(60, name="lost", uid="lost"))
-    mirror.listed([thing(20)], "30")
+    mirror.apply(thing(50))
+    mirror.apply(thing(60, name="lost", uid="lost"))
+    mirror.replace([thing(20)], "30")
     assert versions(mirror) == {"a": 20}
-    mirror.told(thing(31))
+    mirror.apply(thing(31))
     assert versions(mirror) == {"a": 31}
 
 
@@ -144,18 +144,18 @@ class Playing:
             return False
         delete, one = self.cluster.history[self._told]
         self._told += 1
-        self.mirror.told_gone(one) if delete else self.mirror.told(one)
+        self.mirror.apply_deletion(one) if delete else self.mirror.apply(one)
         return True
 
     def answer(self) -> bool:
         if not self.cluster.answers:
             return False
         delete, one = self.cluster.answers.pop(self._random.randrange(len(self.cluster.answers)))
-        self.mirror.deleted(one) if delete else self.mirror.wrote(one)
+        self.mirror.record_deletion(one) if delete else self.mirror.record_write(one)
         return True
 
     def list(self) -> None:
-        self.mirror.listed([*self.cluster.objects.values()], str(self.cluster.version))
+        self.mirror.replace([*self.cluster.objects.values()], str(self.cluster.version))
         self._told = len(self.cluster.history)
 
     def look(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from servicekit.disruption import PodCondition, PodState, Reclaim, verdict
+from servicekit.disruption import PodCondition, PodState, Reclaim, classify
 from servicekit.text import one_line
 from supervisor.cluster.events import ClusterEvent
 from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
@@ -48,7 +48,7 @@ class _End:
 
 def pod_signal(pod: Pod) -> Signal | None:
     """What an opted-in pod's conditions say; None: nothing, neither that it will be gone nor that it will not."""
-    said = verdict(_state(pod)) if pod.opted_in else None
+    said = classify(_state(pod)) if pod.opted_in else None
     if said is None:
         return None
     end = _End(one_line(said.message), _seconds(said.deadline), said.lead) if isinstance(said, Reclaim) else None

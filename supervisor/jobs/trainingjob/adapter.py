@@ -9,7 +9,7 @@ import structlog
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
-from servicekit.kubernetes.errors import ApiError, NotThereError
+from servicekit.kubernetes.errors import ApiError, NotFoundError
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.view import ClusterView
@@ -124,7 +124,7 @@ class TrainingJobs:
             return _RETRY_SECONDS
         try:
             waits = [await self._do(seen, order.job, action) for action in order.actions]
-        except NotThereError as error:
+        except NotFoundError as error:
             _log.debug("trainingjob.gone", job=order.job.name, why=str(error))
             return _RETRY_SECONDS
         except (ApiError, StoreUnavailableError) as error:

@@ -8,7 +8,7 @@ import msgspec
 
 from servicekit.failpoints import failpoint
 from servicekit.kubernetes.client import Resource, ResourceClient
-from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ConflictError, NotFoundError
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
@@ -136,8 +136,8 @@ class Changes:
         """Deletes just these pods."""
         for pod in pods:
             try:
-                await self.pods.delete_however(pod, _LAST_GRACE_SECONDS)
-            except (NotThereError, ChangedMeanwhileError):
+                await self.pods.delete_unconditionally(pod, _LAST_GRACE_SECONDS)
+            except (NotFoundError, ConflictError):
                 continue  # Gone, or another one has its name by now.
             failpoint(At.POD_REMOVED)
 
@@ -152,7 +152,7 @@ class Changes:
             async with turns:
                 try:
                     await self.pods.merge(pod, {}, metadata={"annotations": {DIRECTIVE: text}})
-                except (NotThereError, ChangedMeanwhileError):
+                except (NotFoundError, ConflictError):
                     return
                 except ApiError as error:
                     failed.append(f"{pod.key.name}: {error}")
@@ -171,7 +171,7 @@ class Changes:
             read = await maps.get(ObjectKey(job.metadata.namespace, f"{job.metadata.name}-config"))
             if changes := host_lists(read.data, worker_names(job, workers), slots):
                 await maps.merge(read, {"data": changes})
-        except NotThereError:
+        except NotFoundError:
             return
 
     async def _changed(self, known: TrainingJob, change: Change) -> None:
@@ -180,10 +180,10 @@ class Changes:
         for _ in range(_MAX_ATTEMPTS):
             try:
                 self.wrote(await change(job))
-            except ChangedMeanwhileError:
+            except ConflictError:
                 job = await self.jobs.get(known.metadata.key)
                 if job.metadata.uid != uid:
-                    raise NotThereError("another job has its name by now") from None
+                    raise NotFoundError("another job has its name by now") from None
             else:
                 return
         raise ApiUnavailableError(f"{known.metadata.name} changes faster than it can be changed")

@@ -16,7 +16,7 @@ from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
-from servicekit.kubernetes.errors import ApiError, ChangedMeanwhileError, NotThereError, RefusedError
+from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
@@ -173,11 +173,11 @@ class ScaleOuts:
             "toAdd": {"count": count},
             "timeout": max(1, int(seconds * _OPERATORS_SHARE)),
         }
-        with suppress(ChangedMeanwhileError):  # It was made before a restart.
+        with suppress(ConflictError):  # It was made before a restart.
             key = ObjectKey(job.namespace, name)
             made = await self._objects.make(key, {"spec": spec}, labels=_LABELS, ownerReferences=[owner])
             _log.info("trainingjob.growth_asked", job=seen.name, count=count, scale_out=name)
-            self._cache.wrote(made)
+            self._cache.record_write(made)
             failpoint(At.GROWTH_ASKED)
 
     async def gone(self, uid: str) -> bool:
@@ -190,7 +190,7 @@ class ScaleOuts:
         """
         try:
             listed, _ = await self._objects.list()
-        except (NotThereError, RefusedError):
+        except (NotFoundError, RefusedError):
             return True  # Nobody has defined them, or we could not have made one.
         ours = self._of(uid, listed)
         for one in ours:
@@ -203,7 +203,7 @@ class ScaleOuts:
         while True:
             try:
                 await self._follow(backoff)
-            except NotThereError:
+            except NotFoundError:
                 self._known = False
                 await asyncio.sleep(_UNDEFINED_SECONDS)
             except ApiError as error:
@@ -241,12 +241,12 @@ class ScaleOuts:
     async def _delete(self, one: ScaleOut) -> None:
         try:
             # One that the operator begins with just now is left: what it has made would stay.
-            await (self._objects.delete_however(one) if one.begun else self._objects.delete(one))
-        except ChangedMeanwhileError:
+            await (self._objects.delete_unconditionally(one) if one.begun else self._objects.delete(one))
+        except ConflictError:
             return
-        except NotThereError:
+        except NotFoundError:
             pass
-        self._cache.deleted(one)
+        self._cache.record_deletion(one)
         failpoint(At.GROWTH_TIDIED)
 
     def _of(self, uid: str, scale_outs: Collection[ScaleOut]) -> Sequence[ScaleOut]:

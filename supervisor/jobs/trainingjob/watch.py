@@ -12,7 +12,7 @@ from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient, Selection
-from servicekit.kubernetes.errors import ApiError, NotThereError
+from servicekit.kubernetes.errors import ApiError, NotFoundError
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from servicekit.wakeup import Wakeup
@@ -86,7 +86,7 @@ class TrainingJobWatch:
 
     def wrote(self, job: TrainingJob) -> None:
         """The API server's answer to a change, which the watch may tell of later."""
-        self._cache.wrote(job)
+        self._cache.record_write(job)
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
         """Where its workers and its launcher are."""
@@ -116,7 +116,7 @@ class TrainingJobWatch:
         """
         try:
             await self._reflector.list()
-        except NotThereError:
+        except NotFoundError:
             self._undefined()
         else:
             self._listed = self._defined = True

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from servicekit.kubernetes.client import Resource, ResourceClient
-from servicekit.kubernetes.errors import ChangedMeanwhileError, NotThereError
+from servicekit.kubernetes.errors import ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import REPORTER
@@ -69,14 +69,14 @@ class Events:
             times = sent.times + due.times
             try:
                 event = await self._events.merge(sent.event, {"series": _series(times, draft.at)})
-            except (NotThereError, ChangedMeanwhileError):
+            except (NotFoundError, ConflictError):
                 pass  # Events are forgotten after an hour, or by whoever deletes them.
             else:
                 self._remember(draft, _Sent(event, times, draft.at))
                 return SendResult.AGGREGATED
         try:
             event = await self._make(due)
-        except ChangedMeanwhileError:
+        except ConflictError:
             return SendResult.SENT  # It was, and the answer got lost.
         self._remember(draft, _Sent(event, due.times, draft.at))
         return SendResult.SENT

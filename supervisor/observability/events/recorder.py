@@ -10,7 +10,7 @@ import structlog
 from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotThereError
+from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotFoundError
 from servicekit.kubernetes.server import ApiServer
 from servicekit.wakeup import Wakeup
 from supervisor.observability.events.api import Events
@@ -119,7 +119,7 @@ class Recorder:
         except ApiUnavailableError as error:
             self._fault.failed(str(error))
             return None
-        except NotThereError:
+        except NotFoundError:
             return SendResult.FAILED  # Its namespace is gone.
         except ApiError as error:
             if _ENDING not in str(error):

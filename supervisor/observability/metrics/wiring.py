@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from servicekit.address import Address
 from servicekit.clock import Clock
-from servicekit.metrics import LabelLimiter, MetricsServer, harmless, registry
+from servicekit.metrics import LabelLimiter, MetricsServer, log_errors_once, registry
 from supervisor.domain.directive import Directive, Worker
 from supervisor.domain.ids import JobName, Source
 from supervisor.observability.hooks import LiveState, NodeLocations, unknown_location
@@ -81,7 +81,7 @@ class Metrics:
         """What serves them."""
         return MetricsServer(self.registry, address, self._clock)
 
-    @harmless
+    @log_errors_once
     def on_review(self, outcome: str, seconds: float) -> None:
         """An API server was answered about a new pod."""
         self._reviews.labels(outcome).inc()
@@ -145,13 +145,13 @@ class LeaderMetrics:
         jobs = JobMetrics(self._registry, live.noticed, live.policy)
         return (self._notices, jobs, self._suspensions, self._latencies, self._steps)
 
-    @harmless
+    @log_errors_once
     def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:
         """See `supervisor.fanout.processes.Told`."""
         if self._latencies is not None:
             self._latencies.on_directives_sent(job, directives)
 
-    @harmless
+    @log_errors_once
     def on_store_write(self, operation: str, seconds: float, *, durable: bool) -> None:
         """See `supervisor.observability.timed_store.Timing`."""
         if durable:
@@ -159,12 +159,12 @@ class LeaderMetrics:
         else:
             self._store_failures.labels(operation).inc()
 
-    @harmless
+    @log_errors_once
     def on_report_refused(self, source: Source) -> None:
         """A report on a notice was refused."""
         self._notices.on_report_refused(source)
 
-    @harmless
+    @log_errors_once
     def on_step(self, worker: Worker, step: int | None) -> None:
         """A training process has said which step it is at."""
         self._steps.on_step(worker, step)

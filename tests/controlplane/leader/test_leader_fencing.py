@@ -63,7 +63,7 @@ async def test_no_request_that_changes_anything_is_sent(server: ApiServer, hall:
         leases.replace(present, "spec", {}),
         leases.merge(present, {"spec": {}}),
         leases.delete(present),
-        leases.delete_however(present),
+        leases.delete_unconditionally(present),
         execute(server, ObjectKey("default", "pod"), "main", ["true"]),
     ):
         with pytest.raises(ApiUnavailableError, match="not certain"):

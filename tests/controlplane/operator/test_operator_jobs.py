@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from servicekit.kubernetes.errors import NotThereError
+from servicekit.kubernetes.errors import NotFoundError
 from simulator.et_operator.scaling import OperatorCrashedError
 from simulator.et_operator.settings import QUICK, Flaw
 from tests.controlplane.operator.operator_jobs import RESUME, Jobs, names, operating
@@ -482,5 +482,5 @@ async def _scaled(jobs: Jobs, kind: str, name: str, phase: str) -> bool:
 
 async def test_without_its_definitions_the_operator_ends(own_controlplane: ControlPlane) -> None:
     async with operating(own_controlplane.cluster, "default") as operator:
-        with pytest.raises(NotThereError):
+        with pytest.raises(NotFoundError):
             await operator

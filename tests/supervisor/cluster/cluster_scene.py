@@ -43,7 +43,7 @@ class ClusterScene:
             allocatable={"cpu": 96_000, "pods": 250_000, GPU: gpus * 1000},
             conditions=(Condition(type="Ready", status="True" if ready else "False"),),
         )
-        self._nodes.told(node)
+        self._nodes.apply(node)
         return node
 
     def pod(self, name: str, node: str = "", gpus: int = 1) -> Pod:
@@ -53,14 +53,14 @@ class ClusterScene:
 
     def now(self, pod: Pod) -> Pod:
         pod = replace(pod, metadata=_newer(pod.metadata))
-        self._pods.told(pod)
+        self._pods.apply(pod)
         return pod
 
     def pod_gone(self, pod: Pod) -> None:
-        self._pods.told_gone(replace(pod, metadata=_newer(pod.metadata)))
+        self._pods.apply_deletion(replace(pod, metadata=_newer(pod.metadata)))
 
     def node_gone(self, node: Node) -> None:
-        self._nodes.told_gone(replace(node, metadata=_newer(node.metadata)))
+        self._nodes.apply_deletion(replace(node, metadata=_newer(node.metadata)))
 
 
 def _metadata(name: str, namespace: str) -> Metadata:

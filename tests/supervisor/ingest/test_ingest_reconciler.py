@@ -123,7 +123,7 @@ async def _scene(directory: Path) -> AsyncIterator[_Scene]:
     server = await ApiServer.connect(_kubeconfig(directory, runner.addresses[0][1]), 5.0)
     clock = Clock()
     time = ClusterClock(clock)
-    server.dated = time.told
+    server.on_date = time.observe
     view = ClusterView(server, frozenset(), clock, lambda: None)
     events = ClusterEvents(server, {"Soon": 60.0}, clock)
     drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)

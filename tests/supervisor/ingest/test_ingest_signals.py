@@ -179,9 +179,9 @@ def test_the_clusters_clock_follows_the_dates_of_answers() -> None:
     clock = Clock()
     there = ClusterClock(clock)
     assert abs(there.now() - clock.now()) < 0.1
-    there.told("Sat, 21 Nov 2026 12:00:00 GMT", 0.0)
+    there.observe("Sat, 21 Nov 2026 12:00:00 GMT", 0.0)
     for nothing in ("", "yesterday"):
-        there.told(nothing, 0.0)
+        there.observe(nothing, 0.0)
     assert abs(there.now() - NOW.timestamp() - 0.5) < 0.5
 
 
@@ -215,10 +215,10 @@ def test_a_clock_is_moved_by_what_it_is_certainly_off(ahead: float, seconds: flo
     """A Date has whole seconds: a clock that is right must not be made worse by it."""
     clock = _SetClock(ahead)
     there = ClusterClock(clock)
-    assert there.set_own() == 0.0
-    there.told(NOW.strftime("%a, %d %b %Y %H:%M:%S GMT"), seconds)
+    assert there.correct_own_clock() == 0.0
+    there.observe(NOW.strftime("%a, %d %b %Y %H:%M:%S GMT"), seconds)
     named = there.now()
-    assert there.set_own() == pytest.approx(left_at - ahead)
+    assert there.correct_own_clock() == pytest.approx(left_at - ahead)
     assert clock.moved == pytest.approx(left_at)
     assert there.now() == pytest.approx(named)
-    assert there.set_own() == pytest.approx(0.0)
+    assert there.correct_own_clock() == pytest.approx(0.0)

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from servicekit.address import Address
 from servicekit.clock import Clock
-from servicekit.metrics import harmless
+from servicekit.metrics import log_errors_once
 from supervisor.domain.directive import Directive
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
@@ -232,7 +232,7 @@ class Failing(NoMetrics):
     def on_change(self, _change: object) -> NoReturn:
         raise RuntimeError("cannot count")
 
-    @harmless
+    @log_errors_once
     def on_directives_sent(self, _job: JobName, _directives: Collection[Directive]) -> None:
         raise RuntimeError("cannot count")
 

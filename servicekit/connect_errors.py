@@ -5,7 +5,7 @@ import os
 import aiohttp
 
 
-def why_unreached(error: Exception) -> str:
+def connect_error_reason(error: Exception) -> str:
     """The operating system's reason, as `Connection refused`: aiohttp's text is about its own settings."""
     if not isinstance(error, aiohttp.ClientConnectorError) or isinstance(error, aiohttp.ClientSSLError):
         return str(error)
