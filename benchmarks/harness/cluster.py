@@ -21,13 +21,14 @@ from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.process import environment, spawn
 from simulator.et_operator.crds import create_crds
 from supervisor.domain.ids import JobName, cluster_job
-from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.api import Api  # noqa: TC001
 from tests.testkit.controlplane.binaries import Program, binaries
 from tests.testkit.controlplane.commands import KWOK_LABEL
 from tests.testkit.controlplane.installed import Place, place
 from tests.testkit.controlplane.kwok import EXEC_VERSION
 from tests.testkit.controlplane.namespace import GPU
 from tests.testkit.controlplane.running import running
+from tests.testkit.waiting import until
 
 NAMESPACE = "training"
 _JOBS = f"/apis/kai.alibabacloud.com/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
@@ -94,7 +95,7 @@ class Cluster:
         nodes = [(node, job.name) for job in self.jobs for node in job.nodes]
         await each([(_LAUNCHERS, _LAUNCHERS), *nodes], self._make_node)
         await each(self.jobs, self._make_job)
-        await until(self._all_run, "all jobs run", _READY_SECONDS)
+        await until(self._all_run, "all jobs run", seconds=_READY_SECONDS)
 
     async def start_agents(self) -> None:
         """Connects an agent for every node."""

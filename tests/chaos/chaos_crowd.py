@@ -11,7 +11,8 @@ from pathlib import Path
 
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
-from tests.testkit.serving import Peers, until
+from tests.testkit.serving import Peers
+from tests.testkit.waiting import until
 
 ROUNDS = 10
 STREAMS = ROUNDS * 6 + 20
@@ -24,7 +25,7 @@ async def come_and_die(directory: Path, number: int) -> None:
     log = directory.with_name("crowd")
     process = _spawn(log, str(directory), str(number))
     try:
-        await until(lambda: _HERE in log.read_text() or process.poll() is not None, within=60)
+        await until(lambda: _HERE in log.read_text() or process.poll() is not None)
         assert process.poll() is None, log.read_text()
     finally:
         process.kill()

@@ -16,7 +16,8 @@ from typing import Any
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.testkit.serving import FAST, Peers, until
+from tests.testkit.serving import FAST, Peers
+from tests.testkit.waiting import until
 
 START_SECONDS = 60.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -54,7 +55,7 @@ async def life(
     log = directory.with_name(f"log-{time.monotonic_ns()}")
     process = _spawn(command, environment, log)
     try:
-        await until(lambda: endpoints.exists() or process.poll() is not None, START_SECONDS)
+        await until(lambda: endpoints.exists() or process.poll() is not None, seconds=START_SECONDS)
         yield Life(process, log, directory)
     finally:
         process.kill()

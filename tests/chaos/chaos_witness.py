@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.testkit.serving import until
+from tests.testkit.waiting import until
 
 WITNESS_FILE = "WITNESS_FILE"
 """The environment variable that names the file which is written."""

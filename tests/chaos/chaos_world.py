@@ -2,8 +2,7 @@
 
 import asyncio
 import signal
-import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Collection
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from simulator.harness import ServiceSettings, World
 from simulator.judge import Failure
 from simulator.services import JobPlan, JobProcess
 from tests.chaos.chaos_points import Armed, Scene
+from tests.testkit.waiting import until
 
 QUICK = ServiceSettings(
     supervisor={
@@ -144,10 +144,3 @@ async def _each_notice_is_known_once(world: World, count: int) -> None:
     status = await world.until(lambda status: len(status.notices) >= count, "the notices")
     assert sorted(notice.subject for notice in status.notices) == noticed
     assert {notice.state for notice in status.notices} <= {"active", "gone"}
-
-
-async def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        await asyncio.sleep(0.02)

@@ -8,7 +8,8 @@ import pytest
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.chaos.chaos_points import LAUNCHER, Armed, Scene
-from tests.sdk.commands.commands_harness import Launchpad, is_alive, wait_until
+from tests.sdk.commands.commands_harness import Launchpad, is_alive
+from tests.testkit.waiting import wait_until
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from tests.chaos.chaos_crowd import STREAMS, come_and_die
 from tests.chaos.chaos_service import life
 from tests.chaos.chaos_witness import WITNESS_FILE, Held, held
 from tests.node_agent.agent_process import agent
-from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor, until
+from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.testkit.waiting import until
 
 _WITNESS = "tests.chaos.chaos_witness"
 _WARM_UP, _CROWDS = 3, 10
@@ -88,7 +89,7 @@ async def _cut(supervisor: FakeSupervisor, times: int) -> None:
     """Cut so many streams, and wait for the next one each time."""
     ends = (None, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INTERNAL)
     for number in range(times):
-        await until(lambda: _has_said_all(supervisor), within=20)
+        await until(lambda: _has_said_all(supervisor))
         stream = supervisor.streams.pop()
         if number % 10:
             stream.say(ends[number % len(ends)])

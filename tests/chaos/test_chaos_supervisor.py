@@ -3,7 +3,6 @@
 import asyncio
 import re
 import signal
-import time
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +19,8 @@ from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.startup import STORE_FILE
 from tests.chaos.chaos_points import SUPERVISOR, Armed, Scene
 from tests.chaos.chaos_service import START_SECONDS, life, status
-from tests.testkit.serving import PATIENCE, Peers, Refusal, launcher_hello, noticed, until
+from tests.testkit.serving import Peers, Refusal, launcher_hello, noticed
+from tests.testkit.waiting import until
 
 # How an agent's stream fails whose supervisor has died.
 _CUT_OFF = (AssertionError, grpc.RpcError, asyncio.InvalidStateError)
@@ -41,7 +41,7 @@ async def test_a_start_that_is_cut_off_is_made_up_for_by_the_next(tmp_path: Path
     directory.mkdir(mode=0o700)
     changes: dict[str, Any] = {"retention_hours": 0.00001}
     async with life(directory, failpoint=armed.setting, **changes) as armed_life:
-        await until(lambda: armed_life.process.poll() is not None, START_SECONDS)
+        await until(lambda: armed_life.process.poll() is not None, seconds=START_SECONDS)
         assert armed_life.fired(armed.name)
     before = (directory / SECRET_FILE).read_bytes() if (directory / SECRET_FILE).exists() else None
     async with life(directory, **changes) as again, again.peers() as peers:
@@ -63,13 +63,14 @@ async def test_forgetting_that_is_cut_off_is_done_by_the_next(tmp_path: Path, ar
         await ended.notices("ended", revision=2, withdrawn=True)
         await present.notices("present")
     async with life(directory, failpoint=armed.setting, retention_hours=0.00001) as second:
-        await until(lambda: second.process.poll() is not None, START_SECONDS)
+        await until(lambda: second.process.poll() is not None, seconds=START_SECONDS)
         assert second.fired(armed.name)
     async with life(directory, retention_hours=0.00001) as third, third.peers() as peers:
-        deadline = time.monotonic() + PATIENCE
-        while [one["subject"] for one in (await status(peers))["notices"]] != ["present"]:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.01)
+
+        async def only_the_present_one() -> bool:
+            return [one["subject"] for one in (await status(peers))["notices"]] == ["present"]
+
+        await until(only_the_present_one, "the notices that are over are forgotten")
 
 
 @pytest.mark.parametrize("armed", _params(Scene.PEERS))
@@ -89,13 +90,13 @@ async def test_notices_end_once_although_their_end_is_cut_off(tmp_path: Path, ar
         assert first.fired(armed.name)
     async with life(directory) as second, second.peers() as peers:
         await peers.agent("replaced", node_uid="another", session=11)
-        deadline = time.monotonic() + PATIENCE
-        while sorted((one["subject"], one["state"], one["episode"]) for one in (await status(peers))["notices"]) != [
-            ("replaced", "gone", 1),
-            ("silent", "gone", 1),
-        ]:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.01)
+
+        async def both_are_gone() -> bool:
+            notices = (await status(peers))["notices"]
+            ends = sorted((one["subject"], one["state"], one["episode"]) for one in notices)
+            return ends == [("replaced", "gone", 1), ("silent", "gone", 1)]
+
+        await until(both_are_gone, "both machines are gone, each once")
 
 
 _CONFIRMING = (

@@ -15,7 +15,8 @@ from simulator.cloud.metadata import MetadataServer
 from simulator.cloud.trace import Node
 from tests.clocks.clocks_faketime import StepClock
 from tests.node_agent.agent_process import agent
-from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor, until
+from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.testkit.waiting import until
 
 NODE = Node("n1")
 LEAD = 300.0
@@ -64,7 +65,7 @@ async def scene(tmp_path: Path, faketime: Path) -> AsyncIterator[Scene]:
             "NODE_AGENT_POLL_SECONDS": "0.1",
         }
         await stack.enter_async_context(agent(environ))
-        await until(lambda: supervisor.streams and supervisor.streams[0].messages, WITHIN)
+        await until(lambda: supervisor.streams and supervisor.streams[0].messages)
         yield Scene(supervisor, clouds, tmp_path / "reclaim", clock)
 
 
@@ -77,7 +78,7 @@ async def test_leads_are_right_after_a_step(scene: Scene, step: float) -> None:
     written = scene.file.with_suffix(".new")
     written.write_text(termination_time(time.time() + step + LEAD), encoding="ascii")
     written.replace(scene.file)
-    await until(lambda: len(scene.heard()) == len(BOTH) + 1, WITHIN)
+    await until(lambda: len(scene.heard()) == len(BOTH) + 1)
     # Announced instants and Dates have whole seconds, and the agent may be slow to ask.
     assert {source: LEAD - WITHIN < left < LEAD + 2 for source, left in scene.heard().items()} == {
         "aliyun": True,

@@ -80,7 +80,7 @@ async def test_a_notice_outlives_a_stepped_clock(
     if booted:
         _forget_the_boot(world.paths.supervisor / STORE_FILE)
     await world.supervisor.start(skew(faketime, step))
-    await world.until(lambda status: announced.is_right(_only(status)), "the true lead", seconds=30)
+    await world.until(lambda status: announced.is_right(_only(status)), "the true lead")
     await world.until(lambda status: "node3" in status.connected(), "the agent")
     assert announced.exclusions == [("node3",)]
     await world.play([Withdraw(0, node(3))])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.elastic.training_jobs import wait_until
 from tests.testkit.controlplane.binaries import ASSETS, NotBuilt, Program, binaries, build
 from tests.testkit.controlplane.procfs import waits_for_a_lock
+from tests.testkit.waiting import wait_until
 
 _HERE = Path(__file__).parents[1] / "testkit" / "controlplane"
 _GO = """#!/bin/sh

@@ -7,9 +7,9 @@ from servicekit.kubernetes.errors import ApiUnavailableError, NotFoundError
 from servicekit.kubernetes.execute import ExecResult, execute
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from kubernetes_asyncio.client import CoreV1Api
 from kubernetes_asyncio.client.exceptions import ApiException
 from kubernetes_asyncio.config import new_client_from_config
 
-from tests.testkit.controlplane.api import Api, Refused, client, until
+from tests.testkit.controlplane.api import Api, Refused, client
 from tests.testkit.controlplane.binaries import ASSETS, kubernetes_version
 from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 _AUDIENCE = "job-supervisor.kube-ai.io"
 _READ_PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}

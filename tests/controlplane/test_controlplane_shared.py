@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.elastic.training_jobs import wait_until
 from tests.testkit.controlplane.binaries import ASSETS, Program
 from tests.testkit.controlplane.procfs import processes, waits_for_a_lock
 from tests.testkit.controlplane.running import NotReady
 from tests.testkit.controlplane.shared import shared
+from tests.testkit.waiting import wait_until
 
 _ROOT = Path(__file__).parents[2]
 _SHARING = """

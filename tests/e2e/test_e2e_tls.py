@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,6 +10,7 @@ from simulator.cloud.schedule import Kill
 from simulator.harness import World, world
 from simulator.services import JobPlan
 from tests.e2e.scenes import LEAD, group, node
+from tests.testkit.waiting import until
 
 PATIENCE = 30.0
 
@@ -40,19 +40,17 @@ def _log(one: World) -> str:
 
 
 async def _said(one: World, event: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while event not in _log(one):
-        assert time.monotonic() < deadline, f"{event} was never logged"
-        await asyncio.sleep(0.05)
+    await until(lambda: event in _log(one), f"{event} is logged")
 
 
 async def _served(one: World, leaf: bytes) -> None:
     url = urlsplit(one.supervisor.endpoints.http)
     for address in (parse(one.supervisor.endpoints.grpc), Address(url.hostname or "", url.port or 0)):
-        deadline = time.monotonic() + PATIENCE
-        while await _shown(one, address) != leaf:
-            assert time.monotonic() < deadline, f"{address} never served the new certificate"
-            await asyncio.sleep(0.05)
+
+        async def new(address: Address = address) -> bool:
+            return await _shown(one, address) == leaf
+
+        await until(new, f"{address} serves the new certificate")
 
 
 async def _shown(one: World, address: Address) -> bytes:

@@ -12,6 +12,7 @@ from reclaim.v1 import reclaim_pb2 as wire
 from supervisor.domain.job import Phase
 from supervisor.refusals import Code, Wire
 from tests.testkit.serving import PATIENCE, AgentPeer, LauncherPeer, Peers, ProcessPeer, hello
+from tests.testkit.waiting import until
 
 JOB = "honest"
 NODES = ["honest-1", "honest-2"]
@@ -38,10 +39,14 @@ async def refused(served: World) -> Counts:
 async def counted(served: World, before: Counts, **codes: int) -> None:
     """Waits until exactly these refusals have been added, by code in capitals, with the wire before it."""
     expected = before + Counter({_kind(name): count for name, count in codes.items() if count})
-    deadline = time.monotonic() + PATIENCE
-    while (found := await refused(served)) != expected:
-        assert time.monotonic() < deadline, f"refused: {dict(found - before)}, expected: {codes}"
-        await asyncio.sleep(0.02)
+    found = before
+
+    async def added() -> bool:
+        nonlocal found
+        found = await refused(served)
+        return found == expected
+
+    await until(added, lambda: f"refused: {dict(found - before)}, expected: {codes}")
 
 
 def _kind(name: str) -> tuple[str, str]:

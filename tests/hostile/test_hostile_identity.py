@@ -8,7 +8,8 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
-from tests.testkit.serving import Served, noticed, until
+from tests.testkit.serving import Served, noticed
+from tests.testkit.waiting import until
 
 UID = "one-uid"
 NODES = ["n1", "n2"]

@@ -19,7 +19,8 @@ import pytest
 
 from simulator.certificates import Authority
 from tests.hostile.hostile_world import Bystander, refused
-from tests.testkit.serving import AgentPeer, Served, serving, until
+from tests.testkit.serving import AgentPeer, Served, serving
+from tests.testkit.waiting import until
 
 CONNECTIONS = int(os.environ.get("HOSTILE_CONNECTIONS", "352"))
 """Twice each kind without TLS, once with."""
@@ -138,8 +139,8 @@ async def test_a_storm_is_nobody_elses_business(
                 met = json.loads(await line(strangers, within=60.0))
         assert met["never_ended"] == []
         assert sum(met["made"].values()) == CONNECTIONS
-        await until(lambda: descriptors() <= before, within=30.0)
-        await until(lambda: not tasks() - doing, within=30.0)
+        await until(lambda: descriptors() <= before)
+        await until(lambda: not tasks() - doing)
         assert resident_kib() - memory < MAX_GROWTH_KIB
         complaints = COMPLAINT.findall("".join(capfd.readouterr()))
         assert len(complaints) < MAX_COMPLAINTS

@@ -15,7 +15,8 @@ import pytest
 from servicekit.address import parse
 from supervisor.identity.tokens import SECRET_FILE
 from tests.hostile.hostile_world import JOB, NODES, Bystander, agent_refused, counted, refused, said
-from tests.testkit.serving import FAST, Refusal, Served, launcher_hello, until
+from tests.testkit.serving import FAST, Refusal, Served, launcher_hello
+from tests.testkit.waiting import until
 
 STREAM = "/v1/launchers/stream"
 REPORT = "/v1/launchers/report"

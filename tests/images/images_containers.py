@@ -3,7 +3,6 @@
 import json
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.images.images_building import Image, Images
+from tests.testkit.waiting import wait_until
 
 PACKAGES = {"podman": "podman", "conmon": "conmon", "runc": "runc", "setpriv": "util-linux"}
 _SECONDS = 60.0
@@ -84,12 +84,11 @@ class Container:
         return [record for record in records if record["event"] == name]
 
     def wait_for(self, holds: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + _SECONDS
-        while not (found := holds()):
+        def look() -> Any:
             assert self.process.poll() is None, self._last_words()
-            assert time.monotonic() < deadline, f"not within {_SECONDS:g} s: {what}; {self._last_words()}"
-            time.sleep(_POLL_SECONDS)
-        return found
+            return holds()
+
+        return wait_until(look, lambda: f"{what}; {self._last_words()}")
 
     def stop(self) -> int:
         """Ask it to end, as a kubelet does; its exit code."""

@@ -3,30 +3,24 @@
 import json
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import Any
+
+from tests.testkit.waiting import wait_until
 
 SCRAPE_SECONDS = 0.5
-_START_SECONDS = 30.0
 _ASK_SECONDS = 10.0
 _STOP_SECONDS = 10.0
-_LOOK_SECONDS = 0.1
 
-T = TypeVar("T")
 Labels = Mapping[str, str]
-
-
-class TooLate(AssertionError):  # noqa: N818  # It names what is so.
-    """Something did not come about in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,25 +151,11 @@ def receiver() -> Iterator[tuple[str, Receiver]]:
             thread.join()
 
 
-def until(look: Callable[[], T | None], what: str, seconds: float) -> T:
-    """What it finds at last.
-
-    Raises:
-        TooLate: Nothing, in all that time.
-    """
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if (found := look()) is not None:
-            return found
-        time.sleep(_LOOK_SECONDS)
-    raise TooLate(f"{what}: not within {seconds:g} s")
-
-
 @contextmanager
 def _running(command: Sequence[str], log: Path, ready: str) -> Iterator[None]:
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
         try:
-            until(lambda: _is_ready(process, ready, log), f"{command[0]} to be ready", _START_SECONDS)
+            wait_until(lambda: _is_ready(process, ready, log), f"{command[0]} is ready")
             yield
         finally:
             process.terminate()
@@ -185,14 +165,13 @@ def _running(command: Sequence[str], log: Path, ready: str) -> Iterator[None]:
                 process.kill()
 
 
-def _is_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> bool | None:
-    if process.poll() is not None:
-        raise TooLate(f"it ended with {process.returncode} before it was ready:\n{log.read_text('utf-8')}")
+def _is_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> bool:
+    assert process.poll() is None, f"it ended with {process.returncode} before it was ready:\n{log.read_text('utf-8')}"
     try:
         with urllib.request.urlopen(url, timeout=_ASK_SECONDS):  # noqa: S310  # Its own address on loopback.
             return True
     except OSError:
-        return None
+        return False
 
 
 def _answer(url: str, arguments: Mapping[str, str]) -> Any:

@@ -9,6 +9,7 @@ from mutants.suite import UNBROKEN, Trials, play
 from mutants.tree import copy
 from mutants.trial import Ending, Finding, Outcome, run
 from tests.mutants.mutants_project import CHECKS, answering, project, setting
+from tests.testkit.waiting import until
 
 FALSE_STOP = Finding("false stop", "STOP of run 1", 1)
 
@@ -65,8 +66,7 @@ async def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
 async def test_a_command_ends_with_the_suite(tmp_path: Path) -> None:
     tree, log = copy(tmp_path / "tree", project(tmp_path / "source", answer="hang")), tmp_path / "log"
     running = asyncio.create_task(run(CHECKS[0], tree, (), log))
-    while not (log.exists() and "waiting" in log.read_text(encoding="utf-8")):  # noqa: ASYNC110 - it sets no event
-        await asyncio.sleep(0.01)
+    await until(lambda: log.exists() and "waiting" in log.read_text(encoding="utf-8"), "the check runs")
     assert working_in(tree.root)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

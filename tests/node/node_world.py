@@ -18,8 +18,9 @@ from tests.chart import chart_page as page
 from tests.chart.chart_rendering import NAMESPACE, RELEASE
 from tests.node.node_ground import FIRST, TRAINING
 from tests.node.node_running import METADATA, NODE, names
-from tests.testkit.controlplane.api import Api, Manifest, client, until
+from tests.testkit.controlplane.api import Api, Manifest, client
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 JOBS = "training"
 HTTP_PORT = 8471
@@ -63,7 +64,7 @@ class World:
             notices = (await self.api.get(_NOTICES))["items"]
             return all(each.get("status", {}).get("state") != "active" for each in notices)
 
-        await until(none, "no notice is active", _SECONDS)
+        await until(none, "no notice is active", seconds=_SECONDS)
 
     async def train(self, name: str) -> Path:
         """A job with one worker on the node; returns where it saves, once it has made a step."""
@@ -86,7 +87,7 @@ class World:
 
     async def steps(self, name: str, home: Path) -> None:
         """Return when the job has made a step, and the supervisor knows that it runs."""
-        await until(lambda: _exists(home / "step"), f"{name} trains", _SECONDS)
+        await until(lambda: _exists(home / "step"), f"{name} trains", seconds=_SECONDS)
         await self.decided(name, "Running")
 
     async def decided(self, name: str, phase: str) -> Any:
@@ -96,11 +97,11 @@ class World:
             one = await self.api.get(f"{_SUPERVISED_JOBS}/trainingjob.{name}")
             return one if one.get("status", {}).get("decision", {}).get("phase") == phase else None
 
-        return await until(reached, f"{name} is {phase} to the supervisor", _SECONDS)
+        return await until(reached, f"{name} is {phase} to the supervisor", seconds=_SECONDS)
 
     async def saved(self, home: Path) -> Mapping[str, Any]:
         """What the training process has saved, and what it was told before."""
-        await until(lambda: _exists(home / "checkpoint"), f"a checkpoint in {home}", _SECONDS)
+        await until(lambda: _exists(home / "checkpoint"), f"a checkpoint in {home}", seconds=_SECONDS)
         told: Mapping[str, Any] = json.loads((home / "checkpoint").read_bytes())
         return told
 
@@ -119,7 +120,7 @@ class World:
             wanted = [*pods, *(agents if supervisors else [])]
             return len(pods) == supervisors and all(_is_ready(pod) for pod in wanted)
 
-        await until(all_of_them, f"{supervisors} supervisors are ready", _SECONDS)
+        await until(all_of_them, f"{supervisors} supervisors are ready", seconds=_SECONDS)
 
     async def more_steps(self, home: Path, number: int = 20) -> None:
         """Return when the job that saves there has made so many steps more."""
@@ -128,7 +129,7 @@ class World:
         async def made() -> bool:
             return _step(home) >= before + number
 
-        await until(made, f"steps in {home}", _SECONDS)
+        await until(made, f"steps in {home}", seconds=_SECONDS)
 
     async def pods(self, namespace: str, labels: str = "") -> list[Any]:
         found = await self.api.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=labels)
@@ -138,14 +139,14 @@ class World:
         async def none() -> bool:
             return not await self.pods(JOBS, f"training-job-name={name}")
 
-        await until(none, f"{name} has no pods", _SECONDS)
+        await until(none, f"{name} has no pods", seconds=_SECONDS)
 
     async def address(self, pod: str) -> str:
         async def given() -> str:
             found = await self.api.get(f"/api/v1/namespaces/{JOBS}/pods/{pod}")
             return str(found["status"]["podIP"]) if _is_ready(found) else ""
 
-        return await until(given, f"{pod} is ready", _SECONDS)
+        return await until(given, f"{pod} is ready", seconds=_SECONDS)
 
 
 @asynccontextmanager
@@ -197,7 +198,7 @@ async def _asked(api: Api) -> None:
         hooks = (await api.get(_WEBHOOK))["webhooks"]
         return all(each["clientConfig"].get("caBundle") for each in hooks)
 
-    await until(known, "the webhook's CA is told", _SECONDS)
+    await until(known, "the webhook's CA is told", seconds=_SECONDS)
 
 
 async def _install(here: World, stack: ExitStack) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.node.node_world import TRAIN, World
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 _LEAD_SECONDS = 60.0
@@ -21,7 +21,7 @@ async def test_jobs_train_on_while_no_supervisor_runs(here: World) -> None:
     home = await here.train("before")
     await here.supervisors(0)
     late = await here.start("late", TRAIN)
-    await until(lambda: _steps(late), "pods are made and train", 60.0)
+    await until(lambda: _steps(late), "pods are made and train")
     await here.more_steps(home)
     await here.supervisors(_SUPERVISORS)
     here.reclaim(time.time() + _LEAD_SECONDS)

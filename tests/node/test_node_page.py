@@ -9,7 +9,7 @@ import pytest
 from tests.chart import chart_page as page
 from tests.node.node_running import NODE
 from tests.node.node_world import TRAIN, World, training_job
-from tests.testkit.controlplane.api import until
+from tests.testkit.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 _JOB = "resnet"
@@ -68,4 +68,4 @@ async def _resumed(here: World, home: Path) -> None:
         decided = await here.decided(_JOB, "Running")
         return int(decided["status"]["observed"]["run"]) > 1 and (home / "step").exists()
 
-    await until(second, "the next run trains", 120.0)
+    await until(second, "the next run trains", seconds=120.0)

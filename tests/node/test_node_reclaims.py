@@ -11,7 +11,7 @@ import pytest
 
 from tests.node.node_running import cut
 from tests.node.node_world import HTTP_PORT, TRAIN, World
-from tests.testkit.controlplane.api import until
+from tests.testkit.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 _LEAD_SECONDS = 60.0

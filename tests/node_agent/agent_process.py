@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.node_agent.fake_supervisor import until
+from tests.testkit.waiting import until
 
 MEBIBYTE = 1024 * 1024
 

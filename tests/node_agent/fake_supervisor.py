@@ -1,8 +1,7 @@
 """A supervisor on loopback that records what agents say and does what a test tells it to."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,14 +9,6 @@ import grpc
 import grpc.aio
 from reclaim.v1 import reclaim_pb2 as pb
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceServicer, add_ReclaimServiceServicer_to_server
-
-
-async def until(condition: Callable[[], Any], within: float = 30.0) -> None:
-    """Wait for a condition; it is looked at every few milliseconds."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        await asyncio.sleep(0.005)
 
 
 class Stream:

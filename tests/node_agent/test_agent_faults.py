@@ -18,7 +18,8 @@ from simulator.cloud.faults import FaultPeriod, MetadataFault, fault_periods
 from simulator.cloud.metadata import MetadataServer, Mode
 from simulator.cloud.trace import Node
 from tests.node_agent.agent_process import MEBIBYTE, Process, agent, probe
-from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor, until
+from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.testkit.waiting import until
 
 # `make metadata-faults` sets these: 3 rounds of up to 2 s a fault take 80 s a cloud.
 SEED = int(os.environ.get("METADATA_FAULTS_SEED", "1"))
@@ -28,8 +29,6 @@ LONGEST = float(os.environ.get("METADATA_FAULTS_LONGEST_SECONDS", "0.2"))
 NODE = Node("n1")
 POLL_SECONDS = 0.1
 LEAD = 300.0
-# Seconds that anything waited for may take, where 20 processes share two cores.
-WITHIN = 20.0
 # Between two requests of an agent that is not told to wait: a poll that is given up, a period, and two busy cores.
 LONGEST_SILENCE = POLL_LIMIT + POLL_SECONDS + 5.0
 _UNHEARD = {MetadataFault.REFUSED, MetadataFault.THROTTLED}
@@ -67,10 +66,14 @@ class Scene:
         return shown
 
     async def until_shown(self, *states: str) -> dict[str, Any]:
-        deadline = time.monotonic() + WITHIN
-        while (shown := await self.shown())["state"] not in states:
-            assert time.monotonic() < deadline, shown
-            await asyncio.sleep(0.02)
+        shown: dict[str, Any] = {}
+
+        async def one_of_them() -> bool:
+            nonlocal shown
+            shown = await self.shown()
+            return shown["state"] in states
+
+        await until(one_of_them, lambda: f"one of {states} in {shown}")
         return shown
 
     async def live_through(self, period: FaultPeriod) -> None:
@@ -79,7 +82,7 @@ class Scene:
         await self.faulty.set_fault(period.fault)
         if period.fault.hides_metadata:
             assert (await self.until_shown("unknown"))["detail"], "unknown has no reason"
-            await until(lambda: self.told(self.source) == pb.SOURCE_STATE_UNKNOWN, WITHIN)
+            await until(lambda: self.told(self.source) == pb.SOURCE_STATE_UNKNOWN)
         await self._hold(period)
         if period.fault.hides_metadata:
             assert len(self.reports(self.source)) == before, f"{period.fault} was taken for an announcement"
@@ -87,7 +90,7 @@ class Scene:
     async def recover(self) -> None:
         await self.faulty.set_fault(None)
         await self.until_shown("clear", "noticed")
-        await until(lambda: self.told(self.source) != pb.SOURCE_STATE_UNKNOWN, WITHIN)
+        await until(lambda: self.told(self.source) != pb.SOURCE_STATE_UNKNOWN)
 
     async def until_announced(self, deadline: float) -> None:
         """Wait until the supervisor's last word from the source is that instant."""
@@ -96,7 +99,7 @@ class Scene:
             said = self.reports(self.source)[-1:]
             return [termination_time(report.deadline.seconds) for report in said] == [termination_time(deadline)]
 
-        await until(announced, WITHIN)
+        await until(announced)
 
     async def _hold(self, period: FaultPeriod) -> None:
         end = time.monotonic() + period.seconds
@@ -141,11 +144,11 @@ async def scene(faulty: Cloud, directory: Path) -> AsyncIterator[Scene]:
             "NODE_AGENT_POLL_SECONDS": str(POLL_SECONDS),
         }
         async with agent(environ) as process:
-            await until(lambda: process.event("supervisor.welcomed"), WITHIN)
+            await until(lambda: process.event("supervisor.welcomed"))
             one = Scene(servers[faulty], faulty.value, other.value, supervisor, process)
-            await until(lambda: one.reports(other.value), WITHIN)
+            await until(lambda: one.reports(other.value))
             # Three clear answers withdraw whatever an earlier agent announced: that is not to fall into a fault.
-            await until(lambda: one.reports(faulty.value), WITHIN)
+            await until(lambda: one.reports(faulty.value))
             assert one.told(faulty.value) == pb.SOURCE_STATE_CLEAR
             yield one
 
@@ -176,7 +179,7 @@ async def test_faults_neither_announce_nor_withdraw_nor_hide_anything(cloud: Clo
         _check_footprint(one, footprint)
         _check_notices(one)
         one.faulty.withdraw(NODE)
-        await until(lambda: one.reports(one.source)[-1].announcement == pb.ANNOUNCEMENT_WITHDRAWN, WITHIN)
+        await until(lambda: one.reports(one.source)[-1].announcement == pb.ANNOUNCEMENT_WITHDRAWN)
         await one.agent.stop()
         assert one.agent.process.returncode == 0
 

@@ -15,7 +15,8 @@ from servicekit.clock import Clock
 from simulator.cloud.dialects import termination_time
 from tests.node_agent.agent_process import Process, agent
 from tests.node_agent.fake_metadata import TERMINATION, Reply, metadata
-from tests.node_agent.fake_supervisor import fake_supervisor, until
+from tests.node_agent.fake_supervisor import fake_supervisor
+from tests.testkit.waiting import until
 
 Value = Callable[..., float | None]
 

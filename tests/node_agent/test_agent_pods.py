@@ -17,9 +17,9 @@ from node_agent.spot import SpotLabel
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
 from tests.node_agent.fake_api_server import fake_api_server
-from tests.node_agent.fake_supervisor import until
 from tests.node_agent.pod_manifests import disruption, manifest
 from tests.node_agent.test_agent_poller import NOTICE, Script
+from tests.testkit.waiting import until
 
 EVICTED = disruption("EvictionByEvictionAPI")
 LABEL = "node.alibabacloud.com/spot-strategy"

@@ -16,7 +16,7 @@ from node_agent.outbox import Outbox
 from node_agent.poller import Poller
 from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, SourceUnavailable
 from servicekit.clock import Clock
-from tests.node_agent.fake_supervisor import until
+from tests.testkit.waiting import until
 
 NOTICE = Noticed(None, 100.0, "m")
 

@@ -15,7 +15,8 @@ from reclaim.v1 import reclaim_pb2 as pb
 from node_agent.app import ExitCode
 from tests.node_agent.agent_process import MEBIBYTE, agent, probe
 from tests.node_agent.fake_metadata import TERMINATION, FakeMetadata, Reply, metadata
-from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor, until
+from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.testkit.waiting import until
 
 
 @pytest_asyncio.fixture

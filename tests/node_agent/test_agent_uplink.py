@@ -24,7 +24,8 @@ from node_agent.sources import NodeIdentity
 from node_agent.uplink import AgentReplaced, Uplink
 from servicekit.address import Address
 from servicekit.clock import Clock
-from tests.node_agent.fake_supervisor import FakeSupervisor, acknowledgement, fake_supervisor, until
+from tests.node_agent.fake_supervisor import FakeSupervisor, acknowledgement, fake_supervisor
+from tests.testkit.waiting import until
 
 S = SourceName("s")
 NODE = Subject(SubjectKind.NODE, "n1", "uid-1")
@@ -177,7 +178,7 @@ async def test_a_supervisor_that_is_away_is_found_when_it_is_back(
     (tmp_path / "token").write_text("another")
     agent.outbox.put(agent.report())
     await fake.start()
-    await until(lambda: agent.uplink.welcomed, within=30.0)
+    await until(lambda: agent.uplink.welcomed)
     assert fake.streams[-1].authorization == "Bearer another"
     await until(lambda: not agent.outbox.unacknowledged())
     assert agent.uplink.trouble is None

@@ -2,10 +2,11 @@
 
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.testkit.waiting import wait_until
 
 SDK = Path(__file__).parents[2] / "sdk"
 
@@ -33,7 +34,7 @@ class Script:
 
     def wait_for_line(self, text: str, seconds: float = 30.0) -> None:
         """Wait until the script has printed a line that contains `text`."""
-        wait_until(lambda: text in self.out.read_text(), seconds, f"{text!r} of {self.output()}")
+        wait_until(lambda: text in self.out.read_text(), lambda: f"{text!r} of {self.output()}", seconds=seconds)
 
     def end(self, seconds: float = 30.0) -> int:
         return self.process.wait(seconds)
@@ -43,13 +44,6 @@ class Script:
 
 
 Start = Callable[..., Script]
-
-
-def wait_until(what: Callable[[], object], seconds: float = 30.0, wanted: str = "the condition") -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {wanted}"
-        time.sleep(0.005)
 
 
 @dataclass(frozen=True)

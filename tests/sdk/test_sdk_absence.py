@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from kubeai.elastic.testing import FakeSupervisor
 
-from tests.sdk.sdk_scripts import HOLDING, TRAINING, Start, wait_until
+from tests.sdk.sdk_scripts import HOLDING, TRAINING, Start
+from tests.testkit.waiting import wait_until
 
 
 def test_with_nothing_configured_training_goes_on_with_one_warning(tmp_path: Path, start: Start) -> None:

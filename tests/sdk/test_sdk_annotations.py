@@ -9,7 +9,8 @@ from kubeai.elastic.state import NO_DIRECTIVE, Line, State, apply, apply_annotat
 from kubeai.elastic.testing import FakeSupervisor
 from kubeai.elastic.values import Directive, DirectiveKind
 
-from tests.sdk.sdk_scripts import TRAINING, Start, wait_until
+from tests.sdk.sdk_scripts import TRAINING, Start
+from tests.testkit.waiting import wait_until
 
 KEY = "job-supervisor.kube-ai.io/directive"
 SAYING = TRAINING.replace(

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from kubeai.elastic.testing import FakeSupervisor
 
-from tests.sdk.sdk_scripts import TRAINING, Start, wait_until
+from tests.sdk.sdk_scripts import TRAINING, Start
+from tests.testkit.waiting import wait_until
 
 
 def test_a_changed_rank_is_reported(supervisor: FakeSupervisor, start: Start, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from kubeai.elastic.testing import FakeSupervisor
 
-from tests.sdk.sdk_scripts import HOLDING, TRAINING, Start, wait_until
+from tests.sdk.sdk_scripts import HOLDING, TRAINING, Start
+from tests.testkit.waiting import wait_until
 
 
 def test_a_stopped_script_saves_says_so_is_held_and_exits_255(

@@ -24,6 +24,7 @@ from servicekit.clock import Clock
 from servicekit.connections import Connection, Drop, GuardedSite, mark_streaming, timed
 from servicekit.tls import Files, ServerCertificate
 from simulator.certificates import Authority
+from tests.testkit.waiting import until
 
 PATIENCE = 1.0
 SLOW = 30.0
@@ -155,9 +156,7 @@ async def test_an_answer_that_is_not_taken_is_dropped(guarded: Guarded) -> None:
     async with guarded.connected() as (reader, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]  # The stubs know the base class only.
         writer.write(b"GET /huge HTTP/1.1\r\nHost: h\r\n\r\n")
-        async with asyncio.timeout(SLOW):
-            while not guarded.dropped:  # noqa: ASYNC110 - the server has no event for it.
-                await asyncio.sleep(0.01)
+        await until(lambda: guarded.dropped, "the server drops the connection")
         writer.transport.resume_reading()  # type: ignore[attr-defined]  # As above.
         assert len(await ended(reader)) < 64 * 1024 * 1024
 

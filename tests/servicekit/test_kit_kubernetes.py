@@ -29,6 +29,7 @@ from servicekit.kubernetes.errors import (
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
+from tests.testkit.waiting import until
 
 THINGS = Resource(group="kit.test", version="v1", kind="Thing", plural="things", namespaced=True, page=2)
 PATIENCE = 30.0
@@ -112,9 +113,7 @@ class Following:
     async def until(self, shown: dict[str, int]) -> None:
         task = asyncio.create_task(self.reflector.run())
         try:
-            async with asyncio.timeout(PATIENCE):
-                while self.shown() != shown:  # noqa: ASYNC110 - it tells nobody that it is there
-                    await asyncio.sleep(0.01)
+            await until(lambda: self.shown() == shown, lambda: f"{shown} in {self.shown()}")
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

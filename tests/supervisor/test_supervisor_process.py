@@ -20,7 +20,8 @@ import pytest
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.testkit.serving import FAST, PATIENCE, Peers, Refusal, durable, noticed, until
+from tests.testkit.serving import FAST, PATIENCE, Peers, Refusal, durable, noticed
+from tests.testkit.waiting import until
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Running:
     peers: Peers
 
     async def ended(self, within: float = PATIENCE) -> int:
-        await until(lambda: self.process.poll() is not None, within)
+        await until(lambda: self.process.poll() is not None, seconds=within)
         return self.process.returncode
 
     async def status(self) -> dict[str, Any]:
@@ -53,7 +54,7 @@ async def started(directory: Path, **changes: Any) -> AsyncIterator[Running]:
     environment = {**os.environ, **{PREFIX + name.upper(): str(value) for name, value in settings.items()}}
     with spawn(environment) as process:
         try:
-            await until(lambda: endpoints.exists() or process.poll() is not None, within=60.0)
+            await until(lambda: endpoints.exists() or process.poll() is not None)
             async with Peers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
                 yield Running(process, peers)
         finally:

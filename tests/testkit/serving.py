@@ -6,7 +6,7 @@ import io
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.app import Supervisor
 from supervisor.wiring.startup import STORE_FILE, load_certificate
+from tests.testkit.waiting import until
 
 HEARTBEAT = 0.5
 """Of a supervisor, in seconds: three of them without a word are silence, which a busy machine must not make."""
@@ -62,13 +63,6 @@ def tls_settings(authority: Authority) -> dict[str, Any]:
         "tls_key_file": authority.key_file,
         "tls_reload_seconds": TLS_RELOAD,
     }
-
-
-async def until(condition: Callable[[], Any], within: float = PATIENCE) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        await asyncio.sleep(0.005)
 
 
 def durable(job: dict[str, Any]) -> dict[str, Any]:
@@ -378,14 +372,15 @@ class Served:
 
     async def agent_is(self, node: str, *, connected: bool) -> dict[str, Any]:
         """Waits until the node's agent is connected or not; returns what is known of it."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            agents = {agent["node"]: agent for agent in (await self.status())["agents"]}
-            if node in agents and agents[node]["connected"] is connected:
-                found: dict[str, Any] = agents[node]
-                return found
-            assert time.monotonic() < deadline, f"connected never became {connected}"
-            await asyncio.sleep(0.01)
+
+        async def so() -> dict[str, Any] | None:
+            for agent in (await self.status())["agents"]:
+                if agent["node"] == node and agent["connected"] is connected:
+                    found: dict[str, Any] = agent
+                    return found
+            return None
+
+        return await until(so, f"the agent of {node} is {'' if connected else 'not '}connected") or {}
 
 
 @asynccontextmanager

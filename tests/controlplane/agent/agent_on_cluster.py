@@ -11,9 +11,10 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from tests.node_agent.agent_process import Process, agent
 from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
-from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 MANAGED = "job-supervisor.kube-ai.io/managed-by-job-supervisor"
 OPTED_IN = {MANAGED: "true"}

@@ -17,10 +17,11 @@ from tests.controlplane.agent.agent_on_cluster import (
 )
 from tests.node_agent.agent_process import MEBIBYTE, probe
 from tests.node_agent.fake_metadata import metadata
-from tests.testkit.controlplane.api import Api, client, until
+from tests.testkit.controlplane.api import Api, client
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
 from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.waiting import until
 
 MAX_PODS = 250
 MANIFEST_BYTES = 12_000

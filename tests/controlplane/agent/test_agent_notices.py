@@ -10,11 +10,11 @@ from simulator.cloud.paths import WorldPaths
 from simulator.services import SupervisorProcess
 from tests.controlplane.agent.agent_on_cluster import OPTED_IN, account, evict
 from tests.node_agent.agent_process import agent, probe
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.installed import Place, place
 from tests.testkit.controlplane.namespace import fresh_namespace
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.serving import AgentPeer, Peers
+from tests.testkit.waiting import until
 
 SUPERVISED = {"JOB_SUPERVISOR_STORE": "kubernetes", "JOB_SUPERVISOR_GONE_GRACE_SECONDS": "0.5"}
 

@@ -13,9 +13,10 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import Host
 from supervisor.domain.placement import Placement
-from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import GPU, Namespace
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 _OWN = "capacity.test/namespace"
 _CORDON = "node.kubernetes.io/unschedulable"

@@ -6,9 +6,9 @@ from typing import Any
 from simulator.harness import ServiceSettings
 from supervisor.jobs.trainingjob.objects import OURS, SUSPENDED, SUSPENDED_BY
 from tests.controlplane.line.line_world import OPTED_IN, JobPlan, World, training_job, world
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.installed import job_path
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 _PATIENCE = {"JOB_SUPERVISOR_PROBE_SECONDS": "1", "JOB_SUPERVISOR_RESUME_DELAY_SECONDS": "0.5"}
 
@@ -28,7 +28,7 @@ async def _decided(one: World, name: str, phase: str, reason: str) -> Any:
         decision = found.get("status", {}).get("decision", {})
         return decision if decision.get("phase") == phase and decision["reason"].startswith(reason) else None
 
-    return await until(decided, f"{name} is {phase}: {reason}", 60.0)
+    return await until(decided, f"{name} is {phase}: {reason}")
 
 
 async def test_suspended_jobs_wait_for_a_doomed_node_and_then_resume_or_try(

@@ -13,9 +13,10 @@ from supervisor.settings import Settings
 from supervisor.wiring.cluster import ClusterWiring
 from tests.controlplane.operator.operator_jobs import defined, operating
 from tests.controlplane.trainingjob.trainingjob_world import elastic
-from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 
 async def _ready(api: Api, node: str) -> None:

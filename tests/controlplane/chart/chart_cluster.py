@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Refused, Values
-from tests.testkit.controlplane.api import Api, client, until
+from tests.testkit.controlplane.api import Api, client
 from tests.testkit.controlplane.api import Refused as ApiRefused
 from tests.testkit.controlplane.binaries import Tool, client_path
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 LINUX = {"kubernetes.io/os": "linux"}
 _SECONDS = 120.0

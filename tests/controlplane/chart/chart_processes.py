@@ -14,8 +14,8 @@ from typing import Any
 from tests.chart.chart_rendering import NAMESPACE, RELEASE, environment
 from tests.controlplane.chart.chart_cluster import Installation
 from tests.node_agent.agent_process import Process, agent
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.credentials import write_kubeconfig
+from tests.testkit.waiting import until
 
 AGENT = f"{RELEASE}-agent"
 HERE = f"/api/v1/namespaces/{NAMESPACE}"
@@ -72,7 +72,7 @@ async def supervisor(present: Installation, directory: Path) -> AsyncIterator[Su
             assert process.returncode is None, running.log.read_text("utf-8")
             return (running.directory / "endpoints.json").exists()
 
-        await until(serves, "it serves", _PATIENCE_SECONDS)
+        await until(serves, "it serves", seconds=_PATIENCE_SECONDS)
         yield running
     finally:
         if process.returncode is None:

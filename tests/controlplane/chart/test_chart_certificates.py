@@ -9,9 +9,10 @@ import pytest
 
 from tests.chart.chart_rendering import NAMESPACE, Helm, Values
 from tests.controlplane.chart.chart_cert_manager import CannotBeHad, definitions
-from tests.testkit.controlplane.api import Api, Refused, until
+from tests.testkit.controlplane.api import Api, Refused
 from tests.testkit.controlplane.binaries import Tool, client_path
 from tests.testkit.controlplane.installed import Place
+from tests.testkit.waiting import until
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _CERTIFICATES = f"/apis/cert-manager.io/v1/namespaces/{NAMESPACE}/certificates"

@@ -5,8 +5,9 @@ import pytest
 from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Refused
 from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
 from tests.controlplane.chart.chart_cluster import LINUX, Installation, rights
-from tests.testkit.controlplane.api import client, until
+from tests.testkit.controlplane.api import client
 from tests.testkit.controlplane.installed import OWN_RULES, RULES
+from tests.testkit.waiting import until
 
 _AGENT = "elastic-job-supervisor-agent"
 _COMPONENT = "app.kubernetes.io/component"

@@ -9,7 +9,8 @@ import pytest
 from tests.chart.chart_definitions import CannotBeHad, files
 from tests.chart.chart_rendering import NAMESPACE, RELEASE
 from tests.controlplane.chart.chart_cluster import Installation
-from tests.testkit.controlplane.api import Refused, until
+from tests.testkit.controlplane.api import Refused
+from tests.testkit.waiting import until
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _OPERATED = f"/apis/monitoring.coreos.com/v1/namespaces/{NAMESPACE}"

@@ -12,7 +12,7 @@ from tests.controlplane.chart.chart_processes import (
     whom_the_webhook_trusts,
 )
 from tests.node_agent.agent_process import probe
-from tests.testkit.controlplane.api import until
+from tests.testkit.waiting import until
 
 # The certificate has to have the name by which these tests reach a supervisor.
 _VALUES = {"tls": {"extraNames": ["127.0.0.1"]}, "agent": {"settings": {"nodeUid": "i-1"}}}

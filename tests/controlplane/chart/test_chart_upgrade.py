@@ -4,7 +4,7 @@ import pytest
 
 from tests.chart.chart_rendering import RELEASE, Refused
 from tests.controlplane.chart.chart_cluster import Installation, previous_chart
-from tests.testkit.controlplane.api import until
+from tests.testkit.waiting import until
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _GROUP = "job-supervisor.kube-ai.io"
@@ -56,7 +56,7 @@ async def test_upgrade_rollback_and_uninstall_keep_what_is_known(
     async def only_that_is_left() -> bool:
         return (await cluster_with_helm.objects()) - (before - kept) == kept
 
-    await until(only_that_is_left, "everything else is gone", 60)
+    await until(only_that_is_left, "everything else is gone")
     await cluster_with_helm.install()
     assert (await cluster_with_helm.api.get(f"{_JOBS}/standalone.kept"))["metadata"]["uid"] == uid
 

@@ -6,9 +6,10 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.view import ClusterView
-from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import GPU, Namespace
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 
 @asynccontextmanager

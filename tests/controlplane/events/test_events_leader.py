@@ -7,7 +7,7 @@ import pytest
 
 from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene, condition
 from tests.controlplane.leader.leader_replicas import Replicas
-from tests.testkit.controlplane.api import until
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 

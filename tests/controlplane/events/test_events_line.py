@@ -7,9 +7,9 @@ import pytest
 
 from simulator.harness import ServiceSettings
 from tests.controlplane.line.line_world import JobPlan, World, world
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.kubectl import kubectl
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 

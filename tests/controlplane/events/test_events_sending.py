@@ -21,12 +21,13 @@ from supervisor.observability.journal import JobChanged, NoticeChanged
 from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene, condition
 from tests.supervisor.decide.decide_builders import notice, running_job
 from tests.supervisor.observability.events.observability_events import Known
-from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.controlplane.installed import OWN_RULES, RULES
 from tests.testkit.controlplane.kubectl import kubectl
 from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.waiting import until
 
 _OURS = "job-supervisor.kube-ai.io/supervisor"
 

@@ -25,10 +25,10 @@ from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.supervisor.decide.decide_builders import running_job, spec
 from tests.testkit.controlplane.api import Api, Refused
-from tests.testkit.controlplane.api import until as appears
 from tests.testkit.controlplane.credentials import Credentials
 from tests.testkit.controlplane.installed import Place
-from tests.testkit.serving import FAST, Peers, Refusal, until
+from tests.testkit.serving import FAST, Peers, Refusal
+from tests.testkit.waiting import until
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 AGENTS = ("arena-system", "elastic-job-supervisor-agent")
@@ -168,7 +168,7 @@ class Running:
         async def known() -> bool:
             return job in [each["job"] for each in (await self.status())["jobs"]]
 
-        await appears(known, f"{job} is known")
+        await until(known, f"{job} is known")
 
     async def sees(self, token: str, *, alive: bool = True) -> None:
         """Returns when it has been told of the token's pod, or of that pod's end: its watch tells, a moment later."""
@@ -177,7 +177,7 @@ class Running:
             answer = await self.peers.refused_or_open("/v1/processes/stream", token, _SOMEBODY)
             return answer != _LATER and (answer != _BAD) is alive
 
-        await appears(told, f"the token's pod is {'known' if alive else 'known to be gone'}")
+        await until(told, f"the token's pod is {'known' if alive else 'known to be gone'}")
 
 
 def _spawned(directory: Path, kubeconfig: Path, settings: Mapping[str, Any]) -> "subprocess.Popen[bytes]":
@@ -198,7 +198,7 @@ async def supervising(
     endpoints, log = directory / ENDPOINTS_FILE, directory / "log"
     process = _spawned(directory, kubeconfig or place.kubeconfig, changes)
     try:
-        await until(lambda: endpoints.exists() or process.poll() is not None, within=_START_SECONDS)
+        await until(lambda: endpoints.exists() or process.poll() is not None, seconds=_START_SECONDS)
         assert endpoints.exists(), log.read_text()
         async with Peers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
             yield Running(process, peers, log)

@@ -15,8 +15,8 @@ from tests.controlplane.identity.identity_world import Pods, job_of, supervising
 from tests.node_agent.agent_process import agent
 from tests.sdk.sdk_scripts import SDK, TRAINING
 from tests.supervisor.store.store_behaviour import put_job
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.installed import Place
+from tests.testkit.waiting import until
 
 
 def told_to_stop(known: SupervisedJob | None) -> SupervisedJob:

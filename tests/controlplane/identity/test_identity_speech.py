@@ -9,12 +9,12 @@ from supervisor.domain.job import AcknowledgementKind, Phase, Stop, SupervisedJo
 from supervisor.store.interface import Store
 from tests.controlplane.identity.identity_world import MadePod, Pods, job_of, supervising
 from tests.supervisor.store.store_behaviour import put_job
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.controlplane.installed import OWN_RULES, RULES, Place
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.serving import AgentPeer, Peers, ProcessPeer, Refusal, hello
+from tests.testkit.waiting import until
 
 STREAM = "/v1/processes/stream"
 REPORT = "/v1/processes/report"

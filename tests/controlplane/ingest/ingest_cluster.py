@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from simulator.harness import ServiceSettings, World, world
-from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import Place
+from tests.testkit.waiting import until
 
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"

@@ -8,7 +8,7 @@ from simulator.cloud.schedule import Notice
 from simulator.cloud.trace import Node
 from simulator.services import JobPlan
 from tests.controlplane.ingest.ingest_cluster import NODES, PODS, Scene, condition
-from tests.testkit.controlplane.api import until
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 

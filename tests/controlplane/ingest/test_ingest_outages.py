@@ -6,11 +6,11 @@ import aiohttp
 import pytest
 
 from tests.controlplane.ingest.ingest_cluster import Scene, condition
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.controlplane.installed import OWN_RULES, RULES
 from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 

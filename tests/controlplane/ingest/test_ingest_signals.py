@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from tests.controlplane.ingest.ingest_cluster import PODS, Scene, condition, lead
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.installed import NOTICES
+from tests.testkit.waiting import until
 
 
 async def test_every_signal_becomes_a_notice(here: Scene, tmp_path: Path) -> None:

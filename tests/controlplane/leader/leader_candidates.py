@@ -2,8 +2,7 @@
 
 import asyncio
 import secrets
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -99,10 +98,3 @@ class Hall:
 
     async def _highest(self) -> int:
         return self.highest
-
-
-async def until(condition: Callable[[], object], within: float = 60.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        await asyncio.sleep(0.01)

@@ -17,9 +17,9 @@ import aiohttp
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.controlplane.leader.leader_candidates import until
 from tests.testkit.controlplane.installed import Place
 from tests.testkit.serving import FAST, Peers
+from tests.testkit.waiting import until
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/job-supervisor"
 LEASE_SECONDS = 3
@@ -46,7 +46,7 @@ class Replica:
         return any(each["event"] == event for each in self.said())
 
     async def ended(self, within: float = 60.0) -> int:
-        await until(lambda: self.process.poll() is not None, within)
+        await until(lambda: self.process.poll() is not None, seconds=within)
         return self.process.returncode
 
     async def kill(self) -> None:
@@ -110,7 +110,7 @@ class Replicas:
                 replica.process.poll() is not None
                 or (replica.serves if serving else replica.heard("supervisor.standing_by"))
             ),
-            within,
+            seconds=within,
         )
         assert replica.process.poll() is None, replica.log.read_text()
         return replica

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from simulator.cloud.process import Child, environment, script, spawn
 from simulator.harness import ServiceSettings, World, world
-from tests.chaos.chaos_world import NODES, until
+from tests.chaos.chaos_world import NODES
 from tests.testkit.controlplane.installed import Place
+from tests.testkit.waiting import until
 
 
 def settings(here: Place) -> Mapping[str, str]:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.clocks.clocks_faketime import library, skew
-from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.images.images_packages import CannotBeHad
 from tests.testkit.controlplane.installed import Place
 from tests.testkit.serving import noticed
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -68,7 +68,7 @@ async def test_stored_instants_mean_the_same_to_the_next_leader(
         await agents["n3"].acknowledged(1)
         after = time.monotonic()
         await first.kill()
-    await until(lambda: second.serves, PATIENCE)
+    await until(lambda: second.serves, seconds=PATIENCE)
     asked = time.monotonic()
     left = await _left(second)
     assert LEAD - (time.monotonic() - before) - SLACK <= left <= LEAD - (asked - after) + SLACK

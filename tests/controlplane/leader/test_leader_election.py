@@ -7,9 +7,9 @@ from datetime import datetime
 import pytest
 
 from servicekit.kubernetes.election import RENEWALS
-from tests.controlplane.leader.leader_candidates import LONG, SECONDS, Candidate, Hall, until
+from tests.controlplane.leader.leader_candidates import LONG, SECONDS, Candidate, Hall
 from tests.controlplane.store.test_cluster_store_outages import frozen
-from tests.testkit.controlplane.api import until as found
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -30,7 +30,7 @@ async def renewals(hall: Hall, count: int) -> None:
         async def renewed(before: str = before) -> bool:
             return bool((await hall.lease())["renewTime"] != before)
 
-        await found(renewed, "the lease to be renewed")
+        await until(renewed, "the lease to be renewed")
 
 
 async def test_one_leads_and_the_others_wait(hall: Hall) -> None:
@@ -95,7 +95,7 @@ async def test_a_lease_that_a_person_deletes_stays_its_holders(hall: Hall) -> No
     first, second = await first_and_second(hall)
     for _ in range(3):
         await hall.api.delete(hall.path)
-        await found(hall.lease, "the lease to be there again")
+        await until(hall.lease, "the lease to be there again")
         await renewals(hall, 1)
         assert (first.leads, second.leads) == (True, False)
     assert (await hall.lease())["holderIdentity"] == "first"

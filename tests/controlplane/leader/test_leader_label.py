@@ -8,9 +8,9 @@ import pytest
 
 from supervisor.leadership.label import LABEL
 from tests.controlplane.leader.leader_replicas import Replicas
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.installed import OWN_RULES, RULES, Place
 from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.controlplane.leader.test_leader_replicas import decision
 from tests.controlplane.store.test_cluster_store_outages import frozen
-from tests.testkit.controlplane.api import until as found
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.installed import Place, define
 from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, Peers, ProcessPeer, noticed
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -178,7 +177,7 @@ async def test_a_history_that_is_forgotten_under_the_watches_is_read_again(repli
             job = (await here.jobs())[0]
             return bool(job["status"]["hosts"].get("excluded") == ["n3", "n4"])
 
-        await found(excluded, "both to be left out")
+        await until(excluded, "both to be left out")
         before = await decision(here)
         await first.kill()
     await until(lambda: second.serves)

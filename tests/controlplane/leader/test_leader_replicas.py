@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from supervisor.serving.servers import ENDPOINTS_FILE
-from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.leader.leader_replicas import DEPOSED, LEASE, Replica, Replicas, freeze, thaw
-from tests.testkit.controlplane.api import until as found
 from tests.testkit.controlplane.installed import Place
 from tests.testkit.serving import AgentPeer, LauncherPeer, Peers, ProcessPeer, noticed
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -69,7 +68,7 @@ async def decided(here: Place, **expected: Any) -> Any:
         now = await decision(here)
         return now if expected.items() <= now.items() else None
 
-    return await found(so, f"a decision with {expected}")
+    return await until(so, f"a decision with {expected}")
 
 
 def again(known: Training) -> dict[str, Any]:

@@ -43,10 +43,10 @@ from simulator.services import SupervisorProcess, agent_command
 from simulator.status import StatusUnavailable, fetch
 from simulator.verdict import Expectations, Verdict
 from tests.controlplane.operator.operator_jobs import Jobs
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.installed import Place, job_path, place
 from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace, fresh_namespace
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 OPTED_IN = {"job-supervisor.kube-ai.io/managed-by-job-supervisor": "true"}
@@ -220,7 +220,7 @@ class World:
             one = await self.supervised(job)
             return one if one.get("status", {}).get("decision", {}).get("phase") == phase else None
 
-        return await until(reached, f"{job.name} is {phase} to the supervisor", seconds)
+        return await until(reached, f"{job.name} is {phase} to the supervisor", seconds=seconds)
 
     async def excluded(self, job: Job, hosts: Iterable[str], seconds: float = 60.0) -> None:
         """Return when the discovery script of the job's launcher leaves out just these hosts."""
@@ -242,7 +242,7 @@ class World:
             names = {each["spec"]["subject"]["name"] for each in active}
             return notices if names >= wanted else None
 
-        return list(await until(told, f"notices for {', '.join(sorted(wanted))}", seconds))
+        return list(await until(told, f"notices for {', '.join(sorted(wanted))}", seconds=seconds))
 
     async def connected(self, seconds: float = 60.0) -> None:
         assert self.supervisor is not None
@@ -255,7 +255,7 @@ class World:
                     return seen is not None and seen.connected() >= set(self._agents)
                 return False
 
-            await until(all_of_them, "all agents are connected", seconds)
+            await until(all_of_them, "all agents are connected", seconds=seconds)
 
     # Jobs.
 
@@ -283,7 +283,7 @@ class World:
             events = job.events()
             return events if events and condition(events) else None
 
-        return await until(look, f"{job.name}: {what}", seconds) or []
+        return await until(look, f"{job.name}: {what}", seconds=seconds) or []
 
     def verdict(self, job: Job) -> Verdict:
         plan = job.plan

@@ -10,8 +10,9 @@ from simulator.events import Kind
 from simulator.harness import ServiceSettings
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import names
-from tests.testkit.controlplane.api import Refused, until
+from tests.testkit.controlplane.api import Refused
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -106,7 +107,7 @@ async def test_a_job_that_is_deleted_in_the_middle_of_a_reclaim_is_forgotten(sup
             return False
         return True
 
-    await until(forgotten, "its SupervisedJob is gone", 60)
+    await until(forgotten, "its SupervisedJob is gone")
     await supervised.take_away([node])
     other = await supervised.job("j", JobPlan(workers=3, min_workers=1, steps=150, step_seconds=0.1))
     await supervised.training(other, workers=3)

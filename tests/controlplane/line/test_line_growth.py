@@ -8,8 +8,8 @@ from simulator.harness import ServiceSettings
 from tests.chaos.chaos_world import QUICK
 from tests.controlplane.line.line_world import JobPlan, world
 from tests.controlplane.operator.operator_jobs import names
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 

@@ -17,9 +17,9 @@ from simulator.harness import ServiceSettings
 from tests.chaos.chaos_points import ON_CLUSTER, Armed, Scene
 from tests.chaos.chaos_world import armed_by_signal, fired
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.installed import NOTICES
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 

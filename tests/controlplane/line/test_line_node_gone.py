@@ -8,8 +8,8 @@ import pytest
 from simulator.harness import ServiceSettings
 from tests.chaos.chaos_world import QUICK
 from tests.controlplane.line.line_world import JobPlan, World, world
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -34,7 +34,7 @@ async def _ended(one: World, nodes: Sequence[str]) -> None:
         states = {each["spec"]["subject"]["name"]: each["status"]["state"] for each in notices}
         return all(states.get(node) == "gone" for node in nodes) and "active" not in states.values()
 
-    await until(gone, f"the notices on {', '.join(nodes)} are over", _NEVER_IN_TIME)
+    await until(gone, f"the notices on {', '.join(nodes)} are over", seconds=_NEVER_IN_TIME)
 
 
 @pytest.mark.brief

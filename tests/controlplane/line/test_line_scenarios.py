@@ -14,8 +14,8 @@ from simulator.harness import ServiceSettings
 from tests.chaos.chaos_world import QUICK
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import names
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -55,7 +55,7 @@ async def test_two_suspended_jobs_take_turns_where_there_is_room_for_one(one: Wo
         assert len(going) <= 1, present
         return "Finished" in present
 
-    await until(first_is_over, "one of them has finished", 90)
+    await until(first_is_over, "one of them has finished", seconds=90)
     for job in jobs:
         await _succeeded(one, job)
         assert (one.verdict(job).figures.suspensions, one.verdict(job).figures.resumes) == (1, 1)

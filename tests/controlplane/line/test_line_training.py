@@ -8,9 +8,9 @@ import pytest
 from simulator.events import Event, Kind
 from tests.controlplane.line.line_world import JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import RESUME, names
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -68,7 +68,7 @@ async def test_the_ring_follows_the_workers(alone: World) -> None:
     await alone.jobs.delete_pod("j-worker-1")
     await alone.event(job, lambda events: _hosts(events) == set(names("j", [0, 2, 3], launcher=False)), "three again")
     await alone.jobs.delete("j")
-    await until(lambda: _no_processes(alone), "its processes have ended", 60)
+    await until(lambda: _no_processes(alone), "its processes have ended")
 
 
 async def test_a_node_that_is_taken_away_takes_its_processes_with_it(alone: World) -> None:

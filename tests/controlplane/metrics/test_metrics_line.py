@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from simulator.harness import ServiceSettings
-from tests.controlplane.leader.leader_candidates import until as listening
 from tests.controlplane.leader.leader_replicas import Replicas
 from tests.controlplane.line.line_world import JobPlan, world
 from tests.supervisor.observability.metrics.test_observability_metrics import Scraped, scrape
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.installed import Place
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -68,7 +67,7 @@ async def test_a_supervisor_that_stands_by_is_measured(here: Place, tmp_path: Pa
         await replicas.forget_lease()
         leading = await replicas.start(metrics_address=addresses[0])
         standing_by = await replicas.start(metrics_address=addresses[1], serving=False)
-        await listening(lambda: leading.heard("metrics.listening") and standing_by.heard("metrics.listening"))
+        await until(lambda: leading.heard("metrics.listening") and standing_by.heard("metrics.listening"))
         leader = await scraped(addresses[0], "leader")
         other = await scrape(addresses[1])
     assert leader.value("jobs", phase="Running") == 0

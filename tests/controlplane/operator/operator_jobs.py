@@ -10,9 +10,10 @@ from servicekit.kubernetes.server import ApiServer
 from simulator.et_operator.crds import create_crds
 from simulator.et_operator.operator import Operator
 from simulator.et_operator.settings import QUICK, Flaw, Pace, Settings
-from tests.testkit.controlplane.api import Api, Manifest, until
+from tests.testkit.controlplane.api import Api, Manifest
 from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 SUSPENDED = "job-supervisor.kube-ai.io/job-suspended"
 RESUME: dict[str, Any] = {"phase": "Created", "conditions": [], "targetWorkers": None, "currentWorkers": None}
@@ -86,7 +87,7 @@ class Jobs:
             status = await self.status(name)
             return status if {**status, "phase": phase, **more} == status else None
 
-        return await until(reached, f"{name} is {phase} {more or ''}", seconds)
+        return await until(reached, f"{name} is {phase} {more or ''}", seconds=seconds)
 
     async def annotate(self, name: str, value: str | None) -> None:
         await self._api.patch(f"{self._path}/trainingjobs/{name}", {"metadata": {"annotations": {SUSPENDED: value}}})
@@ -115,7 +116,7 @@ class Jobs:
             found = await self.pods(name)
             return [found] if set(found) == set(pods) else None
 
-        [found] = await until(just_these, f"{name} has just the pods {', '.join(pods) or 'none'}", seconds)
+        [found] = await until(just_these, f"{name} has just the pods {', '.join(pods) or 'none'}", seconds=seconds)
         return dict(found)
 
     async def end_pod(self, name: str, phase: str) -> None:

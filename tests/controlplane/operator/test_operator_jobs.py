@@ -9,9 +9,10 @@ from servicekit.kubernetes.errors import NotFoundError
 from simulator.et_operator.scaling import OperatorCrashedError
 from simulator.et_operator.settings import QUICK, Flaw
 from tests.controlplane.operator.operator_jobs import RESUME, Jobs, names, operating
-from tests.testkit.controlplane.api import Api, Refused, until
+from tests.testkit.controlplane.api import Api, Refused
 from tests.testkit.controlplane.namespace import fresh_namespace
 from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 

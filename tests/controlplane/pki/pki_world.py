@@ -7,7 +7,6 @@ import os
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.testkit.controlplane.api import Api, Refused
 from tests.testkit.controlplane.installed import Place
 from tests.testkit.serving import Peers
+from tests.testkit.waiting import until
 
 SECRET, CONFIG_MAP, WEBHOOK = "elastic-job-supervisor-keys", "elastic-job-supervisor-ca", "elastic-job-supervisor"
 CORE = "/api/v1/namespaces/default"
@@ -142,13 +142,14 @@ async def leaf(address: Address, trusted: bytes) -> bytes:
         writer.transport.abort()
 
 
-async def serves_another(replica: Replica, trusted: bytes, before: bytes, within: float = 60.0) -> None:
+async def serves_another(replica: Replica, trusted: bytes, before: bytes) -> None:
     """Waits until both ports serve another certificate than that one, which that authority has issued."""
-    deadline = time.monotonic() + within
     for address in ports(replica):
-        while await _seen(address, trusted) in (before, None):
-            assert time.monotonic() < deadline, f"{address} still serves the old certificate"
-            await asyncio.sleep(0.05)
+
+        async def another(address: Address = address) -> bool:
+            return await _seen(address, trusted) not in (before, None)
+
+        await until(another, f"{address} serves another certificate")
 
 
 async def _seen(address: Address, trusted: bytes) -> bytes | None:

@@ -4,9 +4,9 @@ from http.cookies import SimpleCookie
 
 import pytest
 
-from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.pki.pki_world import Shared
 from tests.supervisor.observability.page.page_world import get, sign_in
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 

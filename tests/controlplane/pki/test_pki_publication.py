@@ -14,7 +14,7 @@ from supervisor.pki.keys import CA, Keys
 from supervisor.pki.trust import CaConfigMap, TrustPublisher, WebhookConfiguration
 from tests.controlplane.pki.pki_world import CONFIG_MAP, CONFIG_MAP_PATH, CORE, WEBHOOK, WEBHOOKS, Shared
 from tests.testkit.controlplane.api import Refused
-from tests.testkit.controlplane.api import until as found
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -129,4 +129,4 @@ async def test_a_real_leader_says_it_in_both_places(publisher: Publisher) -> Non
     async def said() -> bool:
         return await shared.trusted() == expected and await publisher.bundles() == [expected]
 
-    await found(said, "the CA in both places")
+    await until(said, "the CA in both places")

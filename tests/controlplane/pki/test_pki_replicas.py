@@ -9,11 +9,10 @@ import pytest
 
 from supervisor.pki.authority import DAY, Authority, pem
 from supervisor.pki.keys import CA, CA_KEY, TOKENS, Keys
-from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.pki.pki_world import CONFIG_MAP_PATH, SECRET_PATH, Shared, leaf, ports, serves_another
 from tests.controlplane.store.test_cluster_store_outages import frozen
-from tests.testkit.controlplane.api import until as found
 from tests.testkit.serving import hello
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -171,5 +170,5 @@ async def test_the_keys_come_back_where_somebody_deletes_them(shared: Shared) ->
     async def back() -> bool:
         return await shared.secret() == made
 
-    await found(back, "the Secret as it was")
+    await until(back, "the Secret as it was")
     assert first.process.poll() is None

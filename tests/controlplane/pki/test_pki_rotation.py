@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.pki.keys import CA, CA_KEY, Keys
-from tests.controlplane.leader.leader_candidates import until
 from tests.controlplane.pki.pki_world import Shared, leaf, ports, serves_another
-from tests.testkit.controlplane.api import until as found
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -32,7 +31,7 @@ async def published(shared: Shared, expected: bytes) -> None:
     async def said() -> bool:
         return await shared.trusted() == expected
 
-    await found(said, "what is to be trusted")
+    await until(said, "what is to be trusted")
 
 
 async def test_an_authority_is_followed_by_another_one_under_open_streams(shared: Shared, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from simulator.harness import ServiceSettings, world
 from simulator.services import JobPlan
 from supervisor.wiring.startup import STORE_FILE
 from tests.e2e.scenes import LEAD, group, node
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.installed import JOBS, NOTICES, Place, job_path
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 

@@ -20,6 +20,7 @@ from tests.testkit.controlplane.api import client
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.installed import NOTICES, Place, define
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 PATIENCE = 60.0
 
@@ -80,12 +81,6 @@ class Writer:
     def _change(self, known: ReclaimNotice | None) -> ReclaimNotice:
         assert (known.revision if known else 0) >= self.confirmed, "what was confirmed is not known any more"
         return replace(notice(self._number), revision=known.revision + 1 if known else 1)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - what a test looks at tells nobody that it has changed
-            await asyncio.sleep(0.02)
 
 
 async def more(writers: list[Writer], what: str) -> None:

@@ -13,8 +13,9 @@ from tests.controlplane.operator.operator_jobs import RESUME, names, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, supervising
 from tests.supervisor.jobs.trainingjob.legacy_process import serving
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, PREFIX
-from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 EXCLUDED = f"{PREFIX}excluded-hosts"
 

@@ -20,9 +20,9 @@ from supervisor.domain.job import Phase
 from tests.controlplane.operator.operator_jobs import operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, supervising
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import PREFIX
-from tests.testkit.controlplane.api import until
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 _DIRECTIVE = f"{PREFIX}directive"
 _LEFT = 7
@@ -46,7 +46,7 @@ async def told(namespace: Namespace, pod: str) -> str:
 
 
 async def is_told(namespace: Namespace, pod: str) -> str:
-    return await until(lambda: told(namespace, pod), f"{pod} is told", 60.0)
+    return await until(lambda: told(namespace, pod), f"{pod} is told")
 
 
 async def notice(jobs: ElasticJobs, supervised: Supervision, *pods: str, left: float = 300.0) -> None:
@@ -84,7 +84,7 @@ async def shows(namespace: Namespace, pod: str, home: PodPaths, process: Process
         show_annotations(msgspec.convert(manifest, RunPod), home)
         return process.returncode is not None
 
-    await until(ended, "the process leaves", 30.0)
+    await until(ended, "the process leaves")
 
 
 async def test_a_stop_reaches_processes_whose_streams_are_cut(

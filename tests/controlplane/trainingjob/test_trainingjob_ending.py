@@ -6,11 +6,12 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase
 from tests.controlplane.operator.operator_jobs import defined, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, elastic, supervising
-from tests.testkit.controlplane.api import client, until
+from tests.testkit.controlplane.api import client
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.installed import define
 from tests.testkit.controlplane.namespace import fresh_namespace
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 _ENDING, _OTHER = Host("bert-worker-1"), Host("bert-worker-2")
 

@@ -16,8 +16,9 @@ from supervisor.jobs.trainingjob.watch import TrainingJobWatch
 from tests.controlplane.operator.operator_jobs import names, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, running, supervising
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import LABELS
-from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 

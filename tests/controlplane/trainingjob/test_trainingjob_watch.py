@@ -13,10 +13,11 @@ from supervisor.store.kubernetes import KubernetesStore, Options
 from tests.controlplane.operator.operator_jobs import defined, names, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, elastic, watching
 from tests.supervisor.store.store_behaviour import opened, put_job
-from tests.testkit.controlplane.api import Api, client, until
+from tests.testkit.controlplane.api import Api, client
 from tests.testkit.controlplane.installed import define, job_path
 from tests.testkit.controlplane.namespace import fresh_namespace
 from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 

@@ -38,10 +38,11 @@ from tests.controlplane.operator.operator_jobs import Jobs
 from tests.supervisor.decide.decide_builders import notice
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import LABELS, OPTED_IN, spec
 from tests.supervisor.store.store_behaviour import opened
-from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import RULES
 from tests.testkit.controlplane.namespace import OWNER_LABEL, Namespace
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 _ORDINARY = {"trainingjob.test/ordinary": "true"}
 

@@ -33,7 +33,7 @@ from tests.supervisor.webhook.webhook_pods import (
     terms,
     volume,
 )
-from tests.testkit.controlplane.api import until
+from tests.testkit.waiting import until
 
 _DIRECTORY = {"name": "job-supervisor", "mountPath": "/var/run/kubeai", "readOnly": True}
 _SCRIPT = {**_DIRECTORY, "mountPath": "/etc/edl/discover_hosts.sh", "subPath": "discover_hosts.sh"}
@@ -82,7 +82,7 @@ async def test_new_pods_keep_off_nodes_with_a_notice(world: World) -> None:
         made = await world.make(pod(), dryRun="All")
         return not allows(terms(made), noticed, {})
 
-    await until(kept_off, "pods keep off the node", 60.0)
+    await until(kept_off, "pods keep off the node")
     for made in (await world.make(pod()), await world.make(pod(affinity=required))):
         assert [allows(terms(made), node, {"zone": "a"}) for node in (noticed, spared)] == [False, True]
     bound = await world.make(pod(nodeName=noticed))

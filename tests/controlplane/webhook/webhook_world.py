@@ -14,8 +14,9 @@ from simulator.certificates import Authority
 from supervisor.webhook.server import PATH
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.supervisor.webhook.webhook_pods import Manifest, pod, volume
-from tests.testkit.controlplane.api import Api, until
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import Place
+from tests.testkit.waiting import until
 
 _PATIENCE_SECONDS = 60.0
 """For a supervisor to start, and for what it knows to be seen, on a machine with much else to do."""
@@ -80,7 +81,7 @@ class World:
         async def asked() -> bool:
             return volume(await self.make(pod(), dryRun="All")) is not None
 
-        await until(asked, "pods are shaped", _PATIENCE_SECONDS)
+        await until(asked, "pods are shaped", seconds=_PATIENCE_SECONDS)
 
     async def ask_at(self, where: str, name: str = "elastic-job-supervisor", ca: bytes | None = None) -> None:
         """Have whoever is at that address asked, as the page has it but for this namespace alone."""
@@ -111,4 +112,4 @@ async def address(replica: Replica) -> str:
     async def said() -> str:
         return next((each["address"] for each in replica.said() if each["event"] == "webhook.listening"), "")
 
-    return await until(said, "the webhook listens", _PATIENCE_SECONDS)
+    return await until(said, "the webhook listens", seconds=_PATIENCE_SECONDS)

@@ -5,27 +5,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kubeai.elastic.testing import FakeSupervisor
 
+from tests.testkit.waiting import wait_until
+
 RUN = "import sys; from kubeai.elastic.commands.run import main; sys.exit(main())"
 DISCOVER = "import sys; from kubeai.elastic.commands.discover_hosts import main; sys.exit(main())"
 STRICT = (sys.executable, "-X", "dev", "-W", "error", "-c")
 FOR_EVER = ("sh", "-c", "echo up; exec sleep 60")
-
-
-def wait_until(holds: Callable[[], object], what: Callable[[], str], seconds: float = 30.0) -> None:
-    """Wait until something holds; ``what`` says what was waited for and how it stands."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds:g} s: {what()}")
-        time.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:

@@ -10,7 +10,7 @@ from kubeai.elastic.commands.orders import Job, Report
 from kubeai.elastic.commands.outbox import Outbox
 from kubeai.elastic.testing import FakeSupervisor
 
-from tests.sdk.commands.commands_harness import wait_until
+from tests.testkit.waiting import wait_until
 
 JOB = Job("job", "horovod", 1, 2, 2, 0.0, None)
 

@@ -24,8 +24,8 @@ from tests.sdk.commands.commands_harness import (
     resume,
     suspend,
     until_registered,
-    wait_until,
 )
+from tests.testkit.waiting import wait_until
 
 SAVING = ("--save-grace", "60")
 

@@ -15,7 +15,8 @@ from kubeai.elastic.commands.orders import MalformedOrder, Order, OrderKind, Rep
 from kubeai.elastic.commands.outbox import Outbox
 from kubeai.elastic.commands.watch import HostsWatch
 
-from tests.sdk.commands.commands_harness import is_alive, wait_until
+from tests.sdk.commands.commands_harness import is_alive
+from tests.testkit.waiting import wait_until
 
 LINE: dict[str, Any] = {
     "type": "order",

@@ -3,7 +3,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from simulator.cloud.replay import play, replay
 from simulator.cloud.schedule import Add, Kill, Notice, Schedule, Withdraw
 from simulator.cloud.trace import Node
 from simulator.events import Event, EventLog, Kind, read
+from tests.testkit.waiting import until
 
 A, B, C = Node("a"), Node("b"), Node("c")
 SLEEP = ["sleep", "600"]
@@ -75,13 +76,6 @@ async def cloud(root: Path) -> AsyncIterator[Cloud]:
         await metadata.stop()
         one.truth.close()
     assert leftovers(root) == []
-
-
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.01)
 
 
 async def test_nodes_arrive_listed_and_polled(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from simulator.elastic.settings import parse_hosts
 from simulator.events import Kind
 from simulator.model import reference
-from tests.simulator.elastic.training_jobs import DEADLINE, Folder, is_alive, wait_until
+from tests.simulator.elastic.training_jobs import DEADLINE, Folder, is_alive
+from tests.testkit.waiting import wait_until
 
 REJOINED = 300
 """Steps that a job is not done with before a worker has joined it, also where starting a process takes seconds."""

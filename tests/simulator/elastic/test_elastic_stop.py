@@ -10,7 +10,8 @@ from simulator import checkpoint
 from simulator.events import Kind
 from simulator.judge import Failure
 from simulator.model import reference
-from tests.simulator.elastic.training_jobs import DEADLINE, Folder, wait_until
+from tests.simulator.elastic.training_jobs import DEADLINE, Folder
+from tests.testkit.waiting import wait_until
 
 STEPS = 60
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,17 +13,10 @@ from pathlib import Path
 from simulator.events import Event, EventLog, Kind, read
 from simulator.judge import Expectations, Verdict, judge
 from simulator.model import reference
+from tests.testkit.waiting import wait_until
 
 DEADLINE = 60.0
 STEP_SECONDS = 0.01
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE) -> None:
-    """Look every 20 ms until the condition holds; fails the test after so many seconds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited {seconds:g} s in vain for {what}"
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

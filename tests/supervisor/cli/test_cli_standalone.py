@@ -6,7 +6,8 @@ import pytest
 
 from simulator.status import fetch
 from tests.supervisor.cli.cli_running import interrupt, line, run, started
-from tests.testkit.serving import Served, until
+from tests.testkit.serving import Served
+from tests.testkit.waiting import until
 
 
 async def test_status_lists_jobs_notices_and_agents(served: Served, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest_asyncio
 from supervisor.decide.plan import Plan, plan
 from supervisor.domain.job import Phase, SupervisedJob
 from tests.supervisor.control.test_control_loop import full_disk
-from tests.testkit.serving import LauncherPeer, Refusal, Served, serving, until
+from tests.testkit.serving import LauncherPeer, Refusal, Served, serving
+from tests.testkit.waiting import until
 
 CROWD = 30
 

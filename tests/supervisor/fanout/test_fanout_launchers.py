@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from supervisor.domain.job import Phase, Result
-from tests.testkit.serving import PATIENCE, Refusal, Served, launcher_hello, noticed, serving, until
+from tests.testkit.serving import PATIENCE, Refusal, Served, launcher_hello, noticed, serving
+from tests.testkit.waiting import until
 
 STREAM = "/v1/launchers/stream"
 REPORT = "/v1/launchers/report"

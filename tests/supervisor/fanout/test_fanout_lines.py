@@ -13,7 +13,7 @@ from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream, line
 from supervisor.refusals import Code, Refusals, Wire
 from tests.supervisor.decide.decide_builders import observing, waiting_job
-from tests.testkit.serving import until
+from tests.testkit.waiting import until
 
 _LINE = line({"type": "padding", "text": "x" * 64 * 1024})
 _MAX_LINES = 1000  # 64 MiB: more than the kernel buffers, whatever its settings.

@@ -9,15 +9,8 @@ import pytest
 
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.fanout.processes import COALESCE_SECONDS
-from tests.testkit.serving import (
-    AgentPeer,
-    LauncherPeer,
-    ProcessPeer,
-    Refusal,
-    Served,
-    serving,
-    until,
-)
+from tests.testkit.serving import AgentPeer, LauncherPeer, ProcessPeer, Refusal, Served, serving
+from tests.testkit.waiting import until
 
 STREAM = "/v1/processes/stream"
 REPORT = "/v1/processes/report"

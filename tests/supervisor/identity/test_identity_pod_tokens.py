@@ -36,7 +36,7 @@ from supervisor.identity.tokens import (
     Tokens,
     Viewer,
 )
-from tests.testkit.serving import until
+from tests.testkit.waiting import until
 
 AUDIENCE = "us"
 AGENTS = "system/agent"

@@ -12,7 +12,8 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.notice import NODE_CONDITION, NoticeState
 from tests.supervisor.decide.decide_builders import notice as decided_notice
-from tests.testkit.serving import HEARTBEAT, Served, hello, noticed, serving, until
+from tests.testkit.serving import HEARTBEAT, Served, hello, noticed, serving
+from tests.testkit.waiting import until
 
 
 async def test_an_agent_is_welcomed_and_its_notices_are_acknowledged_when_durable(served: Served) -> None:

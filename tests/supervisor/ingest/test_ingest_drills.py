@@ -7,7 +7,8 @@ import pytest
 
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from tests.testkit.serving import Refusal, Served, noticed, serving, until
+from tests.testkit.serving import Refusal, Served, noticed, serving
+from tests.testkit.waiting import until
 
 BEGIN = "/v1/drills"
 END = "/v1/drills/end"

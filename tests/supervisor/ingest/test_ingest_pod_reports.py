@@ -11,7 +11,8 @@ from supervisor.domain.notice import Announcement, NoticeState, Report, Subject,
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState
 from supervisor.ingest.errors import MalformedError, TooManyError
 from supervisor.ingest.pod_reports import MAX_PODS, PodReports, unknown_node
-from tests.testkit.serving import Served, hello, noticed, until
+from tests.testkit.serving import Served, hello, noticed
+from tests.testkit.waiting import until
 
 KUBERNETES = "kubernetes"
 

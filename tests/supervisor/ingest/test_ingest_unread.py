@@ -13,7 +13,7 @@ from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.view import ClusterView
 from supervisor.ingest.cluster.signals import node_signal, pod_signal
 from tests.node_agent.fake_api_server import FakeApiServer, fake_api_server
-from tests.testkit.serving import until
+from tests.testkit.waiting import until
 
 ODD_TAINT = {"taints": [{"key": "k", "effect": "NoRunning"}]}
 ODD_REQUEST = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "many"}}}]}

@@ -1,7 +1,6 @@
 """`GET /v1/status` of a whole supervisor with agents, a launcher and training processes."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest_asyncio
 
 from tests.testkit.serving import PATIENCE, Served, serving
+from tests.testkit.waiting import until
 
 NODES = ["n1", "n2", "n3"]
 
@@ -20,10 +20,14 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 async def shown(served: Served, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    deadline = time.monotonic() + PATIENCE
-    while not fits(status := await served.status()):
-        assert time.monotonic() < deadline, f"nothing fits; the last was {status}"
-        await asyncio.sleep(0.01)
+    status: dict[str, Any] = {}
+
+    async def fitting() -> bool:
+        nonlocal status
+        status = await served.status()
+        return fits(status)
+
+    await until(fitting, lambda: f"a status that fits; the last was {status}")
     return status
 
 

@@ -20,7 +20,8 @@ from servicekit.address import Address, parse
 from simulator.certificates import Authority
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.testkit.serving import TLS_RELOAD, Peers, Served, serving, tls_settings, until
+from tests.testkit.serving import Peers, Served, serving, tls_settings
+from tests.testkit.waiting import until
 
 
 def ports(served: Served) -> tuple[Address, Address]:
@@ -45,9 +46,11 @@ async def leaf(address: Address, ca: bytes, name: str | None = "localhost") -> b
 
 async def serves(served: Served, ca: bytes, expected: bytes) -> None:
     for address in ports(served):
-        async with asyncio.timeout(30):
-            while await leaf(address, ca) != expected:  # noqa: ASYNC110 - there is nobody who would set an event.
-                await asyncio.sleep(TLS_RELOAD)
+
+        async def exchanged(address: Address = address) -> bool:
+            return await leaf(address, ca) == expected
+
+        await until(exchanged, f"{address} serves the new certificate")
 
 
 async def test_both_wires_speak_tls_and_the_endpoints_say_so(tmp_path: Path, secured: Served) -> None:

@@ -1,29 +1,30 @@
 """A client of the API server for tests: paths and manifests as everybody knows them, JSON in and out."""
 
-import asyncio
 import json
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
 import aiohttp
 
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import NotYet
 
 _REQUEST_SECONDS = 30.0
-_PATIENCE_SECONDS = 60.0
-_POLL_SECONDS = 0.05
 
 Manifest = Mapping[str, Any]
-T = TypeVar("T")
 
 
 class Refused(Exception):  # noqa: N818  # It names what is so.
     def __init__(self, status: int, said: str) -> None:
         super().__init__(f"{status}: {said}")
         self.status = status
+
+
+class Missing(Refused, NotYet):
+    """404: a test that waits for the object looks again."""
 
 
 class Api:
@@ -65,7 +66,8 @@ class Api:
 
 async def _refuse(answer: aiohttp.ClientResponse) -> None:
     if not answer.ok:
-        raise Refused(answer.status, await answer.text())
+        kind = Missing if answer.status == HTTPStatus.NOT_FOUND else Refused
+        raise kind(answer.status, await answer.text())
 
 
 @asynccontextmanager
@@ -77,25 +79,3 @@ async def client(cluster: Cluster, token: str | None = None) -> AsyncIterator[Ap
         timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS),
     ) as session:
         yield Api(session)
-
-
-async def until(condition: Callable[[], Awaitable[T]], what: str, seconds: float = _PATIENCE_SECONDS) -> T:
-    """The first answer that is true in Python's sense; what is not there yet may be refused with 404."""
-    try:
-        async with asyncio.timeout(seconds):
-            while True:
-                found = await _unless_missing(condition)
-                if found:
-                    return found
-                await asyncio.sleep(_POLL_SECONDS)
-    except TimeoutError:
-        raise AssertionError(f"not within {seconds:g} s: {what}") from None
-
-
-async def _unless_missing(condition: Callable[[], Awaitable[T]]) -> T | None:
-    try:
-        return await condition()
-    except Refused as refused:
-        if refused.status != HTTPStatus.NOT_FOUND:
-            raise
-        return None

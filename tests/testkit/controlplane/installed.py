@@ -13,11 +13,12 @@ import yaml  # type: ignore[import-untyped]  # Its stubs would be one more packa
 from servicekit.clock import Clock
 from supervisor.store.kubernetes import KubernetesStore, Options
 from tests.supervisor.store.store_behaviour import opened
-from tests.testkit.controlplane.api import Api, Refused, client, until
+from tests.testkit.controlplane.api import Api, Refused, client
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
 
 _CRDS = Path(__file__).parents[3] / "charts" / "elastic-job-supervisor" / "files" / "crds"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

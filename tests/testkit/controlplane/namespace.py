@@ -8,11 +8,12 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from tests.testkit.controlplane.api import Api, Manifest, Refused, until
+from tests.testkit.controlplane.api import Api, Manifest, Refused
 from tests.testkit.controlplane.commands import KWOK_LABEL
 from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.controlplane.kwok import EXEC_VERSION
 from tests.testkit.controlplane.running import Cluster
+from tests.testkit.waiting import until
 
 GPU = "nvidia.com/gpu"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"

@@ -114,11 +114,6 @@ class Scene:
             JobChanged(None, replace(job, decision=replace(job.decision, reason=reason)), Clock().now())
         )
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():  # noqa: ASYNC110 - what it waits for is on the other side of a connection
-                await asyncio.sleep(0.005)
-
     def outcomes(self) -> Mapping[str, int]:
         return {str(outcome): count for outcome, count in self.recorder.outcomes.items() if count}
 

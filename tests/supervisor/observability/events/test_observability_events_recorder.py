@@ -2,20 +2,30 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from aiohttp import web
 from structlog.testing import capture_logs
 
 from supervisor.cluster.events import REPORTER
-from tests.supervisor.observability.events.observability_events import JOB, TRAINING_JOB, answer, pod, recording
+from tests.supervisor.observability.events.observability_events import JOB, TRAINING_JOB, Scene, answer, pod, recording
+from tests.testkit.waiting import until
+
+
+async def counted(scene: Scene, outcomes: Mapping[str, int]) -> None:
+    await until(lambda: scene.outcomes() == outcomes, lambda: f"{outcomes} in {scene.outcomes()}")
+
+
+async def received(scene: Scene, count: int) -> None:
+    await until(lambda: len(scene.server.events) >= count, lambda: f"{count} Events in {scene.server.events}")
 
 
 async def test_an_event_says_who_what_and_why() -> None:
     """In the form of events.k8s.io/v1, in the namespace of what it is about."""
     async with recording() as scene:
         scene.decides("It runs.")
-        await scene.until(lambda: scene.outcomes() == {"sent": 2})
+        await counted(scene, {"sent": 2})
         first, second = scene.server.events.values()
     assert first == {
         "apiVersion": "events.k8s.io/v1",
@@ -45,7 +55,7 @@ async def test_events_on_one_object_are_named_in_their_order() -> None:
         scene.known.jobs = (JOB,)
         for number in range(20):
             scene.decides(f"Step {number}.")
-            await scene.until(lambda number=number: len(scene.server.events) > number)  # type: ignore[misc]
+            await received(scene, number + 1)
         names = [event["metadata"]["name"] for event in scene.server.events.values()]
     assert names == sorted(names)
 
@@ -53,7 +63,7 @@ async def test_events_on_one_object_are_named_in_their_order() -> None:
 async def test_what_has_no_namespace_is_talked_about_in_default() -> None:
     async with recording() as scene:
         scene.notices(1)
-        await scene.until(lambda: scene.outcomes() == {"sent": 1})
+        await counted(scene, {"sent": 1})
         (event,) = scene.server.events.values()
     assert event["metadata"]["namespace"] == "default"
     assert "namespace" not in event["regarding"]
@@ -65,14 +75,14 @@ async def test_what_is_said_again_is_counted_up() -> None:
         scene.known.jobs = (JOB,)
         scene.decides("It runs.")
         scene.decides("It runs.")
-        await scene.until(lambda: len(scene.server.events) == 1)
+        await until(lambda: len(scene.server.events) == 1)
         scene.decides("It runs.")
         scene.decides("It runs.")
-        await scene.until(lambda: scene.outcomes() == {"sent": 1, "aggregated": 3})
+        await counted(scene, {"sent": 1, "aggregated": 3})
         (event,) = scene.server.events.values()
         assert event["series"]["count"] == 4
         scene.decides("It runs on.")
-        await scene.until(lambda: scene.outcomes() == {"sent": 2, "aggregated": 3})
+        await counted(scene, {"sent": 2, "aggregated": 3})
         assert scene.server.notes() == ["It runs.", "It runs on."]
 
 
@@ -81,14 +91,14 @@ async def test_after_a_while_the_same_is_another_event() -> None:
         scene.known.jobs = (JOB,)
         for count in (1, 2):
             scene.decides("It runs.")
-            await scene.until(lambda count=count: scene.outcomes() == {"sent": count})  # type: ignore[misc]
+            await counted(scene, {"sent": count})
     async with recording() as scene:
         scene.known.jobs = (JOB,)
         scene.decides("It runs.")
-        await scene.until(lambda: scene.outcomes() == {"sent": 1})
+        await counted(scene, {"sent": 1})
         scene.server.events.clear()
         scene.decides("It runs.")
-        await scene.until(lambda: scene.outcomes() == {"sent": 2})
+        await counted(scene, {"sent": 2})
         assert [method for method, _ in scene.server.requests] == ["POST", "PATCH", "POST"]
 
 
@@ -101,7 +111,7 @@ async def test_thousands_of_notices_are_no_flood() -> None:
             scene.notices(number)
         scene.decides("It stops.")
         queueing = time.monotonic() - begun
-        await scene.until(lambda: scene.outcomes().get("sent", 0) >= 60)
+        await until(lambda: scene.outcomes().get("sent", 0) >= 60)
         seconds = time.monotonic() - begun - queueing
         sent = len(scene.server.requests)
         assert sent <= 20 + 50 * (seconds + 0.1) + 2
@@ -124,7 +134,7 @@ async def test_an_api_server_that_is_away_gets_it_later() -> None:
             scene.server.refuse = busy
             scene.known.jobs = (JOB,)
             scene.decides("It runs.")
-            await scene.until(lambda: scene.outcomes() == {"sent": 1})
+            await counted(scene, {"sent": 1})
             assert scene.server.notes() == ["It runs."]
     assert [line["event"] for line in logs] == ["dependency.failing", "dependency.recovered"]
 
@@ -134,7 +144,7 @@ async def test_an_answer_that_got_lost_makes_no_second_event() -> None:
         scene.server.lost = 1
         scene.known.jobs = (JOB,)
         scene.decides("It runs.")
-        await scene.until(lambda: scene.outcomes() == {"sent": 1})
+        await counted(scene, {"sent": 1})
         assert len(scene.server.requests) == 2
         assert scene.server.notes() == ["It runs."]
 
@@ -146,13 +156,13 @@ async def test_a_server_that_hangs_keeps_nobody_waiting() -> None:
         scene.known.jobs = (JOB,)
         for reason in ("First.", "Second.", "Third."):
             scene.decides(reason)
-            await scene.until(lambda: len(scene.server.requests) > 0)
+            await until(lambda: len(scene.server.requests) > 0)
         for number in range(10):
             scene.notices(number)
-        await scene.until(lambda: len(scene.server.requests) > 1)
+        await until(lambda: len(scene.server.requests) > 1)
         assert scene.outcomes() == {"aggregated": 2}
         scene.server.open.set()
-        await scene.until(lambda: scene.outcomes() == {"aggregated": 2, "sent": 11})
+        await counted(scene, {"aggregated": 2, "sent": 11})
 
 
 async def test_what_could_not_be_said_for_long_is_not_said_any_more() -> None:
@@ -160,7 +170,7 @@ async def test_what_could_not_be_said_for_long_is_not_said_any_more() -> None:
     async with recording(max_age_seconds=0.05) as scene:
         scene.server.refuse = answer(503, "busy")
         scene.decides("It runs.")
-        await scene.until(lambda: scene.outcomes() == {"dropped": 2})
+        await counted(scene, {"dropped": 2})
 
 
 async def test_without_the_right_it_is_said_once_and_the_rest_goes_on() -> None:
@@ -170,7 +180,7 @@ async def test_without_the_right_it_is_said_once_and_the_rest_goes_on() -> None:
             scene.server.refuse = answer(403, 'events.events.k8s.io is forbidden: cannot create resource "events"')
             for number in range(5):
                 scene.notices(number)
-            await scene.until(lambda: scene.outcomes() == {"failed": 5})
+            await counted(scene, {"failed": 5})
             assert len(scene.server.requests) == 5
     assert [(line["log_level"], line["event"]) for line in logs if line["log_level"] != "debug"] == [
         ("warning", "dependency.failing")
@@ -183,10 +193,10 @@ async def test_a_namespace_that_is_going_is_no_fault_of_ours() -> None:
         async with recording() as scene:
             scene.server.refuse = answer(403, "namespace team is forbidden because it is being terminated")
             scene.decides("It runs.")
-            await scene.until(lambda: scene.outcomes() == {"failed": 2})
+            await counted(scene, {"failed": 2})
             scene.server.refuse = answer(404, "namespaces not found")
             scene.decides("It runs on.")
-            await scene.until(lambda: scene.outcomes() == {"failed": 4})
+            await counted(scene, {"failed": 4})
     assert logs == []
 
 
@@ -197,7 +207,7 @@ async def test_what_no_event_can_hold_costs_that_event_alone() -> None:
             scene.decides("It runs.")
             scene.known.jobs = (JOB,)
             scene.decides("It runs.")
-            await scene.until(lambda: scene.outcomes() == {"failed": 1, "sent": 1})
+            await counted(scene, {"failed": 1, "sent": 1})
     assert [line["event"] for line in logs] == ["event.unfit"]
 
 
@@ -206,7 +216,7 @@ async def test_who_is_not_certain_to_lead_says_nothing() -> None:
         leads = asyncio.Event()
         scene.recorder.lead(leads.is_set)
         scene.notices(1)
-        await scene.until(lambda: scene.recorder._server.requests > 0)
+        await until(lambda: scene.recorder._server.requests > 0)
         assert scene.server.requests == []
         leads.set()
-        await scene.until(lambda: scene.outcomes() == {"sent": 1})
+        await counted(scene, {"sent": 1})

@@ -26,7 +26,8 @@ from supervisor.observability.hooks import NoMetrics
 from supervisor.observability.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
 from tests.supervisor.test_supervisor_process import started
-from tests.testkit.serving import Refusal, Served, noticed, serving, until
+from tests.testkit.serving import Refusal, Served, noticed, serving
+from tests.testkit.waiting import until
 
 
 class Scraped:

@@ -10,7 +10,8 @@ from supervisor.observability.page import rendering, viewers
 from supervisor.observability.page.contents import Contents, contents
 from supervisor.observability.views import StatusView
 from tests.supervisor.observability.page.page_world import NODES, get, stream, viewing
-from tests.testkit.serving import Refusal, Served, serving, until
+from tests.testkit.serving import Refusal, Served, serving
+from tests.testkit.waiting import until
 
 BRAKE = '<img/src=x/onerror="alert(1)">'
 
