@@ -1,6 +1,10 @@
 """What is the same for all tests, however they were started."""
 
+import os
 import signal
+
+# uvloop starts processes by fork(2), and gRPC's handlers of it crash now and then in a child that only goes on to exec.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def pytest_configure() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 from playwright.async_api import Browser, Page, expect
 
-from tests.testkit.serving import PATIENCE, Served
-from tests.testkit.waiting import until
+from tests.testkit.serving import Served
+from tests.testkit.waiting import PATIENCE, until
 
 BRAKE = '<img/src=x/onerror="document.title=1">'
 LONG = "a-job-of-a-very-long-name-" * 8 + "x"

@@ -14,7 +14,7 @@ from simulator.harness import ServiceSettings, World
 from simulator.judge import Failure
 from simulator.services import JobPlan, JobProcess
 from tests.chaos.chaos_points import Armed, Scene
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 QUICK = ServiceSettings(
     supervisor={
@@ -29,7 +29,6 @@ QUICK = ServiceSettings(
 )
 LEAD = 15.0
 """Seconds from a notice to its deadline: a killed service is back after some two, its peers after up to five more."""
-PATIENCE = 40.0
 NAME_IS_LIVE = 73
 
 NODES = [Node(f"node{number}") for number in range(1, 5)]

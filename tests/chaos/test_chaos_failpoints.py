@@ -9,7 +9,6 @@ from simulator.judge import Failure
 from tests.chaos.chaos_points import AGENT, LAUNCHER, SUPERVISOR, Armed, Scene
 from tests.chaos.chaos_world import (
     NODES,
-    PATIENCE,
     PLANS,
     announce,
     arm_supervisor,
@@ -23,6 +22,7 @@ from tests.chaos.chaos_world import (
 )
 from tests.chaos.conftest import OpenWorld
 from tests.e2e.scenes import goes_on_at_the_step_after
+from tests.testkit.waiting import PATIENCE
 
 _WHOLE = (Scene.STOPPING, Scene.SHRINKING, Scene.PLAIN)
 

@@ -15,9 +15,9 @@ from simulator.events import Kind
 from simulator.harness import ServiceSettings, World
 from simulator.services import JobProcess
 from tests.chaos.chaos_points import Scene
-from tests.chaos.chaos_world import NODES, PATIENCE, PLANS, QUICK, announce, nothing_was_lost, take_away
+from tests.chaos.chaos_world import NODES, PLANS, QUICK, announce, nothing_was_lost, take_away
 from tests.chaos.conftest import OpenWorld
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 _FROZEN_SECONDS = 3.0
 """Ten heartbeats, of which three are silence; and then there is time left before the deadline."""

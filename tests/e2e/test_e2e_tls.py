@@ -12,8 +12,6 @@ from simulator.services import JobPlan
 from tests.e2e.scenes import LEAD, group, node
 from tests.testkit.waiting import until
 
-PATIENCE = 30.0
-
 
 async def test_training_goes_on_while_the_certificate_is_exchanged(tmp_path: Path) -> None:
     """A new leaf, then a bad pair: no stream ends, new connections verify the new leaf, and a reclaim finds its way."""

@@ -11,8 +11,8 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.job import Phase
 from supervisor.refusals import Code, Wire
-from tests.testkit.serving import PATIENCE, AgentPeer, LauncherPeer, Peers, ProcessPeer, hello
-from tests.testkit.waiting import until
+from tests.testkit.serving import AgentPeer, LauncherPeer, Peers, ProcessPeer, hello
+from tests.testkit.waiting import PATIENCE, until
 
 JOB = "honest"
 NODES = ["honest-1", "honest-2"]

@@ -24,7 +24,8 @@ from supervisor.ingest.agent_registry import SourceState
 from supervisor.ingest.errors import MalformedError
 from tests.hostile.hostile_fuzz import mostly, spoken, steadily, texts
 from tests.hostile.hostile_world import refused
-from tests.testkit.serving import PATIENCE, AgentPeer, Served, launcher_hello
+from tests.testkit.serving import AgentPeer, Served, launcher_hello
+from tests.testkit.waiting import PATIENCE
 
 REFUSALS = {
     400: {"malformed"},

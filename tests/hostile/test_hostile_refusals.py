@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 from servicekit.address import parse
 from supervisor.refusals import Code, Refusals, Wire
 from tests.hostile.hostile_world import counted, refused
-from tests.testkit.serving import PATIENCE, Refusal, Served, launcher_hello, serving
+from tests.testkit.serving import Refusal, Served, launcher_hello, serving
+from tests.testkit.waiting import PATIENCE
 
 REPORT = "/v1/launchers/report"
 

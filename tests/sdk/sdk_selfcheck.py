@@ -21,7 +21,7 @@ from kubeai.elastic.testing import FakeSupervisor
 NOTICE = {"id": "s/1", "source": "s", "host": "h", "seconds_left": 90}
 
 
-def wait(what: Callable[[], object], seconds: float = 30.0) -> None:
+def wait(what: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline
@@ -69,7 +69,7 @@ def supervise(directory: Path) -> None:
             supervisor.direct(0, directive="STOP")
             supervisor.wait_for(lambda: supervisor.reports_of("left"))
             supervisor.direct(0, directive="STOP", release=True)
-            assert script.wait(10) == 255
+            assert script.wait(60) == 255
         finally:
             script.kill()
             script.wait()

@@ -31,7 +31,7 @@ def test_with_nothing_configured_training_goes_on_with_one_warning(tmp_path: Pat
         assert random.random() == expected[0]  # the training's own random numbers are untouched
         """
     )
-    assert script.end(15) == 0
+    assert script.end() == 0
     assert script.out.read_text() == "True None None False\nTrue 4\nRUN 0\n"
     told = f"kubeai.elastic: no supervisor: none is configured in {tmp_path}. Training goes on, unwarned of reclaims\n"
     assert script.err.read_text() == told
@@ -108,7 +108,7 @@ def test_an_identity_of_another_run_ends_the_calls(supervisor: FakeSupervisor, s
     supervisor.wait_for(lambda: supervisor.hellos)
     supervisor.write_identity(tmp_path, run=2)
     supervisor.drop()
-    assert script.end(15) == 0
+    assert script.end() == 0
     assert script.output() == "listens no longer True\n"
     assert len(supervisor.hellos) == 1
 

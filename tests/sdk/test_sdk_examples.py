@@ -12,6 +12,7 @@ import pytest
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.sdk.sdk_scripts import SDK
+from tests.testkit.waiting import PATIENCE
 
 EXAMPLES = SDK / "examples"
 Run = Callable[..., subprocess.Popen[str]]
@@ -49,7 +50,7 @@ def test_an_example_saves_is_held_and_leaves(
     assert str(saved["step"]) in (tmp_path / "checkpoint").read_text()
     supervisor.wait_for(lambda: supervisor.reports_of("left"))
     supervisor.direct(0, directive="STOP", release=True)
-    assert script.wait(5) == 255
+    assert script.wait(PATIENCE) == 255
 
 
 def test_the_plain_loop_goes_on_where_it_stopped(supervisor: FakeSupervisor, example: Run, tmp_path: Path) -> None:
@@ -60,12 +61,12 @@ def test_the_plain_loop_goes_on_where_it_stopped(supervisor: FakeSupervisor, exa
     assert script.stdout is not None
     assert script.stdout.readline() == "from step 7\n"
     script.terminate()
-    assert script.wait(5) == 255
+    assert script.wait(PATIENCE) == 255
     again = example("plain_loop.py", "9")
     assert again.stdout is not None
     first = int(again.stdout.readline().split()[-1])
     assert first >= 7
-    assert again.wait(5) == 0
+    assert again.wait(PATIENCE) == 0
 
 
 def test_only_rank_zero_of_the_distributed_example_saves(
@@ -73,7 +74,7 @@ def test_only_rank_zero_of_the_distributed_example_saves(
 ) -> None:
     script = example("distributed.py", RANK="1")
     supervisor.direct(1, directive="LEAVE")
-    assert script.wait(5) == 255
+    assert script.wait(PATIENCE) == 255
     assert not supervisor.reports_of("saved")
     assert not (tmp_path / "checkpoint").exists()
 

@@ -68,7 +68,7 @@ def test_a_childs_copy_does_not_keep_a_dead_parents_stream_open(supervisor: Fake
     script.wait_for_line("child")
     assert supervisor.open_streams
     script.process.kill()
-    supervisor.wait_for(lambda: not supervisor.open_streams, 15)
+    supervisor.wait_for(lambda: not supervisor.open_streams)
     assert "child ends" not in script.output()
     (script.out.parent / "enough").touch()
     script.wait_for_line("child ends")

@@ -43,7 +43,7 @@ def test_a_rank_function_that_hangs_does_not_hold_up_the_flag(supervisor: FakeSu
     supervisor.wait_for(lambda: supervisor.hellos)
     supervisor.direct(directive="STOP", act_in=0.1)
     supervisor.wait_for(lambda: supervisor.reports_of("left"))
-    assert script.end(15) == 255
+    assert script.end() == 255
 
 
 def test_a_saved_checkpoint_is_reported_until_it_is_confirmed(supervisor: FakeSupervisor, start: Start) -> None:

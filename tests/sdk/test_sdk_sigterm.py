@@ -29,7 +29,7 @@ def test_sigterm_is_left_alone_unless_it_is_asked_for(supervisor: FakeSupervisor
     supervisor.wait_for(lambda: supervisor.hellos)
     script.wait_for_line("training\n")
     script.process.terminate()
-    assert script.end(15) == -signal.SIGTERM
+    assert script.end() == -signal.SIGTERM
     assert script.output() == "training\n"
 
 
@@ -40,7 +40,7 @@ def test_sigterm_makes_a_process_leave_and_say_so(supervisor: FakeSupervisor, st
     script.wait_for_line("training\n")
     supervisor.wait_for(lambda: supervisor.open_streams)
     script.process.terminate()
-    assert script.end(15) == 255
+    assert script.end() == 255
     assert script.output() == LEFT
 
 
@@ -53,7 +53,7 @@ def test_the_report_answers_the_last_decision(supervisor: FakeSupervisor, start:
     supervisor.direct(generation=3)
     script.wait_for_line("3")
     script.process.terminate()
-    assert script.end(15) == 255
+    assert script.end() == 255
     assert [left["generation"] for left in supervisor.reports_of("left")] == [3]
 
 
@@ -61,7 +61,7 @@ def test_sigterm_needs_no_supervisor_and_waits_for_none(start: Start) -> None:
     script = start(LEAVES)
     script.wait_for_line("training\n")
     script.process.terminate()
-    assert script.end(15) == 255
+    assert script.end() == 255
     assert script.out.read_text() == LEFT
 
 
@@ -85,7 +85,7 @@ def test_the_users_handler_is_called_too(supervisor: FakeSupervisor, start: Star
     supervisor.wait_for(lambda: supervisor.hellos)
     script.wait_for_line("training\n")
     script.process.terminate()
-    assert script.end(15) == 5
+    assert script.end() == 5
     assert script.output() == "training\nmine 15 False\n"
 
 
@@ -101,7 +101,7 @@ def test_only_the_main_thread_can_ask(start: Start) -> None:
         print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, kubeai.check_alive())
         """
     )
-    assert script.end(15) == 0
+    assert script.end() == 0
     assert script.out.read_text() == "True True\n"
     assert "SIGTERM is not watched: only init() in the main thread can do that\n" in script.err.read_text()
 
@@ -120,7 +120,7 @@ def test_a_stop_after_sigterm_still_holds_and_a_second_sigterm_ends_the_hold(
     supervisor.wait_for(lambda: supervisor.reports_of("left"))
     assert supervisor.reports_of("left")[0]["generation"] == 6
     script.process.terminate()
-    assert script.end(15) == -signal.SIGTERM
+    assert script.end() == -signal.SIGTERM
     assert HOLDING.format(20) in script.output()
 
 
@@ -161,5 +161,5 @@ def test_terminating_a_forked_child_leaves_the_parents_flag(start: Start, starte
         """,
         STARTED=started,
     )
-    assert script.end(15) == 0
+    assert script.end() == 0
     assert script.out.read_text() == "-15 True\nTrue\nFalse\n"

@@ -33,7 +33,7 @@ def test_a_stopped_script_saves_says_so_is_held_and_exits_255(
     with pytest.raises(subprocess.TimeoutExpired):
         script.end(0.3)
     supervisor.direct(directive="STOP", generation=4, release=True)
-    assert script.end(15) == 255
+    assert script.end() == 255
     assert script.output() == "training\nsaved\n" + HOLDING.format(20)
 
 
@@ -51,7 +51,7 @@ def test_the_hold_is_bounded(supervisor: FakeSupervisor, start: Start) -> None:
     began = time.monotonic()
     supervisor.direct(directive="STOP")
     supervisor.wait_for(lambda: supervisor.reports_of("left"))
-    assert script.end(15) == 255
+    assert script.end() == 255
     assert time.monotonic() - began > 0.5
 
 
@@ -63,7 +63,7 @@ def test_the_hold_is_bounded_while_the_supervisor_is_away(supervisor: FakeSuperv
     supervisor.direct(directive="STOP")
     script.wait_for_line("saved")
     supervisor.stop()
-    assert script.end(15) == 255
+    assert script.end() == 255
 
 
 def test_without_a_hold_a_stopped_process_still_says_that_it_leaves(supervisor: FakeSupervisor, start: Start) -> None:
@@ -86,7 +86,7 @@ def test_left_is_repeated_until_it_is_confirmed(supervisor: FakeSupervisor, star
     supervisor.start()
     supervisor.wait_for(lambda: supervisor.reports_of("left"))
     supervisor.direct(directive="STOP", release=True)
-    assert script.end(15) == 255
+    assert script.end() == 255
 
 
 def test_a_run_that_is_over_releases_a_held_process(supervisor: FakeSupervisor, start: Start) -> None:
@@ -96,7 +96,7 @@ def test_a_run_that_is_over_releases_a_held_process(supervisor: FakeSupervisor, 
     supervisor.wait_for(lambda: supervisor.reports_of("left"))
     supervisor.refuse(409, "run_is_over")
     supervisor.drop()
-    assert script.end(15) == 255
+    assert script.end() == 255
 
 
 def test_sigterm_ends_a_held_process_at_once(supervisor: FakeSupervisor, start: Start) -> None:
@@ -105,14 +105,14 @@ def test_sigterm_ends_a_held_process_at_once(supervisor: FakeSupervisor, start: 
     supervisor.direct(directive="STOP")
     supervisor.wait_for(lambda: supervisor.reports_of("left"))
     script.process.terminate()
-    assert script.end(15) == -signal.SIGTERM
+    assert script.end() == -signal.SIGTERM
 
 
 def test_a_leaving_process_is_not_held(supervisor: FakeSupervisor, start: Start, tmp_path: Path) -> None:
     script = start(TRAINING, RANK="3")
     supervisor.wait_for(lambda: supervisor.hellos)
     supervisor.direct(3, directive="LEAVE", generation=2)
-    assert script.end(15) == 255
+    assert script.end() == 255
     assert supervisor.reports_of("left")[0]["generation"] == 2
     assert not (tmp_path / "stopped").exists()
     assert script.output() == "training\nsaved\n"
@@ -134,10 +134,10 @@ def test_a_process_whose_flag_never_fell_exits_at_once(supervisor: FakeSuperviso
     supervisor.direct(directive="STOP", generation=1, act_in=60)
     supervisor.direct(directive="CHECKPOINT", generation=2)
     supervisor.direct(directive="STOP", generation=3, act_in=60)
-    assert script.end(15) == 0
+    assert script.end() == 0
     assert script.output() == "CHECKPOINT True\n"
     assert not supervisor.reports
-    supervisor.wait_for(lambda: not supervisor.open_streams, 15)
+    supervisor.wait_for(lambda: not supervisor.open_streams)
     assert len(supervisor.hellos) == 1
 
 
@@ -150,7 +150,7 @@ def test_a_directive_takes_effect_after_its_act_in_while_the_supervisor_is_away(
     supervisor.direct(directive="STOP", act_in=0.6)
     wait_until((script.out.parent / "stopped").exists)  # noted at its receipt
     supervisor.stop()
-    assert script.end(15) == 255
+    assert script.end() == 255
     assert time.monotonic() - began > 0.6
 
 

@@ -29,10 +29,9 @@ from servicekit.kubernetes.errors import (
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 THINGS = Resource(group="kit.test", version="v1", kind="Thing", plural="things", namespaced=True, page=2)
-PATIENCE = 30.0
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

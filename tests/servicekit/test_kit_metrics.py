@@ -16,13 +16,8 @@ from servicekit import metrics
 from servicekit.address import Address
 from servicekit.clock import Clock
 from servicekit.connections import Drop
-<<<<<<< HEAD
 from servicekit.metrics import LabelLimiter, MetricsServer, exemplar, log_errors_once
 from tests.testkit.waiting import until
-=======
-from servicekit.metrics import LabelLimiter, MetricsServer, exemplar, harmless
-from tests.testkit.waiting import until
->>>>>>> 4363326 (Wait in tests with one function that says what it wanted and what it saw last)
 
 ANYWHERE = Address("127.0.0.1", 0)
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

@@ -20,8 +20,8 @@ import pytest
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.testkit.serving import FAST, PATIENCE, Peers, Refusal, durable, noticed
-from tests.testkit.waiting import until
+from tests.testkit.serving import FAST, Peers, Refusal, durable, noticed
+from tests.testkit.waiting import PATIENCE, until
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,14 +31,12 @@ from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.app import Supervisor
 from supervisor.wiring.startup import STORE_FILE, load_certificate
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 HEARTBEAT = 0.5
 """Of a supervisor, in seconds: three of them without a word are silence, which a busy machine must not make."""
 _AGENT_HEARTBEAT = 0.2
 TLS_RELOAD = 0.05
-PATIENCE = 30.0
-"""Seconds after which something that should have happened counts as not having happened, on a busy machine too."""
 
 FAST: Mapping[str, Any] = {
     "grpc_address": "127.0.0.1:0",

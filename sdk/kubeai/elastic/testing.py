@@ -165,7 +165,7 @@ class FakeSupervisor:
         with self._changed:
             return [report.body for report in self.reports if report.body.get("kind") == kind]
 
-    def wait_for(self, what: Callable[[], T], seconds: float = 10.0) -> T:
+    def wait_for(self, what: Callable[[], T], seconds: float = 60.0) -> T:
         """The first true value of `what()`, which is asked again whenever something came. Raises TimeoutError."""
         deadline = time.monotonic() + seconds
         with self._changed:

@@ -10,7 +10,6 @@ from supervisor.failpoints import At
 from tests.chaos.chaos_points import SUPERVISOR, Armed, Scene
 from tests.chaos.chaos_world import (
     NODES,
-    PATIENCE,
     PLANS,
     QUICK,
     announce,
@@ -22,6 +21,7 @@ from tests.chaos.chaos_world import (
 )
 from tests.controlplane.leader.leader_world import two_supervisors
 from tests.testkit.controlplane.installed import Place
+from tests.testkit.waiting import PATIENCE
 
 pytestmark = pytest.mark.long
 

@@ -19,14 +19,13 @@ from tests.chaos.chaos_world import armed_by_signal, fired
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
 from tests.testkit.controlplane.installed import NOTICES
 from tests.testkit.controlplane.running import ControlPlane
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.long
 
 LEAD = 13.0
 """Seconds: another one leads after some four, and the agents are back after up to five more."""
 
-PATIENCE = 60.0
 
 _PLANS = {
     # Two of four go and three are needed; then there is room for three.

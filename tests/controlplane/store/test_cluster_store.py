@@ -18,8 +18,7 @@ from tests.supervisor.decide.decide_builders import T0, notice, observing, runni
 from tests.supervisor.store.store_behaviour import Opener, StoreBehaviour, put_job, to
 from tests.testkit.controlplane.api import Refused
 from tests.testkit.controlplane.installed import JOBS, NOTICES, Place, job_path
-
-PATIENCE = 60.0
+from tests.testkit.waiting import PATIENCE
 
 
 class TestKubernetes(StoreBehaviour):

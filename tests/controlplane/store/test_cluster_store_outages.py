@@ -20,9 +20,7 @@ from tests.testkit.controlplane.api import client
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.installed import NOTICES, Place, define
 from tests.testkit.controlplane.running import ControlPlane
-from tests.testkit.waiting import until
-
-PATIENCE = 60.0
+from tests.testkit.waiting import PATIENCE, until
 
 
 async def seen(store: KubernetesStore, condition: Callable[[Snapshot], object]) -> Snapshot:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60.0
-"""Seconds for one command, on a busy machine too."""
+from tests.testkit.waiting import PATIENCE
 
 
 @dataclass(frozen=True, slots=True)

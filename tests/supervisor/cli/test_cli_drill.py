@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.domain.notice import NoticeState
-from tests.supervisor.cli.cli_running import PATIENCE, ended, interrupt, line, run, started
+from tests.supervisor.cli.cli_running import ended, interrupt, line, run, started
 from tests.testkit.serving import Served
+from tests.testkit.waiting import PATIENCE
 
 
 def _states(served: Served) -> dict[str, NoticeState]:

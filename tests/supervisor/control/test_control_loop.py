@@ -10,8 +10,8 @@ from supervisor.identity.tokens import Tokens
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.app import Supervisor
-from tests.testkit.serving import PATIENCE, Lines, Refusal, Served, noticed, serving
-from tests.testkit.waiting import until
+from tests.testkit.serving import Lines, Refusal, Served, noticed, serving
+from tests.testkit.waiting import PATIENCE, until
 
 
 async def full_disk(store: SqliteStore, *, full: bool) -> None:

@@ -273,8 +273,7 @@ async def test_heartbeats_come_between(tmp_path: Path) -> None:
     async with serving(tmp_path, heartbeat_seconds=1.0) as served:
         training = await Training(served).start()
         for _ in range(2):
-            async with asyncio.timeout(3.0):
-                assert await training.ranks[0].lines.any() == {"type": "heartbeat"}
+            assert await training.ranks[0].lines.any() == {"type": "heartbeat"}
 
 
 async def test_processes_hear_goodbye_when_the_supervisor_stops(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from supervisor.store.interface import Snapshot, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import T0, notice, running_job
 from tests.supervisor.store.store_behaviour import opened, put_job, to
+from tests.testkit.waiting import PATIENCE
 
 
 class Diary:
@@ -34,7 +35,7 @@ class Diary:
         self._news.set()
 
     async def wrote(self, count: int) -> list[Change]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while len(self.heard_of) < count:
                 self._news.clear()
                 await self._news.wait()

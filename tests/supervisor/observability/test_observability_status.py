@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest_asyncio
 
-from tests.testkit.serving import PATIENCE, Served, serving
-from tests.testkit.waiting import until
+from tests.testkit.serving import Served, serving
+from tests.testkit.waiting import PATIENCE, until
 
 NODES = ["n1", "n2", "n3"]
 

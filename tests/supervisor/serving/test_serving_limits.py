@@ -13,8 +13,8 @@ import pytest
 
 from servicekit.address import Address, parse
 from tests.supervisor.test_supervisor_process import Running, started
-from tests.testkit.serving import PATIENCE, Peers, hello
-from tests.testkit.waiting import until
+from tests.testkit.serving import Peers, hello
+from tests.testkit.waiting import PATIENCE, until
 
 LIMIT = 0.5
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])

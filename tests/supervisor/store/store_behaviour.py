@@ -14,8 +14,7 @@ from supervisor.domain.job import Decision, Phase, Result, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.interface import NoticeChange, Store, StoreUnavailableError
 from tests.supervisor.decide.decide_builders import T0, notice, observing, running_job, waiting_job
-
-PATIENCE = 30.0
+from tests.testkit.waiting import PATIENCE
 
 Opener = Callable[[], Awaitable[Store]]
 """Opens the store of a test, each time the same one."""

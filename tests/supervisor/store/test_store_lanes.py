@@ -8,8 +8,7 @@ import pytest
 
 from supervisor.store.interface import StoreUnavailableError
 from supervisor.store.lanes import Lanes, Pending
-
-PATIENCE = 30.0
+from tests.testkit.waiting import PATIENCE
 
 
 async def test_a_change_that_comes_while_another_one_ends_is_refused() -> None:

@@ -22,7 +22,6 @@ from tests.supervisor.decide.decide_builders import notice, running_job
 JOB = ObjectReference("job-supervisor.kube-ai.io/v1alpha1", "SupervisedJob", "team", "trainingjob.bert", "1")
 TRAINING_JOB = ObjectReference("kai.alibabacloud.com/v1alpha1", "TrainingJob", "team", "bert", "2")
 NOTICE = ObjectReference("job-supervisor.kube-ai.io/v1alpha1", "ReclaimNotice", "", "n-1", "3")
-PATIENCE = 30.0
 
 
 def pod(number: int) -> ObjectReference:

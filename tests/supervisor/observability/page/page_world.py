@@ -8,7 +8,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.testkit.serving import PATIENCE, Peers, Served
+from tests.testkit.serving import Peers, Served
+from tests.testkit.waiting import PATIENCE
 
 NODES = ["n1", "n2", "n3"]
 

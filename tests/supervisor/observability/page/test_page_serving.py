@@ -11,7 +11,7 @@ from supervisor.observability.page.contents import Contents, contents
 from supervisor.observability.views import StatusView
 from tests.supervisor.observability.page.page_world import NODES, get, stream, viewing
 from tests.testkit.serving import Refusal, Served, serving
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 BRAKE = '<img/src=x/onerror="alert(1)">'
 
@@ -111,7 +111,7 @@ async def test_no_more_than_so_many_look_at_a_time(served: Served, monkeypatch: 
     assert (await get(served.peers, "/status/stream", token=token)).status == 429
     assert (await viewing(served)).status == 200
     looking.response.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while (again := await stream(served.peers, token)).response.status == 429:
             again.response.close()
             await asyncio.sleep(0.01)
