@@ -38,10 +38,12 @@ from supervisor.cli.status import Status
 from supervisor.cluster.objects import NODES, PODS, opts_in
 from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION, explained
 from supervisor.domain.ids import Host
-from supervisor.domain.notice import SIMULATED, NoticeState, SubjectKind
+from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
 from supervisor.domain.placement import Placement
-from supervisor.store.job_resource import JOBS, JobResource
-from supervisor.store.notice_resource import NOTICES, NoticeResource
+from supervisor.store.codec import Record
+from supervisor.store.job_codec import read_job
+from supervisor.store.names import JOBS, NOTICES
+from supervisor.store.notice_codec import read_notice
 
 _EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
 _CORE_EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)
@@ -94,8 +96,8 @@ class ClusterBackend:
         self._clock = ClusterClock(Clock())
         server.on_date = self._clock.observe
         chosen = Selection(namespace=namespace)
-        self._jobs = ResourceClient(server, JOBS, lambda data: msgspec.json.decode(data, type=JobResource), chosen)
-        self._notices = ResourceClient(server, NOTICES, lambda data: msgspec.json.decode(data, type=NoticeResource))
+        self._jobs = ResourceClient(server, JOBS, read_job, chosen)
+        self._notices = ResourceClient(server, NOTICES, read_notice)
         self._pods = ResourceClient(server, PODS, lambda data: msgspec.json.decode(data, type=_Pod), chosen)
         self._nodes = ResourceClient(server, NODES, lambda data: msgspec.json.decode(data, type=_Object))
         self._events, self._core_events = (
@@ -123,12 +125,12 @@ class ClusterBackend:
     async def status(self) -> Status:
         """See `Backend`."""
         try:
-            resources, _ = await self._jobs.list()
+            jobs, _ = await self._jobs.list()
         except ApiError as error:
             raise self._cli_error(error, "SupervisedJobs") from error
         unseen = [_STREAMS]
         noticed, pods = await self._noticed(unseen), await self._placements(unseen)
-        return status_of(resources, noticed, pods, self._clock.now(), unseen)
+        return status_of(jobs, noticed, pods, self._clock.now(), unseen)
 
     async def subject(self, text: str) -> Subject:
         """See `Backend`; a name alone is a node's if there is such a node, else a pod's."""
@@ -146,7 +148,7 @@ class ClusterBackend:
         uid = await self._ask(subject, lead, by)
         until = time.monotonic() + _ACCEPT_SECONDS
         while time.monotonic() < until:
-            if uid in {each.spec.subject.uid for each in await self._drills()}:
+            if uid in {each.subject.uid for each in await self._drills()}:
                 return
             await asyncio.sleep(_POLL_SECONDS)
         raise NotNowError(
@@ -157,19 +159,19 @@ class ClusterBackend:
     async def end(self, subject: Subject | None) -> list[Subject]:
         """See `Backend`."""
         drills = await self._drills()
-        found = [Subject(kind=each.spec.subject.kind, name=each.spec.subject.name) for each in drills]
+        found = [Subject(kind=each.subject.kind, name=each.subject.name) for each in drills]
         ended = [each for each in found if subject in (None, each)]
         for each in ended:
             await self._ask(each, 0.0, "somebody who ends it")
         return ended
 
-    async def _drills(self) -> list[NoticeResource]:
+    async def _drills(self) -> list[ReclaimNotice]:
         try:
-            resources, _ = await self._notices.list()
+            records, _ = await self._notices.list()
         except ApiError as error:
             raise self._cli_error(error, "ReclaimNotices") from error
-        drills = [each for each in resources if each.spec.source == SIMULATED and each.status is not None]
-        return [each for each in drills if each.status is not None and each.status.state is NoticeState.ACTIVE]
+        notices = [each.value for each in records if each.value is not None]
+        return [each for each in notices if each.simulated and each.state is NoticeState.ACTIVE]
 
     async def _ask(self, subject: Subject, lead: float, by: str) -> str:
         """Writes the Event; returns the uid of what it is about."""
@@ -236,7 +238,7 @@ class ClusterBackend:
             return Subject(kind=SubjectKind.POD, name=f"{namespace}/{bare}")
         return Subject(kind=SubjectKind.POD, name=f"{self._namespace or self._server.namespace}/{name}")
 
-    async def _noticed(self, unseen: list[str]) -> list[NoticeResource]:
+    async def _noticed(self, unseen: list[str]) -> list[Record[ReclaimNotice]]:
         """Notices are of no namespace: who may see jobs in one alone may not see them."""
         try:
             return (await self._notices.list())[0]

@@ -8,14 +8,14 @@ from supervisor.cli.status import Status
 from supervisor.decide.notices import Today, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import STANDALONE, Host, kind_of
-from supervisor.domain.job import SupervisedJob
+from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.placement import Placement
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 from supervisor.observability.status_view import status_view
 from supervisor.observability.views import LeaderView
-from supervisor.store.job_resource import JobResource
-from supervisor.store.notice_resource import NoticeResource
+from supervisor.store.codec import Record
+from supervisor.store.conditions import Condition
 
 Pods = Mapping[str, Mapping[Host, Placement]]
 """Where pods are, by namespace and name."""
@@ -28,7 +28,11 @@ _POLICY = Policy()
 
 
 def status_of(
-    jobs: Iterable[JobResource], notices: Iterable[NoticeResource], pods: Pods, now: float, unseen: list[str]
+    jobs: Iterable[Record[SupervisedJob]],
+    notices: Iterable[Record[ReclaimNotice]],
+    pods: Pods,
+    now: float,
+    unseen: list[str],
 ) -> Status:
     """Everything at `now`, in Unix seconds; `unseen` is said as it is."""
     newest = _newest(notices)
@@ -60,9 +64,9 @@ def status_of(
     )
 
 
-def _newest(resources: Iterable[NoticeResource]) -> list[ReclaimNotice]:
+def _newest(records: Iterable[Record[ReclaimNotice]]) -> list[ReclaimNotice]:
     """The newest episode of each that was written to its end."""
-    values = [value for value in (each.value() for each in resources) if value is not None]
+    values = [each.value for each in records if each.value is not None]
     return list({value.id: value for value in sorted(values, key=lambda value: value.episode)}.values())
 
 
@@ -83,26 +87,22 @@ class _Noticed:
         return most_urgent([self._nodes.get(placement.node), self._pods.get(placement.pod)], _POLICY)
 
 
-def _seen(resource: JobResource, noticed: _Noticed, pods: Pods) -> JobStatus | None:
-    # By its own namespace: whoever looks at a cluster sees the jobs of all its supervisors.
-    job = resource.value(resource.metadata.namespace)
+def _seen(record: Record[SupervisedJob], noticed: _Noticed, pods: Pods) -> JobStatus | None:
+    job = record.value
     if job is None:
         return None
-    placements = None if kind_of(job.name) == STANDALONE else pods.get(resource.metadata.namespace, {})
+    placements = None if kind_of(job.name) == STANDALONE else pods.get(record.metadata.namespace, {})
     return JobStatus(
         job=job,
         noticed=noticed.of(job, placements),
         placements=placements,
         streams=frozenset(),
-        since=_since(resource),
+        since=_since(job.decision, record.conditions),
     )
 
 
-def _since(resource: JobResource) -> float | None:
-    status = resource.status
-    if status is None:
-        return None
-    if status.decision.stop is not None:
-        return status.decision.stop.since.timestamp()
-    kind = _CONDITION.get(status.decision.phase)
-    return next((each.last_transition_time.timestamp() for each in status.conditions if each.type == kind), None)
+def _since(decision: Decision, conditions: Iterable[Condition]) -> float | None:
+    if decision.stop is not None:
+        return decision.stop.since
+    kind = _CONDITION.get(decision.phase)
+    return next((each.last_transition_time for each in conditions if each.type == kind), None)

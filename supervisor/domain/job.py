@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
+from supervisor.domain.instant import Instant
 
 
 class Framework(StrEnum):
@@ -76,13 +77,13 @@ class Spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgement:
-    """Rank 0's answer to the directive of `generation`; `at` is Unix seconds of the supervisor's clock."""
+    """Rank 0's answer to the directive of `generation`."""
 
     run: int
     generation: int
     kind: AcknowledgementKind
-    step: int | None
-    at: float
+    step: int | None = None
+    at: Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +93,18 @@ class Observed:
     `hosts` is the operator's list before any exclusion; `applied` the generation of the last order that is in place.
     `ending`: somebody has asked the launcher to end the job, and it starts nothing any more.
     `launcher_lost_since` is when the launcher was first seen to be missing although its operator believes that it is
-    there (Unix seconds); None while that is not so.
+    there; None while that is not so.
     """
 
     launcher: str
     instance: str
-    registered_at: float
+    registered_at: Instant
     revision: int = 0
     hosts: frozenset[Host] = frozenset()
     run: int = 0
     running: bool = False
     exit_code: int | None = None
-    launcher_lost_since: float | None = None
+    launcher_lost_since: Instant | None = None
     restarts: int = 0
     applied: int = 0
     ending: bool = False
@@ -117,7 +118,7 @@ class Stop:
 
     run: int
     generation: int
-    since: float
+    since: Instant
     everyone: bool = False
 
 
@@ -127,12 +128,12 @@ class Growth:
 
     `workers` is how many the run is to have then, 0 while none are asked for; `number` tells one try from another. A
     try is given up at `until`, and after one that was there is none before `until`. `failed` counts those one after
-    another. Instants are Unix seconds.
+    another.
     """
 
     workers: int
     number: int
-    until: float
+    until: Instant
     failed: int = 0
 
 
@@ -141,7 +142,7 @@ class Decision:
     """What control decided. Written by control only; `generation` grows with every change.
 
     `hosts` are the job's to use, `exclusions` those of them that are left out because they will be reclaimed, since
-    generation `excluded_at`. Instants are Unix seconds; each `…_since` and `…_until` is None while it does not apply.
+    generation `excluded_at`. Each `…_since` and `…_until` is None while it does not apply.
     """
 
     generation: int
@@ -151,13 +152,13 @@ class Decision:
     hosts: frozenset[Host] = frozenset()
     exclusions: frozenset[Host] = frozenset()
     excluded_at: int = 0
-    window_until: float | None = None
-    below_min_since: float | None = None
-    waiting_since: float | None = None
-    capacity_since: float | None = None
-    resume_until: float | None = None
+    window_until: Instant | None = None
+    below_min_since: Instant | None = None
+    waiting_since: Instant | None = None
+    capacity_since: Instant | None = None
+    resume_until: Instant | None = None
     failed_resumes: int = 0
-    not_before: float | None = None
+    not_before: Instant | None = None
     stop: Stop | None = None
     growth: Growth | None = None
 

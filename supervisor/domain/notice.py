@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.domain.ids import NoticeId, Source
+from supervisor.domain.instant import Instant
 
 EVENT = Source("event")
 POD_CONDITION = Source("pod-condition")
@@ -82,21 +83,21 @@ class Report:
 class ReclaimNotice:
     """One announcement of one source about one subject, as stored. Written by ingest only.
 
-    Instants are Unix seconds of the supervisor's clock: `deadline` is the receipt plus the seconds that were left then,
-    so that no other machine's clock decides. `announced` is the instant in the source's own words, for people.
+    `deadline` is the receipt plus the seconds that were left then, so that no other machine's clock decides.
+    `announced` is the instant in the source's own words, for people.
     """
 
     source: Source
     subject: Subject
     episode: int
     state: NoticeState
-    first_seen: float
-    deadline: float | None
-    announced: str
-    message: str
+    first_seen: Instant
+    deadline: Instant | None = None
+    announced: str = ""
+    message: str = ""
     session: int
     revision: int
-    ended_at: float | None = None
+    ended_at: Instant | None = None
 
     @property
     def id(self) -> NoticeId:

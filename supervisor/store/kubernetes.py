@@ -1,7 +1,7 @@
-"""The cluster's store: custom resources, written where nothing came between, and a mirror that follows them.
+"""The store on a cluster: custom resources, changed by compare-and-swap, and a cache that follows them.
 
-What a change returned is durable, as the API server has answered, and stands in `snapshot` at that moment: nobody has
-to wait until the watch tells of it. Every value is written whole, so an answer that got lost costs a repetition alone.
+A change that has returned is durable, as the API server has answered, and `snapshot` shows it at once, before the watch
+does. Every value is written whole, so a lost answer costs no more than a repetition.
 """
 
 import asyncio
@@ -28,26 +28,22 @@ from supervisor.store.interface import (
     StoreUnavailableError,
     decided_since,
 )
-from supervisor.store.job_resource import JOBS, JobSpec, JobStatus
-from supervisor.store.names import notice_key
-from supervisor.store.notice_resource import NOTICES, NoticeSpec, NoticeStatus
-from supervisor.store.shapes import JobShape, NoticeShape, Stored
-from supervisor.store.shelf import Shelf
+from supervisor.store.job_codec import JobCodec
+from supervisor.store.names import JOBS, NOTICES, notice_key
+from supervisor.store.notice_codec import NoticeCodec
+from supervisor.store.typed_store import TypedStore
 
 _FIRST_EPOCH = 1
-"""Of the first leader, and of a supervisor that has no rivals."""
-
-NoticeShelf = Shelf[NoticeId, ReclaimNotice, NoticeSpec, NoticeStatus]
-JobShelf = Shelf[JobName, SupervisedJob, JobSpec, JobStatus]
+"""The epoch of the first leader, and of a supervisor without rivals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to keep it.
+    """The connection and the role.
 
-    `kubeconfig` is a file that names the cluster; without, it is this pod's own. `namespace` is that of jobs which were
-    registered stand-alone, empty for the configuration's own. `timeout_seconds` is for one request. `epoch` grows from
-    leader to leader; the API server refuses a lower one than it has seen.
+    `kubeconfig` is a file that names the cluster; without it the pod's own account is used. `namespace` is that of jobs
+    which were registered stand-alone, empty for the configuration's own. `timeout_seconds` is for one request. `epoch`
+    grows from leader to leader; the API server refuses a lower one than it has seen.
     """
 
     kubeconfig: str | None = None
@@ -62,19 +58,17 @@ class KubernetesStore:
 
     def __init__(self, server: ApiServer, options: Options, clock: Clock) -> None:
         self._server = server
-        self._epoch = options.epoch
-        notice_shape = NoticeShape(lambda: self._epoch)
-        job_shape = JobShape(lambda: self._epoch, options.namespace or server.namespace, clock.now)
-        notices = ResourceClient(server, NOTICES, notice_shape.read)
-        jobs = ResourceClient(server, JOBS, job_shape.read)
-        self._notices: NoticeShelf = Shelf(notices, notice_shape, self._moved)
-        self._jobs: JobShelf = Shelf(jobs, job_shape, self._moved)
-        self._followers: tuple[Reflector[Any], ...] = (
-            Reflector(notices, self._notices.mirror, clock, options.watch_seconds),
-            Reflector(jobs, self._jobs.mirror, clock, options.watch_seconds),
+        notice_codec, job_codec = NoticeCodec(), JobCodec(options.namespace or server.namespace, clock.now)
+        notices = ResourceClient(server, NOTICES, notice_codec.decode)
+        jobs = ResourceClient(server, JOBS, job_codec.decode)
+        self._notices = TypedStore(notices, notice_codec, options.epoch, self._moved)
+        self._jobs = TypedStore(jobs, job_codec, options.epoch, self._moved)
+        self._reflectors: tuple[Reflector[Any], ...] = (
+            Reflector(notices, self._notices.cache, clock, options.watch_seconds),
+            Reflector(jobs, self._jobs.cache, clock, options.watch_seconds),
         )
         self._version = 1
-        self._view: Snapshot | None = None
+        self._snapshot: Snapshot | None = None
         self._news = asyncio.Event()
 
     @classmethod
@@ -97,13 +91,13 @@ class KubernetesStore:
         return store
 
     async def sync(self) -> None:
-        """Reads everything there is.
+        """Reads everything.
 
         Raises:
             StoreError: There are no such resources, or they may not be read.
         """
         try:
-            for reflector in self._followers:
+            for reflector in self._reflectors:
                 await reflector.first()
         except NotFoundError as error:
             raise StoreError("the cluster does not know our resources: apply the chart's files/crds/ first") from error
@@ -112,13 +106,11 @@ class KubernetesStore:
 
     @property
     def known_epoch(self) -> int:
-        """That of the last leader who wrote anything that is here, 0 for none."""
-        notices, jobs = self._notices.mirror.objects.values(), self._jobs.mirror.objects.values()
-        stored = [part.epoch for part in (*(each.status for each in notices), *(each.status for each in jobs)) if part]
-        return max([*stored, *(each.spec.epoch for each in jobs)], default=0)
+        """The epoch of the last leader whose writes are known, 0 for none."""
+        return max(self._notices.known_epoch, self._jobs.known_epoch)
 
     async def highest_epoch(self) -> int:
-        """As `known_epoch`, after everything was read anew.
+        """Reads everything again and returns `known_epoch`.
 
         Raises:
             ApiError: It cannot be read.
@@ -128,37 +120,37 @@ class KubernetesStore:
         return self.known_epoch
 
     def lead(self, epoch: int, certain: Callable[[], bool]) -> None:
-        """Writes as that leader from now on, and nothing while it is not `certain` to be it still."""
-        self._epoch = epoch
+        """Writes as the leader of that epoch, and only while it is `certain` to be the leader still."""
+        self._notices.epoch = self._jobs.epoch = epoch
         self._server.guard = certain
 
     def notice_object(self, key: NoticeId) -> Metadata | None:
         """The resource of a notice's newest episode, if there is one."""
-        stored = self._notices.newest.get(key)
-        return None if stored is None else stored.metadata
+        record = self._notices.newest.get(key)
+        return None if record is None else record.metadata
 
     def job_object(self, name: JobName) -> Metadata | None:
         """The resource of a job, if there is one."""
-        stored = self._jobs.newest.get(name)
-        return None if stored is None else stored.metadata
+        record = self._jobs.newest.get(name)
+        return None if record is None else record.metadata
 
     @property
     def requests(self) -> int:
-        """Sent so far."""
+        """The number of requests so far."""
         return self._server.requests
 
     async def close(self) -> None:
         """Ends the connections; changes still waiting are refused."""
-        for shelf in (self._notices, self._jobs):
-            shelf.lanes.close()
+        self._notices.lanes.close()
+        self._jobs.lanes.close()
         await self._server.close()
 
     async def run(self) -> None:
-        """Root task: makes changes and follows; once it has ended, every change is refused."""
+        """Root task: makes changes and follows the resources; once it has ended, every change is refused."""
         async with asyncio.TaskGroup() as group:
             for lanes in (self._notices.lanes, self._jobs.lanes):
                 group.create_task(lanes.run(), name="store.lanes")
-            for reflector in self._followers:
+            for reflector in self._reflectors:
                 group.create_task(reflector.run(), name="store.follow")
 
     async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:
@@ -182,9 +174,9 @@ class KubernetesStore:
         return stored
 
     def snapshot(self) -> Snapshot:
-        if self._view is None:
-            self._view = Snapshot(self._version, self._notices.values(), self._jobs.values())
-        return self._view
+        if self._snapshot is None:
+            self._snapshot = Snapshot(self._version, self._notices.values(), self._jobs.values())
+        return self._snapshot
 
     async def changed(self, since: int) -> Snapshot:
         while self._version <= since:
@@ -192,13 +184,13 @@ class KubernetesStore:
         return self.snapshot()
 
     async def forget_job(self, name: JobName, uid: str) -> None:
-        while (stored := self._jobs.newest.get(name)) is not None and _uid(stored) == uid:
-            if await self._jobs.remove(stored):
+        while (record := self._jobs.newest.get(name)) is not None and record.value is not None:
+            if record.value.uid != uid or await self._jobs.remove(record):
                 return
 
     async def prune(self, before: float) -> int:
-        notices = [each for each in self._notices.mirror.objects.values() if _ended(each, before)]
-        jobs = [each for each in self._jobs.mirror.objects.values() if _over(each, before)]
+        notices = self._notices.outdated(before, lambda notice: (notice.ended_at or before) < before)
+        jobs = self._jobs.outdated(before, lambda job: job.over and job.observed.registered_at < before)
         async with _all_or_unavailable() as group:
             removed = [group.create_task(self._notices.remove(each)) for each in notices]
             removed += [group.create_task(self._jobs.remove(each)) for each in jobs]
@@ -206,37 +198,15 @@ class KubernetesStore:
 
     async def _outlive(self, notice: ReclaimNotice) -> None:
         """A source that announces and withdraws without end must not fill the cluster until retention comes round."""
-        outlived = self._notices.mirror.objects.get(notice_key(notice.id, notice.episode - MAX_EPISODES))
+        outlived = self._notices.cache.objects.get(notice_key(notice.id, notice.episode - MAX_EPISODES))
         if outlived is not None:
             await self._notices.remove(outlived)
 
     def _moved(self) -> None:
         self._version += 1
-        self._view = None
+        self._snapshot = None
         self._news.set()
         self._news = asyncio.Event()
-
-
-def _uid(stored: Stored[SupervisedJob, JobSpec, JobStatus]) -> str:
-    return stored.spec.uid
-
-
-def _ended(stored: Stored[ReclaimNotice, NoticeSpec, NoticeStatus], before: float) -> bool:
-    if stored.value is None:
-        return _abandoned(stored, before)
-    return stored.value.ended_at is not None and stored.value.ended_at < before
-
-
-def _over(stored: Stored[SupervisedJob, JobSpec, JobStatus], before: float) -> bool:
-    if stored.value is None:
-        return _abandoned(stored, before)
-    return stored.value.over and stored.value.observed.registered_at < before
-
-
-def _abandoned(stored: Stored[Any, Any, Any], before: float) -> bool:
-    """Whoever wrote the first half of it never wrote the second."""
-    made = stored.metadata.creation_timestamp
-    return stored.ours and made is not None and made.timestamp() < before
 
 
 @asynccontextmanager

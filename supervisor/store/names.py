@@ -1,12 +1,19 @@
-"""What the resources of notices and jobs are called."""
+"""The kinds and names of the custom resources that hold notices and jobs."""
 
 import hashlib
 import re
 from collections.abc import Mapping
 
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.domain.ids import JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
+
+GROUP = "job-supervisor.kube-ai.io"
+_VERSION = "v1alpha1"
+NOTICES = Resource(group=GROUP, version=_VERSION, kind="ReclaimNotice", plural="reclaimnotices", namespaced=False)
+# Some 200 KB a job of thousands of workers: a page of 500 would be 100 MB.
+JOBS = Resource(group=GROUP, version=_VERSION, kind="SupervisedJob", plural="supervisedjobs", namespaced=True, page=50)
 
 _STANDALONE = "standalone"
 _HASHED = "standalone-hash"

@@ -5,14 +5,16 @@ The values are stored whole, as JSON after their dataclasses: the same fields th
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from servicekit.clock import BootTime
 from supervisor.domain.ids import JobName, NoticeId
-from supervisor.domain.job import Decision, Observed, Spec, SupervisedJob
+from supervisor.domain.job import Decision, Observed, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.store.interface import MAX_EPISODES
+from supervisor.store.specs import spec_fields, spec_of
 
 _VERSION = 2
 _TABLES = (
@@ -128,7 +130,7 @@ def notice(value: ReclaimNotice) -> list[Write]:
 
 def job(value: SupervisedJob) -> Write:
     """Stores a job, all three parts."""
-    parts = [_encoder.encode(part) for part in (value.spec, value.observed, value.decision)]
+    parts = [_encoder.encode(part) for part in (spec_fields(value.spec), value.observed, value.decision)]
     statement = "INSERT OR REPLACE INTO jobs (name, uid, spec, observed, decision) VALUES (?, ?, ?, ?, ?)"
     return statement, (value.name, value.uid, *parts)
 
@@ -155,7 +157,7 @@ def _job(name: str, uid: str, spec: bytes, observed: bytes, decision: bytes) -> 
     return SupervisedJob(
         name=JobName(name),
         uid=uid,
-        spec=msgspec.json.decode(spec, type=Spec),
+        spec=spec_of(msgspec.json.decode(spec, type=dict[str, Any])),
         observed=msgspec.json.decode(observed, type=Observed),
         decision=msgspec.json.decode(decision, type=Decision),
     )

@@ -1,11 +1,12 @@
-"""What a notice says, as a sentence for people: the same in its resource's condition and in Events."""
+"""Notices as sentences for people, in the conditions of resources and in Events."""
+
+from datetime import UTC, datetime
 
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.store.resources import instant
 
 
 def sentence(notice: ReclaimNotice) -> str:
-    """Instants are UTC, cut to whole seconds."""
+    """Returns what is known of a notice; instants are in UTC and cut to whole seconds."""
     subject = f"{notice.subject.kind.capitalize()} {notice.subject.name}"
     if notice.simulated:
         drill = _announced(subject, notice) if notice.state is NoticeState.ACTIVE else f"{subject} stays; it is over."
@@ -22,6 +23,8 @@ def sentence(notice: ReclaimNotice) -> str:
 
 
 def _announced(subject: str, notice: ReclaimNotice) -> str:
-    when = "" if notice.deadline is None else f" at {instant(notice.deadline):%Y-%m-%dT%H:%M:%SZ}"
+    when = ""
+    if notice.deadline is not None:
+        when = f" at {datetime.fromtimestamp(notice.deadline, UTC):%Y-%m-%dT%H:%M:%SZ}"
     words = f': "{notice.message}"' if notice.message else "."
     return f"{subject} will be reclaimed{when}, says {notice.source}{words}"

@@ -12,10 +12,8 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.observability.events.event import ObjectReference
-from supervisor.store.job_resource import JOBS
 from supervisor.store.kubernetes import KubernetesStore
-from supervisor.store.names import owners
-from supervisor.store.notice_resource import NOTICES
+from supervisor.store.names import JOBS, NOTICES, owners
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Notices and jobs as custom resources: nothing is lost, nothing meets, and the definitions know every field."""
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ import yaml  # type: ignore[import-untyped]  # Its stubs would be one more packa
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.decide.plan import plan
 from supervisor.decide.situation import View
@@ -31,10 +33,11 @@ from supervisor.domain.job import (
     SupervisedJob,
 )
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
-from supervisor.store.job_resource import JobResource, job_spec, job_status
-from supervisor.store.names import bare_name, job_key, job_name, notice_key
-from supervisor.store.notice_resource import NoticeResource, notice_spec, notice_status
-from supervisor.store.resources import GROUP
+from supervisor.store.codec import Codec, Record
+from supervisor.store.conditions import Condition, job_conditions, notice_condition
+from supervisor.store.job_codec import JobCodec, read_job
+from supervisor.store.names import JOBS, NOTICES, bare_name, job_key, job_name, notice_key
+from supervisor.store.notice_codec import NoticeCodec
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,
@@ -47,6 +50,8 @@ from tests.supervisor.decide.decide_builders import (
     waiting_job,
 )
 
+T = TypeVar("T")
+
 HOME = "home"
 MICROSECOND = 1e-6
 CRDS = Path(__file__).parents[3] / "charts" / "elastic-job-supervisor" / "files" / "crds"
@@ -55,7 +60,7 @@ INSTANTS = st.floats(0, 4e9)
 MAYBE = st.none() | INSTANTS
 COUNTS = st.integers(0, 2**53)
 HOSTS = st.frozensets(st.sampled_from([Host(f"n{number}") for number in range(8)]))
-NOTICES = st.builds(
+ANNOUNCED = st.builds(
     replace,
     st.just(notice(1)),
     state=st.sampled_from(NoticeState),
@@ -131,7 +136,7 @@ def decisions(draw: st.DrawFn) -> Decision:
     return decision
 
 
-JOBS = st.builds(
+VALUES = st.builds(
     SupervisedJob,
     name=st.sampled_from([JobName("job"), JobName("a..b"), cluster_job("team", "trainingjob", "job")]),
     uid=st.just("uid"),
@@ -141,7 +146,11 @@ JOBS = st.builds(
 )
 
 
-def body(kind: str, key: ObjectKey, spec: object, status: object) -> dict[str, Any]:
+JOB_CODEC, NOTICE_CODEC = JobCodec(HOME, lambda: T0), NoticeCodec()
+
+
+def body(codec: Codec[Any, T], value: T) -> dict[str, Any]:
+    key = codec.object_key(value)
     metadata = {
         "name": key.name,
         "namespace": key.namespace,
@@ -149,26 +158,23 @@ def body(kind: str, key: ObjectKey, spec: object, status: object) -> dict[str, A
         "resourceVersion": "7",
         "labels": {"a": "b"},
     }
-    resource = {"apiVersion": f"{GROUP}/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec, "status": status}
-    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(resource))
+    spec, status = codec.encode(value, None, 1)
+    decoded: dict[str, Any] = msgspec.json.decode(
+        msgspec.json.encode({"metadata": metadata, "spec": spec, "status": status})
+    )
     return decoded
 
 
-def notice_body(value: ReclaimNotice) -> dict[str, Any]:
-    key = notice_key(value.id, value.episode)
-    return body("ReclaimNotice", key, notice_spec(value), notice_status(value, 1))
-
-
-def job_body(value: SupervisedJob) -> dict[str, Any]:
-    return body("SupervisedJob", job_key(value.name, HOME), job_spec(value, 1), job_status(value, 1, (), T0))
+def record(codec: Codec[Any, T], resource: dict[str, Any]) -> Record[T]:
+    return codec.decode(msgspec.json.encode(resource))
 
 
 def notice_back(value: ReclaimNotice) -> ReclaimNotice | None:
-    return msgspec.json.decode(msgspec.json.encode(notice_body(value)), type=NoticeResource).value()
+    return record(NOTICE_CODEC, body(NOTICE_CODEC, value)).value
 
 
 def job_back(value: SupervisedJob) -> SupervisedJob | None:
-    return msgspec.json.decode(msgspec.json.encode(job_body(value)), type=JobResource).value(HOME)
+    return record(JOB_CODEC, body(JOB_CODEC, value)).value
 
 
 def instants(value: object) -> dict[str, float]:
@@ -198,7 +204,7 @@ def without_instants(value: object) -> object:
     return blanked(msgspec.to_builtins(value, order="deterministic"))
 
 
-@given(NOTICES)
+@given(ANNOUNCED)
 def test_a_notice_comes_back_as_it_was(value: ReclaimNotice) -> None:
     back = notice_back(value)
     assert back is not None
@@ -208,7 +214,7 @@ def test_a_notice_comes_back_as_it_was(value: ReclaimNotice) -> None:
     assert replace(back, **{name: getattr(value, name) for name in times}) == value
 
 
-@given(JOBS)
+@given(VALUES)
 def test_a_job_comes_back_as_it_was(value: SupervisedJob) -> None:
     """All three parts, every host in each set that it was in; instants as with notices."""
     back = job_back(value)
@@ -231,10 +237,11 @@ def test_a_group_that_is_waited_for_is_decided_once(since: float, later: float) 
 
 def test_what_was_not_finished_is_no_value() -> None:
     """A notice without its status, and a job whose status is an earlier one's, were never confirmed to anybody."""
-    half = notice_body(notice(1)) | {"status": None}
-    assert msgspec.convert(half, NoticeResource).value() is None
-    later = job_body(replace(running_job(), uid="later")) | {"status": job_body(running_job())["status"]}
-    assert msgspec.convert(later, JobResource).value(HOME) is None
+    half = body(NOTICE_CODEC, notice(1)) | {"status": None}
+    assert record(NOTICE_CODEC, half).value is None
+    status = body(JOB_CODEC, running_job())["status"]
+    later = body(JOB_CODEC, replace(running_job(), uid="later")) | {"status": status}
+    assert record(JOB_CODEC, later).value is None
 
 
 def test_four_thousand_workers_stay_below_256_kib() -> None:
@@ -243,7 +250,7 @@ def test_four_thousand_workers_stay_below_256_kib() -> None:
     doomed = frozenset(sorted(hosts)[:400])
     job = observing(running_job(workers=0), hosts=hosts - frozenset(sorted(hosts)[400:800]))
     job = replace(job, decision=replace(job.decision, hosts=hosts, exclusions=doomed, reason="x" * 500))
-    size = len(msgspec.json.encode(job_body(job)))
+    size = len(msgspec.json.encode(body(JOB_CODEC, job)))
     assert size < 256 * 1024 - 16 * 1024, "the rest is for what the API server and other people add"
     assert job_back(job) == job
 
@@ -277,9 +284,10 @@ def test_every_name_that_can_be_registered_has_a_resource(name: str) -> None:
 
 def test_another_supervisors_stand_alone_jobs_are_left_alone() -> None:
     job = waiting_job(name="resnet")
-    resource = msgspec.convert(job_body(job), JobResource)
-    assert resource.value("elsewhere") is None
-    assert resource.value(HOME) == job
+    resource = msgspec.json.encode(body(JOB_CODEC, job))
+    assert read_job(resource, "elsewhere").value is None
+    assert not read_job(resource, "elsewhere").ours
+    assert read_job(resource, HOME).value == read_job(resource).value == job
 
 
 def test_episodes_sources_and_machines_have_resources_of_their_own() -> None:
@@ -289,22 +297,33 @@ def test_episodes_sources_and_machines_have_resources_of_their_own() -> None:
     assert all(re.fullmatch("n-[0-9a-f]{40}", name) for name in names)
 
 
+def conditions(job: SupervisedJob, before: Iterable[Condition] = (), now: float = T0) -> dict[str, Condition]:
+    return {each.type: each for each in job_conditions(job.decision, before, now)}
+
+
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
     job = running_job()
-    begun = job_status(job, 1, (), T0)
-    same = job_status(observing(job, restarts=1), 1, begun.conditions, T0 + 5)
-    assert same.conditions == begun.conditions
+    begun = conditions(job)
+    assert conditions(job, begun.values(), T0 + 5) == begun
     suspended = replace(job, decision=replace(job.decision, phase=Phase.SUSPENDED, reason="No room."))
-    later = {one.type: one for one in job_status(suspended, 1, begun.conditions, T0 + 9).conditions}
+    later = conditions(suspended, begun.values(), T0 + 9)
     assert {kind: one.status for kind, one in later.items()} == {
         "Running": "False",
         "Suspended": "True",
         "Finished": "False",
         "Disrupted": "True",
     }
-    assert later["Suspended"].last_transition_time.timestamp() == T0 + 9
-    assert later["Finished"].last_transition_time.timestamp() == T0
+    assert later["Suspended"].last_transition_time == T0 + 9
+    assert later["Finished"].last_transition_time == T0
     assert (later["Suspended"].reason, later["Suspended"].message) == ("Suspended", "No room.")
+
+
+def test_a_later_job_of_the_same_name_has_conditions_of_its_own() -> None:
+    before = record(JOB_CODEC, body(JOB_CODEC, running_job()))
+    later = JobCodec(HOME, lambda: T0 + 9)
+    for uid, since in ((running_job().uid, "2023-11-14T22:13:20Z"), ("later", "2023-11-14T22:13:29Z")):
+        _, status = later.encode(replace(running_job(), uid=uid), before, 1)
+        assert {each["lastTransitionTime"] for each in status["conditions"]} == {since}
 
 
 @pytest.mark.parametrize(
@@ -323,15 +342,14 @@ def test_a_condition_says_whether_a_job_is_disrupted(
     changes: dict[str, Any], status: str, reason: str, message: str
 ) -> None:
     job = running_job()
-    told = job_status(replace(job, decision=replace(job.decision, **changes)), 1, (), T0).conditions
-    (disrupted,) = [each for each in told if each.type == "Disrupted"]
+    disrupted = conditions(replace(job, decision=replace(job.decision, **changes)))["Disrupted"]
     assert (disrupted.status, disrupted.reason) == (status, reason)
     assert disrupted.message.startswith(message)
 
 
 def test_the_condition_of_a_notice_is_a_sentence() -> None:
-    (active,) = notice_status(notice(1, left=30), 1).conditions
-    assert active.message == "Node n1 will be reclaimed at 2023-11-14T22:13:50Z, says metadata."
+    message = notice_condition(notice(1, left=30)).message
+    assert message == "Node n1 will be reclaimed at 2023-11-14T22:13:50Z, says metadata."
 
 
 def definition(plural: str) -> dict[str, Any]:
@@ -340,28 +358,98 @@ def definition(plural: str) -> dict[str, Any]:
     return schema
 
 
-def differences(schema: dict[str, Any], kind: Any, path: str = "") -> list[str]:
-    """Where a definition and what the store writes know different fields, or require others."""
-    kind = next((one for one in getattr(kind, "__args__", ()) if hasattr(one, "__struct_fields__")), kind)
-    if not hasattr(kind, "__struct_fields__"):
-        return []
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    fields.pop("metadata", None)
-    known, required = schema["properties"], set(schema.get("required", ()))
-    found = [f"{path}.{name}" for name in fields.keys() ^ known.keys()]
-    found += [f"{path}.{name} required" for name, each in fields.items() if each.required != (name in required)]
-    for name, field in fields.items():
-        inner = known.get(name, {})
-        found += differences(inner.get("items", inner), field.type, f"{path}.{name}")
-    return found
+def leaves(schema: dict[str, Any], path: str = "") -> dict[str, dict[str, Any]]:
+    """Every field of a definition that holds no further fields, by its path."""
+    inner = schema.get("items", schema).get("properties")
+    if inner is None:
+        return {path: schema}
+    return {name: leaf for key, each in inner.items() for name, leaf in leaves(each, f"{path}.{key}").items()}
 
 
-@pytest.mark.parametrize(("plural", "resource"), [("reclaimnotices", NoticeResource), ("supervisedjobs", JobResource)])
-def test_the_definitions_know_every_field(plural: str, resource: type[msgspec.Struct]) -> None:
+def written(value: object, path: str = "") -> dict[str, object]:
+    match value:
+        case dict():
+            return {name: leaf for key, each in value.items() for name, leaf in written(each, f"{path}.{key}").items()}
+        case [dict(), *_]:
+            return {name: leaf for each in value for name, leaf in written(each, path).items()}
+    return {path: value}
+
+
+def missing(schema: dict[str, Any], value: Any, path: str = "") -> Iterator[str]:
+    """The fields that a definition requires and a value has not."""
+    if isinstance(value, list):
+        for each in value:
+            yield from missing(schema["items"], each, path)
+    elif isinstance(value, dict):
+        yield from (f"{path}.{name}" for name in schema.get("required", ()) if name not in value)
+        for name, each in value.items():
+            yield from missing(schema.get("properties", {}).get(name, {}), each, f"{path}.{name}")
+
+
+def without_optional(schema: dict[str, Any], value: Any) -> Any:
+    """What is left of a value without the fields that a definition does not require."""
+    if not isinstance(value, dict):
+        return value
+    return {name: without_optional(schema["properties"][name], value[name]) for name in schema.get("required", ())}
+
+
+FULL_NOTICE = replace(notice(1, left=30), announced="soon", message="why", ended_at=T0)
+FULL_JOB = replace(
+    running_job(),
+    spec=replace(running_job().spec, launcher_host=Host("n9"), least_to_start=1, capabilities=frozenset(Capability)),
+    observed=replace(
+        running_job().observed,
+        exit_code=1,
+        launcher_lost_since=T0,
+        result=Result.FAILED,
+        acknowledgement=Acknowledgement(run=1, generation=1, kind=AcknowledgementKind.SAVED, step=1, at=T0),
+    ),
+    decision=replace(
+        running_job().decision,
+        window_until=T0,
+        below_min_since=T0,
+        waiting_since=T0,
+        capacity_since=T0,
+        resume_until=T0,
+        not_before=T0,
+        stop=Stop(run=1, generation=1, since=T0),
+        growth=Growth(workers=1, number=1, until=T0),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec", "full"),
+    [(NOTICES, NOTICE_CODEC, FULL_NOTICE), (JOBS, JOB_CODEC, FULL_JOB)],
+    ids=["notice", "job"],
+)
+def test_the_definitions_know_every_field(kind: Resource, codec: Codec[Any, Any], full: Any) -> None:
     """One that they do not would be refused, and one that nobody writes would stay empty."""
-    found = differences(definition(plural), resource)
-    optional = [".status.conditions.observedGeneration", ".status.announced", ".status.message"]
-    assert [each for each in found if each not in optional] == []
+    schema, values = definition(kind.plural), written(body(codec, full) | {"metadata": {}})
+    unwritten = {".metadata", ".status.conditions.observedGeneration"}
+    assert leaves(schema).keys() ^ values.keys() <= unwritten
+    instants = {path for path, leaf in leaves(schema).items() if leaf.get("format") == "date-time"}
+    assert {path for path, value in values.items() if re.match(r"2023-11-14T.*Z", str(value))} == instants
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec", "value"),
+    [
+        (NOTICES, NOTICE_CODEC, notice(1, left=None)),
+        (JOBS, JOB_CODEC, waiting_job()),
+        (JOBS, JOB_CODEC, FULL_JOB),
+    ],
+    ids=["notice", "waiting-job", "full-job"],
+)
+def test_what_the_definitions_require_is_written_and_enough_to_read(
+    kind: Resource, codec: Codec[Any, Any], value: Any
+) -> None:
+    schema, resource = definition(kind.plural), body(codec, value)
+    assert list(missing(schema, resource)) == []
+    parts = {name: without_optional(schema["properties"][name], resource[name]) for name in ("spec", "status")}
+    read = record(codec, {**resource, **parts}).value
+    assert read is not None
+    assert codec.id(read) == codec.id(value)
 
 
 @pytest.mark.parametrize(

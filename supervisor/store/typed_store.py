@@ -1,0 +1,246 @@
+"""The values of one kind in custom resources: a cache of them, and changes that never overwrite another writer's."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from servicekit.failpoints import failpoint
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import ResourceClient
+from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
+from servicekit.kubernetes.objects import ObjectKey
+from supervisor.failpoints import At
+from supervisor.store.codec import Codec, Record
+from supervisor.store.fields import Fields
+from supervisor.store.interface import StoreUnavailableError
+from supervisor.store.lanes import Change, Lanes, Pending
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+_MAX_ATTEMPTS = 10
+"""Attempts at one change that others come between: only a person or a deposed supervisor does that."""
+
+
+class TypedStore(Generic[K, T]):
+    """All values of one kind, by id.
+
+    Args:
+        client: Reads and writes the resources.
+        codec: Encodes and decodes them.
+        epoch: The leader's, which every write carries.
+        changed: Called after a value has changed.
+    """
+
+    def __init__(
+        self, client: ResourceClient[Record[T]], codec: Codec[K, T], epoch: int, changed: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._codec = codec
+        self._changed = changed
+        self._newest: dict[K, Record[T]] = {}
+        self.epoch = epoch
+        self.cache: Cache[Record[T]] = Cache(self._cached)
+        self.lanes: Lanes[K, T] = Lanes(self._make)
+
+    def values(self) -> dict[K, T]:
+        """Returns the newest value of each id."""
+        return {key: record.value for key, record in self._newest.items() if record.value is not None}
+
+    @property
+    def newest(self) -> Mapping[K, Record[T]]:
+        """The record of the newest value of each id, live."""
+        return MappingProxyType(self._newest)
+
+    @property
+    def known_epoch(self) -> int:
+        """The highest epoch in the cache, 0 if there is none."""
+        return max((record.epoch for record in self.cache.objects.values()), default=0)
+
+    async def change(self, key: K, change: Change[T]) -> T | None:
+        """Changes the newest value of an id, after the changes that wait already; returns the outcome.
+
+        Raises:
+            StoreUnavailableError: The outcome is not durable.
+        """
+        return await self.lanes.submit(key, change)
+
+    async def refresh(self) -> None:
+        """Reads what is new or changed, as the watch may be late. Only the watch tells of deletions.
+
+        Raises:
+            ApiError: It cannot be read.
+        """
+        records, _ = await self._client.list()
+        for record in records:
+            self.cache.record_write(record)
+
+    def outdated(self, before: float, ended: Callable[[T], bool]) -> list[Record[T]]:
+        """Returns the records whose value has `ended`, and our own without a value that were made `before`."""
+        return [
+            record
+            for record in self.cache.objects.values()
+            if (_abandoned(record, before) if record.value is None else ended(record.value))
+        ]
+
+    async def remove(self, record: Record[T]) -> bool:
+        """Deletes a resource unless it has changed; returns whether it is gone.
+
+        Raises:
+            StoreUnavailableError: It may still exist.
+        """
+        try:
+            return await self._remove(record)
+        except ApiError as error:
+            raise StoreUnavailableError(f"cannot delete: {error}") from error
+
+    async def _remove(self, record: Record[T]) -> bool:
+        try:
+            await self._client.delete(record)
+        except NotFoundError:
+            pass
+        except ConflictError:
+            await self._read_again(record.metadata.key)
+            return False
+        self.cache.record_deletion(record)
+        return True
+
+    async def _make(self, key: K, batch: Sequence[Pending[T]]) -> None:
+        """Settles or refuses every change of a batch."""
+        try:
+            outcomes = await self._write_batch(key, batch)
+        except Exception as error:  # noqa: BLE001 - every error concerns those who wait for these changes
+            if len(batch) > 1 and not _is_transient(error):
+                # One of them cannot be written: the others still can.
+                for pending in batch:
+                    await self._make(key, [pending])
+                return
+            for pending in batch:
+                pending.refuse(_refusal(error))
+            return
+        for pending, outcome in outcomes:
+            if isinstance(outcome, Exception):
+                pending.refuse(outcome)
+            else:
+                pending.settle(outcome)
+
+    async def _write_batch(self, key: K, batch: Sequence[Pending[T]]) -> list[tuple[Pending[T], T | Exception | None]]:
+        """Applies each change to the outcome of the one before, and writes the last outcome for every resource."""
+        came_between = ""
+        for _ in range(_MAX_ATTEMPTS):
+            record = self._newest.get(key)
+            outcomes = list(_apply(batch, None if record is None else record.value))
+            # By resource: a batch may end one episode and begin the next.
+            values = [value for _, value in outcomes if not isinstance(value, Exception | None)]
+            last = {self._object_key(record, value): value for value in values}
+            try:
+                for object_key, value in last.items():
+                    await self._write(object_key, value)
+            except (ConflictError, NotFoundError) as error:
+                came_between = str(error)
+                for object_key in last:
+                    await self._read_again(object_key)
+            else:
+                return outcomes
+        raise StoreUnavailableError(f"somebody else keeps changing it: {came_between}")
+
+    def _object_key(self, record: Record[T] | None, value: T) -> ObjectKey:
+        """Returns the resource that holds the value already, whatever an earlier version named it, or a new one."""
+        known = None if record is None else record.value
+        same = record is not None and known is not None and self._codec.rank(known) == self._codec.rank(value)
+        return record.metadata.key if record is not None and same else self._codec.object_key(value)
+
+    async def _write(self, key: ObjectKey, value: T) -> None:
+        """Writes in two requests for a new resource, one for a changed value, and none for an unchanged one."""
+        record = self.cache.objects.get(key)
+        if record is not None and record.value == value:
+            return
+        spec, status = self._codec.encode(value, record, self.epoch)
+        if record is None:
+            record = await self._create(key, spec, self._codec.metadata(value))
+            failpoint(At.RESOURCE_CREATED)
+        elif _differs(record.resource.spec, spec):
+            record = await self._client.replace(record, "spec", spec)
+            self.cache.record_write(record)
+        if _differs(record.resource.status, status):
+            self.cache.record_write(await self._client.replace(record, "status", status))
+            failpoint(At.RESOURCE_WRITTEN)
+
+    async def _create(self, key: ObjectKey, spec: Fields, metadata: Mapping[str, object]) -> Record[T]:
+        try:
+            record = await self._client.make(key, {"spec": spec}, **metadata)
+        except NotFoundError as error:  # The namespace or the CRD is missing, not the resource.
+            raise RefusedError(str(error)) from error
+        self.cache.record_write(record)
+        return record
+
+    async def _read_again(self, key: ObjectKey) -> None:
+        """Brings one resource up to date, as the watch may be late."""
+        try:
+            self.cache.record_write(await self._client.get(key))
+        except NotFoundError:
+            if (known := self.cache.objects.get(key)) is not None:
+                self.cache.record_deletion(known)
+
+    def _cached(self, before: Record[T] | None, after: Record[T] | None) -> None:
+        old = None if before is None else before.value
+        new = None if after is None else after.value
+        if after is not None and new is not None:
+            self._rank(after, new)
+        elif old is not None and self._newest.get(self._codec.id(old)) is before:
+            self._fall_back(old)
+        if old != new:
+            self._changed()
+
+    def _rank(self, record: Record[T], value: T) -> None:
+        """Keeps the newest of each id."""
+        known = self._newest.get(self._codec.id(value))
+        if known is None or known.value is None or self._codec.rank(value) >= self._codec.rank(known.value):
+            self._newest[self._codec.id(value)] = record
+
+    def _fall_back(self, gone: T) -> None:
+        """Replaces the newest value of an id, which is gone, by the one before, if there is one."""
+        key = self._codec.id(gone)
+        del self._newest[key]
+        if self._codec.rank(gone) <= 1:
+            return
+        for record in self.cache.objects.values():
+            if record.value is not None and self._codec.id(record.value) == key:
+                self._rank(record, record.value)
+
+
+def _apply(batch: Sequence[Pending[T]], known: T | None) -> Iterator[tuple[Pending[T], T | Exception | None]]:
+    for pending in batch:
+        try:
+            outcome = pending.change(known)
+        except Exception as refusal:  # noqa: BLE001 - a change that refuses itself concerns its caller alone
+            yield pending, refusal
+        else:
+            known = known if outcome is None else outcome
+            yield pending, outcome
+
+
+def _differs(before: Fields | None, after: Fields) -> bool:
+    """Ignores the epoch: a leader that has nothing else to write does not write that it leads."""
+    return before is None or {**before, "epoch": None} != {**after, "epoch": None}
+
+
+def _abandoned(record: Record[T], before: float) -> bool:
+    """Whether nobody has written the second part of a resource since that time."""
+    created = record.metadata.creation_timestamp
+    return record.ours and created is not None and created.timestamp() < before
+
+
+def _is_transient(error: Exception) -> bool:
+    """Whether the same request may succeed at another time."""
+    return isinstance(error, StoreUnavailableError) or (
+        isinstance(error, ApiError) and not isinstance(error, RefusedError)
+    )
+
+
+def _refusal(error: Exception) -> Exception:
+    if not isinstance(error, ApiError):
+        return error
+    unavailable = StoreUnavailableError(f"cannot write: {error}")
+    unavailable.__cause__ = error
+    return unavailable
