@@ -17,8 +17,7 @@ from node_agent.health import AgentHealth
 from node_agent.identity import ThisNode
 from node_agent.outbox import Outbox
 from node_agent.pods import PodWatch
-from node_agent.poller import Poller, ignore_result
-from node_agent.pulse import Pulse
+from node_agent.poller import Poller, ignore_poll
 from node_agent.settings import PodsMode, Settings, SourceKind
 from node_agent.sources import Source
 from node_agent.sources.aliyun import AliyunSource
@@ -26,6 +25,7 @@ from node_agent.sources.aws import AwsSource
 from node_agent.sources.file import FileSource
 from node_agent.spot import ALWAYS, Spot, SpotLabel
 from node_agent.uplink import AgentReplaced, Uplink
+from node_agent.watchdog import Watchdog
 from servicekit import address
 from servicekit.clock import Clock
 from servicekit.commands import SysExit
@@ -89,10 +89,10 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
             source = await stack.enter_async_context(_source(kind, settings, clock))
             # What a file says was put there on purpose.
             asked: Spot = ALWAYS if kind is SourceKind.FILE else spot
-            polled = ignore_result if metrics is None else metrics.polled
-            poll = partial(Poller, spot=asked, max_lead=settings.max_lead_seconds, polled=polled)
+            on_poll = ignore_poll if metrics is None else metrics.on_poll
+            poll = partial(Poller, spot=asked, max_lead=settings.max_lead_seconds, on_poll=on_poll)
             parts.add(poll(source, node, outbox, clock, settings.poll_seconds))
-        health = AgentHealth(parts.pulses, uplink, node, outbox, clock)
+        health = AgentHealth(parts.watchdogs, uplink, node, outbox, clock)
         await stack.enter_async_context(_probes(settings.probe_address, health))
         await run_tasks(parts.loops, stop)
 
@@ -104,7 +104,7 @@ def _metrics(settings: Settings, outbox: Outbox, uplink: Uplink, clock: Clock) -
     from node_agent.metrics import AgentMetrics  # noqa: PLC0415
 
     metrics = AgentMetrics(version(DISTRIBUTION), clock)
-    metrics.watch(outbox, uplink)
+    metrics.observe(outbox, uplink)
     return metrics
 
 
@@ -113,11 +113,11 @@ class _Parts:
     """What runs: root tasks by name, and the pulse of each source."""
 
     loops: dict[str, Callable[[], Coroutine[Any, Any, None]]]
-    pulses: dict[str, Pulse]
+    watchdogs: dict[str, Watchdog]
 
     def add(self, poller: Poller) -> None:
         self.loops[f"source {poller.source}"] = poller.run
-        self.pulses[poller.source] = poller.pulse
+        self.watchdogs[poller.source] = poller.watchdog
 
 
 def _add_cluster(  # noqa: PLR0913, PLR0917 - a part of the wiring list
@@ -127,7 +127,7 @@ def _add_cluster(  # noqa: PLR0913, PLR0917 - a part of the wiring list
     pods = PodWatch(server, settings.node_name, outbox, clock)
     label = SpotLabel(server, node, settings.not_spot_labels, clock)
     parts.loops.update({"pods": pods.follow, f"source {reclaim.SOURCE}": pods.run, "node": label.follow})
-    parts.pulses[reclaim.SOURCE] = pods.pulse
+    parts.watchdogs[reclaim.SOURCE] = pods.watchdog
     return label
 
 

@@ -54,7 +54,7 @@ class Endpoint:
         credentials = grpc.ssl_channel_credentials(root_certificates=trusted)
         return grpc.aio.secure_channel(str(self.address), credentials, options=_OPTIONS)
 
-    def explained(self, trouble: str) -> str:
+    def explain(self, trouble: str) -> str:
         """What went wrong on the channel, with what a server that wants TLS does not say."""
         return trouble if self.ca_file else f"{trouble} (spoken to without TLS, as there is no CA file)"
 

@@ -7,8 +7,8 @@ from typing import Any
 from node_agent.identity import ThisNode
 from node_agent.notices import SourceStatus
 from node_agent.outbox import Outbox
-from node_agent.pulse import Pulse
 from node_agent.uplink import Uplink
+from node_agent.watchdog import Watchdog
 from servicekit.clock import Clock
 from servicekit.probes import Health
 
@@ -17,7 +17,7 @@ from servicekit.probes import Health
 class AgentHealth:
     """Live: its loops turn. Ready: the supervisor has acknowledged it on the present stream."""
 
-    sources: Mapping[str, Pulse]
+    sources: Mapping[str, Watchdog]
     uplink: Uplink
     node: ThisNode
     outbox: Outbox
@@ -25,8 +25,8 @@ class AgentHealth:
 
     def live(self) -> Health:
         """Nothing outside this process can make it fail."""
-        loops = {f"source {name}": pulse.alive for name, pulse in self.sources.items()}
-        loops["uplink"] = self.uplink.pulse.alive
+        loops = {f"source {name}": watchdog.alive for name, watchdog in self.sources.items()}
+        loops["uplink"] = self.uplink.watchdog.alive
         return Health(all(loops.values()), {"loops": loops})
 
     def ready(self) -> Health:

@@ -28,7 +28,7 @@ class ThisNode:
         """None until the uid is known."""
         return self._subject
 
-    def offer(self, identity: NodeIdentity) -> None:
+    def resolve(self, identity: NodeIdentity) -> None:
         """A source knows the machine; the uid that was there first stays."""
         structlog.get_logger().info(
             "node.identified",
@@ -40,7 +40,7 @@ class ThisNode:
         if self._subject is None:
             self._settle(identity.uid)
 
-    async def known(self, within: float) -> Subject | None:
+    async def wait_subject(self, within: float) -> Subject | None:
         """Wait for the uid, at most so many seconds."""
         try:
             async with asyncio.timeout(within):

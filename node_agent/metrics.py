@@ -47,9 +47,9 @@ class AgentMetrics:
             buckets=_ACKNOWLEDGING,
         )
 
-    def watch(self, outbox: Outbox, uplink: Uplink) -> None:
+    def observe(self, outbox: Outbox, uplink: Uplink) -> None:
         """Looks there from now on; once."""
-        outbox.witness = self
+        outbox.observer = self
         self.registry.register(_Present(outbox, uplink, self._clock))
 
     def server(self, address: Address) -> MetricsServer:
@@ -57,22 +57,22 @@ class AgentMetrics:
         return MetricsServer(self.registry, address, self._clock)
 
     @log_errors_once
-    def polled(self, source: SourceName, result: SourceState, seconds: float | None) -> None:
-        """See `node_agent.poller.Polled`."""
+    def on_poll(self, source: SourceName, result: SourceState, seconds: float | None) -> None:
+        """See `node_agent.poller.OnPoll`."""
         self._polls.labels(source, result.name.lower()).inc()
         if seconds is not None:
             self._poll_seconds.labels(source).observe(seconds)
 
     @log_errors_once
-    def reported(self, report: NoticeReport) -> None:
-        """See `node_agent.outbox.Witness`."""
+    def on_report(self, report: NoticeReport) -> None:
+        """See `node_agent.outbox.OutboxObserver`."""
         self._reports.labels(report.announcement.name.lower()).inc()
         # The outbox keeps as many: each leaves it acknowledged, or replaced by a later word on the same notice.
         self._made[report.id] = self._clock.monotonic()
 
     @log_errors_once
-    def acknowledged(self, notice: NoticeId) -> None:
-        """See `node_agent.outbox.Witness`."""
+    def on_acknowledged(self, notice: NoticeId) -> None:
+        """See `node_agent.outbox.OutboxObserver`."""
         made = self._made.pop(notice, None)
         if made is not None:
             self._acknowledging.observe(self._clock.monotonic() - made)

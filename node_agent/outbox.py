@@ -14,13 +14,13 @@ class OutboxFull(Exception):  # noqa: N818 - it names what is so
     """There is no room for another notice: keep it and offer it again later."""
 
 
-class Witness(Protocol):
+class OutboxObserver(Protocol):
     """Told of what comes and what is settled; it neither raises nor waits."""
 
-    def reported(self, report: NoticeReport) -> None:
+    def on_report(self, report: NoticeReport) -> None:
         """A report was taken in."""
 
-    def acknowledged(self, notice: NoticeId) -> None:
+    def on_acknowledged(self, notice: NoticeId) -> None:
         """The latest report on this notice is durable."""
 
 
@@ -35,7 +35,7 @@ class Outbox:
     """
 
     def __init__(self, limit: int) -> None:
-        self.witness: Witness | None = None
+        self.observer: OutboxObserver | None = None
         self._limit = limit
         self._reports: dict[NoticeId, NoticeReport] = {}
         self._unacknowledged: set[NoticeId] = set()
@@ -55,15 +55,15 @@ class Outbox:
         self._finished.discard(report.id)
         self._unacknowledged.add(report.id)
         self._changed.set()
-        if self.witness is not None:
-            self.witness.reported(report)
+        if self.observer is not None:
+            self.observer.on_report(report)
 
     def finish(self, notice: NoticeId) -> None:
         """Nothing more will be said of it, as its subject is gone: it leaves as soon as it is acknowledged."""
         self._finished.add(notice)
         self._let_go(notice)
 
-    def note(self, status: SourceStatus) -> None:
+    def set_status(self, status: SourceStatus) -> None:
         """Take the present state of a source; that it was polled once more and said the same is no change."""
         before = self._statuses.get(status.source)
         self._statuses[status.source] = status
@@ -75,8 +75,8 @@ class Outbox:
         report = self._reports.get(notice)
         if report is None or revision < report.revision:
             return
-        if notice in self._unacknowledged and self.witness is not None:
-            self.witness.acknowledged(notice)
+        if notice in self._unacknowledged and self.observer is not None:
+            self.observer.on_acknowledged(notice)
         self._unacknowledged.discard(notice)
         if report.announcement is Announcement.WITHDRAWN:
             self._finished.add(notice)
@@ -91,7 +91,7 @@ class Outbox:
         """What is not durable yet, oldest notice first."""
         return [report for notice, report in self._reports.items() if notice in self._unacknowledged]
 
-    def everything(self) -> Sequence[NoticeReport]:
+    def reports(self) -> Sequence[NoticeReport]:
         """Every active notice and every withdrawal that is not durable yet."""
         return list(self._reports.values())
 
@@ -103,7 +103,7 @@ class Outbox:
         """Make whoever waits for a change look again."""
         self._changed.set()
 
-    async def changed(self) -> None:
+    async def wait_changed(self) -> None:
         """Wait until something was put or noted since the last call. One caller at a time."""
         await self._changed.wait()
         self._changed.clear()

@@ -8,7 +8,7 @@ from node_agent import reclaim
 from node_agent.notices import NoticeReport, SourceState, SourceStatus, SubjectKind
 from node_agent.outbox import Outbox, OutboxFull
 from node_agent.pod import PODS, Pod, read_pod
-from node_agent.pulse import Pulse
+from node_agent.watchdog import Watchdog
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
@@ -46,7 +46,7 @@ class PodWatch:
         self._waiting = set[ObjectKey]()
         self._last_good: float | None = None
         self._overflow = Fault(f"outbox for source {reclaim.SOURCE}", clock)
-        self.pulse = Pulse(clock)
+        self.watchdog = Watchdog(clock)
         self._note()
 
     async def follow(self) -> None:
@@ -56,11 +56,11 @@ class PodWatch:
     async def run(self) -> None:
         """Root task: says every second whether the pods are followed."""
         while True:
-            self.pulse.beat(_TURN)
-            self.turn()
+            self.watchdog.feed(_TURN)
+            self.once()
             await asyncio.sleep(_TURN)
 
-    def turn(self) -> None:
+    def once(self) -> None:
         """One look at the watch, and another try for what found no room."""
         self._note()
         for key in [*self._waiting]:
@@ -72,7 +72,7 @@ class PodWatch:
             self._last_good = self._clock.monotonic()
         # That the pods are seen says nothing about the node, and neither does a notice on one of them.
         state = SourceState.UNKNOWN if trouble else SourceState.CLEAR
-        self._outbox.note(SourceStatus(reclaim.SOURCE, state, self._last_good, trouble or "", SubjectKind.POD))
+        self._outbox.set_status(SourceStatus(reclaim.SOURCE, state, self._last_good, trouble or "", SubjectKind.POD))
 
     def _changed(self, before: Pod | None, after: Pod | None) -> None:
         if before is not None and (after is None or after.metadata.uid != before.metadata.uid):

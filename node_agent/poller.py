@@ -13,9 +13,9 @@ from node_agent.failpoints import At
 from node_agent.identity import ThisNode
 from node_agent.notices import NoticeReport, SourceName, SourceState
 from node_agent.outbox import Outbox, OutboxFull
-from node_agent.pulse import Pulse
 from node_agent.sources import Answer, Clear, Noticed, Source, SourceUnavailable
 from node_agent.spot import ALWAYS, Spot
+from node_agent.watchdog import Watchdog
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
@@ -25,11 +25,11 @@ POLL_LIMIT = 1.0
 # The period varies downwards only, so that the promised wait for a poll holds.
 _JITTER = 0.1
 
-Polled = Callable[[SourceName, SourceState, float | None], None]
+OnPoll = Callable[[SourceName, SourceState, float | None], None]
 """Told of each poll: the source, what it amounts to, and the seconds it took; None where the source was not asked."""
 
 
-def ignore_result(_source: SourceName, _result: SourceState, _seconds: float | None) -> None:
+def ignore_poll(_source: SourceName, _result: SourceState, _seconds: float | None) -> None:
     """Where nothing is measured."""
 
 
@@ -44,7 +44,7 @@ class Poller:
         period: Seconds between the starts of two polls.
         spot: Whether there is anything to ask.
         max_lead: Seconds; an announcement further ahead is unknown, until it is nearer.
-        polled: Told of each poll.
+        on_poll: Told of each poll.
     """
 
     def __init__(  # noqa: PLR0913 - the last has a default
@@ -57,7 +57,7 @@ class Poller:
         *,
         spot: Spot = ALWAYS,
         max_lead: float = math.inf,
-        polled: Polled = ignore_result,
+        on_poll: OnPoll = ignore_poll,
     ) -> None:
         self._source = source
         self._node = node
@@ -66,15 +66,15 @@ class Poller:
         self._period = period
         self._spot = spot
         self._max_lead = max_lead
-        self._polled = polled
+        self._on_poll = on_poll
         self._identified = False
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
         self._warned = ""
         self._fault = Fault(f"source {source.name}", clock)
         self._overflow = Fault(f"outbox for source {source.name}", clock)
-        self.pulse = Pulse(clock)
+        self.watchdog = Watchdog(clock)
         self.tracked = tracking.start(source.name)
-        outbox.note(self.tracked.status)
+        outbox.set_status(self.tracked.status)
 
     @property
     def source(self) -> SourceName:
@@ -83,20 +83,20 @@ class Poller:
 
     async def run(self) -> None:
         """Poll for ever, the first time as soon as it is known whether to."""
-        await self._spot.first_look()
+        await self._spot.wait_known()
         while True:
             started = self._clock.monotonic()
-            self.pulse.beat(POLL_LIMIT + self._period)
-            await self.turn()
+            self.watchdog.feed(POLL_LIMIT + self._period)
+            await self.once()
             period = self._period * self._random.uniform(1.0 - _JITTER, 1.0)
             await asyncio.sleep(max(0.0, started + period - self._clock.monotonic()))
 
-    async def turn(self) -> None:
+    async def once(self) -> None:
         """One poll and what follows from it."""
-        if self._spot.denied:
+        if self._spot.not_spot_reason:
             self._fault.recovered()
-            self._take(tracking.NotAsked(f"the node is not spot: {self._spot.denied}"))
-            self._polled(self.source, SourceState.NOT_SPOT, None)
+            self._take(tracking.Skipped(f"the node is not spot: {self._spot.not_spot_reason}"))
+            self._on_poll(self.source, SourceState.NOT_SPOT, None)
             return
         began = self._clock.monotonic()
         try:
@@ -109,7 +109,7 @@ class Poller:
         seconds = self._clock.monotonic() - began
         self._warn(answer)
         self._take(answer)
-        self._polled(self.source, self.tracked.status.state, seconds)
+        self._on_poll(self.source, self.tracked.status.state, seconds)
 
     async def _ask(self) -> Answer:
         """Ask who the node is until that is known, then what is announced.
@@ -119,7 +119,7 @@ class Poller:
         if not self._identified:
             identity = await self._source.identify()
             if identity is not None:
-                self._node.offer(identity)
+                self._node.resolve(identity)
             self._identified = True
         if self._node.subject is None:
             raise SourceUnavailable("the node's uid is not known yet")
@@ -137,14 +137,14 @@ class Poller:
         if answer.warning:
             structlog.get_logger().warning("source.warned", source=self.source, warning=answer.warning)
 
-    def _take(self, answer: Answer | tracking.Unknown | tracking.NotAsked) -> None:
+    def _take(self, answer: Answer | tracking.Unknown | tracking.Skipped) -> None:
         failpoint(At.SOURCE_ANSWERED)
         before = self.tracked
         self.tracked, report = tracking.step(before, answer, self._node.subject, self._clock.monotonic())
         if report is not None and not self._put(report):
             # As if nothing had been reported: the next poll makes the same report again.
             self.tracked = replace(self.tracked, reported=before.reported)
-        self._outbox.note(self.tracked.status)
+        self._outbox.set_status(self.tracked.status)
 
     def _put(self, report: NoticeReport) -> bool:
         try:

@@ -27,19 +27,19 @@ class Spot(Protocol):
     """Tells a poller whether there is anything to ask."""
 
     @property
-    def denied(self) -> str:
+    def not_spot_reason(self) -> str:
         """Why the node cannot be reclaimed, for people; empty: it may be."""
 
-    async def first_look(self) -> None:
-        """Returns when `denied` is known, or will not be soon."""
+    async def wait_known(self) -> None:
+        """Returns when `not_spot_reason` is known, or will not be soon."""
 
 
 class AlwaysSpot:
     """Nobody says anything about the node: it may be reclaimed."""
 
-    denied = ""
+    not_spot_reason = ""
 
-    async def first_look(self) -> None:
+    async def wait_known(self) -> None:
         """There is nothing to wait for."""
 
 
@@ -51,7 +51,7 @@ class Node:
     """This node: the label that denies that it is spot, as `name=value`, or nothing."""
 
     metadata: Metadata
-    denied: str
+    not_spot_reason: str
 
 
 class _Metadata(Metadata, frozen=True, rename="camel"):
@@ -82,11 +82,11 @@ class SpotLabel:
         self._reflector = Reflector(collection, mirror, clock, cached=True)
 
     @property
-    def denied(self) -> str:
+    def not_spot_reason(self) -> str:
         """See `Spot`."""
         return self._denied
 
-    async def first_look(self) -> None:
+    async def wait_known(self) -> None:
         """See `Spot`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
@@ -104,11 +104,11 @@ class SpotLabel:
     def _changed(self, _before: Node | None, after: Node | None) -> None:
         if after is None:
             return  # What it was, it is until it ends.
-        if after.denied != self._denied:
-            structlog.get_logger().info("node.spot", spot=not after.denied, label=after.denied)
-        self._denied = after.denied
-        if after.denied and self._node.subject is None:
-            self._node.offer(NodeIdentity(after.metadata.uid))
+        if after.not_spot_reason != self._denied:
+            structlog.get_logger().info("node.spot", spot=not after.not_spot_reason, label=after.not_spot_reason)
+        self._denied = after.not_spot_reason
+        if after.not_spot_reason and self._node.subject is None:
+            self._node.resolve(NodeIdentity(after.metadata.uid))
         self._looked.set()
 
 

@@ -21,7 +21,7 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
-class NotAsked:
+class Skipped:
     """No poll, and why there is nothing to ask."""
 
     reason: str
@@ -47,7 +47,7 @@ def start(source: SourceName) -> Tracked:
 
 
 def step(
-    state: Tracked, answer: Answer | Unknown | NotAsked, subject: Subject | None, now: float
+    state: Tracked, answer: Answer | Unknown | Skipped, subject: Subject | None, now: float
 ) -> tuple[Tracked, NoticeReport | None]:
     """Take one answer.
 
@@ -65,7 +65,7 @@ def step(
     return (replace(after, reported=report), report) if report else (after, None)
 
 
-def _after(state: Tracked, answer: Answer | Unknown | NotAsked, now: float) -> Tracked:
+def _after(state: Tracked, answer: Answer | Unknown | Skipped, now: float) -> Tracked:
     source = state.status.source
     match answer:
         case Clear(warning):
@@ -75,18 +75,18 @@ def _after(state: Tracked, answer: Answer | Unknown | NotAsked, now: float) -> T
         case Unknown(reason):
             unknown = SourceStatus(source, SourceState.UNKNOWN, state.status.last_good, reason)
             return replace(state, status=unknown, clears=0)
-        case NotAsked(reason):
+        case Skipped(reason):
             idle = SourceStatus(source, SourceState.NOT_SPOT, state.status.last_good, reason)
             return replace(state, status=idle, clears=0)
 
 
-def _report(after: Tracked, answer: Answer | Unknown | NotAsked, subject: Subject, now: float) -> NoticeReport | None:
+def _report(after: Tracked, answer: Answer | Unknown | Skipped, subject: Subject, now: float) -> NoticeReport | None:
     match answer:
         case Clear():
             return _withdrawal(after, subject)
         case Noticed():
             return _announcement(after, answer, subject, now)
-        case Unknown() | NotAsked():
+        case Unknown() | Skipped():
             return None
 
 

@@ -6,12 +6,12 @@ import structlog
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
 from node_agent.channel import Endpoint, NotConfigured
-from node_agent.conversation import Conversation, SessionSuperseded, StreamLost
 from node_agent.identity import ThisNode
 from node_agent.notices import Subject
 from node_agent.outbox import Outbox
-from node_agent.pulse import Pulse
-from node_agent.wire import Speaker
+from node_agent.stream import SessionSuperseded, Stream, StreamLost
+from node_agent.watchdog import Watchdog
+from node_agent.wire import AgentIdentity
 from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.faults import Fault
@@ -55,7 +55,7 @@ class Uplink:
         self._ever_welcomed = False
         self._backoff = Backoff(_FIRST_DELAY, _MAX_DELAY)
         self._fault = Fault("supervisor", clock)
-        self.pulse = Pulse(clock)
+        self.watchdog = Watchdog(clock)
         self.began = clock.monotonic()
         self.welcomed = False
         self.welcomes = 0
@@ -78,13 +78,13 @@ class Uplink:
             # A supervisor that welcomes and drops at once is met ever more slowly too.
             if self._clock.monotonic() - started > _MAX_DELAY:
                 self._backoff.reset()
-            self.pulse.beat(_MAX_DELAY)
+            self.watchdog.feed(_MAX_DELAY)
             await asyncio.sleep(self._backoff.next())
 
     async def _identity(self) -> Subject:
         while True:
-            self.pulse.beat(_IDENTITY_SECONDS)
-            node = await self._node.known(within=_IDENTITY_SECONDS)
+            self.watchdog.feed(_IDENTITY_SECONDS)
+            node = await self._node.wait_subject(within=_IDENTITY_SECONDS)
             if node is not None:
                 return node
 
@@ -93,7 +93,7 @@ class Uplink:
         try:
             await self._converse(node)
         except StreamLost as error:
-            self._fault.failed(self._endpoint.explained(str(error)))
+            self._fault.failed(self._endpoint.explain(str(error)))
         except NotConfigured as error:
             self._fault.failed(str(error))
         except SessionSuperseded as superseded:
@@ -108,8 +108,8 @@ class Uplink:
     async def _converse(self, node: Subject) -> None:
         async with self._endpoint.channel() as channel:
             call = ReclaimServiceStub(channel).Connect(None, metadata=self._endpoint.metadata())
-            conversation = Conversation(call, self._outbox, self._clock, self._heartbeat, self.pulse)
-            await conversation.hold(Speaker(node, self._session, self._version), self._on_welcome)
+            stream = Stream(call, self._outbox, self._clock, self._heartbeat, self.watchdog)
+            await stream.run(AgentIdentity(node, self._session, self._version), self._on_welcome)
 
     def _on_welcome(self) -> None:
         self.welcomed = self._ever_welcomed = True

@@ -25,7 +25,7 @@ _STATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class AgentIdentity:
     """Who says hello: the node, this life of its agent, the agent's version."""
 
     node: Subject
@@ -34,15 +34,15 @@ class Speaker:
 
 
 def hello(
-    speaker: Speaker, statuses: Sequence[SourceStatus], reports: Sequence[NoticeReport], now: float
+    identity: AgentIdentity, statuses: Sequence[SourceStatus], reports: Sequence[NoticeReport], now: float
 ) -> pb.AgentMessage:
     """The first message of a stream; `now` is monotonic, as below."""
     return pb.AgentMessage(
         hello=pb.Hello(
-            node=speaker.node.name,
-            node_uid=speaker.node.uid,
-            session=speaker.session,
-            agent_version=speaker.version,
+            node=identity.node.name,
+            node_uid=identity.node.uid,
+            session=identity.session,
+            agent_version=identity.version,
             sources=[_source(status, now) for status in statuses],
             notices=[_notice(report, now) for report in reports],
         )

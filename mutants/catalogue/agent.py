@@ -6,7 +6,7 @@ _POLLER = "node_agent/poller.py"
 _TRACKING = "node_agent/tracking.py"
 _LEAD = "node_agent/sources/lead.py"
 _ALIYUN = "node_agent/sources/aliyun.py"
-_CONVERSATION = "node_agent/conversation.py"
+_CONVERSATION = "node_agent/stream.py"
 
 MUTANTS = (
     Mutant(

@@ -43,29 +43,29 @@ async def test_a_supervisor_keeps_nothing_of_those_who_have_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Peers come twice, go without a word or are killed, jobs end: 800 streams later all is as before."""
-    directory, witness = tmp_path / "data", tmp_path / "witness"
+    directory, observer = tmp_path / "data", tmp_path / "witness"
     directory.mkdir(mode=0o700)
-    monkeypatch.setenv(WITNESS_FILE, str(witness))
+    monkeypatch.setenv(WITNESS_FILE, str(observer))
     async with life(directory, (_WITNESS, "supervisor", "serve"), connection_seconds=1) as one:
-        idle = await held(one.process.pid, witness)
+        idle = await held(one.process.pid, observer)
         for number in range(1, 1 + _WARM_UP):
             await come_and_die(directory, number)
-        before = await _settled(lambda: held(one.process.pid, witness), idle)
+        before = await _settled(lambda: held(one.process.pid, observer), idle)
         for number in range(1 + _WARM_UP, 1 + _WARM_UP + _CROWDS):
             await come_and_die(directory, number)
-        after = await _settled(lambda: held(one.process.pid, witness), before)
+        after = await _settled(lambda: held(one.process.pid, observer), before)
     _nothing_was_kept(before, after, _CROWDS * STREAMS)
     assert after.tasks == idle.tasks
 
 
 async def test_an_agent_keeps_nothing_of_streams_that_were_cut(tmp_path: Path) -> None:
     """Streams end in five ways, one of them with the whole supervisor: 300 later all is as before."""
-    witness, announced = tmp_path / "witness", tmp_path / "announced"
+    observer, announced = tmp_path / "witness", tmp_path / "announced"
     (tmp_path / "token").write_text("secret")
     announced.write_text("2100-01-01T00:00:00Z")
     async with fake_supervisor() as supervisor:
         environ = {
-            WITNESS_FILE: str(witness),
+            WITNESS_FILE: str(observer),
             "NODE_AGENT_NODE_NAME": "n1",
             "NODE_AGENT_NODE_UID": "machine-1",
             "NODE_AGENT_SUPERVISOR": f"127.0.0.1:{supervisor.port}",
@@ -77,10 +77,10 @@ async def test_an_agent_keeps_nothing_of_streams_that_were_cut(tmp_path: Path) -
         async with agent(environ, (_WITNESS, "agent")) as process:
             await _cut(supervisor, _FIRST_CUTS)
             # To look is what takes some 270 objects, once.
-            await held(process.process.pid, witness)
-            before = await held(process.process.pid, witness)
+            await held(process.process.pid, observer)
+            before = await held(process.process.pid, observer)
             await _cut(supervisor, _CUTS)
-            after = await _settled(lambda: held(process.process.pid, witness), before)
+            after = await _settled(lambda: held(process.process.pid, observer), before)
             assert process.process.returncode is None
     _nothing_was_kept(before, after, _CUTS)
 

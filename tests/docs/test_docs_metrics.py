@@ -43,7 +43,7 @@ def agents(directory: Path) -> CollectorRegistry:
         version="0",
     )
     metrics = AgentMetrics("0", clock)
-    metrics.watch(outbox, uplink)
+    metrics.observe(outbox, uplink)
     return metrics.registry
 
 

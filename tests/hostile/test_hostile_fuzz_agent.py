@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 from reclaim.v1 import reclaim_pb2 as pb
 
 from node_agent import wire
-from node_agent.conversation import Conversation, SessionSuperseded, StreamLost
 from node_agent.identity import ThisNode
 from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, Subject, SubjectKind
 from node_agent.outbox import Outbox
 from node_agent.poller import Poller
-from node_agent.pulse import Pulse
 from node_agent.sources import Source
 from node_agent.sources.aliyun import AliyunSource, MetadataMode
 from node_agent.sources.aws import AwsSource
 from node_agent.sources.file import FileSource
+from node_agent.stream import SessionSuperseded, Stream, StreamLost
+from node_agent.watchdog import Watchdog
 from servicekit.clock import Clock
 from tests.hostile.hostile_fuzz import each_field_odd, numbers, spoken, steadily
 from tests.node_agent.fake_metadata import TERMINATION, FakeMetadata, Reply, metadata
 
 NODE = Subject(SubjectKind.NODE, "n1", "uid-1")
-SPEAKER = wire.Speaker(NODE, 1, "0")
+SPEAKER = wire.AgentIdentity(NODE, 1, "0")
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 STAMP = "2026-01-05T18:02:00Z"
@@ -67,10 +67,10 @@ async def one_poll(source: Source) -> None:
     outbox = Outbox(10)
     poller = Poller(source, ThisNode(NODE.name, NODE.uid), outbox, Clock(), 1.0)
     try:
-        await poller.turn()
+        await poller.once()
     finally:
         await source.close()
-    said = wire.hello(SPEAKER, outbox.statuses(), outbox.everything(), Clock().monotonic()).hello
+    said = wire.hello(SPEAKER, outbox.statuses(), outbox.reports(), Clock().monotonic()).hello
     (state,) = said.sources
     assert state.state in set(pb.SourceState.values()) - {pb.SOURCE_STATE_UNSPECIFIED}
     assert len(said.notices) == (state.state == pb.SOURCE_STATE_NOTICED)
@@ -180,14 +180,14 @@ async def test_no_supervisor_ends_an_agent_or_makes_it_forget(messages: list[pb.
     for each in KNOWN:
         outbox.put(each)
     call: Any = Call(messages)
-    conversation = Conversation(call, outbox, Clock(), 5.0, Pulse(Clock()))
+    stream = Stream(call, outbox, Clock(), 5.0, Watchdog(Clock()))
     with pytest.raises((StreamLost, SessionSuperseded)) as ended:
-        await conversation.hold(SPEAKER, lambda: None)
+        await stream.run(SPEAKER, lambda: None)
     if isinstance(ended.value, SessionSuperseded):
         # What follows is a hello of the next one.
-        assert wire.hello(wire.Speaker(NODE, ended.value.session + 1, "0"), [], [], 0.0)
+        assert wire.hello(wire.AgentIdentity(NODE, ended.value.session + 1, "0"), [], [], 0.0)
     heard = {(entry.notice_id, entry.revision) for each in messages for entry in each.acknowledgement.entries}
     for each in KNOWN:
         settled = any(name == each.id and revision >= each.revision for name, revision in heard)
         assert settled or each in outbox.unacknowledged()
-        assert each in outbox.everything() or (settled and each.announcement is Announcement.WITHDRAWN)
+        assert each in outbox.reports() or (settled and each.announcement is Announcement.WITHDRAWN)

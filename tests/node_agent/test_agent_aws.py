@@ -102,11 +102,11 @@ async def test_a_recommendation_is_a_warning_and_no_notice(
     mocked.get(f"{ITEMS}/instance-id", body=b"i-1")
     with capture_logs() as lines:
         for _ in range(3):
-            await poller.turn()
+            await poller.once()
             clock.steady += 6.0
     assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["source.warned"]
     assert [(status.state, status.detail) for status in outbox.statuses()] == [(SourceState.CLEAR, WARNED.warning)]
-    assert all(report.deadline is None for report in outbox.everything()), "a warning became a notice"
+    assert all(report.deadline is None for report in outbox.reports()), "a warning became a notice"
 
 
 async def test_a_warning_is_looked_for_every_few_seconds(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:
@@ -142,7 +142,7 @@ async def test_two_clouds_on_one_node_do_not_know_each_other() -> None:
         mocked.get(f"{ITEMS}/instance-id", body=b"i-1")
         mocked.get(ACTION, body=b'{"action": "stop", "time": "2026-01-05T18:02:00Z"}', repeat=True)
         for source in sources * 2:
-            await Poller(source, node, outbox, clock, 1.0).turn()
+            await Poller(source, node, outbox, clock, 1.0).once()
     for source in sources:
         await source.close()
     assert {status.source: status.state for status in outbox.statuses()} == {

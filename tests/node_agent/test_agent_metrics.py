@@ -78,7 +78,7 @@ def report(number: int, revision: int = 1) -> NoticeReport:
 def test_a_report_is_measured_until_it_is_acknowledged() -> None:
     """Once, by its latest revision; nothing is kept of what is settled, and repeated acknowledgements are none."""
     metrics, outbox = AgentMetrics("0", Clock()), Outbox(2000)
-    outbox.witness = metrics
+    outbox.observer = metrics
     for number in range(1000):
         outbox.put(report(number))
         outbox.put(report(number, 2))

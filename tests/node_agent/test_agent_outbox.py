@@ -50,7 +50,7 @@ def test_a_hello_repeats_active_notices_and_forgets_settled_withdrawals() -> Non
     outbox.acknowledge(NoticeId("s/active"), 1)
     outbox.acknowledge(NoticeId("s/withdrawn"), 1)
     outbox.acknowledge(NoticeId("s/never heard of"), 1)
-    assert [known.subject.uid for known in outbox.everything()] == ["active", "waiting"]
+    assert [known.subject.uid for known in outbox.reports()] == ["active", "waiting"]
     assert [known.subject.uid for known in outbox.unacknowledged()] == ["waiting"]
 
 
@@ -66,13 +66,13 @@ def test_what_is_finished_leaves_once_it_is_durable(*, acknowledged_first: bool)
     else:
         outbox.finish(gone.id)
         outbox.acknowledge(gone.id, 1)
-        assert list(outbox.everything()) == [gone]
+        assert list(outbox.reports()) == [gone]
         outbox.acknowledge(gone.id, 2)
-    assert not outbox.everything()
+    assert not outbox.reports()
     outbox.finish(gone.id)
     outbox.put(report("another"))
     outbox.acknowledge(report("another").id, 1)
-    assert list(outbox.everything()) == [report("another")]
+    assert list(outbox.reports()) == [report("another")]
 
 
 def test_it_is_bounded() -> None:
@@ -85,7 +85,7 @@ def test_it_is_bounded() -> None:
     outbox.put(report("a", 2, Announcement.WITHDRAWN))
     outbox.acknowledge(NoticeId("s/a"), 2)
     outbox.put(report("c"))
-    assert [known.subject.uid for known in outbox.everything()] == ["b", "c"]
+    assert [known.subject.uid for known in outbox.reports()] == ["b", "c"]
 
 
 async def test_changes_wake_whoever_waits() -> None:
@@ -94,7 +94,7 @@ async def test_changes_wake_whoever_waits() -> None:
     status = SourceStatus(S, SourceState.CLEAR, last_good=1.0)
 
     async def woken() -> bool:
-        waiter = asyncio.create_task(outbox.changed())
+        waiter = asyncio.create_task(outbox.wait_changed())
         await asyncio.sleep(0)
         done = waiter.done()
         waiter.cancel()
@@ -104,12 +104,12 @@ async def test_changes_wake_whoever_waits() -> None:
     outbox.put(report())
     assert await woken()
     assert not await woken()
-    outbox.note(status)
+    outbox.set_status(status)
     assert await woken()
-    outbox.note(replace(status, last_good=2.0))
+    outbox.set_status(replace(status, last_good=2.0))
     assert not await woken()
     assert [known.last_good for known in outbox.statuses()] == [2.0]
-    outbox.note(replace(status, state=SourceState.UNKNOWN, detail="HTTP 500"))
+    outbox.set_status(replace(status, state=SourceState.UNKNOWN, detail="HTTP 500"))
     assert await woken()
-    outbox.note(replace(status, state=SourceState.UNKNOWN, detail="HTTP 503"))
+    outbox.set_status(replace(status, state=SourceState.UNKNOWN, detail="HTTP 503"))
     assert await woken()

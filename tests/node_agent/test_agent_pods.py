@@ -48,7 +48,7 @@ def status(outbox: Outbox) -> SourceStatus:
 
 
 def reports(outbox: Outbox) -> dict[str, NoticeReport]:
-    return {report.subject.name: report for report in outbox.everything()}
+    return {report.subject.name: report for report in outbox.reports()}
 
 
 async def test_a_pod_is_reported_until_it_is_gone_and_that_is_durable() -> None:
@@ -90,8 +90,8 @@ async def test_a_pod_under_an_old_name_is_another() -> None:
             fake.leave()
             fake.put("pods", shown(EVICTED, uid="new"))
             fake.away = False
-            await until(lambda: [report.subject.uid for report in outbox.everything()] == ["new"])
-            assert outbox.everything()[0].revision == 1
+            await until(lambda: [report.subject.uid for report in outbox.reports()] == ["new"])
+            assert outbox.reports()[0].revision == 1
 
 
 async def test_while_the_watch_is_down_the_pods_are_unknown() -> None:
@@ -116,7 +116,7 @@ async def test_while_the_watch_is_down_the_pods_are_unknown() -> None:
             fake.away = False
             await until(lambda: set(reports(outbox)) == {"space/known", "space/later"})
             await until(lambda: status(outbox).state is SourceState.CLEAR)
-        assert pods.pulse.alive
+        assert pods.watchdog.alive
 
 
 async def test_what_finds_no_room_is_offered_again() -> None:
@@ -146,7 +146,7 @@ async def test_the_seconds_left_are_the_api_servers() -> None:
         clock = Clock()
         async with running(PodWatch(server, "n1", outbox, clock).follow):
             await until(outbox.unacknowledged)
-            deadline = outbox.everything()[0].deadline
+            deadline = outbox.reports()[0].deadline
             assert deadline is not None
             assert 1.0 < deadline - clock.monotonic() <= 10.0
 
@@ -159,12 +159,12 @@ async def test_a_withdrawal_is_said_until_it_is_durable() -> None:
             fake.put("pods", shown(disruption("PreemptionByScheduler")))
             await until(outbox.unacknowledged)
             fake.put("pods", shown(disruption("PreemptionByScheduler", status="False")))
-            await until(lambda: outbox.everything()[0].announcement is Announcement.WITHDRAWN)
-            outbox.acknowledge(outbox.everything()[0].id, outbox.everything()[0].revision)
-            assert not outbox.everything()
+            await until(lambda: outbox.reports()[0].announcement is Announcement.WITHDRAWN)
+            outbox.acknowledge(outbox.reports()[0].id, outbox.reports()[0].revision)
+            assert not outbox.reports()
             fake.put("pods", shown(EVICTED))
             await until(outbox.unacknowledged)
-            assert outbox.everything()[0].revision == 3
+            assert outbox.reports()[0].revision == 3
 
 
 def node(**labels: str) -> dict[str, Any]:
@@ -194,7 +194,7 @@ async def test_a_node_that_is_not_spot_is_not_asked_about(label: dict[str, str],
             assert status(outbox).detail == f"the node is not spot: {name}={value}"
             assert this.subject is not None
             assert this.subject.uid == (uid or "node-uid")
-            assert not outbox.everything()
+            assert not outbox.reports()
         assert source.polls == 0
     assert fake.selections == {("nodes", "metadata.name=n1")}
 
@@ -210,7 +210,7 @@ async def test_any_other_node_is(label: dict[str, str]) -> None:
             fake.put("nodes", node(**{LABEL: "NoSpot"}))
             await until(lambda: status(outbox).state is SourceState.NOT_SPOT)
             # What was announced stays: a label takes nothing back.
-            assert [each.announcement for each in outbox.everything()] == [Announcement.ACTIVE]
+            assert [each.announcement for each in outbox.reports()] == [Announcement.ACTIVE]
             fake.remove("nodes", "n1")
             fake.put("nodes", node(**label))
             await until(lambda: status(outbox).state is SourceState.NOTICED)

@@ -64,7 +64,7 @@ def poller(source: Script, outbox: Outbox, uid: str = "uid-1", period: float = 1
 
 async def test_a_notice_is_in_the_outbox_after_its_poll() -> None:
     outbox = Outbox(10)
-    await poller(Script(NOTICE), outbox).turn()
+    await poller(Script(NOTICE), outbox).once()
     assert [report.id for report in outbox.unacknowledged()] == ["script/uid-1"]
     assert [status.state for status in outbox.statuses()] == [SourceState.NOTICED]
 
@@ -83,14 +83,14 @@ async def test_failures_are_unknown_and_logged_once() -> None:
     outbox = Outbox(10)
     with capture_logs() as lines:
         subject = poller(Script(NOTICE, SourceUnavailable("HTTP 500"), SourceUnavailable("HTTP 500"), Clear()), outbox)
-        await subject.turn()
-        await subject.turn()
-        await subject.turn()
+        await subject.once()
+        await subject.once()
+        await subject.once()
         assert [(status.state, status.detail) for status in outbox.statuses()] == [(SourceState.UNKNOWN, "HTTP 500")]
-        await subject.turn()
+        await subject.once()
     assert [line["event"] for line in lines] == ["node.noticed", "dependency.failing", "dependency.recovered"]
-    assert lines[0]["notice"] == outbox.everything()[0].id
-    assert [report.announcement for report in outbox.everything()] == [Announcement.ACTIVE]
+    assert lines[0]["notice"] == outbox.reports()[0].id
+    assert [report.announcement for report in outbox.reports()] == [Announcement.ACTIVE]
 
 
 async def test_an_announcement_for_the_far_future_is_unknown_until_it_is_nearer() -> None:
@@ -100,13 +100,13 @@ async def test_an_announcement_for_the_far_future_is_unknown_until_it_is_nearer(
     script = Script(far, far, Noticed(datetime(9999, 12, 31, tzinfo=UTC), 3600.0, "m"))
     with capture_logs() as lines:
         subject = Poller(script, ThisNode("n1", "uid-1"), outbox, Clock(), 1.0, max_lead=3600.0)
-        await subject.turn()
-        await subject.turn()
-        assert outbox.everything() == []
+        await subject.once()
+        await subject.once()
+        assert outbox.reports() == []
         assert [(status.state, status.detail) for status in outbox.statuses()] == [
             (SourceState.UNKNOWN, "announces a reclaim at 9999-12-31T00:00:00Z, more than 3600 s ahead")
         ]
-        await subject.turn()
+        await subject.once()
     assert [status.state for status in outbox.statuses()] == [SourceState.NOTICED]
     assert [line["event"] for line in lines] == ["dependency.failing", "dependency.recovered", "node.noticed"]
 
@@ -115,7 +115,7 @@ async def test_a_poll_that_hangs_is_given_up() -> None:
     source, outbox = Script(Clear()), Outbox(10)
     source.during = asyncio.Event().wait
     before = time.monotonic()
-    await poller(source, outbox).turn()
+    await poller(source, outbox).once()
     assert 1.0 <= time.monotonic() - before < 15.0
     assert "within 1 s" in outbox.statuses()[0].detail
 
@@ -123,7 +123,7 @@ async def test_a_poll_that_hangs_is_given_up() -> None:
 async def test_an_unexpected_failure_is_not_hidden() -> None:
     """A defect ends the loop, and with it the process, instead of being polled over."""
     with pytest.raises(ZeroDivisionError):
-        await poller(Script(ZeroDivisionError()), Outbox(10)).turn()
+        await poller(Script(ZeroDivisionError()), Outbox(10)).once()
 
 
 async def test_polls_never_overlap_and_keep_their_period() -> None:
@@ -164,10 +164,10 @@ async def test_the_node_is_identified_before_its_first_poll() -> None:
     source, outbox = Script(NOTICE), Outbox(10)
     source.identity = SourceUnavailable("no usable instance-id")
     subject = poller(source, outbox, uid="")
-    await subject.turn()
+    await subject.once()
     assert (source.polls, outbox.statuses()[0].detail) == (0, "no usable instance-id")
     source.identity = NodeIdentity("i-7")
-    await subject.turn()
+    await subject.once()
     assert [report.id for report in outbox.unacknowledged()] == ["script/i-7"]
 
 
@@ -175,10 +175,10 @@ async def test_a_source_that_knows_no_machine_waits_for_one_that_does() -> None:
     """Its polls begin when another source or the settings have told the uid."""
     outbox, node, source = Outbox(10), ThisNode("n1", ""), Script(NOTICE)
     subject = Poller(source, node, outbox, Clock(), 1.0)
-    await subject.turn()
+    await subject.once()
     assert (source.polls, outbox.statuses()[0].state) == (0, SourceState.UNKNOWN)
-    node.offer(NodeIdentity("i-7"))
-    await subject.turn()
+    node.resolve(NodeIdentity("i-7"))
+    await subject.once()
     assert [report.id for report in outbox.unacknowledged()] == ["script/i-7"]
 
 
@@ -186,8 +186,8 @@ async def test_the_settings_uid_wins() -> None:
     """A uid that was set is not replaced by what a source says."""
     source, outbox = Script(NOTICE), Outbox(10)
     source.identity = NodeIdentity("i-7")
-    await poller(source, outbox, uid="set").turn()
-    assert outbox.everything()[0].subject == Subject(SubjectKind.NODE, "n1", "set")
+    await poller(source, outbox, uid="set").once()
+    assert outbox.reports()[0].subject == Subject(SubjectKind.NODE, "n1", "set")
 
 
 async def test_a_full_outbox_delays_a_report_and_loses_none() -> None:
@@ -195,8 +195,8 @@ async def test_a_full_outbox_delays_a_report_and_loses_none() -> None:
     other = NoticeReport(SourceName("other"), Subject(SubjectKind.POD, "a/b", "p"), 1, Announcement.WITHDRAWN)
     outbox.put(other)
     subject = poller(Script(NOTICE), outbox)
-    await subject.turn()
-    assert list(outbox.everything()) == [other]
+    await subject.once()
+    assert list(outbox.reports()) == [other]
     outbox.acknowledge(other.id, 1)
-    await subject.turn()
-    assert [(report.id, report.revision) for report in outbox.everything()] == [("script/uid-1", 1)]
+    await subject.once()
+    assert [(report.id, report.revision) for report in outbox.reports()] == [("script/uid-1", 1)]

@@ -91,8 +91,8 @@ async def agent(fake: FakeSupervisor, tmp_path: Path) -> AsyncIterator[Agent]:
 async def test_the_hello_says_everything(fake: FakeSupervisor, agent: Agent) -> None:
     """Node, session, token, sources and notices, with durations counted when it is said."""
     before = time.time()
-    agent.outbox.note(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic() - 2.0))
-    agent.outbox.note(SourceStatus(SourceName("t"), SourceState.UNKNOWN, None, "d" * 600))
+    agent.outbox.set_status(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic() - 2.0))
+    agent.outbox.set_status(SourceStatus(SourceName("t"), SourceState.UNKNOWN, None, "d" * 600))
     agent.outbox.put(replace(agent.report(), deadline=agent.clock.monotonic() + 100.0))
     agent.outbox.put(NoticeReport(SourceName("t"), NODE, 3, Announcement.WITHDRAWN))
     agent.start()
@@ -125,7 +125,7 @@ async def test_changes_follow_at_once(fake: FakeSupervisor, agent: Agent) -> Non
     stream = fake.streams[0]
     agent.outbox.put(agent.report())
     await until(lambda: stream.notices)  # In half a heartbeat.
-    agent.outbox.note(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic()))
+    agent.outbox.set_status(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic()))
     await until(lambda: "source" in stream.kinds)
     agent.outbox.put(agent.report(revision=2))
     await until(lambda: not agent.outbox.unacknowledged())
@@ -200,7 +200,7 @@ async def test_a_silent_supervisor_is_left(fake: FakeSupervisor, agent: Agent) -
     fake.answers_heartbeats, fake.heartbeat = False, 0.05
     agent.start()
     await until(lambda: len(fake.streams) >= 2)
-    assert agent.uplink.trouble is None or "nothing heard" in agent.uplink.trouble
+    assert agent.uplink.trouble is None or "no message" in agent.uplink.trouble
     await until(lambda: fake.streams[0].over)
 
 
@@ -227,7 +227,7 @@ async def test_what_waits_for_acknowledgement_is_said_once_a_stream(fake: FakeSu
     stream = fake.streams[0]
     agent.outbox.put(replace(agent.report(), source=SourceName("t")))
     await until(lambda: len(stream.messages) >= 2)
-    agent.outbox.note(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic()))
+    agent.outbox.set_status(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic()))
     await agent.stop()
     await until(lambda: stream.over)
     assert stream.kinds == ["hello", "notice", "source", "goodbye"]
@@ -334,7 +334,7 @@ async def test_nothing_is_said_before_the_node_is_known(fake: FakeSupervisor, ag
         agent.start()
         await until(lambda: agent.uplink.welcomed)
         assert len(fake.streams) == 1
-        anonymous.node.offer(NodeIdentity("i-7"))
+        anonymous.node.resolve(NodeIdentity("i-7"))
         await until(lambda: anonymous.uplink.welcomed)
         assert fake.streams[1].hello.node_uid == "i-7"
     finally:

@@ -1,4 +1,4 @@
-"""One stream, from the hello to its end."""
+"""One stream to the supervisor, from the hello to its end."""
 
 import asyncio
 import contextlib
@@ -11,27 +11,27 @@ from node_agent import wire
 from node_agent.failpoints import At
 from node_agent.notices import NoticeId, SourceName, SourceState
 from node_agent.outbox import Outbox
-from node_agent.pulse import Pulse
+from node_agent.watchdog import Watchdog
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 
 Call = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.SupervisorMessage]
 
-# A peer that was silent for so many heartbeats is gone.
+# A peer that has been silent for this many heartbeats is gone.
 _SILENT_HEARTBEATS = 3
-# A supervisor that names one beyond these, in seconds, is not followed: the shortest costs twenty messages a second.
-_SHORTEST_HEARTBEAT, _LONGEST_HEARTBEAT = 0.05, 60.0
-# The wire's largest: no session could follow it.
+# Seconds. The agent ignores a heartbeat outside of these: the shortest costs twenty messages a second.
+_MIN_HEARTBEAT, _MAX_HEARTBEAT = 0.05, 60.0
+# The largest on the wire: no session can follow it.
 _LAST_SESSION = 2**64 - 1
-# Seconds that a goodbye may take: with everything else that happens at the end well below two.
+# Seconds for the goodbye: together with everything else at the end it stays well below two.
 _GOODBYE_SECONDS = 0.5
 
-# How gRPC says that a call is over to somebody who writes to it.
-_OVER = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
+# What gRPC raises on a write to a call that has ended.
+_CALL_ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 
 
 class StreamLost(Exception):  # noqa: N818 - it names what happened
-    """The stream is over, or never was: connect again. The text is the reason."""
+    """The stream has ended or could not be opened: connect again. The text is the reason."""
 
 
 class SessionSuperseded(Exception):  # noqa: N818 - it names what happened
@@ -42,90 +42,91 @@ class SessionSuperseded(Exception):  # noqa: N818 - it names what happened
         self.session = session
 
 
-class Conversation:
-    """Says hello, then what changes, and takes acknowledgements until the stream ends.
+class Stream:
+    """Sends the hello and then each change; receives acknowledgements until the stream ends.
 
     Args:
-        call: The stream, not written to yet.
-        outbox: What there is to say.
+        call: The stream, before anything is written to it.
+        outbox: Reports and source states to send.
         clock: Monotonic instants.
-        heartbeat: Seconds between heartbeats until the supervisor names its own.
-        pulse: Beats while there is somebody to speak.
+        heartbeat: Seconds between heartbeats until the supervisor sets its own.
+        watchdog: Fed by the sending loop.
     """
 
-    def __init__(self, call: Call, outbox: Outbox, clock: Clock, heartbeat: float, pulse: Pulse) -> None:
+    def __init__(self, call: Call, outbox: Outbox, clock: Clock, heartbeat: float, watchdog: Watchdog) -> None:
         self._call = call
         self._outbox = outbox
         self._clock = clock
         self._heartbeat = heartbeat
-        self._pulse = pulse
-        self._spoke_at = clock.monotonic()
-        self._parting = False
-        # What this stream has said already, so that only changes follow.
+        self._watchdog = watchdog
+        self._sent_at = clock.monotonic()
+        self._closing = False
+        # Already sent on this stream, so that only changes follow.
         self._revisions: dict[NoticeId, int] = {}
         self._states: dict[SourceName, tuple[SourceState, str]] = {}
 
-    async def hold(self, speaker: wire.Speaker, on_welcome: Callable[[], None]) -> None:
-        """Run the stream until it ends; cancelled, it says goodbye first.
+    async def run(self, identity: wire.AgentIdentity, on_welcome: Callable[[], None]) -> None:
+        """Runs the stream until it ends. When cancelled, it says goodbye first.
 
         Raises:
-            StreamLost: It ended, in whatever way.
+            StreamLost: The stream ended, for whatever reason.
             SessionSuperseded: The supervisor refused this session.
         """
         # Two tasks and no group: a group would cancel both, gRPC ends a call whose reader is cancelled, and the goodbye
         # could not be written any more.
-        speaking = asyncio.create_task(self._speak(speaker), name="uplink speaking")
-        listening = asyncio.create_task(self._listen(on_welcome), name="uplink listening")
+        sending = asyncio.create_task(self._send(identity), name="uplink sending")
+        receiving = asyncio.create_task(self._receive(on_welcome), name="uplink receiving")
         try:
-            await asyncio.wait([speaking, listening], return_when=asyncio.FIRST_EXCEPTION)
+            await asyncio.wait([sending, receiving], return_when=asyncio.FIRST_EXCEPTION)
         except asyncio.CancelledError:
-            await self._part(speaking, listening)
+            await self._close(sending, receiving)
             raise
         finally:
-            speaking.cancel()
-            listening.cancel()
-            ends = await asyncio.gather(listening, speaking, return_exceptions=True)
+            sending.cancel()
+            receiving.cancel()
+            ends = await asyncio.gather(receiving, sending, return_exceptions=True)
             self._call.cancel()
         raise next(end for end in ends if isinstance(end, Exception))
 
-    async def _part(self, *tasks: asyncio.Task[None]) -> None:
-        """Have goodbye said, and let the supervisor end the stream; all of it bounded.
+    async def _close(self, *tasks: asyncio.Task[None]) -> None:
+        """Has the goodbye sent and lets the supervisor end the stream, within a time limit.
 
-        The speaker is asked and not cancelled: in the middle of a write that would end the call without a goodbye.
+        The sending task is asked to stop and not cancelled: in the middle of a write, cancelling would end the call
+        without a goodbye.
         """
-        self._parting = True
+        self._closing = True
         self._outbox.wake()
         await asyncio.wait(tasks, timeout=_GOODBYE_SECONDS)
 
-    async def _speak(self, speaker: wire.Speaker) -> None:
-        """Ends quietly when the call is over: whoever listens learns why."""
-        with contextlib.suppress(*_OVER):
-            await self._say_hello(speaker)
-            while not self._parting:
-                self._pulse.beat(self._heartbeat)
+    async def _send(self, identity: wire.AgentIdentity) -> None:
+        """Returns without an error when the call has ended: the receiving task has the reason."""
+        with contextlib.suppress(*_CALL_ENDED):
+            await self._send_hello(identity)
+            while not self._closing:
+                self._watchdog.feed(self._heartbeat)
                 await self._wait_for_change()
-                await self._say_changes()
-                if self._clock.monotonic() >= self._spoke_at + self._heartbeat:
+                await self._send_changes()
+                if self._clock.monotonic() >= self._sent_at + self._heartbeat:
                     await self._write(wire.heartbeat())
-            await self._say_changes()
+            await self._send_changes()
             await self._write(wire.goodbye("the agent stops"))
             await self._call.done_writing()
 
     async def _wait_for_change(self) -> None:
-        """Until there may be something to say, or a heartbeat is due."""
+        """Returns when there may be something to send, or a heartbeat is due."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._spoke_at + self._heartbeat - self._clock.monotonic()):
-                await self._outbox.changed()
+            async with asyncio.timeout(self._sent_at + self._heartbeat - self._clock.monotonic()):
+                await self._outbox.wait_changed()
 
-    async def _say_hello(self, speaker: wire.Speaker) -> None:
-        statuses, reports = self._outbox.statuses(), self._outbox.everything()
+    async def _send_hello(self, identity: wire.AgentIdentity) -> None:
+        statuses, reports = self._outbox.statuses(), self._outbox.reports()
         self._states = {status.source: (status.state, status.detail) for status in statuses}
         self._revisions = {report.id: report.revision for report in reports}
         failpoint(At.HELLO_SENDING)
-        await self._write(wire.hello(speaker, statuses, reports, self._clock.monotonic()))
+        await self._write(wire.hello(identity, statuses, reports, self._clock.monotonic()))
         failpoint(At.HELLO_SENT)
 
-    async def _say_changes(self) -> None:
+    async def _send_changes(self) -> None:
         for report in self._outbox.unacknowledged():
             if self._revisions.get(report.id) != report.revision:
                 self._revisions[report.id] = report.revision
@@ -139,11 +140,11 @@ class Conversation:
 
     async def _write(self, message: pb.AgentMessage) -> None:
         await self._call.write(message)
-        self._spoke_at = self._clock.monotonic()
+        self._sent_at = self._clock.monotonic()
 
-    async def _listen(self, on_welcome: Callable[[], None]) -> None:
+    async def _receive(self, on_welcome: Callable[[], None]) -> None:
         while True:
-            self._take(await self._next(), on_welcome)
+            self._handle(await self._next(), on_welcome)
 
     async def _next(self) -> pb.SupervisorMessage:
         limit = _SILENT_HEARTBEATS * self._heartbeat
@@ -151,22 +152,22 @@ class Conversation:
             async with asyncio.timeout(limit):
                 message = await self._call.read()
         except TimeoutError as error:
-            raise StreamLost(f"nothing heard for {limit:g} s") from error
+            raise StreamLost(f"no message for {limit:g} s") from error
         except grpc.aio.AioRpcError as error:
             raise StreamLost(f"{error.code().name}: {error.details()}") from error
         except asyncio.CancelledError:
-            if _asked_to_end():
+            if _is_cancelled():
                 raise
-            # gRPC's way of reporting a call that the peer cancelled.
+            # gRPC reports a call that the peer cancelled in this way.
             raise StreamLost("CANCELLED") from None
         if isinstance(message, pb.SupervisorMessage):
             return message
         raise StreamLost("the supervisor ended the stream")
 
-    def _take(self, message: pb.SupervisorMessage, on_welcome: Callable[[], None]) -> None:
+    def _handle(self, message: pb.SupervisorMessage, on_welcome: Callable[[], None]) -> None:
         match message.WhichOneof("message"):
             case "welcome":
-                self._follow(message.welcome.heartbeat_seconds)
+                self._set_heartbeat(message.welcome.heartbeat_seconds)
                 on_welcome()
             case "acknowledgement":
                 failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
@@ -180,16 +181,16 @@ class Conversation:
             case "goodbye":
                 raise StreamLost(f"the supervisor says goodbye: {message.goodbye.reason}")
             case _:
-                # A heartbeat, or what a later supervisor says: a sign of life.
+                # A heartbeat, or a message of a later version: the peer is alive.
                 pass
 
-    def _follow(self, heartbeat: float) -> None:
-        if _SHORTEST_HEARTBEAT <= heartbeat <= _LONGEST_HEARTBEAT:
+    def _set_heartbeat(self, heartbeat: float) -> None:
+        if _MIN_HEARTBEAT <= heartbeat <= _MAX_HEARTBEAT:
             self._heartbeat = heartbeat
-            # Whoever waits for the old one must not wait so long.
+            # The sending task may be waiting for the old one, which may be longer.
             self._outbox.wake()
 
 
-def _asked_to_end() -> bool:
+def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
