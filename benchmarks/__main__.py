@@ -12,15 +12,15 @@ from benchmarks import results, table
 from benchmarks.machine import machine
 from benchmarks.results import Outcome, Results
 from benchmarks.scenarios import (
-    calls,
+    check_alive,
     cluster,
     fanout,
     footprint,
-    measuring,
+    metrics,
     page,
     path,
+    reconnection,
     scale,
-    storm,
     tenants,
     webhook,
 )
@@ -40,11 +40,11 @@ class Scenario(Protocol):
 SCENARIOS: Mapping[str, Scenario] = {
     "path": path.run,
     "fanout": fanout.run,
-    "measuring": measuring.run,
-    "storm": storm.run,
+    "measuring": metrics.run,
+    "storm": reconnection.run,
     "scale": scale.run,
     "cluster": cluster.run,
-    "calls": calls.run,
+    "calls": check_alive.run,
     "webhook": webhook.run,
     "page": page.run,
     "tenants": tenants.run,
@@ -54,12 +54,12 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The commands; returns the exit code. SIGTERM ends what was started, as Ctrl-C does."""
-    given = _parser().parse_args(arguments)
-    match given.command:
+    options = _parser().parse_args(arguments)
+    match options.command:
         case "page":
-            _page(given.results)
+            _page(options.results)
         case _:
-            return run(partial(_run, given))
+            return run(partial(_run, options))
     return 0
 
 
@@ -75,18 +75,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _run(given: argparse.Namespace) -> ExitCode:
+async def _run(arguments: argparse.Namespace) -> ExitCode:
     outcomes: list[Outcome] = []
-    for name in given.only or SCENARIOS:
+    for name in arguments.only or SCENARIOS:
         sys.stderr.write(f"{name} …\n")
         with tempfile.TemporaryDirectory(prefix="benchmark-") as root:
-            measured = await SCENARIOS[name](Path(root), short=given.short)
+            measured = await SCENARIOS[name](Path(root), short=arguments.short)
         for outcome in measured if isinstance(measured, tuple) else (measured,):
             outcomes.append(outcome)
-            sys.stdout.write(f"{table.one(outcome)}\n")
+            sys.stdout.write(f"{table.outcome_table(outcome)}\n")
             sys.stdout.flush()
-    found = Results(machine=machine(), short=given.short, outcomes=tuple(outcomes))
-    target = given.results if given.results is not None or given.short or given.only else RESULTS
+    found = Results(machine=machine(), short=arguments.short, outcomes=tuple(outcomes))
+    target = arguments.results if arguments.results is not None or arguments.short or arguments.only else RESULTS
     if target is not None:
         results.write(target, found)
     return ExitCode.OK

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.clients.agents import Sent
-from benchmarks.clients.streams import Seen
-from benchmarks.harness.decisions import Decided
+from benchmarks.clients.streams import DirectiveReceived
+from benchmarks.harness.decisions import Decision
 
 _STOPPING = "Stopping"
 _SHRINKING = "Shrinking"
@@ -25,16 +25,20 @@ class MissingLineError(AssertionError):
     """A process was never told what it had to be told: that is no slow delivery but a lost one."""
 
 
-def fanout_delays(decided: Sequence[Decided], seen: Sequence[Seen], peers: Sequence[Peer]) -> list[float]:
+def fanout_delays(
+    decisions: Sequence[Decision], received: Sequence[DirectiveReceived], peers: Sequence[Peer]
+) -> list[float]:
     """From the commit of a decision to its line at each process that it tells.
 
     Raises:
         MissingLineError: One was not told.
     """
-    return [*_stop_delays(decided, seen, peers), *_checkpoint_delays(decided, seen, peers)]
+    return [*_stop_delays(decisions, received, peers), *_checkpoint_delays(decisions, received, peers)]
 
 
-def rank_zero_delays(sent: Iterable[Sent], seen: Iterable[Seen], peers: Sequence[Peer], spare: int) -> list[float]:
+def rank_zero_delays(
+    sent: Iterable[Sent], received: Iterable[DirectiveReceived], peers: Sequence[Peer], spare: int
+) -> list[float]:
     """From the notice that meant a job's STOP to that line at its rank 0.
 
     A job can lose `spare` hosts, so that the notice after these means STOP.
@@ -43,73 +47,79 @@ def rank_zero_delays(sent: Iterable[Sent], seen: Iterable[Seen], peers: Sequence
     jobs = {peer.host: peer.job for peer in peers}
     for each in sent:
         notices.setdefault(jobs[each.node], []).append(each.at)
-    stops = _first(each for each in seen if each.directive == "STOP" and peers[each.stream].rank == 0)
+    stops = _first(each for each in received if each.directive == "STOP" and peers[each.stream].rank == 0)
     return [stops[stream] - sorted(notices[peers[stream].job])[spare] for stream in stops]
 
 
-def noticed_delays(sent: Iterable[Sent], seen: Iterable[Seen], peers: Sequence[Peer]) -> list[float]:
+def noticed_delays(sent: Iterable[Sent], received: Iterable[DirectiveReceived], peers: Sequence[Peer]) -> list[float]:
     """From a node's notice to the line that shows it, at every process of that node.
 
     Raises:
         MissingLineError: One was not told.
     """
     own = [f"metadata/{peer.host}/" for peer in peers]
-    shown = _first(each for each in seen if each.notice.startswith(own[each.stream]))
+    received_at = _first(each for each in received if each.notice.startswith(own[each.stream]))
     at = {each.node: each.at for each in sent}
-    told = [(stream, at[peer.host]) for stream, peer in enumerate(peers) if peer.host in at]
-    return list(_delays(told, shown, "a notice of its own node"))
+    expected = [(stream, at[peer.host]) for stream, peer in enumerate(peers) if peer.host in at]
+    return list(_delays(expected, received_at, "a notice of its own node"))
 
 
-def everyone_at(decided: Iterable[Decided], job: str) -> float:
+def job_stopped_at(decisions: Iterable[Decision], job: str) -> float:
     """When it was decided that all processes of a job stop: it is suspended, since rank 0 has acknowledged.
 
     Raises:
         MissingLineError: It never was.
     """
-    for each in decided:
+    for each in decisions:
         if each.job == job and each.phase == _SUSPENDED:
             return each.at
     raise MissingLineError(f"{job} was never stopped for everyone")
 
 
-def _stop_delays(decided: Sequence[Decided], seen: Sequence[Seen], peers: Sequence[Peer]) -> Iterator[float]:
-    stops = _first(each for each in seen if each.directive == "STOP")
+def _stop_delays(
+    decisions: Sequence[Decision], received: Sequence[DirectiveReceived], peers: Sequence[Peer]
+) -> Iterator[float]:
+    stops = _first(each for each in received if each.directive == "STOP")
     first: dict[str, float] = {}
-    for each in decided:
+    for each in decisions:
         if each.phase == _STOPPING:
             first.setdefault(each.job, each.at)
-    everyone = {job: everyone_at(decided, job) for job in first}
-    told = [
+    everyone = {job: job_stopped_at(decisions, job) for job in first}
+    expected = [
         (stream, first[peer.job] if peer.rank == 0 else everyone[peer.job])
         for stream, peer in enumerate(peers)
         if peer.job in first
     ]
-    return _delays(told, stops, "STOP")
+    return _delays(expected, stops, "STOP")
 
 
-def _checkpoint_delays(decided: Iterable[Decided], seen: Sequence[Seen], peers: Sequence[Peer]) -> Iterator[float]:
+def _checkpoint_delays(
+    decisions: Iterable[Decision], received: Sequence[DirectiveReceived], peers: Sequence[Peer]
+) -> Iterator[float]:
     """A process on an excluded host is told to leave instead, in its own time."""
-    asked = {each.generation for each in seen if each.directive == "CHECKPOINT"}
-    for each in decided:
+    asked = {each.generation for each in received if each.directive == "CHECKPOINT"}
+    for each in decisions:
         if each.phase == _SHRINKING and each.generation in asked:
-            shown = _first(
-                line for line in seen if (line.directive, line.generation) == ("CHECKPOINT", each.generation)
+            received_at = _first(
+                line for line in received if (line.directive, line.generation) == ("CHECKPOINT", each.generation)
             )
-            leaving = {line.stream for line in seen if line.directive == "LEAVE" and line.generation <= each.generation}
-            told = [(s, each.at) for s, peer in enumerate(peers) if peer.job == each.job and s not in leaving]
-            yield from _delays(told, shown, "CHECKPOINT")
+            leaving = {
+                line.stream for line in received if line.directive == "LEAVE" and line.generation <= each.generation
+            }
+            expected = [(s, each.at) for s, peer in enumerate(peers) if peer.job == each.job and s not in leaving]
+            yield from _delays(expected, received_at, "CHECKPOINT")
 
 
-def _first(seen: Iterable[Seen]) -> dict[int, float]:
+def _first(received: Iterable[DirectiveReceived]) -> dict[int, float]:
     """When each stream had the first of these lines."""
     found: dict[int, float] = {}
-    for each in seen:
+    for each in received:
         found[each.stream] = min(each.at, found.get(each.stream, each.at))
     return found
 
 
-def _delays(told: Iterable[tuple[int, float]], shown: dict[int, float], what: str) -> Iterator[float]:
-    for stream, since in told:
-        if stream not in shown:
+def _delays(expected: Iterable[tuple[int, float]], received_at: dict[int, float], what: str) -> Iterator[float]:
+    for stream, since in expected:
+        if stream not in received_at:
             raise MissingLineError(f"stream {stream} was never told {what}")
-        yield shown[stream] - since
+        yield received_at[stream] - since

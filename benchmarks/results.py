@@ -96,7 +96,7 @@ def figures(label: str, summary: Summary, unit: Unit = Unit.SECONDS, p99: Target
     return (
         Figure(label=f"{label} p50", value=summary.p50, unit=unit),
         Figure(label=f"{label} p99", value=summary.p99, unit=unit, target=p99),
-        Figure(label=f"{label} max", value=summary.most, unit=unit),
+        Figure(label=f"{label} max", value=summary.maximum, unit=unit),
     )
 
 

@@ -12,22 +12,22 @@ class Summary:
     count: int
     p50: float
     p99: float
-    most: float
+    maximum: float
 
 
 class NoSamplesError(ValueError):
     """Nothing was measured, so there is nothing to report: the scenario is broken."""
 
 
-def percentile(ordered: list[float], allocate: float) -> float:
-    """The smallest sample that at least `allocate` (0 to 1) of all samples do not exceed: one that was really measured.
+def percentile(ordered: list[float], fraction: float) -> float:
+    """The smallest sample that at least `fraction` (0 to 1) of all samples do not exceed: one that was really measured.
 
     Raises:
         NoSamplesError: `ordered` is empty.
     """
     if not ordered:
         raise NoSamplesError("no samples")
-    return ordered[max(0, math.ceil(allocate * len(ordered)) - 1)]
+    return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
 
 
 def summarize(samples: Iterable[float]) -> Summary:

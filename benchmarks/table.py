@@ -11,7 +11,7 @@ _MEBIBYTE = 1024 * 1024
 _KIBIBYTE = 1024
 
 
-class NoPlaceError(ValueError):
+class MissingMarkersError(ValueError):
     """The page lacks the two marks between which the tables belong."""
 
 
@@ -24,17 +24,17 @@ def page(text: str, results: Results) -> str:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise NoPlaceError(f"the page must contain {BEGIN!r} and {END!r}")
+        raise MissingMarkersError(f"the page must contain {BEGIN!r} and {END!r}")
     return f"{before}{BEGIN}\n\n{render(results)}\n{END}{after}"
 
 
 def render(results: Results) -> str:
     """All tables, as Markdown."""
-    parts = [_machine(results.machine, short=results.short), *(one(outcome) for outcome in results.outcomes)]
+    parts = [_machine(results.machine, short=results.short), *(outcome_table(outcome) for outcome in results.outcomes)]
     return "\n".join(parts)
 
 
-def one(outcome: Outcome) -> str:
+def outcome_table(outcome: Outcome) -> str:
     """One scenario's table, as Markdown."""
     labels = _labels(outcome)
     lines = [f"### {outcome.title}", "", outcome.method, "", *_head(labels)]
@@ -44,7 +44,7 @@ def one(outcome: Outcome) -> str:
     return "\n".join([*lines, *_reasons(outcome), ""])
 
 
-def shown(figure: Figure) -> str:
+def formatted(figure: Figure) -> str:
     """A figure with a unit that suits its size."""
     return _FORMATS[figure.unit](figure.value)
 
@@ -88,9 +88,9 @@ def _line(cells: Iterable[str]) -> str:
 
 def _cell(figure: Figure) -> str:
     if figure.target is None:
-        return shown(figure)
-    bound = shown(Figure(label="", value=figure.target.at_most, unit=figure.unit))
-    return f"{shown(figure)} ({'≤' if figure.met else '**not** ≤'} {bound})"
+        return formatted(figure)
+    bound = formatted(Figure(label="", value=figure.target.at_most, unit=figure.unit))
+    return f"{formatted(figure)} ({'≤' if figure.met else '**not** ≤'} {bound})"
 
 
 def _reasons(outcome: Outcome) -> Iterator[str]:

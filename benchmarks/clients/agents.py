@@ -13,7 +13,7 @@ from kubeai.elastic.wire import Backoff
 from reclaim.v1 import reclaim_pb2 as wire
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
-from benchmarks.clients.speech import serve
+from benchmarks.clients.jsonlines import serve
 
 # Without it, all channels of a process to one address share one connection.
 _OPTIONS = [("grpc.use_local_subchannel_pool", 1)]

@@ -26,11 +26,11 @@ def main(use: str) -> None:
     beside.__dict__["empty"] = _empty
     empty = timeit.Timer("beside.empty()", globals={"beside": beside})
     call = timeit.Timer("kubeai.check_alive()", globals={"kubeai": kubeai.elastic})
-    least = [sys.float_info.max, sys.float_info.max]
+    minimum = [sys.float_info.max, sys.float_info.max]
     for _ in range(_ROUNDS):
         for position, timer in enumerate((empty, call)):
-            least[position] = min(least[position], timer.timeit(_CALLS) / _CALLS * 1e9)
-    sys.stdout.write(json.dumps({"empty": least[0], "check_alive": least[1]}))
+            minimum[position] = min(minimum[position], timer.timeit(_CALLS) / _CALLS * 1e9)
+    sys.stdout.write(json.dumps({"empty": minimum[0], "check_alive": minimum[1]}))
 
 
 if __name__ == "__main__":

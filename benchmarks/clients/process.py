@@ -6,17 +6,17 @@ import time
 import kubeai.elastic
 import msgspec
 
-from benchmarks.clients.speech import say
+from benchmarks.clients.jsonlines import send
 
-_LOOK_SECONDS = 0.001
+_POLL_SECONDS = 0.001
 _STOPPED = 3
 
 
-class Listening(msgspec.Struct, frozen=True, tag=True):
+class Connected(msgspec.Struct, frozen=True, tag=True):
     """The supervisor has spoken to it."""
 
 
-class Fell(msgspec.Struct, frozen=True, tag=True):
+class FlagLowered(msgspec.Struct, frozen=True, tag=True):
     """`check_alive()` was False for the first time, at `at` (CLOCK_MONOTONIC)."""
 
     at: float
@@ -26,11 +26,11 @@ def main() -> int:
     """Until the flag falls; then it ends as a training script would, through the SDK's exit hook."""
     kubeai.elastic.init()
     while kubeai.elastic.directive().generation == 0:
-        time.sleep(_LOOK_SECONDS)
-    say(Listening())
+        time.sleep(_POLL_SECONDS)
+    send(Connected())
     while kubeai.elastic.check_alive():
-        time.sleep(_LOOK_SECONDS)
-    say(Fell(time.monotonic()))
+        time.sleep(_POLL_SECONDS)
+    send(FlagLowered(time.monotonic()))
     return _STOPPED
 
 

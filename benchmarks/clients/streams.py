@@ -15,7 +15,7 @@ import msgspec
 from kubeai.elastic.framing import ChunkDecoder, LineSplitter
 from kubeai.elastic.wire import Backoff
 
-from benchmarks.clients.speech import serve
+from benchmarks.clients.jsonlines import serve
 
 _DIRECTIVE = b'"directive"'
 _HEAD_END = b"\r\n\r\n"
@@ -49,7 +49,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     seconds: float
 
 
-class Seen(msgspec.Struct, frozen=True, array_like=True):
+class DirectiveReceived(msgspec.Struct, frozen=True, array_like=True):
     """One directive line, as it arrived at stream `stream` at `at` (CLOCK_MONOTONIC)."""
 
     at: float
@@ -62,7 +62,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 class Arrivals(msgspec.Struct, frozen=True):
     """`opened` are the instants at which streams had the first line of a connection; `waiting` have none now."""
 
-    seen: list[Seen] = []
+    received: list[DirectiveReceived] = []
     opened: list[float] = []
     waiting: int = 0
 
@@ -141,11 +141,13 @@ class _Process:
         """The stream has ended: call again after the SDK's pause."""
         self._clients.later(self._backoff.next(), self.connect)
 
-    def drain(self) -> list[Seen]:
+    def drain(self) -> list[DirectiveReceived]:
         """What has arrived."""
         messages = [each for stream in self._streams for each in stream.messages()]
         self._streams = [stream for stream in self._streams if not stream.is_lost]
-        return [_seen(at, self._index, message) for at, message in messages if message.get("type") == "directive"]
+        return [
+            _parse_directive(at, self._index, message) for at, message in messages if message.get("type") == "directive"
+        ]
 
 
 class _Clients:
@@ -213,9 +215,9 @@ class _Clients:
         return sum(not process.ready for process in self._processes)
 
     def _arrivals(self) -> Arrivals:
-        seen = [each for process in self._processes for each in process.drain()]
+        received = [each for process in self._processes for each in process.drain()]
         opened, self.opened = self.opened, []
-        return Arrivals(seen, opened, self._waiting())
+        return Arrivals(received, opened, self._waiting())
 
 
 def _request(group: Group, host: str, rank: int) -> bytes:
@@ -238,9 +240,9 @@ def _without_head(received: list[tuple[float, bytes]]) -> list[tuple[float, byte
     return []
 
 
-def _seen(at: float, index: int, message: dict[str, Any]) -> Seen:
+def _parse_directive(at: float, index: int, message: dict[str, Any]) -> DirectiveReceived:
     notice = message["notice"]
-    return Seen(at, index, message["directive"], message["generation"], notice["id"] if notice else "")
+    return DirectiveReceived(at, index, message["directive"], message["generation"], notice["id"] if notice else "")
 
 
 if __name__ == "__main__":

@@ -53,22 +53,22 @@ class Client(Generic[A]):
         """Its process id."""
         return self._process.pid
 
-    async def ask(self, command: msgspec.Struct) -> A:
+    async def request(self, command: msgspec.Struct) -> A:
         """Says something and waits for the answer.
 
         Raises:
             ClientEndedError: There is none.
         """
-        self.say(command)
-        return await self.hear()
+        self.send(command)
+        return await self.receive()
 
-    def say(self, command: msgspec.Struct) -> None:
+    def send(self, command: msgspec.Struct) -> None:
         """Says something; the answer is still to be heard."""
         if self._process.stdin is None:
             raise AssertionError("clients are started with a pipe")
         self._process.stdin.write(msgspec.json.encode(command) + b"\n")
 
-    async def hear(self) -> A:
+    async def receive(self) -> A:
         """The next thing that it says.
 
         Raises:

@@ -93,8 +93,8 @@ class Cluster:
         await self.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         await until(lambda: self.api.get(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"), "an account")
         nodes = [(node, job.name) for job in self.jobs for node in job.nodes]
-        await each([(_LAUNCHERS, _LAUNCHERS), *nodes], self._make_node)
-        await each(self.jobs, self._make_job)
+        await run_for_each([(_LAUNCHERS, _LAUNCHERS), *nodes], self._make_node)
+        await run_for_each(self.jobs, self._make_job)
         await until(self._all_run, "all jobs run", seconds=_READY_SECONDS)
 
     async def start_agents(self) -> None:
@@ -102,7 +102,7 @@ class Cluster:
         client = self._agents = await Client.start("agents", agents.Answer)
         self._stack.push_async_callback(client.end)
         nodes = [agents.Node(node, self.server.tokens.agent(node)) for job in self.jobs for node in job.nodes]
-        await client.ask(agents.Setup(self.server.endpoints.grpc, None, nodes))
+        await client.request(agents.Setup(self.server.endpoints.grpc, None, nodes))
 
     async def start_processes(self, uids: Mapping[str, str], each_job: int) -> Client[streams.Arrivals]:
         """Opens the streams of the first processes of every job, and returns once each has had its first line."""
@@ -115,8 +115,8 @@ class Cluster:
             )
             for job in self.jobs
         ]
-        await client.ask(streams.Setup(address.host, address.port, None, groups))
-        arrivals = await client.ask(streams.Ready(_READY_SECONDS))
+        await client.request(streams.Setup(address.host, address.port, None, groups))
+        arrivals = await client.request(streams.Ready(_READY_SECONDS))
         if arrivals.waiting:
             raise AssertionError(f"{arrivals.waiting} streams have no line")
         return client
@@ -146,16 +146,16 @@ class Cluster:
         second = self.server.second(self.root / "second")
         self._stack.push_async_callback(second.stop)
         second.launch()
-        await second.stands_by()
+        await second.until_standby()
         return second
 
     def notice(self, nodes: Sequence[str], over: float, seconds_left: float) -> None:
         """Lets these nodes be noticed, evenly over so many seconds."""
-        self._client.say(agents.Notice(list(nodes), over, seconds_left))
+        self._client.send(agents.Notice(list(nodes), over, seconds_left))
 
-    async def noticed(self) -> list[agents.Sent]:
+    async def until_durable(self) -> list[agents.Sent]:
         """Returns when all notices of the last call are durable."""
-        return (await self._client.hear()).sent
+        return (await self._client.receive()).sent
 
     async def close(self) -> None:
         """Ends what was started here."""
@@ -222,7 +222,7 @@ async def _define_jobs(kubeconfig: str) -> None:
         await server.close()
 
 
-async def each(items: Iterable[Any], do: Callable[[Any], Awaitable[None]]) -> None:
+async def run_for_each(items: Iterable[Any], do: Callable[[Any], Awaitable[None]]) -> None:
     """Does something for all items, some of them at a time."""
     gate = asyncio.Semaphore(_AT_ONCE)
 

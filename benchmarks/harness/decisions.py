@@ -20,7 +20,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Decision:
     """One durable decision; `at` is CLOCK_MONOTONIC, as all instants here."""
 
     at: float
@@ -29,11 +29,11 @@ class Decided:
     generation: int
 
 
-def decisions(log: Path) -> list[Decided]:
+def decisions(log: Path) -> list[Decision]:
     """All decisions of a log in JSON, in order."""
     offset = time.time() - time.monotonic()
     return [
-        Decided(line.timestamp.timestamp() - offset, line.job, line.phase, line.generation)
+        Decision(line.timestamp.timestamp() - offset, line.job, line.phase, line.generation)
         for line in _lines(log)
         if line.event == "job.decided"
     ]

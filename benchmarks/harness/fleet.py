@@ -20,7 +20,7 @@ _MAX_STREAMS = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class FleetSize:
     """How much of everything: `jobs` share `nodes` and `streams` evenly, each node with its own agent.
 
     `spare` is how many nodes a job can lose before it is stopped.
@@ -53,8 +53,8 @@ class Shape:
 class Fleet:
     """All that was started, and the server."""
 
-    def __init__(self, shape: Shape, server: Server) -> None:
-        self.shape = shape
+    def __init__(self, size: FleetSize, server: Server) -> None:
+        self.size = size
         self.server = server
         self.jobs: list[LaunchedJob] = []
         self._agents: list[Client[agents.Answer]] = []
@@ -69,21 +69,21 @@ class Fleet:
     async def start_agents(self) -> None:
         """Connects an agent for every node."""
         tokens = self.server.tokens
-        every = self.shape.node_names()
+        every = self.size.node_names()
         for start in range(0, len(every), _MAX_AGENTS):
             names = every[start : start + _MAX_AGENTS]
             client = await Client.start("agents", agents.Answer)
             self._stack.push_async_callback(client.end)
             self._agents.append(client)
             nodes = [agents.Node(name, tokens.agent(name)) for name in names]
-            await client.ask(agents.Setup(self.server.endpoints.grpc, _text(self.server.ca), nodes))
+            await client.request(agents.Setup(self.server.endpoints.grpc, _text(self.server.ca), nodes))
             self._agents_of.update(dict.fromkeys(names, client))
 
     async def start_jobs(self) -> None:
         """Registers all jobs and lets them run."""
         launchers = Launchers(self.server.endpoints.http, self.server.tokens, self.server.ca)
         self._launchers = await self._stack.enter_async_context(launchers)
-        self.jobs = self._launchers.launch(self.shape.job_shapes())
+        self.jobs = self._launchers.launch(self.size.job_shapes())
         await self._launchers.until_running(self.jobs, _READY_SECONDS)
 
     async def start_streams(self) -> None:
@@ -96,7 +96,7 @@ class Fleet:
             self._streams.append(client)
             self._offsets.append(len(self.peers))
             self.peers += [Peer(g.job, host, rank) for g in batch for rank, host in enumerate(g.hosts)]
-            await client.ask(streams.Setup(address.host, address.port, _text(self.server.ca), batch))
+            await client.request(streams.Setup(address.host, address.port, _text(self.server.ca), batch))
         await self.until_ready(_READY_SECONDS)
 
     async def until_ready(self, seconds: float) -> list[float]:
@@ -107,7 +107,7 @@ class Fleet:
         """
         opened: list[float] = []
         for client in self._streams:
-            arrivals = await client.ask(streams.Ready(seconds))
+            arrivals = await client.request(streams.Ready(seconds))
             opened += arrivals.opened
             if arrivals.waiting:
                 raise TooLate(f"{arrivals.waiting} streams have no line")
@@ -120,27 +120,29 @@ class Fleet:
             by_client.setdefault(self._agents_of[node], []).append(node)
         sent: list[agents.Sent] = []
         for client, names in by_client.items():
-            client.say(agents.Notice(names, over, seconds_left))
+            client.send(agents.Notice(names, over, seconds_left))
         for client in by_client:
-            answer = await client.hear()
+            answer = await client.receive()
             sent += answer.sent
             self.reconnected += answer.reconnected
         return sent
 
-    async def seen(self) -> list[streams.Seen]:
+    async def received(self) -> list[streams.DirectiveReceived]:
         """All directives that have arrived since this was last asked, with `stream` counted over all clients."""
-        seen: list[streams.Seen] = []
+        received: list[streams.DirectiveReceived] = []
         for offset, client in zip(self._offsets, self._streams, strict=True):
-            arrivals = await client.ask(streams.Drain())
-            seen += [streams.Seen(each.at, each.stream + offset, *_rest(each)) for each in arrivals.seen]
-        return seen
+            arrivals = await client.request(streams.Drain())
+            received += [
+                streams.DirectiveReceived(each.at, each.stream + offset, *_rest(each)) for each in arrivals.received
+            ]
+        return received
 
     async def close(self) -> None:
         """Ends everything but the server."""
         await self._stack.aclose()
 
     def _groups(self) -> list[streams.Group]:
-        each = self.shape.streams // self.shape.nodes
+        each = self.size.streams // self.size.nodes
         return [
             streams.Group(job.shape.name, job.token, [host for host in job.shape.hosts for _ in range(each)])
             for job in self.jobs
@@ -149,25 +151,25 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(
-    root: Path, shape: Shape, *, tls: bool, settings: Mapping[str, str] = MappingProxyType({})
+    root: Path, size: FleetSize, *, tls: bool, settings: Mapping[str, str] = MappingProxyType({})
 ) -> AsyncIterator[Fleet]:
     """A supervisor, with more of its settings, and its agents; jobs and streams are started by the scenario."""
     server = Server(root, tls=tls, settings=settings)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
         await server.start()
-        one = Fleet(shape, server)
+        one = Fleet(size, server)
         stack.push_async_callback(one.close)
         await one.start_agents()
         yield one
 
 
-def _by_size(groups: Iterable[streams.Group], most: int) -> list[list[streams.Group]]:
+def _by_size(groups: Iterable[streams.Group], maximum: int) -> list[list[streams.Group]]:
     """Groups that together have at most so many processes; one that has more by itself stays whole."""
     batches: list[list[streams.Group]] = [[]]
     size = 0
     for group in groups:
-        if batches[-1] and size + len(group.hosts) > most:
+        if batches[-1] and size + len(group.hosts) > maximum:
             batches.append([])
             size = 0
         batches[-1].append(group)
@@ -175,8 +177,8 @@ def _by_size(groups: Iterable[streams.Group], most: int) -> list[list[streams.Gr
     return batches
 
 
-def _rest(seen: streams.Seen) -> tuple[str, int, str]:
-    return seen.directive, seen.generation, seen.notice
+def _rest(received: streams.DirectiveReceived) -> tuple[str, int, str]:
+    return received.directive, received.generation, received.notice
 
 
 def _text(path: Path | None) -> str | None:

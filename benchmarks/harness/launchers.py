@@ -17,7 +17,7 @@ from supervisor.identity.tokens import Tokens
 
 _LAUNCHER = "benchmark"
 _INSTANCE = "benchmark-1"
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 _STOPPED = 3
 
 
@@ -113,11 +113,11 @@ class Launchers:
             self._check()
             if time.monotonic() > deadline:
                 raise TooLate(f"{sum(not job.running for job in jobs)} of {len(jobs)} jobs do not run")
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
-    async def ended(self, job: LaunchedJob) -> None:
+    async def report_end(self, job: LaunchedJob) -> None:
         """The job's run has ended: says so and that the job is over."""
-        await self._say(job, running=False, exit_code=_STOPPED, result="terminated")
+        await self._report(job, running=False, exit_code=_STOPPED, result="terminated")
 
     def _check(self) -> None:
         for task in self._tasks:
@@ -133,23 +133,23 @@ class Launchers:
             async for line in answer.content:
                 order = msgspec.json.decode(line, type=Order)
                 if order.type == "order":
-                    await self._obey(job, msgspec.structs.replace(order, at=time.monotonic()))
+                    await self._follow(job, msgspec.structs.replace(order, at=time.monotonic()))
 
-    async def _obey(self, job: LaunchedJob, order: Order) -> None:
+    async def _follow(self, job: LaunchedJob, order: Order) -> None:
         job.orders.append(order)
         if order.phase == "Stopping" and self._acknowledges:
             await self._acknowledge(job, order)
         elif order.order == "run":
-            await self._say(job, run=order.run, running=True, applied=order.generation)
+            await self._report(job, run=order.run, running=True, applied=order.generation)
         elif job.running:
-            await self._say(job, running=False, exit_code=_STOPPED)
+            await self._report(job, running=False, exit_code=_STOPPED)
 
     async def _acknowledge(self, job: LaunchedJob, order: Order) -> None:
         report = {"process": f"{job.shape.name}-0", "host": job.shape.hosts[0], "rank": 0, "step": 1}
         answer = {**report, "run": order.run, "generation": order.generation, "kind": "left"}
         await self._post("/v1/processes/report", answer, {"Authorization": f"Bearer {job.token}"})
 
-    async def _say(self, job: LaunchedJob, **changes: Any) -> None:
+    async def _report(self, job: LaunchedJob, **changes: Any) -> None:
         job.report = {**job.report, **changes, "revision": job.report["revision"] + 1}
         report = {**job.report, "job": job.shape.name, "instance": _INSTANCE}
         await self._post("/v1/launchers/report", report, self._headers)

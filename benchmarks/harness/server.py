@@ -17,7 +17,7 @@ from simulator.cloud.process import Child, TooLate, environment, script, spawn
 from supervisor.identity.tokens import SECRET_FILE, Tokens
 
 _START_SECONDS = 30.0
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 _STANDS_BY = b"supervisor.standing_by"
 
 
@@ -88,7 +88,7 @@ class Server:
             TooLate: It does not serve.
         """
         self.launch()
-        await self.serves()
+        await self.until_serving()
 
     def launch(self) -> None:
         """Starts it, and does not wait."""
@@ -97,12 +97,12 @@ class Server:
         env = environment(self._root, self._settings())
         self._child = spawn("supervisor", [script("elastic-job-supervisor"), "serve"], env, self.log)
 
-    async def serves(self) -> None:
+    async def until_serving(self) -> None:
         """Returns once it serves; raises as `start` does."""
         await self._until(self._file.exists, "serve")
         self._endpoints = msgspec.json.decode(self._file.read_bytes(), type=Endpoints)
 
-    async def stands_by(self) -> None:
+    async def until_standby(self) -> None:
         """Returns once it has read everything and waits for its turn; raises as `start` does."""
         await self._until(lambda: _STANDS_BY in self.log.read_bytes()[self._log_begins :], "stand by")
 
@@ -132,7 +132,7 @@ class Server:
             child.check()
             if time.monotonic() > deadline:
                 raise TooLate(f"the supervisor does not {what}:\n{child.tail()}")
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     def _running(self) -> Child:
         if self._child is None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from kubeai.elastic import identity
 
-from benchmarks.clients.process import Fell, Listening
+from benchmarks.clients.process import Connected, FlagLowered
 from benchmarks.harness.client import Client
 
-_Answers = Listening | Fell
+_Answers = Connected | FlagLowered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,32 +25,34 @@ class Run:
     ca: Path | None = None
 
 
-class Trainings:
+class TrainingProcesses:
     """The processes, all of them listening."""
 
     def __init__(self, clients: Sequence[Client[_Answers]]) -> None:
         self._clients = clients
 
-    async def fell(self, which: slice = slice(None)) -> list[float]:
+    async def lowered_at(self, which: slice = slice(None)) -> list[float]:
         """When the flags of these processes fell (CLOCK_MONOTONIC); waits for it."""
-        heard = await asyncio.gather(*(client.hear() for client in self._clients[which]))
-        return [answer.at for answer in heard if isinstance(answer, Fell)]
+        answers = await asyncio.gather(*(client.receive() for client in self._clients[which]))
+        return [answer.at for answer in answers if isinstance(answer, FlagLowered)]
 
 
 @asynccontextmanager
-async def trainings(directory: Path, run: Run, hosts: Sequence[str], first_rank: int = 0) -> AsyncIterator[Trainings]:
+async def training_processes(
+    directory: Path, run: Run, hosts: Sequence[str], first_rank: int = 0
+) -> AsyncIterator[TrainingProcesses]:
     """One process a host, ranks counted from `first_rank`; the supervisor has spoken to all of them."""
     _identify(directory, run)
     async with AsyncExitStack() as stack:
         clients: list[Client[_Answers]] = []
         for rank, host in enumerate(hosts, first_rank):
             env = {"KUBEAI_DIR": str(directory), "KUBEAI_HOST": host, "RANK": str(rank)}
-            client = await Client[_Answers].start("process", Listening | Fell, env=env, quiet=True)  # type: ignore[arg-type]
+            client = await Client[_Answers].start("process", Connected | FlagLowered, env=env, quiet=True)  # type: ignore[arg-type]
             stack.push_async_callback(client.end)
             clients.append(client)
         for client in clients:
-            await client.hear()
-        yield Trainings(clients)
+            await client.receive()
+        yield TrainingProcesses(clients)
 
 
 def _identify(directory: Path, run: Run) -> None:

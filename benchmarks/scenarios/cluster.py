@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.clients.agents import Sent
-from benchmarks.decided import Stored, decisions, exclusion_changes, first_delay
 from benchmarks.harness import audit
 from benchmarks.harness.cluster import Cluster, Job, cluster
-from benchmarks.harness.stored import StoredJobs
+from benchmarks.harness.job_watch import JobWatch
+from benchmarks.job_history import JobSnapshot, decisions, exclusion_changes, first_delay
 from benchmarks.machine import Usage
 from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
 from benchmarks.summary import summarize
@@ -139,15 +139,15 @@ async def measure(root: Path, size: Size) -> tuple[Outcome, ...]:
         NotBuilt: None is built yet.
     """
     async with cluster(root, size.jobs(), size.gpus) as world:
-        return await _measured(_Scene(world, StoredJobs(world.api), size))
+        return await _measured(_Setup(world, JobWatch(world.api), size))
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
+class _Setup:
     """What is measured, and how much of it there is."""
 
     world: Cluster
-    stored: StoredJobs
+    job_watch: JobWatch
     size: Size
 
 
@@ -185,54 +185,54 @@ class _Wave:
     sent: Sequence[Sent]
 
 
-async def _measured(scene: _Scene) -> tuple[Outcome, ...]:
-    await scene.world.start_jobs()
-    async with _following(scene.stored):
-        starts = await _begun(scene)
-        idle = await _spent(scene, asyncio.sleep(scene.size.idle))
-        wave = await _wave(scene)
-        killed = await _killed(scene)
-    sent = audit.requests(audit.log_in(scene.world.root / "audit"))
+async def _measured(setup: _Setup) -> tuple[Outcome, ...]:
+    await setup.world.start_jobs()
+    async with _watching(setup.job_watch):
+        starts = await _measure_starts(setup)
+        idle = await _measure_span(setup, asyncio.sleep(setup.size.idle))
+        wave = await _measure_wave(setup)
+        killed = await _measure_failover(setup)
+    sent = audit.requests(audit.log_in(setup.world.root / "audit"))
     at_rest = audit.kinds(audit.within(sent, idle.since, idle.until))
     asked_then = audit.within(sent, wave.span.since, wave.span.until)
     busy = audit.kinds(asked_then)
-    load = (_idle_row(idle, at_rest), _wave_row(scene, wave, asked_then))
+    load = (_idle_row(idle, at_rest), _wave_row(setup, wave, asked_then))
     asked = tuple(_request_rows(idle, at_rest, busy, len(wave.sent)))
     return (
-        Outcome(scenario="cluster", title=scene.size.title, method=METHOD, rows=load),
+        Outcome(scenario="cluster", title=setup.size.title, method=METHOD, rows=load),
         Outcome(scenario="cluster starts", title="Start and failover there", method=STARTS, rows=(*starts, killed)),
         Outcome(scenario="cluster requests", title="What is asked of its API server", method=REQUESTS, rows=asked),
     )
 
 
-async def _begun(scene: _Scene) -> tuple[Row, Row]:
+async def _measure_starts(setup: _Setup) -> tuple[Row, Row]:
     """A start that finds all jobs new and nobody who led, and one after an orderly end."""
-    world = scene.world
-    first = await _started(scene, "first start")
+    world = setup.world
+    first = await _measure_start(setup, "first start")
     await world.server.stop()
-    again = await _started(scene, "started again")
+    again = await _measure_start(setup, "started again")
     await world.start_agents()
-    await world.start_processes(scene.stored.uids, scene.size.streams)
+    await world.start_processes(setup.job_watch.uids, setup.size.streams)
     await asyncio.sleep(_SETTLE_SECONDS)
     return first, again
 
 
-async def _started(scene: _Scene, case: str) -> Row:
-    server = scene.world.server
+async def _measure_start(setup: _Setup, case: str) -> Row:
+    server = setup.world.server
     began = time.monotonic()
     server.launch()
-    await server.stands_by()
+    await server.until_standby()
     synced = time.monotonic()
-    await server.serves()
-    serves = time.monotonic()
-    await scene.stored.until({job.known_as: "Running" for job in scene.world.jobs}, _PATIENCE_SECONDS)
+    await server.until_serving()
+    serving = time.monotonic()
+    await setup.job_watch.until({job.known_as: "Running" for job in setup.world.jobs}, _PATIENCE_SECONDS)
     known = time.monotonic()
     used = server.usage()
     return Row(
         case=case,
         figures=(
             Figure(label="synced after", value=synced - began, unit=Unit.SECONDS),
-            Figure(label="serves after", value=serves - began, unit=Unit.SECONDS),
+            Figure(label="serves after", value=serving - began, unit=Unit.SECONDS),
             Figure(label="decided after", value=known - began, unit=Unit.SECONDS),
             Figure(label="server CPU time", value=used.cpu_seconds, unit=Unit.SECONDS),
             Figure(label="server RSS", value=used.resident_bytes, unit=Unit.BYTES),
@@ -240,14 +240,14 @@ async def _started(scene: _Scene, case: str) -> Row:
     )
 
 
-async def _spent(scene: _Scene, doing: Awaitable[object]) -> _Span:
-    before, since = scene.world.server.usage(), time.time()
+async def _measure_span(setup: _Setup, doing: Awaitable[object]) -> _Span:
+    before, since = setup.world.server.usage(), time.time()
     await doing
-    return _Span(since, time.time(), (before, scene.world.server.usage()))
+    return _Span(since, time.time(), (before, setup.world.server.usage()))
 
 
-async def _wave(scene: _Scene) -> _Wave:
-    world, size = scene.world, scene.size
+async def _measure_wave(setup: _Setup) -> _Wave:
+    world, size = setup.world, setup.size
     began = time.monotonic()
     sent: list[Sent] = []
 
@@ -256,38 +256,38 @@ async def _wave(scene: _Scene) -> _Wave:
         world.notice(nodes, size.over, _LEAD_SECONDS)
         async with asyncio.TaskGroup() as group:
             for job in size.stopping(world.jobs):
-                group.create_task(_leave(scene, job))
-        sent.extend(await world.noticed())
-        await scene.stored.until({job.known_as: "Suspended" for job in size.stopping(world.jobs)}, _PATIENCE_SECONDS)
+                group.create_task(_leave(setup, job))
+        sent.extend(await world.until_durable())
+        await setup.job_watch.until({job.known_as: "Suspended" for job in size.stopping(world.jobs)}, _PATIENCE_SECONDS)
         await asyncio.sleep(_SETTLE_SECONDS)
 
-    span = await _spent(scene, reclaim())
+    span = await _measure_span(setup, reclaim())
     return _Wave(began, time.monotonic(), span, sent)
 
 
-async def _leave(scene: _Scene, job: Job) -> None:
+async def _leave(setup: _Setup, job: Job) -> None:
     """Rank 0 obeys at once, as one whose checkpoint takes no time."""
-    await scene.stored.until({job.known_as: "Stopping"}, _PATIENCE_SECONDS + scene.size.over)
-    decided = scene.stored.present[job.known_as]
-    await scene.world.acknowledge(job, scene.stored.uids[job.known_as], decided.generation)
+    await setup.job_watch.until({job.known_as: "Stopping"}, _PATIENCE_SECONDS + setup.size.over)
+    decided = setup.job_watch.present[job.known_as]
+    await setup.world.acknowledge(job, setup.job_watch.uids[job.known_as], decided.generation)
 
 
-async def _killed(scene: _Scene) -> Row:
+async def _measure_failover(setup: _Setup) -> Row:
     """A job that has to stop is noticed while nobody leads."""
-    world, job = scene.world, scene.world.jobs[-1]
+    world, job = setup.world, setup.world.jobs[-1]
     second = await world.start_second()
     began = time.monotonic()
     await world.server.kill()
     world.notice(job.nodes[:1], 0.0, _LEAD_SECONDS)
-    await second.serves()
-    serves = time.monotonic()
-    await world.noticed()
-    await scene.stored.until({job.known_as: "Stopping"}, _PATIENCE_SECONDS)
-    decided = first_delay(scene.stored.seen, job.known_as, began, _stops)
+    await second.until_serving()
+    serving = time.monotonic()
+    await world.until_durable()
+    await setup.job_watch.until({job.known_as: "Stopping"}, _PATIENCE_SECONDS)
+    decided = first_delay(setup.job_watch.snapshots, job.known_as, began, _stops)
     return Row(
         case="its leader is killed",
         figures=(
-            Figure(label="serves after", value=serves - began, unit=Unit.SECONDS, target=Target(at_most=5.0)),
+            Figure(label="serves after", value=serving - began, unit=Unit.SECONDS, target=Target(at_most=5.0)),
             Figure(label="decided after", value=decided, unit=Unit.SECONDS),
             Figure(label="server RSS", value=second.usage().resident_bytes, unit=Unit.BYTES),
         ),
@@ -299,16 +299,16 @@ def _idle_row(span: _Span, sent: Counter[str]) -> Row:
     return Row(case="idle", figures=(*span.figures, rate))
 
 
-def _wave_row(scene: _Scene, wave: _Wave, asked: Sequence[audit.Request]) -> Row:
-    size, jobs, seen = scene.size, scene.world.jobs, scene.stored.seen
+def _wave_row(setup: _Setup, wave: _Wave, asked: Sequence[audit.Request]) -> Row:
+    size, jobs, snapshots = setup.size, setup.world.jobs, setup.job_watch.snapshots
     at = {each.node: each.at for each in wave.sent}
     first = {job.known_as: min(at[node] for node in lost) for job, lost in size.reclaimed(jobs)}
     stopping = {job.known_as for job in size.stopping(jobs)}
-    stops = [first_delay(seen, job, first[job], _stops) for job in stopping]
-    shrinks = [first_delay(seen, job, first[job], _excludes) for job in first.keys() - stopping]
-    decided = [decisions(seen, job, wave.began, wave.ended) for job in first]
+    stops = [first_delay(snapshots, job, first[job], _stops) for job in stopping]
+    shrinks = [first_delay(snapshots, job, first[job], _excludes) for job in first.keys() - stopping]
+    decided = [decisions(snapshots, job, wave.began, wave.ended) for job in first]
     others = [job.known_as for job in jobs if job.known_as not in first]
-    changes = [exclusion_changes(seen, job, wave.began, wave.ended) for job in first.keys() - stopping]
+    changes = [exclusion_changes(snapshots, job, wave.began, wave.ended) for job in first.keys() - stopping]
     notices = len(wave.sent)
     return Row(
         case=f"{notices} notices in {size.over:g} s",
@@ -326,7 +326,7 @@ def _wave_row(scene: _Scene, wave: _Wave, asked: Sequence[audit.Request]) -> Row
             ),
             Figure(
                 label="decisions about others",
-                value=sum(decisions(seen, job, wave.began, wave.ended) for job in others),
+                value=sum(decisions(snapshots, job, wave.began, wave.ended) for job in others),
                 unit=Unit.COUNT,
                 target=Target(at_most=0),
             ),
@@ -350,18 +350,18 @@ def _about_notices(asked: Iterable[audit.Request]) -> int:
     return sum(each.writes and "reclaimnotices" in each.what for each in asked)
 
 
-def _stops(stored: Stored) -> bool:
-    return stored.phase == "Stopping"
+def _stops(job_watch: JobSnapshot) -> bool:
+    return job_watch.phase == "Stopping"
 
 
-def _excludes(stored: Stored) -> bool:
-    return bool(stored.excluded)
+def _excludes(job_watch: JobSnapshot) -> bool:
+    return bool(job_watch.excluded)
 
 
 @asynccontextmanager
-async def _following(stored: StoredJobs) -> AsyncIterator[None]:
+async def _watching(job_watch: JobWatch) -> AsyncIterator[None]:
     """Whatever ends the watch ends the scenario."""
     async with asyncio.TaskGroup() as group:
-        watch = group.create_task(stored.run())
+        watch = group.create_task(job_watch.run())
         yield
         watch.cancel()

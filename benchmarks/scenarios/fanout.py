@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.clients.agents import Sent
-from benchmarks.clients.streams import Seen
-from benchmarks.delays import Peer, everyone_at, fanout_delays, noticed_delays, rank_zero_delays
-from benchmarks.harness.decisions import Decided, decisions
-from benchmarks.harness.fleet import Fleet, Shape, fleet
+from benchmarks.clients.streams import DirectiveReceived
+from benchmarks.delays import Peer, fanout_delays, job_stopped_at, noticed_delays, rank_zero_delays
+from benchmarks.harness.decisions import Decision, decisions
+from benchmarks.harness.fleet import Fleet, FleetSize, fleet
 from benchmarks.harness.launchers import LaunchedJob
-from benchmarks.harness.training import Run, trainings
+from benchmarks.harness.training import Run, training_processes
 from benchmarks.harness.viewers import viewers
 from benchmarks.machine import Usage
 from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
@@ -39,7 +39,7 @@ class Load:
     """One case: what there is, how many notices come and how many have the page open, and more of the settings."""
 
     case: str
-    shape: Shape
+    size: FleetSize
     notices: int
     storm: bool
     tls: bool
@@ -52,9 +52,9 @@ class _Measured:
     """What one case brought."""
 
     sent: Sequence[Sent]
-    seen: Sequence[Seen]
-    decided: Sequence[Decided]
-    real_fell: Sequence[float]
+    received: Sequence[DirectiveReceived]
+    decided: Sequence[Decision]
+    flags_lowered_at: Sequence[float]
     before: Usage
     streams: Usage
     quiet: Usage
@@ -64,24 +64,24 @@ class _Measured:
 def loads(*, short: bool) -> list[Load]:
     """The cases."""
     if short:
-        alone = Shape(nodes=20, streams=200, jobs=1, spare=1, framework="torchrun")
-        return [_alone(alone, tls=False), _storm(Shape(nodes=20, streams=200, jobs=5), 10, tls=True)]
-    alone = Shape(nodes=200, streams=2000, jobs=1, spare=5, framework="torchrun")
-    storms = [Shape(nodes=250 if jobs > 200 else 200, streams=2000, jobs=jobs) for jobs in (1, 10, 250)]  # noqa: PLR2004 - a job needs a node
+        alone = FleetSize(nodes=20, streams=200, jobs=1, spare=1, framework="torchrun")
+        return [_alone(alone, tls=False), _storm(FleetSize(nodes=20, streams=200, jobs=5), 10, tls=True)]
+    alone = FleetSize(nodes=200, streams=2000, jobs=1, spare=5, framework="torchrun")
+    storms = [FleetSize(nodes=250 if jobs > 200 else 200, streams=2000, jobs=jobs) for jobs in (1, 10, 250)]  # noqa: PLR2004 - a job needs a node
     return [
         load
         for tls in (False, True)
-        for load in (_alone(alone, tls=tls), *(_storm(shape, 100, tls=tls) for shape in storms))
+        for load in (_alone(alone, tls=tls), *(_storm(size, 100, tls=tls) for size in storms))
     ]
 
 
-def _alone(shape: Shape, *, tls: bool) -> Load:
-    return Load(case=f"alone, 1 job{_suffix(tls)}", shape=shape, notices=shape.spare + 1, storm=False, tls=tls)
+def _alone(size: FleetSize, *, tls: bool) -> Load:
+    return Load(case=f"alone, 1 job{_suffix(tls)}", size=size, notices=size.spare + 1, storm=False, tls=tls)
 
 
-def _storm(shape: Shape, notices: int, *, tls: bool) -> Load:
-    case = f"storm, {shape.jobs} job{'s' if shape.jobs > 1 else ''}{_suffix(tls)}"
-    return Load(case=case, shape=shape, notices=notices, storm=True, tls=tls)
+def _storm(size: FleetSize, notices: int, *, tls: bool) -> Load:
+    case = f"storm, {size.jobs} job{'s' if size.jobs > 1 else ''}{_suffix(tls)}"
+    return Load(case=case, size=size, notices=notices, storm=True, tls=tls)
 
 
 def _suffix(tls: bool) -> str:  # noqa: FBT001 - the callers' own keyword
@@ -91,14 +91,14 @@ def _suffix(tls: bool) -> str:  # noqa: FBT001 - the callers' own keyword
 async def run(root: Path, *, short: bool) -> Outcome:
     """All cases, one after the other."""
     rows = [await measure(root / str(number), load) for number, load in enumerate(loads(short=short))]
-    shape = loads(short=short)[0].shape
-    title = f"Notice → flag, {shape.nodes} agents, {shape.streams:,} streams"
+    size = loads(short=short)[0].size
+    title = f"Notice → flag, {size.nodes} agents, {size.streams:,} streams"
     return Outcome(scenario="fanout", title=title, method=METHOD, rows=tuple(rows))
 
 
 async def measure(root: Path, load: Load) -> Row:
     """One case."""
-    async with fleet(root, load.shape, tls=load.tls, settings=load.settings) as peers:
+    async with fleet(root, load.size, tls=load.tls, settings=load.settings) as peers:
         return _row(load, peers.peers, await _measure(root, load, peers))
 
 
@@ -110,17 +110,17 @@ async def _measure(root: Path, load: Load, peers: Fleet) -> _Measured:
     job = peers.jobs[0]
     run = Run(address=peers.server.endpoints.http, token=job.token, job=job.shape.name, ca=peers.server.ca)
     hosts = [job.shape.hosts[0]] * _REAL_PROCESSES
-    async with trainings(root / "identity", run, hosts, first_rank=load.shape.streams) as real:
-        await peers.seen()
+    async with training_processes(root / "identity", run, hosts, first_rank=load.size.streams) as real:
+        await peers.received()
         async with viewers(peers.server, load.viewers):
             quiet = peers.server.usage()
             sent = await _notices(load, peers)
-        real_fell = await real.fell()
+        flags_lowered_at = await real.lowered_at()
         return _Measured(
             sent=sent,
-            seen=await peers.seen(),
+            received=await peers.received(),
             decided=decisions(peers.server.log),
-            real_fell=real_fell,
+            flags_lowered_at=flags_lowered_at,
             before=before,
             streams=after_streams,
             quiet=quiet,
@@ -149,15 +149,15 @@ def _victims(jobs: Sequence[LaunchedJob], count: int) -> list[str]:
 
 def _row(load: Load, peers: Sequence[Peer], measured: _Measured) -> Row:
     aim = Target(at_most=FANOUT_P99_SECONDS)
-    everyone = everyone_at(measured.decided, peers[0].job)
-    spare = load.shape.spare
+    everyone = job_stopped_at(measured.decided, peers[0].job)
+    spare = load.size.spare
     return Row(
         case=load.case,
         figures=(
-            *figures("fan-out", summarize(fanout_delays(measured.decided, measured.seen, peers)), p99=aim),
-            *figures("to rank 0", summarize(rank_zero_delays(measured.sent, measured.seen, peers, spare))),
-            *figures("to the noticed", summarize(noticed_delays(measured.sent, measured.seen, peers))),
-            Figure(label="real flag", value=max(measured.real_fell) - everyone, unit=Unit.SECONDS),
+            *figures("fan-out", summarize(fanout_delays(measured.decided, measured.received, peers)), p99=aim),
+            *figures("to rank 0", summarize(rank_zero_delays(measured.sent, measured.received, peers, spare))),
+            *figures("to the noticed", summarize(noticed_delays(measured.sent, measured.received, peers))),
+            Figure(label="real flag", value=max(measured.flags_lowered_at) - everyone, unit=Unit.SECONDS),
             *_costs(load, measured),
         ),
     )
@@ -168,4 +168,4 @@ def _costs(load: Load, measured: _Measured) -> Iterator[Figure]:
     grown = measured.streams.resident_bytes - measured.before.resident_bytes
     yield Figure(label="server CPU", value=spent, unit=Unit.SECONDS)
     yield Figure(label="server RSS", value=measured.after.resident_bytes, unit=Unit.BYTES)
-    yield Figure(label="a stream", value=grown / load.shape.streams, unit=Unit.BYTES)
+    yield Figure(label="a stream", value=grown / load.size.streams, unit=Unit.BYTES)

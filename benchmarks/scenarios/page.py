@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.harness.fleet import Shape
+from benchmarks.harness.fleet import FleetSize
 from benchmarks.results import Figure, Outcome, Row, Unit
 from benchmarks.scenarios.fanout import Load, measure
 
@@ -17,16 +17,16 @@ _COMPARED = ("fan-out p50", "fan-out p99", "to rank 0 p99", "server CPU")
 
 async def run(root: Path, *, short: bool) -> Outcome:
     """With and without."""
-    shape = Shape(nodes=4, streams=8, jobs=2) if short else Shape(nodes=200, streams=2000, jobs=10)
+    size = FleetSize(nodes=4, streams=8, jobs=2) if short else FleetSize(nodes=200, streams=2000, jobs=10)
     looking = (0, 3) if short else (0, _VIEWERS)
-    rows = [await measure(root / str(count), _load(shape, count)) for count in looking]
-    title = f"The status page, {shape.nodes} agents, {shape.streams:,} streams"
+    rows = [await measure(root / str(count), _load(size, count)) for count in looking]
+    title = f"The status page, {size.nodes} agents, {size.streams:,} streams"
     return Outcome(scenario="page", title=title, method=METHOD, rows=_compared(rows))
 
 
-def _load(shape: Shape, viewers: int) -> Load:
+def _load(size: FleetSize, viewers: int) -> Load:
     case = f"{viewers} look" if viewers else "nobody looks"
-    return Load(case=case, shape=shape, notices=shape.nodes // 2, storm=True, tls=True, viewers=viewers)
+    return Load(case=case, size=size, notices=size.nodes // 2, storm=True, tls=True, viewers=viewers)
 
 
 def _compared(rows: Sequence[Row]) -> tuple[Row, ...]:

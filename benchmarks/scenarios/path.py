@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.clients.terminated import POLL_SECONDS, Signalled, Training
+from benchmarks.clients.baseline import POLL_SECONDS, Signalled, Training
 from benchmarks.harness.client import Client
 from benchmarks.harness.launchers import JobShape, Launchers
-from benchmarks.harness.training import Run, trainings
+from benchmarks.harness.training import Run, training_processes
 from benchmarks.results import Outcome, Row, Target, figures
 from benchmarks.summary import summarize
 from simulator.cloud.trace import Node
@@ -25,7 +25,7 @@ from supervisor.decide.policy import Policy
 _HOSTS = [Node(f"node-{number}") for number in range(8)]
 _LEAD_SECONDS = 3600.0
 _ABOVE_SECONDS = 0.05
-_LOOK_SECONDS = 0.001
+_POLL_SECONDS = 0.001
 _PATIENCE_SECONDS = 30.0
 _SEED = 4
 _RECEIVED = re.compile(r"^(\S+Z) .*notice\.received")
@@ -89,19 +89,19 @@ async def _stop(
     [job] = launchers.launch([JobShape(name=f"round-{number}", hosts=_HOSTS, min_workers=len(_HOSTS))])
     await launchers.until_running([job], _PATIENCE_SECONDS)
     run = Run(address=w.supervisor.endpoints.http, token=job.token, job=job.shape.name)
-    async with trainings(directory / str(number), run, _HOSTS) as real:
+    async with training_processes(directory / str(number), run, _HOSTS) as real:
         await asyncio.sleep(moment)
         victim = _HOSTS[-1]
         asked, noticed = w.metadata.poll_count(victim), time.monotonic()
         w.provider.notice(victim, time.time() + _LEAD_SECONDS)
         while w.metadata.poll_count(victim) == asked:  # noqa: ASYNC110 - the simulated cloud has no event for it
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         told = time.monotonic()
-        fell = await real.fell()
-        await launchers.ended(job)
+        lowered_at = await real.lowered_at()
+        await launchers.report_end(job)
     w.provider.withdraw(victim)
     await w.until(lambda status: all(each.state != "active" for each in status.notices), "the notice to be withdrawn")
-    return told - noticed, fell[0] - told, max(fell) - told
+    return told - noticed, lowered_at[0] - told, max(lowered_at) - told
 
 
 @asynccontextmanager
@@ -118,12 +118,12 @@ async def _alternative(w: World) -> AsyncIterator[_Signals]:
     """A training process, and the loop that watches a node of its own for it."""
     w.metadata.add(_ALTERNATIVE)
     url = f"{w.metadata.url_of(_ALTERNATIVE)}/latest/meta-data/instance/spot/termination-time"
-    training = await _Signals.start("terminated", Training | Signalled, ["train"])  # type: ignore[arg-type]
+    training = await _Signals.start("baseline", Training | Signalled, ["train"])  # type: ignore[arg-type]
     loop = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.clients.terminated", "poll", url, str(training.pid))
+        *(sys.executable, "-m", "benchmarks.clients.baseline", "poll", url, str(training.pid))
     )
     try:
-        await training.hear()
+        await training.receive()
         yield training
     finally:
         loop.kill()
@@ -135,11 +135,11 @@ async def _signal(w: World, training: _Signals) -> float:
     await asyncio.sleep(POLL_SECONDS)  # The loop has seen that there is no notice.
     began = time.monotonic()
     w.metadata.notice(_ALTERNATIVE, time.time() + _LEAD_SECONDS)
-    heard = await training.hear()
+    answer = await training.receive()
     w.metadata.withdraw(_ALTERNATIVE)
-    if not isinstance(heard, Signalled):
+    if not isinstance(answer, Signalled):
         raise AssertionError("it trains already")  # noqa: TRY004 - nobody called this with a wrong type
-    return heard.at - began
+    return answer.at - began
 
 
 async def _host_list(root: Path) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.delays import fanout_delays, noticed_delays
 from benchmarks.harness.decisions import decisions
-from benchmarks.harness.fleet import Fleet, Shape, fleet
+from benchmarks.harness.fleet import Fleet, FleetSize, fleet
 from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
 from benchmarks.summary import summarize
 
@@ -31,23 +31,23 @@ that is not told fails the run. An agent whose stream is lost, as on starved cor
 
 async def run(root: Path, *, short: bool) -> Outcome:
     """Both cases, on one fleet."""
-    shape = (
-        Shape(nodes=100, streams=200, jobs=5, spare=8)
+    size = (
+        FleetSize(nodes=100, streams=200, jobs=5, spare=8)
         if short
-        else Shape(nodes=5000, streams=10_000, jobs=100, spare=20)
+        else FleetSize(nodes=5000, streams=10_000, jobs=100, spare=20)
     )
     over, watched = (3.0, 3.0) if short else (60.0, 30.0)
-    async with fleet(root, shape, tls=True) as peers:
+    async with fleet(root, size, tls=True) as peers:
         await peers.start_jobs()
         await peers.start_streams()
         await asyncio.sleep(_SETTLE_SECONDS)
-        idle = await _idle(peers, watched)
-        wave = await _wave(peers, over)
-    title = f"{shape.nodes:,} agents and {shape.streams:,} streams, TLS"
+        idle = await _measure_idle(peers, watched)
+        wave = await _measure_wave(peers, over)
+    title = f"{size.nodes:,} agents and {size.streams:,} streams, TLS"
     return Outcome(scenario="scale", title=title, method=METHOD, rows=(idle, wave))
 
 
-async def _idle(peers: Fleet, seconds: float) -> Row:
+async def _measure_idle(peers: Fleet, seconds: float) -> Row:
     before, began = peers.server.usage(), time.monotonic()
     await asyncio.sleep(seconds)
     after, passed = peers.server.usage(), time.monotonic() - began
@@ -68,14 +68,14 @@ async def _idle(peers: Fleet, seconds: float) -> Row:
     )
 
 
-async def _wave(peers: Fleet, over: float) -> Row:
-    nodes = [job.shape.hosts[turn] for turn in range(_half(peers.shape)) for job in peers.jobs]
-    await peers.seen()
+async def _measure_wave(peers: Fleet, over: float) -> Row:
+    nodes = [job.shape.hosts[turn] for turn in range(_half(peers.size)) for job in peers.jobs]
+    await peers.received()
     before, began = peers.server.usage(), time.monotonic()
     sent = await peers.notice(nodes, over)
     passed = time.monotonic() - began
     await asyncio.sleep(_SETTLE_SECONDS)
-    after, seen, decided = peers.server.usage(), await peers.seen(), decisions(peers.server.log)
+    after, received, decided = peers.server.usage(), await peers.received(), decisions(peers.server.log)
     aim = Target(at_most=_WAVE_P99_SECONDS)
     return Row(
         case=f"{len(nodes):,} notices in {over:g} s",
@@ -89,11 +89,11 @@ async def _wave(peers: Fleet, over: float) -> Row:
             Figure(label="server RSS", value=after.resident_bytes, unit=Unit.BYTES, target=Target(at_most=_WAVE_BYTES)),
             Figure(label="agents that reconnected", value=peers.reconnected, unit=Unit.COUNT),
             *figures("durable", summarize(each.acknowledged_at - each.at for each in sent), p99=aim),
-            *figures("to the noticed", summarize(noticed_delays(sent, seen, peers.peers)), p99=aim),
-            *figures("fan-out", summarize(fanout_delays(decided, seen, peers.peers)), p99=aim),
+            *figures("to the noticed", summarize(noticed_delays(sent, received, peers.peers)), p99=aim),
+            *figures("fan-out", summarize(fanout_delays(decided, received, peers.peers)), p99=aim),
         ),
     )
 
 
-def _half(shape: Shape) -> int:
-    return shape.nodes // shape.jobs // 2
+def _half(size: FleetSize) -> int:
+    return size.nodes // size.jobs // 2

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.clients import crowd
+from benchmarks.clients import tenant
 from benchmarks.harness.client import Client
-from benchmarks.harness.fleet import Fleet, Shape, fleet
+from benchmarks.harness.fleet import Fleet, FleetSize, fleet
 from benchmarks.results import Figure, Outcome, Row, Target, Unit
 from benchmarks.summary import Summary, summarize
 
 _MAX_RATIO = 1.2
-_LOOK_SECONDS = 0.001
+_POLL_SECONDS = 0.001
 _TOKEN = "crowd"  # noqa: S105 - a name
 
 METHOD = """\
@@ -52,16 +52,16 @@ async def run(root: Path, *, short: bool) -> Outcome:
 
 
 async def _measure(root: Path, load: Load, rounds: int) -> Row:
-    shape = Shape(nodes=2 * rounds + 1, streams=0, jobs=1, spare=2 * rounds)
-    async with fleet(root, shape, tls=False) as peers:
+    size = FleetSize(nodes=2 * rounds + 1, streams=0, jobs=1, spare=2 * rounds)
+    async with fleet(root, size, tls=False) as peers:
         await peers.start_jobs()
-        nodes = shape.node_names()
+        nodes = size.node_names()
         alone = summarize(await _orders(peers, nodes[:rounds]))
-        other = await Client.start("crowd", crowd.Answer)
+        other = await Client.start("tenant", tenant.Answer)
         try:
             token, url = peers.server.tokens.launcher(_TOKEN), peers.server.endpoints.http
-            setup = crowd.Setup(url, None, token, load.jobs, load.hosts, load.running)
-            taken = (await other.ask(setup)).accepted
+            setup = tenant.Setup(url, None, token, load.jobs, load.hosts, load.running)
+            taken = (await other.request(setup)).accepted
             beside = summarize(await _orders(peers, nodes[rounds : 2 * rounds]))
             resident = peers.server.usage().resident_bytes
         finally:
@@ -75,7 +75,7 @@ def _figures(alone: Summary, beside: Summary, taken: int, resident: int) -> tupl
         Figure(label="jobs taken", value=taken, unit=Unit.COUNT),
         Figure(label="order p50, alone", value=alone.p50, unit=Unit.SECONDS),
         Figure(label="order p50", value=beside.p50, unit=Unit.SECONDS),
-        Figure(label="order max", value=beside.most, unit=Unit.SECONDS),
+        Figure(label="order max", value=beside.maximum, unit=Unit.SECONDS),
         Figure(label="order p50 ratio", value=ratio, unit=Unit.RATIO, target=Target(at_most=_MAX_RATIO)),
         Figure(label="server resident", value=resident, unit=Unit.BYTES),
     )
@@ -93,5 +93,5 @@ async def _order(peers: Fleet, node: str) -> float:
     while not (left := [order for order in job.orders if node in order.exclusions]):
         if time.monotonic() > deadline:
             raise AssertionError(f"{node} is not left out")
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
     return left[0].at - sent.at

@@ -46,13 +46,13 @@ async def run(root: Path, *, short: bool) -> Outcome:
         ("launcher", _pod("launcher"), calm),
     )
     pods = _SHORT_PODS if short else _PODS
-    rows = [await _row(case, _review(made), gifts, authority, pods) for case, made, gifts in cases]
+    rows = [await _row(case, _review(made), injection, authority, pods) for case, made, injection in cases]
     return Outcome(scenario="webhook", title="New pods", method=METHOD, rows=tuple(rows))
 
 
-async def _row(case: str, review: bytes, gifts: PodInjection, authority: Authority, pods: int) -> Row:
-    alone = [_timed(lambda: _answered(review, gifts)) for _ in range(pods)]
-    asked = await _asked(review, gifts, authority, pods)
+async def _row(case: str, review: bytes, injection: PodInjection, authority: Authority, pods: int) -> Row:
+    alone = [_timed(lambda: _answered(review, injection)) for _ in range(pods)]
+    asked = await _asked(review, injection, authority, pods)
     return Row(
         case=case,
         figures=(
@@ -68,17 +68,17 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def _answered(review: bytes, gifts: PodInjection) -> bytes:
+def _answered(review: bytes, injection: PodInjection) -> bytes:
     read = msgspec.json.decode(review, type=Review)
-    return answer(read.request.uid, considered(read.request, gifts))
+    return answer(read.request.uid, considered(read.request, injection))
 
 
-async def _asked(review: bytes, gifts: PodInjection, authority: Authority, pods: int) -> Iterable[float]:
+async def _asked(review: bytes, injection: PodInjection, authority: Authority, pods: int) -> Iterable[float]:
     webhook = Webhook(
         address=Address("127.0.0.1", 0),
         certificate=ServerCertificate(Files(authority.cert_file, authority.key_file), 60.0, Clock()),
         refusals=Refusals(),
-        gifts=lambda: gifts,
+        gifts=lambda: injection,
     )
     trusted = ssl.create_default_context(cadata=authority.ca_pem.decode())
     head = f"POST {PATH} HTTP/1.1\r\nHost: webhook\r\nContent-Length: {len(review)}\r\n\r\n".encode()

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from benchmarks.clients.agents import Sent
-from benchmarks.clients.streams import Seen
+from benchmarks.clients.streams import DirectiveReceived
 from benchmarks.delays import MissingLineError, Peer, fanout_delays, noticed_delays, rank_zero_delays
-from benchmarks.harness.decisions import Decided, decisions
+from benchmarks.harness.decisions import Decision, decisions
 from benchmarks.results import (
     Figure,
     Machine,
@@ -22,10 +22,10 @@ from benchmarks.results import (
     write,
 )
 from benchmarks.summary import NoSamplesError, summarize
-from benchmarks.table import BEGIN, END, NoPlaceError, page, shown
+from benchmarks.table import BEGIN, END, MissingMarkersError, formatted, page
 
 PEERS = [Peer("a", "n0", 0), Peer("a", "n1", 1)]
-STOPPED = [Decided(10.0, "a", "Stopping", 2), Decided(12.0, "a", "Suspended", 3)]
+STOPPED = [Decision(10.0, "a", "Stopping", 2), Decision(12.0, "a", "Suspended", 3)]
 
 
 def results(value: float) -> Results:
@@ -38,12 +38,12 @@ def results(value: float) -> Results:
 def test_percentiles_are_samples_that_were_measured() -> None:
     """Of 200 samples, 198 are at most the p99."""
     summary = summarize(float(number) for number in range(200, 0, -1))
-    assert (summary.count, summary.p50, summary.p99, summary.most) == (200, 100.0, 198.0, 200.0)
+    assert (summary.count, summary.p50, summary.p99, summary.maximum) == (200, 100.0, 198.0, 200.0)
 
 
 def test_one_sample_is_every_percentile() -> None:
     summary = summarize([3.0])
-    assert (summary.p50, summary.p99, summary.most) == (3.0, 3.0, 3.0)
+    assert (summary.p50, summary.p99, summary.maximum) == (3.0, 3.0, 3.0)
 
 
 def test_no_samples_are_an_error() -> None:
@@ -53,30 +53,37 @@ def test_no_samples_are_an_error() -> None:
 
 def test_a_stop_counts_from_the_decision_that_told_the_process() -> None:
     """Rank 0 from the STOP, the others from the suspension; repeated lines count once."""
-    seen = [Seen(10.25, 0, "STOP", 2, ""), Seen(12.5, 1, "STOP", 2, ""), Seen(13.0, 1, "STOP", 3, "")]
+    seen = [
+        DirectiveReceived(10.25, 0, "STOP", 2, ""),
+        DirectiveReceived(12.5, 1, "STOP", 2, ""),
+        DirectiveReceived(13.0, 1, "STOP", 3, ""),
+    ]
     assert fanout_delays(STOPPED, seen, PEERS) == [0.25, 0.5]
 
 
 def test_a_checkpoint_counts_at_all_that_go_on() -> None:
     """A process on the excluded host is told to leave in its own time."""
-    decided = [Decided(5.0, "a", "Shrinking", 4)]
-    seen = [Seen(5.5, 0, "CHECKPOINT", 4, ""), Seen(5.1, 1, "LEAVE", 4, "")]
+    decided = [Decision(5.0, "a", "Shrinking", 4)]
+    seen = [DirectiveReceived(5.5, 0, "CHECKPOINT", 4, ""), DirectiveReceived(5.1, 1, "LEAVE", 4, "")]
     assert fanout_delays(decided, seen, PEERS) == [0.5]
 
 
 def test_a_line_that_never_came_fails_the_run() -> None:
     with pytest.raises(MissingLineError, match="stream 1"):
-        fanout_delays(STOPPED, [Seen(10.1, 0, "STOP", 2, "")], PEERS)
+        fanout_delays(STOPPED, [DirectiveReceived(10.1, 0, "STOP", 2, "")], PEERS)
 
 
 def test_the_path_to_rank_zero_begins_with_the_notice_that_meant_stop() -> None:
     sent = [Sent("n1", 3.0, 3.1), Sent("n0", 1.0, 1.1)]
-    seen = [Seen(3.5, 0, "STOP", 2, "")]
+    seen = [DirectiveReceived(3.5, 0, "STOP", 2, "")]
     assert rank_zero_delays(sent, seen, PEERS, spare=1) == [0.5]
 
 
 def test_a_notice_counts_on_its_own_node() -> None:
-    seen = [Seen(1.2, 0, "RUN", 1, "metadata/n1/uid-n1#1"), Seen(1.5, 1, "RUN", 1, "metadata/n1/uid-n1#1")]
+    seen = [
+        DirectiveReceived(1.2, 0, "RUN", 1, "metadata/n1/uid-n1#1"),
+        DirectiveReceived(1.5, 1, "RUN", 1, "metadata/n1/uid-n1#1"),
+    ]
     assert noticed_delays([Sent("n1", 1.0, 1.0)], seen, PEERS) == [0.5]
 
 
@@ -116,7 +123,7 @@ def test_a_page_is_written_again_in_the_same_place() -> None:
 
 
 def test_a_page_without_a_place_is_refused() -> None:
-    with pytest.raises(NoPlaceError):
+    with pytest.raises(MissingMarkersError):
         page("something", results(0.1))
 
 
@@ -132,4 +139,4 @@ def test_a_page_without_a_place_is_refused() -> None:
     ],
 )
 def test_figures_have_a_unit_that_suits_them(value: float, unit: Unit, text: str) -> None:
-    assert shown(Figure(label="", value=value, unit=unit)) == text
+    assert formatted(Figure(label="", value=value, unit=unit)) == text

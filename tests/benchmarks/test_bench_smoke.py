@@ -3,16 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.harness.fleet import Shape
+from benchmarks.harness.fleet import FleetSize
 from benchmarks.results import Unit
-from benchmarks.scenarios import measuring, page, webhook
+from benchmarks.scenarios import metrics, page, webhook
 from benchmarks.scenarios.fanout import Load, measure
 
 
 async def test_a_tiny_storm_is_measured(tmp_path: Path) -> None:
     """Real supervisor, real clients over TLS: every process of the stopped job is told."""
-    shape = Shape(nodes=4, streams=8, jobs=2)
-    row = await measure(tmp_path / "run", Load(case="tiny", shape=shape, notices=2, storm=True, tls=True))
+    size = FleetSize(nodes=4, streams=8, jobs=2)
+    row = await measure(tmp_path / "run", Load(case="tiny", size=size, notices=2, storm=True, tls=True))
     values = {figure.label: figure.value for figure in row.figures}
     assert 0 < values["fan-out p50"] <= values["fan-out max"] < 10
     assert 0 < values["to rank 0 max"] < 10
@@ -26,10 +26,10 @@ async def test_a_few_pods_are_shaped(tmp_path: Path) -> None:
 
 
 async def test_a_tiny_storm_is_measured_while_somebody_reads_metrics(tmp_path: Path) -> None:
-    shape = Shape(nodes=4, streams=8, jobs=2)
-    row = await measuring.measure(tmp_path / "run", Load(case="tiny", shape=shape, notices=2, storm=True, tls=False))
+    size = FleetSize(nodes=4, streams=8, jobs=2)
+    row = await metrics.measure(tmp_path / "run", Load(case="tiny", size=size, notices=2, storm=True, tls=False))
     twice = replace(row, figures=tuple(replace(figure, value=2 * figure.value) for figure in row.figures))
-    without, measured, ratio = measuring.compared("to rank 0 p50", [row], [twice]).figures
+    without, measured, ratio = metrics.compared("to rank 0 p50", [row], [twice]).figures
     assert 0 < without.value < 10
     assert (measured.value, ratio.value) == (2 * without.value, 2.0)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class JobSnapshot:
     """A job as it was seen at `at` (CLOCK_MONOTONIC)."""
 
     at: float
@@ -21,30 +21,32 @@ class UndecidedError(AssertionError):
     """Nothing was decided about a job that had to be decided about: that is not slow but wrong."""
 
 
-def first_delay(seen: Iterable[Stored], job: str, since: float, what: Callable[[Stored], bool]) -> float:
+def first_delay(
+    snapshots: Iterable[JobSnapshot], job: str, since: float, condition: Callable[[JobSnapshot], bool]
+) -> float:
     """From an instant to the first sight of a job of which that is true.
 
     Raises:
         UndecidedError: It never was.
     """
-    for each in seen:
-        if each.job == job and each.at >= since and what(each):
-            return each.at - since
+    for snapshot in snapshots:
+        if snapshot.job == job and snapshot.at >= since and condition(snapshot):
+            return snapshot.at - since
     raise UndecidedError(f"what had to be decided about {job} never was")
 
 
-def decisions(seen: Iterable[Stored], job: str, since: float, until: float) -> int:
+def decisions(snapshots: Iterable[JobSnapshot], job: str, since: float, until: float) -> int:
     """How many decisions about a job were stored between two instants."""
-    sights = _sights(seen, job)
-    before = {each.generation for each in sights if each.at < since}
-    return len({each.generation for each in sights if each.at < until} - before)
+    snapshots_of_job = _of_job(snapshots, job)
+    before = {snapshot.generation for snapshot in snapshots_of_job if snapshot.at < since}
+    return len({snapshot.generation for snapshot in snapshots_of_job if snapshot.at < until} - before)
 
 
-def exclusion_changes(seen: Iterable[Stored], job: str, since: float, until: float) -> int:
+def exclusion_changes(snapshots: Iterable[JobSnapshot], job: str, since: float, until: float) -> int:
     """How often the set of a job's excluded hosts became another one between two instants."""
-    pairs = pairwise(_sights(seen, job))
+    pairs = pairwise(_of_job(snapshots, job))
     return sum(since <= after.at < until and before.excluded != after.excluded for before, after in pairs)
 
 
-def _sights(seen: Iterable[Stored], job: str) -> list[Stored]:
-    return [each for each in seen if each.job == job]
+def _of_job(snapshots: Iterable[JobSnapshot], job: str) -> list[JobSnapshot]:
+    return [snapshot for snapshot in snapshots if snapshot.job == job]

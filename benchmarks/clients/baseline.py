@@ -12,7 +12,7 @@ import urllib.request
 
 import msgspec
 
-from benchmarks.clients.speech import say
+from benchmarks.clients.jsonlines import send
 
 POLL_SECONDS = 2.0
 _TIMEOUT_SECONDS = 1.0
@@ -56,8 +56,8 @@ def _noticed(url: str) -> bool:
 
 
 def _train() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: say(Signalled(time.monotonic())))
-    say(Training())
+    signal.signal(signal.SIGTERM, lambda *_: send(Signalled(time.monotonic())))
+    send(Training())
     while True:
         signal.pause()
 

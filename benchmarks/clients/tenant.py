@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from benchmarks.clients.speech import serve
+from benchmarks.clients.jsonlines import serve
 
 _AT_ONCE = 4
 _ACCEPTED = 200
@@ -30,7 +30,7 @@ class Answer(msgspec.Struct, frozen=True):
     accepted: int
 
 
-class _Crowd:
+class _Tenant:
     """The jobs of this process."""
 
     def __init__(self) -> None:
@@ -81,4 +81,4 @@ def _hello(number: int, command: Setup) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve(msgspec.json.Decoder(Setup), _Crowd().handle)
+    serve(msgspec.json.Decoder(Setup), _Tenant().handle)

@@ -5,20 +5,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.decided import Stored
+from benchmarks.job_history import JobSnapshot
 from simulator.cloud.process import TooLate
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import JOBS
 
 
-class StoredJobs:
+class JobWatch:
     """All SupervisedJobs, each with everything that was ever seen of it. `run` watches."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._news = asyncio.Event()
-        self.seen: list[Stored] = []
-        self.present: dict[str, Stored] = {}
+        self.snapshots: list[JobSnapshot] = []
+        self.present: dict[str, JobSnapshot] = {}
         self.uids: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -57,7 +57,7 @@ class StoredJobs:
         status = job["status"]
         decision = status["decision"]
         hosts = status["hosts"]
-        stored = Stored(
+        snapshot = JobSnapshot(
             at=time.monotonic(),
             job=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
             generation=decision["generation"],
@@ -65,7 +65,7 @@ class StoredJobs:
             run=decision["run"],
             excluded=frozenset((*hosts.get("excluded", ()), *hosts.get("missingExcluded", ()))),
         )
-        self.seen.append(stored)
-        self.present[stored.job] = stored
-        self.uids[stored.job] = job["spec"]["uid"]
+        self.snapshots.append(snapshot)
+        self.present[snapshot.job] = snapshot
+        self.uids[snapshot.job] = job["spec"]["uid"]
         self._news.set()

@@ -13,7 +13,7 @@ _MAX_LINE_BYTES = 256 * 1024 * 1024
 C = TypeVar("C")
 
 
-def say(answer: msgspec.Struct) -> None:
+def send(answer: msgspec.Struct) -> None:
     """Answers the harness."""
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
     sys.stdout.buffer.flush()
@@ -29,4 +29,4 @@ async def _serve(commands: msgspec.json.Decoder[C], handle: Callable[[C], Awaita
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
-        say(await handle(commands.decode(line)))
+        send(await handle(commands.decode(line)))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
-from benchmarks.harness.fleet import Shape
+from benchmarks.harness.fleet import FleetSize
 from benchmarks.results import Figure, Outcome, Row, Unit
 from benchmarks.scenarios import fanout
 from benchmarks.scenarios.fanout import Load
@@ -38,8 +38,8 @@ async def run(root: Path, *, short: bool) -> Outcome:
 
 
 def _load(*, short: bool) -> Load:
-    shape = Shape(nodes=20, streams=200, jobs=5) if short else Shape(nodes=200, streams=2000, jobs=10)
-    return Load(case="storm", shape=shape, notices=10 if short else 100, storm=True, tls=False)
+    size = FleetSize(nodes=20, streams=200, jobs=5) if short else FleetSize(nodes=200, streams=2000, jobs=10)
+    return Load(case="storm", size=size, notices=10 if short else 100, storm=True, tls=False)
 
 
 async def measure(root: Path, load: Load) -> Row:

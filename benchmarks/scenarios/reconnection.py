@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from benchmarks.harness.fleet import Shape, fleet
+from benchmarks.harness.fleet import FleetSize, fleet
 from benchmarks.results import Figure, Outcome, Row, Unit, figures
 from benchmarks.summary import summarize
 
@@ -27,7 +27,7 @@ async def run(root: Path, *, short: bool) -> Outcome:
 
 
 async def _measure(root: Path, streams: int, absence: float, *, tls: bool) -> Row:
-    async with fleet(root, Shape(nodes=10, streams=streams, jobs=1), tls=tls) as peers:
+    async with fleet(root, FleetSize(nodes=10, streams=streams, jobs=1), tls=tls) as peers:
         await peers.start_jobs()
         await peers.start_streams()
         killed = time.monotonic()

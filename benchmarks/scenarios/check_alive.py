@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.clients import calls
-from benchmarks.harness.original import DISTRIBUTION, interpreter
+from benchmarks.harness.original_kubeai import DISTRIBUTION, interpreter
 from benchmarks.results import Figure, Outcome, Row, Target, Unit
 
 AT_MOST_MORE_NANOSECONDS = 20.0
