@@ -1,6 +1,6 @@
 """The form of jobs in custom resources: one SupervisedJob for each job."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -20,28 +20,28 @@ from supervisor.store.specs import spec_fields, spec_of
 class Hosts:
     """All hosts of a job, each once: three lists that repeat them made 4,000 workers three times as large."""
 
-    workers: tuple[Host, ...] = ()
-    excluded: tuple[Host, ...] = ()
-    waiting: tuple[Host, ...] = ()
-    missing: tuple[Host, ...] = ()
-    missing_excluded: tuple[Host, ...] = ()
+    workers: Sequence[Host] = ()
+    excluded: Sequence[Host] = ()
+    waiting: Sequence[Host] = ()
+    missing: Sequence[Host] = ()
+    missing_excluded: Sequence[Host] = ()
 
     @classmethod
     def of(cls, job: SupervisedJob) -> Self:
         listed, granted, excluded = job.observed.hosts, job.decision.hosts, job.decision.exclusions
         used = granted - excluded
         return cls(
-            workers=tuple(sorted(used & listed)),
-            excluded=tuple(sorted(excluded & listed)),
-            waiting=tuple(sorted(listed - granted)),
-            missing=tuple(sorted(used - listed)),
-            missing_excluded=tuple(sorted(excluded - listed)),
+            workers=sorted(used & listed),
+            excluded=sorted(excluded & listed),
+            waiting=sorted(listed - granted),
+            missing=sorted(used - listed),
+            missing_excluded=sorted(excluded - listed),
         )
 
     @property
     def listed(self) -> frozenset[Host]:
         """The launcher's list."""
-        return frozenset(self.workers + self.excluded + self.waiting)
+        return frozenset().union(self.workers, self.excluded, self.waiting)
 
     @property
     def granted(self) -> frozenset[Host]:
@@ -50,7 +50,7 @@ class Hosts:
 
     @property
     def exclusions(self) -> frozenset[Host]:
-        return frozenset(self.excluded + self.missing_excluded)
+        return frozenset().union(self.excluded, self.missing_excluded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

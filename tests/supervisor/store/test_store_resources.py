@@ -224,6 +224,13 @@ def test_a_job_comes_back_as_it_was(value: SupervisedJob) -> None:
     assert without_instants(back) == without_instants(value)
 
 
+@pytest.mark.parametrize(("codec", "value"), [(NOTICE_CODEC, notice(1)), (JOB_CODEC, running_job())])
+def test_what_is_read_is_what_would_be_written(codec: Codec[Any, Any], value: Any) -> None:
+    """So that a part that stays the same takes no request."""
+    resource = body(codec, value)
+    assert codec.encode(value, record(codec, resource), 1) == (resource["spec"], resource["status"])
+
+
 @given(INSTANTS, st.floats(0, 10))
 def test_a_group_that_is_waited_for_is_decided_once(since: float, later: float) -> None:
     """What comes back from the cluster is what a supervisor works out again, however fine its clock is."""

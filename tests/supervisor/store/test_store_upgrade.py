@@ -1,0 +1,107 @@
+"""What the version before stored is read, with every field, and means the same."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from servicekit.clock import BootTime
+from supervisor.decide.plan import plan
+from supervisor.decide.situation import View
+from supervisor.domain.job import SupervisedJob
+from supervisor.store import rows
+from supervisor.store.codec import Codec
+from supervisor.store.job_codec import JobCodec
+from supervisor.store.notice_codec import NoticeCodec
+from supervisor.store.sqlite import SqliteStore
+from tests.supervisor.decide.decide_builders import POLICY
+from tests.supervisor.store.store_behaviour import opened, put_job
+from tests.supervisor.store.upgrade_values import BOOT, EPISODES, JOBS, QUIET, RUNNING, T0
+
+PREVIOUS = Path(__file__).parent / "previous"
+HOME = "default"
+EPOCH = 3
+NEWEST = {notice.id: notice for notice in EPISODES}
+BY_NAME = {job.name: job for job in JOBS}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return Path(shutil.copy(PREVIOUS / "store.sqlite", tmp_path))
+
+
+def resources(plural: str) -> list[Any]:
+    found: list[Any] = json.loads((PREVIOUS / f"{plural}.json").read_text("utf-8"))
+    return found
+
+
+async def test_a_file_is_read_with_every_field_and_goes_on(file: Path) -> None:
+    later = replace(RUNNING, observed=replace(RUNNING.observed, restarts=3))
+    async with opened(lambda: SqliteStore.open(file)) as store:
+        assert store.snapshot().notices == NEWEST
+        assert store.snapshot().jobs == BY_NAME
+        await put_job(store, later)
+    async with opened(lambda: SqliteStore.open(file)) as store:
+        assert store.snapshot().jobs == {**BY_NAME, later.name: later}
+    with closing(sqlite3.connect(file)) as connection:
+        assert rows.boot_time(connection) == BootTime(BOOT, T0)
+        kept = {(key, episode) for key, episode in connection.execute("SELECT id, episode FROM notices")}
+        assert kept == {(notice.id, notice.episode) for notice in EPISODES}
+
+
+async def test_a_file_still_says_what_the_version_before_asks_of_a_job(file: Path) -> None:
+    """That version knows `operated` instead of the capabilities, and is started again after a rollback."""
+    changed = [replace(job, observed=replace(job.observed, restarts=9)) for job in (QUIET, RUNNING)]
+    async with opened(lambda: SqliteStore.open(file)) as store:
+        for job in changed:
+            await put_job(store, job)
+    with closing(sqlite3.connect(file)) as connection:
+        specs = {name: msgspec.json.decode(spec) for name, spec in connection.execute("SELECT name, spec FROM jobs")}
+    assert [specs[job.name]["operated"] for job in changed] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("codec", "plural", "values"),
+    [(NoticeCodec(), "reclaimnotices", EPISODES), (JobCodec(HOME, lambda: T0), "supervisedjobs", JOBS)],
+    ids=["notices", "jobs"],
+)
+def test_resources_are_read_with_every_field(codec: Codec[Any, Any], plural: str, values: Iterable[Any]) -> None:
+    """And lie where the present version looks for them, each with its conditions and the epoch of its leader."""
+    records = [codec.decode(json.dumps(resource).encode()) for resource in resources(plural)]
+    assert {record.metadata.key: record.value for record in records} == {
+        codec.object_key(value): value for value in values
+    }
+    assert {record.epoch for record in records} == {EPOCH}
+    for record, resource in zip(records, resources(plural), strict=True):
+        spec, status = codec.encode(record.value, record, EPOCH)
+        assert status["conditions"] == resource["status"]["conditions"]
+        assert _known(spec, resource["spec"]) == resource["spec"]
+        assert _known(status, resource["status"]) == resource["status"]
+
+
+def _known(now: Any, before: Any) -> Any:
+    """What is written now, without the fields that were not there before."""
+    if not isinstance(now, dict):
+        return now
+    return {name: _known(now[name], value) for name, value in before.items() if name in now}
+
+
+@pytest.mark.parametrize("job", [RUNNING, QUIET], ids=["stand-alone", "operated"])
+def test_a_job_that_runs_notices_nothing(job: SupervisedJob) -> None:
+    """Nothing new is decided about it as it was stored."""
+    decided = plan(BY_NAME[job.name], View(notices={}, since=T0), T0 + 60, POLICY)
+    assert decided.decision == job.decision
+
+
+def test_every_field_has_a_value_of_its_own() -> None:
+    """One that is everywhere as it is by default could be lost and nobody would see it."""
+    for parts in (EPISODES, *zip(*((job.spec, job.observed, job.decision) for job in JOBS), strict=True)):
+        for each in fields(parts[0]):
+            assert any(getattr(part, each.name) != each.default for part in parts), each.name
