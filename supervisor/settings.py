@@ -21,17 +21,16 @@ from supervisor.failpoints import At
 PREFIX = "JOB_SUPERVISOR_"
 
 _REASON = re.compile(r"([A-Za-z][A-Za-z0-9]{0,127})(?::([0-9]{1,6}))?")
-"""Of an Event, as Kubernetes wants them: one word."""
-
+"""REASON or REASON:SECONDS; Kubernetes wants the reason of an Event in one word."""
 
 _OBJECT = r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?\Z"
-"""Names an object of a cluster, or nothing."""
+"""The name of a Kubernetes object, or empty."""
 
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 
 
 class StoreKind(StrEnum):
-    """Where facts and decisions are kept."""
+    """The store of notices and jobs."""
 
     SQLITE = "sqlite"
     KUBERNETES = "kubernetes"
@@ -39,52 +38,62 @@ class StoreKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(Policy):
-    """The policy of `supervisor.decide.policy`, and where and how to serve."""
+    """The decision policy, and everything else that can be configured."""
 
-    data_dir: Annotated[Path, Meta(description="Holds the SQLite store, the token secret and endpoints.json.")] = Path(
-        "./job-supervisor-data"
-    )
+    data_dir: Annotated[
+        Path, Meta(description="Directory of the SQLite store, the token secret and endpoints.json.")
+    ] = Path("./job-supervisor-data")
     store: Annotated[
         StoreKind,
         Meta(
-            description="sqlite: a file in DATA_DIR. kubernetes: custom resources of the cluster that KUBECONFIG "
-            "names, else of this pod's, else of the one that ~/.kube/config names."
+            description="sqlite: a file in DATA_DIR. kubernetes: custom resources in the cluster of KUBECONFIG, or "
+            "else of this pod, or else of ~/.kube/config."
         ),
     ] = StoreKind.SQLITE
     namespace: Annotated[
         str,
         Meta(
             max_length=63,
-            description="With the Kubernetes store, holds the jobs that launchers register. Empty: this pod's own, or "
-            "the kubeconfig's.",
+            description="With the Kubernetes store: the namespace of the jobs that launchers register. Empty: the "
+            "namespace of this pod or of the kubeconfig.",
         ),
     ] = ""
     leader_election: Annotated[
         bool,
         Meta(
-            description="With the Kubernetes store, several supervisors may run: one leads, and the others stand by. "
-            "false: this is the only one."
+            description="With the Kubernetes store: several supervisors may run; one leads and the others stand by. "
+            "false: this is the only supervisor."
         ),
     ] = True
     lease_name: Annotated[
-        str, Meta(min_length=1, max_length=253, description="The Lease that decides who leads, in NAMESPACE.")
+        str, Meta(min_length=1, max_length=253, description="Name of the Lease in NAMESPACE that elects the leader.")
     ] = "job-supervisor"
     lease_seconds: Annotated[
         int,
-        Meta(ge=1, le=60, description="So long after its last sign of life a leader is given up; renewed four times."),
+        Meta(
+            ge=1,
+            le=60,
+            description="A leader that has not renewed its lease for this long is considered dead. It renews the "
+            "lease four times in this time.",
+        ),
     ] = 3
     pod_name: Annotated[
-        str, Meta(max_length=253, description="This pod's, for the label of the leader. Empty: none is set.")
+        str, Meta(max_length=253, description="Name of this pod, which gets the leader label. Empty: no label is set.")
     ] = ""
     store_timeout_seconds: Annotated[
         float,
-        Meta(ge=0.1, le=60, description="An API server that has not answered a request by then counts as away."),
+        Meta(
+            ge=0.1,
+            le=60,
+            description="An API server that does not answer a request within this time counts as unavailable.",
+        ),
     ] = 5.0
     reclaim_events: Annotated[
         tuple[str, ...],
         Meta(
-            description="With the Kubernetes store: REASON or REASON:SECONDS of Events that announce the end of their "
-            "pod or node, so long after the Event; without seconds, DEFAULT_LEAD_SECONDS."
+            description="With the Kubernetes store: the Events that announce a reclaim of their pod or node, as "
+            "REASON or REASON:SECONDS, the seconds from the Event to the deadline. Without seconds: "
+            "DEFAULT_LEAD_SECONDS."
         ),
     ] = (
         "BestEffortToBeReleased:300",
@@ -95,136 +104,145 @@ class Settings(Policy):
     kubernetes_events: Annotated[
         bool,
         Meta(
-            description="With the Kubernetes store: say what was noticed and decided as Events of the pods, jobs and "
-            "notices that it is about."
+            description="With the Kubernetes store: report notices and decisions as Kubernetes Events of the pods, "
+            "jobs and notices concerned."
         ),
     ] = True
     agent_account: Annotated[
         str,
         Meta(
             pattern=r"^[^/]+/[^/]+\Z",
-            description="With the Kubernetes store: namespace/name of the service account of node agents. The token of "
-            "a pod of any other speaks for the job that the pod belongs to.",
+            description="With the Kubernetes store: namespace/name of the service account of the node agents. A token"
+            " of a pod of any other account speaks for the job of that pod.",
         ),
     ] = "arena-system/elastic-job-supervisor-agent"
     token_audience: Annotated[
-        str, Meta(min_length=1, description="With the Kubernetes store: what tokens of pods must be made for.")
+        str, Meta(min_length=1, description="With the Kubernetes store: the audience that tokens of pods must have.")
     ] = "job-supervisor.kube-ai.io"  # noqa: S105 - a name, not a password
     token_issuer: Annotated[
         str,
         Meta(
-            description="With the Kubernetes store: who must have made tokens of pods. Empty: whoever the API server "
-            "says at /.well-known/openid-configuration."
+            description="With the Kubernetes store: the issuer that tokens of pods must have. Empty: the issuer that "
+            "the API server publishes at /.well-known/openid-configuration."
         ),
     ] = ""
-    grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 takes a free one.")] = "127.0.0.1:8470"
+    grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 picks a free port.")] = "127.0.0.1:8470"
     http_address: Annotated[str, Meta(description="host:port for launchers and training processes.")] = "127.0.0.1:8471"
     status_page: Annotated[
-        bool, Meta(description="Serve the status page at HTTP_ADDRESS, to browsers with a viewer token.")
+        bool, Meta(description="Serve the status page at HTTP_ADDRESS to browsers with a viewer token.")
     ] = True
     webhook_address: Annotated[
         str,
         Meta(
-            description="With the Kubernetes store: host:port where API servers ask about new pods, whether this "
-            "supervisor leads or not. Empty: nowhere."
+            description="With the Kubernetes store: host:port of the webhook that API servers call for new pods. "
+            "Leader and standbys serve it. Empty: no webhook."
         ),
     ] = ""
     public_address: Annotated[
         str,
         Meta(
             pattern=r"^(https?://[^/\s]+)?\Z",
-            description="With WEBHOOK_ADDRESS: what pods are told, the URL of HTTP_ADDRESS by the name that its "
-            "certificate has.",
+            description="With WEBHOOK_ADDRESS: the URL of HTTP_ADDRESS that pods are given. Its host must be a name "
+            "in the certificate.",
         ),
     ] = ""
     public_ca_file: Annotated[
         Path | None,
         Meta(
-            description="PEM: what pods are given to trust. Empty: the CA of KEYS_SECRET where there are TLS_NAMES, "
-            "else those of their own systems."
+            description="PEM: the CAs that pods are given to trust. Empty: the CA of KEYS_SECRET if TLS_NAMES is set,"
+            " or else the CAs of their own systems."
         ),
     ] = None
     probe_address: Annotated[
-        str, Meta(description="host:port of /livez and /readyz; port 0 takes a free one, empty turns them off.")
+        str, Meta(description="host:port of /livez and /readyz; port 0 picks a free port, empty turns them off.")
     ] = ""
     metrics_address: Annotated[
         str,
         Meta(
-            description="host:port of /metrics for Prometheus, without TLS and without a token; port 0 takes a free "
-            "one, empty turns them off."
+            description="host:port of /metrics for Prometheus, without TLS and without a token; port 0 picks a free "
+            "port, empty turns it off."
         ),
     ] = ""
     tls_cert_file: Annotated[
         Path | None,
-        Meta(description="PEM: the certificate that both ports serve, its chain after it. Needed beyond loopback."),
+        Meta(description="PEM: the certificate of both ports, followed by its chain. Required beyond loopback."),
     ] = None
-    tls_key_file: Annotated[Path | None, Meta(description="PEM: the certificate's key, not encrypted.")] = None
+    tls_key_file: Annotated[Path | None, Meta(description="PEM: the certificate's private key, not encrypted.")] = None
     keys_secret: Annotated[
         str,
         Meta(
             pattern=_OBJECT,
-            description="With the Kubernetes store: the Secret in NAMESPACE that holds the CA and what tokens are "
-            "signed with, the same for all supervisors. Whoever comes first makes it. Empty: tokens are signed with "
-            "the secret in DATA_DIR.",
+            description="With the Kubernetes store: the Secret in NAMESPACE with the CA and the token key that all "
+            "supervisors share. The first supervisor creates it. Empty: tokens are signed with the secret in "
+            "DATA_DIR.",
         ),
     ] = ""
     tls_names: Annotated[
         tuple[str, ...],
         Meta(
-            description="With KEYS_SECRET and without TLS_CERT_FILE: the names and addresses by which others reach "
-            "this supervisor. It issues its own certificate for them, and renews it."
+            description="With KEYS_SECRET and without TLS_CERT_FILE: the DNS names and addresses of this supervisor's"
+            " certificate, which it issues and renews itself."
         ),
     ] = ()
     tls_leaf_hours: Annotated[
         float,
-        Meta(ge=0.001, le=8760, description="The life of such a certificate; renewed when a third of it is left."),
+        Meta(
+            ge=0.001,
+            le=8760,
+            description="Lifetime of a certificate that this supervisor issues; it is renewed when a third of the "
+            "lifetime is left.",
+        ),
     ] = 720.0
     ca_config_map: Annotated[
         str,
         Meta(
             pattern=_OBJECT,
-            description="With TLS_NAMES: the ConfigMap in NAMESPACE where the leader says whom to trust, as ca.crt. "
-            "Empty: nowhere.",
+            description="With TLS_NAMES: the ConfigMap in NAMESPACE where the leader publishes the CAs to trust, as "
+            "ca.crt. Empty: none.",
         ),
     ] = "elastic-job-supervisor-ca"
     webhook_name: Annotated[
         str,
         Meta(
             pattern=_OBJECT,
-            description="With TLS_NAMES: the MutatingWebhookConfiguration in which the leader says so too. Empty: "
-            "none.",
+            description="With TLS_NAMES: the MutatingWebhookConfiguration where the leader sets caBundle. Empty: none.",
         ),
     ] = ""
     tls_reload_seconds: Annotated[
-        float, Meta(ge=0.05, le=3600, description="Between two looks at the certificate, which may be exchanged.")
+        float, Meta(ge=0.05, le=3600, description="Interval at which the certificate files are checked for a rotation.")
     ] = 5.0
     heartbeat_seconds: Annotated[
-        float, Meta(ge=0.05, le=60, description="On every stream; three missed ones mean that the peer is gone.")
+        float,
+        Meta(
+            ge=0.05,
+            le=60,
+            description="Interval of heartbeats on every stream; a peer that misses three is considered gone.",
+        ),
     ] = 5.0
     connection_seconds: Annotated[
         float,
         Meta(
             ge=0.1,
             le=600,
-            description="A connection must bring its TLS handshake to an end, then a request's head, then its body and "
-            "take the answer, each within this long. Peers give up after five.",
+            description="Time limit for each step of a connection: the TLS handshake, the head of a request, and its "
+            "body with the answer. Peers give up after five seconds.",
         ),
     ] = 10.0
     launcher_live_seconds: Annotated[
-        float, Meta(ge=0, description="A launcher owns its job's name for this long after its stream ended.")
+        float, Meta(ge=0, description="A launcher keeps its job's name for this long after its stream ended.")
     ] = 15.0
     launcher_hosts: Annotated[
         int,
         Meta(
             ge=1,
             le=1_000_000,
-            description="A launcher token's jobs may list this many hosts together; a host that two jobs list counts "
-            "twice. Another job is refused, and a longer list of a job that is there is cut off.",
+            description="The most hosts that the jobs of one launcher token may list together; a host that two jobs "
+            "list counts twice. Beyond it a new job is refused, and the list of an existing job is cut.",
         ),
     ] = 20_000
     retention_hours: Annotated[
         float,
-        Meta(gt=0, description="Ended notices and jobs, and nodes that are silent, are forgotten after this long."),
+        Meta(gt=0, description="Ended notices, ended jobs and silent nodes are forgotten after this long."),
     ] = 24.0
     log_format: Annotated[LogFormat, Meta(description="console or json.")] = LogFormat.CONSOLE
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error.")] = LogLevel.INFO
@@ -242,9 +260,8 @@ class Settings(Policy):
         for served in (self.grpc, self.http, *([self.webhook] if self.webhook else [])):
             if self.tls_cert_file is None and not self.tls_names and not served.is_loopback:
                 raise ValueError(
-                    f"{served} is not loopback, and there is no certificate to serve it with: tokens would cross the "
-                    "network in the clear. Set TLS_CERT_FILE and TLS_KEY_FILE, or on a cluster KEYS_SECRET and "
-                    "TLS_NAMES"
+                    f"{served} is not loopback and has no certificate: tokens would cross the network in the clear. "
+                    "Set TLS_CERT_FILE and TLS_KEY_FILE, or on a cluster KEYS_SECRET and TLS_NAMES"
                 )
 
     def _check_fields(self) -> None:
@@ -260,56 +277,56 @@ class Settings(Policy):
 
     def _check_events(self) -> None:
         if len(self.event_leads) < len(self.reclaim_events):
-            raise ValueError("RECLAIM_EVENTS names a reason twice")
+            raise ValueError("RECLAIM_EVENTS lists a reason twice")
         if EVENT_REASON in self.event_leads:
-            raise ValueError(f"RECLAIM_EVENTS: {EVENT_REASON} asks for drills, which announce no reclaim")
+            raise ValueError(f"RECLAIM_EVENTS: {EVENT_REASON} asks for a drill and announces no reclaim")
 
     def _check_keys(self) -> None:
         if self.keys_secret and self.store is not StoreKind.KUBERNETES:
-            raise ValueError("KEYS_SECRET is for STORE=kubernetes")
+            raise ValueError("KEYS_SECRET needs STORE=kubernetes")
         if self.tls_names and not self.keys_secret:
-            raise ValueError("TLS_NAMES needs KEYS_SECRET, which holds the CA that issues the certificate")
+            raise ValueError("TLS_NAMES needs KEYS_SECRET, whose CA issues the certificate")
         if self.tls_names and self.tls_cert_file is not None:
-            raise ValueError("TLS_NAMES and TLS_CERT_FILE contradict each other: set one of them")
+            raise ValueError("TLS_NAMES and TLS_CERT_FILE exclude each other: set one of them")
         if self.webhook_name and not self.tls_names:
-            raise ValueError("WEBHOOK_NAME needs TLS_NAMES: whom to trust is said only where the CA is our own")
+            raise ValueError("WEBHOOK_NAME needs TLS_NAMES: the supervisor publishes only its own CA")
         for name in self.tls_names:
             if not _is_name(name):
                 raise ValueError(f"TLS_NAMES: {name!r} is neither a DNS name in lower case nor an IP address")
 
     def _check_webhook(self) -> None:
         if self.webhook is not None and self.store is not StoreKind.KUBERNETES:
-            raise ValueError("WEBHOOK_ADDRESS is for STORE=kubernetes")
+            raise ValueError("WEBHOOK_ADDRESS needs STORE=kubernetes")
         if self.webhook is not None and not self.public_address:
-            raise ValueError("WEBHOOK_ADDRESS needs PUBLIC_ADDRESS, which pods are told")
+            raise ValueError("WEBHOOK_ADDRESS needs PUBLIC_ADDRESS, the address that pods are given")
 
     @property
     def event_leads(self) -> Mapping[str, float]:
-        """Seconds between an Event that announces a reclaim and the end, by its reason.
+        """The lead time in seconds of each Event reason that announces a reclaim.
 
         Raises:
-            ValueError: One is not written like that.
+            ValueError: An entry of RECLAIM_EVENTS has the wrong form.
         """
         return dict(_event_lead(text, self.default_lead_seconds) for text in self.reclaim_events)
 
     @property
     def grpc(self) -> Address:
-        """Where agents connect."""
+        """The address of the gRPC server."""
         return parse(self.grpc_address)
 
     @property
     def http(self) -> Address:
-        """Where launchers and training processes connect."""
+        """The address of the HTTP server."""
         return parse(self.http_address)
 
     @property
     def metrics(self) -> Address | None:
-        """Where Prometheus connects; None where nothing is measured."""
+        """The address of /metrics; None if metrics are off."""
         return parse(self.metrics_address) if self.metrics_address else None
 
     @property
     def webhook(self) -> Address | None:
-        """Where API servers connect; None where they are not asked to."""
+        """The address of the webhook; None if there is none."""
         return parse(self.webhook_address) if self.webhook_address else None
 
 
