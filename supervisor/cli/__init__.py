@@ -1,1 +1,1 @@
-"""The command `job-supervisor`: for people who want to know what is happening to their jobs and why, and for drills."""
+"""The command `job-supervisor`: shows the state of jobs, and runs fire drills."""

@@ -1,4 +1,4 @@
-"""What can be typed after `job-supervisor`, and what `--help` says of it."""
+"""The arguments and the help text of `job-supervisor`."""
 
 import argparse
 from pathlib import Path
@@ -10,67 +10,74 @@ DATA_DIR = Path("./job-supervisor-data")
 _SHORTEST_INTERVAL = 0.1
 
 _EPILOG = f"""\
-where to ask, the first of these that applies:
-  --address URL          a supervisor, with --token-file; --ca-file where its CA is not this machine's
-  --kubeconfig FILE      a cluster, with your own rights there
-  --data-dir DIR         the supervisor that serves from there, with its own secret
-  none of them           the environment's SUPERVISOR_CLI_ADDRESS, …_TOKEN_FILE and …_CA_FILE, or
-                         JOB_SUPERVISOR_DATA_DIR; {DATA_DIR} if there is one; else the cluster of KUBECONFIG, of this
+where the command connects to, the first of these that applies:
+  --address URL          a supervisor; needs --token-file, and --ca-file if this machine does not trust its CA
+  --kubeconfig FILE      a cluster, with your own permissions
+  --data-dir DIR         the supervisor that uses this data directory, with a token signed with its secret
+  none of them           SUPERVISOR_CLI_ADDRESS, …_TOKEN_FILE and …_CA_FILE, or JOB_SUPERVISOR_DATA_DIR, of the
+                         environment; {DATA_DIR} if it exists; else the cluster of KUBECONFIG, of this
                          pod, or of ~/.kube/config
 
 exit codes:
   0    done
-  64   wrong usage, or a drill that nobody has confirmed
+  64   wrong usage, or a drill that was not confirmed
   66   no such job, node or pod
-  69   nobody answers there
-  75   not now: try again later. `simulate --wait`: a job is not at rest long after the drill
-  76   whoever answers has a certificate that is not trusted, or is not understood
-  77   not allowed: a wrong token, or missing rights
-  130  interrupted; a drill that was waited for is ended first
+  69   no answer from that address
+  75   not possible now, try again later. `simulate --wait`: a job has not settled long after the drill
+  76   the server's certificate is not trusted, or its answer is not understood
+  77   not allowed: a wrong token, or missing permissions
+  130  interrupted; with --wait, the drill is ended first
 """
 
 _SIMULATE = f"""\
-A fire drill: the node or pod will be gone in --lead seconds, or so everybody is told, and everything that follows from
-it really happens. Processes are told to save, leave or stop; hosts are left out of the launcher's list; jobs that are
-left with too few workers save a checkpoint, are suspended and resumed; on a cluster the pod of a worker that was left
-out is deleted right before the end. Only the machine stays. It ends by itself at its deadline ({SHORTEST_SECONDS:g} to
-{LONGEST_SECONDS:g} s), whatever becomes of this command and of the supervisor; everything that shows it says that it
-is a drill. Said again about the same node or pod, it moves the deadline."""
+A fire drill announces that a node or pod will be reclaimed in --lead seconds, and everything that follows from a
+reclaim really happens. Processes are told to save, leave or stop. Hosts are excluded from the launcher's list. Jobs
+with too few remaining workers save a checkpoint, are suspended and resume. On a cluster, the pod of an excluded worker
+is deleted right before the deadline. Only the machine stays. The drill ends by itself at its deadline,
+{SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g} s from now, whatever happens to this command and to the supervisor.
+Everything that shows it marks it as a drill. A second drill on the same node or pod moves the deadline."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """For the whole command; wrong usage ends with 64."""
     form = argparse.RawDescriptionHelpFormatter
-    whole = CommandParser(
+    root = CommandParser(
         prog="job-supervisor",
-        description="What is happening to supervised jobs, and why; and fire drills.",
+        description="Shows what is happening to supervised jobs and why, and runs fire drills.",
         epilog=_EPILOG,
         formatter_class=form,
     )
     common = CommandParser(add_help=False)
-    where = common.add_argument_group("where to ask (see job-supervisor --help)")
-    where.add_argument("--address", metavar="URL", help="http://HOST:PORT or https://HOST:PORT of a supervisor")
-    where.add_argument("--token-file", type=Path, metavar="FILE", help="holds a viewer's or an operator's token")
-    where.add_argument("--ca-file", type=Path, metavar="FILE", help="PEM: the CAs to trust")
-    where.add_argument("--data-dir", type=Path, metavar="DIR", help="a supervisor's JOB_SUPERVISOR_DATA_DIR")
-    where.add_argument("--kubeconfig", metavar="FILE", help="a cluster")
-    where.add_argument("--namespace", "-n", default="", metavar="NAME", help="of a cluster; without: all of them")
+    connection = common.add_argument_group("connection (see job-supervisor --help)")
+    connection.add_argument("--address", metavar="URL", help="http://HOST:PORT or https://HOST:PORT of a supervisor")
+    connection.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="file with a viewer's or an operator's token"
+    )
+    connection.add_argument("--ca-file", type=Path, metavar="FILE", help="PEM: the CAs to trust")
+    connection.add_argument("--data-dir", type=Path, metavar="DIR", help="a supervisor's JOB_SUPERVISOR_DATA_DIR")
+    connection.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of a cluster")
+    connection.add_argument(
+        "--namespace", "-n", default="", metavar="NAME", help="namespace on a cluster (default: all namespaces)"
+    )
     common.add_argument("--output", "-o", choices=("table", "json"), default="table", help="table (default) or json")
-    commands = whole.add_subparsers(dest="command", required=True)
-    status = commands.add_parser("status", parents=[common], help="all jobs, and what will be reclaimed")
-    status.add_argument("--watch", "-w", action="store_true", help="again and again, until Ctrl-C")
-    status.add_argument("--interval", type=_interval, default=2.0, metavar="S", help="seconds between (default 2)")
-    one = commands.add_parser("explain", parents=[common], help="one job: where it stands, why, and what comes next")
-    one.add_argument("job", metavar="JOB", help="its name; on a cluster also NAMESPACE/NAME")
+    commands = root.add_subparsers(dest="command", required=True)
+    status = commands.add_parser("status", parents=[common], help="show all jobs, active notices and agents")
+    status.add_argument("--watch", "-w", action="store_true", help="repeat until Ctrl-C")
+    status.add_argument(
+        "--interval", type=_interval, default=2.0, metavar="S", help="seconds between repetitions (default 2)"
+    )
+    one = commands.add_parser(
+        "explain", parents=[common], help="show one job: its phase, the reason and what comes next"
+    )
+    one.add_argument("job", metavar="JOB", help="name of the job; on a cluster also NAMESPACE/NAME")
     drill = commands.add_parser(
-        "simulate", parents=[common], help="a fire drill", description=_SIMULATE, formatter_class=form
+        "simulate", parents=[common], help="run a fire drill", description=_SIMULATE, formatter_class=form
     )
     drill.add_argument("subject", nargs="?", metavar="NODE|POD", help="NAME, node/NAME, pod/NAME, pod/NAMESPACE/NAME")
     drill.add_argument("--lead", type=_lead, default=120.0, metavar="SECONDS", help="120s, 2m or 120 (default 120s)")
-    drill.add_argument("--wait", action="store_true", help="tell what happens until it is over; Ctrl-C ends it")
-    drill.add_argument("--yes", "-y", action="store_true", help="do not ask")
-    drill.add_argument("--end", action="store_true", help="end the drill on it before its time; without one, all")
-    return whole
+    drill.add_argument("--wait", action="store_true", help="show what happens until the drill is over; Ctrl-C ends it")
+    drill.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
+    drill.add_argument("--end", action="store_true", help="end the drill on NODE|POD early; without NODE|POD, end all")
+    return root
 
 
 def _interval(text: str) -> float:
@@ -79,7 +86,7 @@ def _interval(text: str) -> float:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
     if not _SHORTEST_INTERVAL <= seconds <= LONGEST_SECONDS:
-        raise argparse.ArgumentTypeError(f"between {_SHORTEST_INTERVAL:g} and {LONGEST_SECONDS:g} seconds")
+        raise argparse.ArgumentTypeError(f"must be between {_SHORTEST_INTERVAL:g} and {LONGEST_SECONDS:g} seconds")
     return seconds
 
 
@@ -89,7 +96,7 @@ def _lead(text: str) -> float:
     try:
         seconds = float(number) * factor
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: 120s, 2m or 120") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 120s, 2m or 120") from None
     if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
-        raise argparse.ArgumentTypeError(f"between {SHORTEST_SECONDS:g} and {LONGEST_SECONDS:g} seconds")
+        raise argparse.ArgumentTypeError(f"must be between {SHORTEST_SECONDS:g} and {LONGEST_SECONDS:g} seconds")
     return seconds

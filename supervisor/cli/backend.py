@@ -1,6 +1,5 @@
-"""Where to ask, whichever way that is reached."""
+"""The interface to a supervisor or a cluster, whichever the command connects to."""
 
-from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import msgspec
@@ -10,26 +9,23 @@ from supervisor.domain.notice import SubjectKind
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What a drill is about; `name` of a pod is `namespace/name`."""
+    """The subject of a drill; `name` of a pod is `namespace/name`."""
 
     kind: SubjectKind
     name: str
 
 
 class Backend(Protocol):
-    """One supervisor, or one cluster. Everything here raises a `CliError` where it cannot be done."""
+    """A supervisor or a cluster. Every method raises a `CliError` if it fails."""
 
     async def status(self) -> Status:
-        """What is so now."""
+        """Reads the present status."""
 
     async def subject(self, text: str) -> Subject:
-        """What somebody means by `node/NAME`, `pod/NAME` or `NAME`."""
+        """Resolves `node/NAME`, `pod/NAME` or `NAME`."""
 
     async def begin(self, subject: Subject, lead: float, by: str) -> None:
-        """Begins a drill, or moves the deadline of the one there is; returns once a supervisor has taken it in."""
+        """Starts a drill or moves the deadline of an existing one; returns once a supervisor has accepted it."""
 
     async def end(self, subject: Subject | None) -> list[Subject]:
-        """Ends a drill before its time, or all of them; which there were."""
-
-
-Backends = AbstractAsyncContextManager[Backend]
+        """Ends the drill on a subject early, or all drills; returns the subjects whose drill ended."""

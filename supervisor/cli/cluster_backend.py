@@ -1,4 +1,4 @@
-"""A cluster, with one's own rights there: what the supervisor keeps in its resources, and drills by Events."""
+"""The backend for a cluster: reads its custom resources and requests drills by Events, with the user's permissions."""
 
 import asyncio
 import secrets
@@ -48,21 +48,21 @@ from supervisor.store.notice_codec import read_notice
 _EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
 _CORE_EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)
 _CORE_NAMES = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
-"""The same objects: a supervisor may create them by the new name, and users of a namespace often by the old one."""
+"""Both APIs store the same objects. Supervisors may create the new ones, users of a namespace often the core ones."""
 
-_OF_NODES = "default"
-"""Where Events about nodes lie."""
+_NODE_EVENTS_NAMESPACE = "default"
+"""The API server accepts Events about nodes only there."""
 
 _CALL_SECONDS = 10.0
 _ACCEPT_SECONDS = 15.0
-"""A supervisor needs well under one; a new leader some seconds."""
+"""A leader accepts a drill in well under a second, a new leader in some seconds."""
 _POLL_SECONDS = 0.25
 
 _HINT = "Name a supervisor with --address or --data-dir, or a cluster with --kubeconfig or KUBECONFIG."
 
 _STREAMS = (
-    "which agents and processes are connected: only the supervisor that leads knows that, and tells it with a token of "
-    "its own (--address, --token-file)."
+    "which agents and processes are connected. Only the leading supervisor knows that; ask it with --address and "
+    "--token-file."
 )
 
 
@@ -88,7 +88,7 @@ class _Pod(msgspec.Struct, frozen=True):
 
 
 class ClusterBackend:
-    """Open with `open`. What lies in `namespace` alone, or where that is empty in all."""
+    """Create it with `open`. It sees one namespace, or all namespaces if `namespace` is empty."""
 
     def __init__(self, server: ApiServer, namespace: str) -> None:
         self._server = server
@@ -108,10 +108,10 @@ class ClusterBackend:
     @classmethod
     @asynccontextmanager
     async def open(cls, kubeconfig: str | None, namespace: str) -> AsyncIterator[Self]:
-        """By that file, as this pod, or by `~/.kube/config`.
+        """Connects by that kubeconfig, as this pod, or by `~/.kube/config`.
 
         Raises:
-            UsageError: There is nothing of the kind.
+            UsageError: None of them exists.
         """
         try:
             server = await ApiServer.connect(kubeconfig, _CALL_SECONDS)
@@ -133,7 +133,7 @@ class ClusterBackend:
         return status_of(jobs, noticed, pods, self._clock.now(), unseen)
 
     async def subject(self, text: str) -> Subject:
-        """See `Backend`; a name alone is a node's if there is such a node, else a pod's."""
+        """See `Backend`; a bare name means a node if there is one of that name, else a pod."""
         kind, slash, name = text.partition("/")
         if slash and kind not in set(SubjectKind):
             raise UsageError(f"{text!r} is neither node/NAME nor pod/NAME.")
@@ -152,8 +152,8 @@ class ClusterBackend:
                 return
             await asyncio.sleep(_POLL_SECONDS)
         raise NotNowError(
-            f"The drill was asked for, but no supervisor has begun it within {_ACCEPT_SECONDS:g} s: does one lead? "
-            "It may still begin; `simulate --end` takes it back."
+            f"The drill was requested, but no supervisor started it within {_ACCEPT_SECONDS:g} s. Does one lead? "
+            "The drill may still start; `simulate --end` cancels it."
         )
 
     async def end(self, subject: Subject | None) -> list[Subject]:
@@ -161,8 +161,8 @@ class ClusterBackend:
         drills = await self._drills()
         found = [Subject(kind=each.subject.kind, name=each.subject.name) for each in drills]
         ended = [each for each in found if subject in (None, each)]
-        for each in ended:
-            await self._ask(each, 0.0, "somebody who ends it")
+        for one in ended:
+            await self._ask(one, 0.0, "")
         return ended
 
     async def _drills(self) -> list[ReclaimNotice]:
@@ -174,13 +174,13 @@ class ClusterBackend:
         return [each for each in notices if each.simulated and each.state is NoticeState.ACTIVE]
 
     async def _ask(self, subject: Subject, lead: float, by: str) -> str:
-        """Writes the Event; returns the uid of what it is about."""
-        about, namespace = await self._about(subject)
-        key = ObjectKey(namespace, f"{about['name']}.drill-{secrets.token_hex(5)}")
+        """Writes the Event; returns the uid of the object that it regards."""
+        regarding, namespace = await self._regarding(subject)
+        key = ObjectKey(namespace, f"{regarding['name']}.drill-{secrets.token_hex(5)}")
         content = {
-            "regarding": about,
+            "regarding": regarding,
             "reason": EVENT_REASON,
-            "note": explained(by) if lead else "The drill ends before its time.",
+            "note": explained(by) if lead else "The drill is ended early.",
             "type": "Normal",
             "action": "Simulate",
             "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -191,7 +191,7 @@ class ClusterBackend:
             await self._write(key, content, {LEAD_ANNOTATION: f"{lead:g}"})
         except ApiError as error:
             raise self._cli_error(error, f"Events in the namespace {namespace}", "create") from error
-        return about["uid"]
+        return regarding["uid"]
 
     async def _write(self, key: ObjectKey, content: Mapping[str, object], annotations: Mapping[str, str]) -> None:
         try:
@@ -200,19 +200,20 @@ class ClusterBackend:
             renamed = {_CORE_NAMES.get(name, name): value for name, value in content.items()}
             await self._core_events.make(key, renamed, annotations=annotations)
 
-    async def _about(self, subject: Subject) -> tuple[dict[str, str], str]:
-        """What the Event is about, and the namespace that it has to lie in."""
+    async def _regarding(self, subject: Subject) -> tuple[dict[str, str], str]:
+        """The object that the Event regards, and the namespace of the Event."""
         if subject.kind is SubjectKind.NODE:
             node = await self._one(self._nodes, ObjectKey("", subject.name), "node")
-            return {"apiVersion": "v1", "kind": "Node", "name": subject.name, "uid": node.metadata.uid}, _OF_NODES
+            regarding = {"apiVersion": "v1", "kind": "Node", "name": subject.name, "uid": node.metadata.uid}
+            return regarding, _NODE_EVENTS_NAMESPACE
         namespace, _, name = subject.name.partition("/")
         pod = await self._one(self._pods, ObjectKey(namespace, name), "pod")
         if not opts_in(pod.metadata.annotations):
-            raise UsageError(f"The pod {subject.name} is not opted in: no job of the supervisor's would notice.")
+            raise UsageError(f"The pod {subject.name} is not opted in: the supervisor would ignore the drill.")
         if pod.metadata.deletion_timestamp is not None:
             raise UsageError(f"The pod {subject.name} is being deleted.")
-        about = {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace, "uid": pod.metadata.uid}
-        return about, namespace
+        uid = pod.metadata.uid
+        return {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace, "uid": uid}, namespace
 
     async def _one(self, collection: ResourceClient[Any], key: ObjectKey, what: str) -> Any:
         try:
@@ -227,7 +228,7 @@ class ClusterBackend:
     async def _has_node(self, name: str) -> bool:
         try:
             return await _get_or_list(self._nodes, ObjectKey("", name)) is not None
-        except RefusedError:  # Who may not see nodes means a pod.
+        except RefusedError:  # A user who may not see nodes means a pod.
             return False
         except ApiError as error:
             raise self._cli_error(error, "nodes", "get") from error
@@ -239,7 +240,7 @@ class ClusterBackend:
         return Subject(kind=SubjectKind.POD, name=f"{self._namespace or self._server.namespace}/{name}")
 
     async def _noticed(self, unseen: list[str]) -> list[Record[ReclaimNotice]]:
-        """Notices are of no namespace: who may see jobs in one alone may not see them."""
+        """Empty for a user whose permissions are limited to a namespace: notices are cluster-scoped."""
         try:
             return (await self._notices.list())[0]
         except RefusedError:
@@ -264,13 +265,13 @@ class ClusterBackend:
         match error:
             case NotFoundError():
                 return UnreachableError(
-                    f"This cluster knows no {what}: the supervisor is not installed there, or another cluster is meant."
+                    f"This cluster has no {what}. Is the supervisor installed there, and is this the right cluster?"
                 )
             case RefusedError():
-                elsewhere = "" if self._namespace or verb != "list" else " Or look at one with --namespace."
+                elsewhere = "" if self._namespace or verb != "list" else " Or use --namespace to ask for one namespace."
                 return DeniedError(f"You may not {verb} {what}: {error}.{elsewhere}")
             case UnreadableError():
-                return NotUnderstoodError(f"{error}: it is of another version than this command.")
+                return NotUnderstoodError(f"{error}: its version may differ from this command's.")
             case ApiUnavailableError():
                 return UnreachableError(f"The API server does not answer: {error}.")
             case _:
@@ -278,10 +279,10 @@ class ClusterBackend:
 
 
 async def _get_or_list(collection: ResourceClient[T], key: ObjectKey) -> T | None:
-    """One object, also for who may list such objects and not get one, as supervisors may nodes.
+    """Gets one object, or finds it in the list if only `list` is permitted, as for supervisors and nodes.
 
     Raises:
-        ApiError: It may not be seen, or cannot be now.
+        ApiError: Neither is permitted, or the API server does not answer.
     """
     try:
         return await collection.get(key)

@@ -15,7 +15,7 @@ from supervisor.cli.arguments import parser
 from supervisor.cli.backend import Backend, Subject
 from supervisor.cli.connect import connect
 from supervisor.cli.data_dir import whoami
-from supervisor.cli.drill import consequences, follow, started
+from supervisor.cli.drill import consequences, follow, start_message
 from supervisor.cli.errors import CliError, ExitCode, NotNowError, UnknownError, UnreachableError, UsageError
 from supervisor.cli.explain import explain
 from supervisor.cli.overview import overview
@@ -24,11 +24,11 @@ from supervisor.cli.text import printable
 
 _CLEAR = "\x1b[H\x1b[2J"
 
-Print = Callable[[str], None]
+Output = Callable[[str], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code, see `ExitCode`."""
+    """Runs the command and returns its exit code, an `ExitCode`."""
     given = parser().parse_args(arguments)
     try:
         return asyncio.run(_run(given))
@@ -37,15 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.code
     except (KeyboardInterrupt, asyncio.CancelledError):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:  # Whoever read has seen enough; nothing is left to be flushed at the end.
+    except BrokenPipeError:  # The reader has closed the pipe, and Python would flush standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
 
 
 async def _run(given: argparse.Namespace) -> ExitCode:
-    this = asyncio.current_task()
-    if this is not None:  # As Ctrl-C does: a drill that is waited for is to be ended.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    task = asyncio.current_task()
+    if task is not None:  # SIGTERM acts like Ctrl-C: with --wait, the drill is ended.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with connect(given, os.environ) as backend:
         match given.command:
             case "status":
@@ -70,11 +70,11 @@ async def _status(backend: Backend, given: argparse.Namespace) -> ExitCode:
 
 def _show(status: Status, given: argparse.Namespace) -> None:
     if given.output == "json":
-        _say(_json(status))
+        _print(_json(status))
         return
     if given.watch and sys.stdout.isatty():
         sys.stdout.write(_CLEAR)
-    _say(*overview(status), *([""] if given.watch else []))
+    _print(*overview(status), *([""] if given.watch else []))
 
 
 async def _explain(backend: Backend, given: argparse.Namespace) -> ExitCode:
@@ -84,17 +84,17 @@ async def _explain(backend: Backend, given: argparse.Namespace) -> ExitCode:
         notices = [
             notice for key, notice in status.by_id.items() if key in {host.notice for host in status.hosts_of(job)}
         ]
-        _say(_json({"job": job, "notices": notices, "unseen": status.unseen}))
+        _print(_json({"job": job, "notices": notices, "unseen": status.unseen}))
     else:
-        _say(*explain(job, status))
+        _print(*explain(job, status))
     return ExitCode.DONE
 
 
 def _one(found: list[Job], name: str) -> Job:
     if not found:
-        raise UnknownError(f"There is no supervised job {name}. `job-supervisor status` lists all.")
+        raise UnknownError(f"There is no supervised job {name}. `job-supervisor status` lists all jobs.")
     if len(found) > 1:
-        raise UsageError(f"{name} may be {' or '.join(job.job for job in found)}: name it whole.")
+        raise UsageError(f"{name} is ambiguous: {' or '.join(job.job for job in found)}. Use the full name.")
     return found[0]
 
 
@@ -103,58 +103,62 @@ async def _simulate(backend: Backend, given: argparse.Namespace) -> ExitCode:
     if given.end:
         return await _end(backend, subject, given)
     if subject is None:
-        raise UsageError("Which node or pod? A drill is about one of them.")
-    as_json = given.output == "json"
-    say: Print = _print_error if as_json else _say
+        raise UsageError("Name the node or pod of the drill.")
+    is_json = given.output == "json"
+    output: Output = _print_error if is_json else _print
     before = await backend.status()
     for sentence in consequences(subject, before):
-        say(sentence)
+        output(sentence)
     if not given.yes:
         _confirm()
     await backend.begin(subject, given.lead, whoami())
-    say(started(subject, given.lead))
-    history = await _follow_drill(backend, subject, before, say) if given.wait else {}
-    if as_json:
-        _say(_json({"subject": subject, "lead_seconds": given.lead, "phases": history}))
+    output(start_message(subject, given.lead))
+    history = await _follow_drill(backend, subject, before, output) if given.wait else {}
+    if is_json:
+        _print(_json({"subject": subject, "lead_seconds": given.lead, "phases": history}))
     return ExitCode.DONE
 
 
-async def _follow_drill(backend: Backend, subject: Subject, before: Status, say: Print) -> Mapping[str, list[str]]:
+async def _follow_drill(backend: Backend, subject: Subject, before: Status, output: Output) -> Mapping[str, list[str]]:
     try:
-        return await follow(backend, subject, before, say)
+        return await follow(backend, subject, before, output)
     except BaseException:
-        # Whoever interrupts, or cannot follow it any more, wants no drill that goes on.
+        # An interrupted command, or one that cannot follow the drill any more, must not leave it running.
         with suppress(CliError):
-            for each in await backend.end(subject):
-                _print_error(f"The drill on {each.kind} {each.name} is ended.")
+            for ended in await backend.end(subject):
+                _print_error(_ended(ended))
         raise
 
 
 async def _end(backend: Backend, subject: Subject | None, given: argparse.Namespace) -> ExitCode:
     ended = await backend.end(subject)
     if given.output == "json":
-        _say(_json({"ended": ended}))
+        _print(_json({"ended": ended}))
     elif not ended:
-        _say("There was no drill.")
-    for each in ended if given.output == "table" else ():
-        _say(f"The drill on {each.kind} {each.name} is ended.")
+        _print("There was no drill.")
+    for one in ended if given.output == "table" else ():
+        _print(_ended(one))
     return ExitCode.DONE
+
+
+def _ended(subject: Subject) -> str:
+    return f"Ended the drill on {subject.kind} {subject.name}."
 
 
 def _confirm() -> None:
     if not sys.stdin.isatty():
-        raise UsageError("All of this will really happen. Say --yes where nobody can be asked.")
-    sys.stderr.write("All of this will really happen. Begin the drill? [y/N] ")
+        raise UsageError("A drill has real effects and needs a confirmation. Without a terminal, pass --yes.")
+    sys.stderr.write("All of this will really happen. Start the drill? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("No drill was begun.")
+        raise UsageError("The drill was not started.")
 
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _say(*lines: str) -> None:
+def _print(*lines: str) -> None:
     _write(sys.stdout, lines)
 
 

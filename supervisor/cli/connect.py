@@ -1,4 +1,4 @@
-"""Whom to ask: a supervisor or a cluster, by what was typed and what the environment says."""
+"""Chooses and opens the backend, from the arguments and the environment."""
 
 import argparse
 from collections.abc import AsyncIterator, Mapping
@@ -14,17 +14,17 @@ from supervisor.cli.http_backend import Address, HttpBackend
 
 @asynccontextmanager
 async def connect(given: argparse.Namespace, environ: Mapping[str, str]) -> AsyncIterator[Backend]:
-    """The first that applies, as `--help` lists them.
+    """Opens the first backend that applies, in the order that `--help` lists.
 
     Raises:
-        UsageError: What was said is no good, or not enough.
-        UnreachableError: No supervisor has served from there.
-        DeniedError: Its secret is not for whoever asks.
+        UsageError: The arguments are wrong or incomplete.
+        UnreachableError: No supervisor has served from the data directory.
+        DeniedError: The supervisor's secret may not be read.
     """
     address = given.address or (None if given.kubeconfig or given.data_dir else environ.get("SUPERVISOR_CLI_ADDRESS"))
     directory = None if given.kubeconfig else _directory(given, environ)
     if address is None and directory is None:
-        # Imported here: who asks a supervisor needs none of it.
+        # Imported here: the HTTP backend does not need the Kubernetes client.
         from supervisor.cli.cluster_backend import ClusterBackend  # noqa: PLC0415
 
         async with ClusterBackend.open(given.kubeconfig or environ.get("KUBECONFIG"), given.namespace) as cluster:
@@ -44,7 +44,7 @@ async def connect(given: argparse.Namespace, environ: Mapping[str, str]) -> Asyn
 
 
 def _directory(given: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
-    """The data directory that is meant; None where none is, as in the pod of a supervisor on a cluster."""
+    """The supervisor's data directory; None if the command should use a cluster, as in the pod of a supervisor."""
     if given.data_dir is not None:
         return Path(given.data_dir)
     named = _path(environ, "JOB_SUPERVISOR_DATA_DIR")

@@ -1,4 +1,4 @@
-"""A supervisor's own data directory: says where it serves, and lets whoever may read its secret make a token."""
+"""Reads a supervisor's data directory: its address, and the secret to sign a token with."""
 
 import getpass
 import time
@@ -19,16 +19,17 @@ class _Endpoints(msgspec.Struct, frozen=True):
 
 
 def serves(directory: Path) -> bool:
-    """Whether a supervisor has served from there."""
+    """Whether a supervisor has ever served from this data directory."""
     return (directory / ENDPOINTS_FILE).exists()
 
 
 def address(directory: Path) -> str:
-    """Where its supervisor serves, or served last.
+    """The HTTP address of the supervisor that serves, or served last, from this data directory.
 
     Raises:
-        UnreachableError: None ever did.
-        DeniedError: That may not be read.
+        UnreachableError: No supervisor has served from it.
+        DeniedError: The file with the address may not be read.
+        UsageError: That file is damaged.
     """
     try:
         return msgspec.json.decode((directory / ENDPOINTS_FILE).read_bytes(), type=_Endpoints).http
@@ -37,18 +38,18 @@ def address(directory: Path) -> str:
     except PermissionError as error:
         raise DeniedError(_not_yours(directory)) from error
     except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"{directory / ENDPOINTS_FILE} is no such file: {error}") from error
+        raise UsageError(f"{directory / ENDPOINTS_FILE} cannot be read: {error}") from error
 
 
 def token_maker(directory: Path) -> Callable[[], str]:
-    """Makes an operator's token for a minute, each time.
+    """Returns a function that makes an operator's token, valid for a minute.
 
     Raises:
         DeniedError: The secret may not be read.
-        UnreachableError: There is none.
+        UnreachableError: There is no secret.
     """
     try:
-        if not (directory / SECRET_FILE).exists():  # Looking must not make one.
+        if not (directory / SECRET_FILE).exists():  # `Tokens.load` would create one.
             raise UnreachableError(f"There is no {SECRET_FILE} in {directory}: no supervisor has been started there.")
         tokens = Tokens.load(directory)
     except PermissionError as error:
@@ -59,7 +60,7 @@ def token_maker(directory: Path) -> Callable[[], str]:
 
 
 def token_file(file: Path) -> Callable[[], str]:
-    """Reads a token, each time, as it may be renewed."""
+    """Returns a function that reads the token again at each call, as the file may be renewed."""
 
     def read() -> str:
         try:
@@ -67,14 +68,14 @@ def token_file(file: Path) -> Callable[[], str]:
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"The token cannot be read: {error}") from error
         if not token:
-            raise UsageError(f"{file} is empty: it should hold a token.")
+            raise UsageError(f"{file} is empty: it should contain a token.")
         return token
 
     return read
 
 
 def whoami() -> str:
-    """Whoever holds the drill, for the log and the notice."""
+    """The name of the user who runs the drill, for the log and the notice."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # A user id without a name, as containers have.
@@ -84,6 +85,6 @@ def whoami() -> str:
 
 def _not_yours(directory: Path) -> str:
     return (
-        f"You may not read {directory}. Ask as the supervisor's user, or with --address and a token that its operator "
-        "gave you (--token-file)."
+        f"You may not read {directory}. Run this command as the supervisor's user, or use --address and --token-file "
+        "with a token from the supervisor's administrator."
     )

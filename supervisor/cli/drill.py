@@ -1,4 +1,4 @@
-"""`simulate`: what a fire drill would do, what becomes of the jobs, and its end before its time."""
+"""`simulate`: predicts what a fire drill will do to jobs, and follows them while it lasts."""
 
 import asyncio
 import time
@@ -12,65 +12,66 @@ from supervisor.domain.ids import JobName
 
 _POLL_SECONDS = 0.5
 _SETTLING_SECONDS = 180.0
-"""After the drill: a job that was suspended has to find capacity again, and to start."""
+"""How long a job may take after the drill: a suspended one has to find capacity and start."""
 
-_AT_REST = ("Running", "Finished", "TimedOut")
+_SETTLED = ("Running", "Finished", "TimedOut")
 
-Print = Callable[[str], None]
+Output = Callable[[str], None]
 PhaseHistory = dict[str, list[str]]
-"""The phases that each job went through."""
+"""The phases that each job went through, in order."""
 
 
 def consequences(subject: Subject, status: Status) -> list[str]:
-    """What the drill will do, in sentences, for whoever has to confirm it."""
+    """Sentences that tell what the drill will do, shown before it is confirmed."""
     jobs = [job for job in status.concerned(subject.kind, subject.name) if not job.over]
     if not jobs:
-        return [f"No supervised job is on {subject.kind} {subject.name}: nothing but the notice will be seen."]
+        return [f"No supervised job is on {subject.kind} {subject.name}: the drill only creates a notice."]
     return [_consequence(job, status.hosts_on(job, subject.kind, subject.name)) for job in jobs]
 
 
-def _consequence(job: Job, doomed: list[Host]) -> str:
+def _consequence(job: Job, affected: list[Host]) -> str:
     if not job.running:
-        return f"{job.job} is {job.phase}, and starts nothing there until the drill is over."
-    left = len(set(job.workers) - {host.host for host in doomed})
-    stops = "saves a checkpoint, is suspended, and resumes as another run when there is capacity"
-    if any(host.launcher for host in doomed):
-        return f"{job.job} {stops}: its launcher is there."
+        return f"{job.job} is {job.phase}, and will not start there until the drill is over."
+    left = len(set(job.workers) - {host.host for host in affected})
+    stops = "saves a checkpoint, is suspended, and resumes as a new run when there is capacity"
+    if any(host.launcher for host in affected):
+        return f"{job.job} {stops}, because its launcher runs there."
     if left < job.min_workers:
-        return f"{job.job} {stops}: {left} of {len(job.workers)} workers would be left, and it needs {job.min_workers}."
-    return f"{job.job} goes on with {left} of {len(job.workers)} workers until the drill is over."
+        share = f"{left} of {len(job.workers)} workers would remain and it needs {job.min_workers}"
+        return f"{job.job} {stops}, because {share}."
+    return f"{job.job} continues with {left} of {len(job.workers)} workers until the drill is over."
 
 
-async def follow(backend: Backend, subject: Subject, before: Status, say: Print) -> PhaseHistory:
-    """Tells what becomes of the jobs until the drill is over and they are at rest again; their phases by job.
+async def follow(backend: Backend, subject: Subject, before: Status, output: Output) -> PhaseHistory:
+    """Prints what happens to the affected jobs until the drill is over and they have settled.
 
-    `before` is what was so before the drill: a job that waited then may go on waiting.
+    A job that was already waiting in `before`, the status before the drill, may still wait at the end.
 
     Raises:
-        NotNowError: They are not, long after the drill.
+        NotNowError: A job has not settled long after the drill.
     """
     history: PhaseHistory = {}
-    at_first = {job.job: job.phase for job in before.jobs}
-    told: dict[JobName, str] = {}
+    phases_before = {job.job: job.phase for job in before.jobs}
+    printed: dict[JobName, str] = {}
     started, over = time.monotonic(), None
     while True:
         status = await _status_or_none(backend)
         if status is not None:
-            _tell(status, subject, history, told, lambda text: say(f"{_since(started)}  {text}"))
+            _print_changes(status, subject, history, printed, lambda text: output(f"{_since(started)}  {text}"))
             if over is None and not _drills(status, subject):
                 over = time.monotonic()
-                say(f"{_since(started)}  The drill is over.")
+                output(f"{_since(started)}  The drill is over.")
             followed = [job for job in status.jobs if job.job in history]
-            unsettled = [job for job in followed if job.phase not in (*_AT_REST, at_first.get(job.job))]
+            unsettled = [job for job in followed if job.phase not in (*_SETTLED, phases_before.get(job.job))]
             if over is not None and not unsettled:
                 return history
             if over is not None and time.monotonic() > over + _SETTLING_SECONDS:
-                raise NotNowError("; ".join(f"{job.job} is {job.phase} still: {job.reason}" for job in unsettled))
+                raise NotNowError("; ".join(f"{job.job} is still {job.phase}: {job.reason}" for job in unsettled))
         await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _status_or_none(backend: Backend) -> Status | None:
-    """None while nobody answers: the supervisor may be restarted under a drill."""
+    """None while there is no answer: the supervisor may be restarted during a drill."""
     try:
         return await backend.status()
     except (NotNowError, UnreachableError):
@@ -78,11 +79,14 @@ async def _status_or_none(backend: Backend) -> Status | None:
 
 
 def _drills(status: Status, subject: Subject) -> list[Notice]:
-    about = (subject.kind, subject.name)
-    return [each for each in status.notices if each.drill and each.active and (each.kind, each.subject) == about]
+    wanted = (subject.kind, subject.name)
+    active = (notice for notice in status.notices if notice.drill and notice.active)
+    return [notice for notice in active if (notice.kind, notice.subject) == wanted]
 
 
-def _tell(status: Status, subject: Subject, history: PhaseHistory, told: dict[JobName, str], say: Print) -> None:
+def _print_changes(
+    status: Status, subject: Subject, history: PhaseHistory, printed: dict[JobName, str], output: Output
+) -> None:
     for job in status.concerned(subject.kind, subject.name):
         history.setdefault(job.job, [])
     for job in status.jobs:
@@ -92,18 +96,17 @@ def _tell(status: Status, subject: Subject, history: PhaseHistory, told: dict[Jo
         if not phases or phases[-1] != job.phase:
             phases.append(job.phase)
         line = f"{job.job} is {job.phase}: {job.reason}"
-        if told.get(job.job) != line:
-            told[job.job] = line
-            say(line)
+        if printed.get(job.job) != line:
+            printed[job.job] = line
+            output(line)
 
 
 def _since(started: float) -> str:
     return f"{time.monotonic() - started:6.1f} s"
 
 
-def started(subject: Subject, lead: float) -> str:
-    """Says that it has begun, and how it ends."""
+def start_message(subject: Subject, lead: float) -> str:
     return (
-        f"The drill on {subject.kind} {subject.name} has begun. It ends by itself in {duration(lead)}, or with "
+        f"Started the drill on {subject.kind} {subject.name}. It ends by itself in {duration(lead)}, or with "
         f"`job-supervisor simulate --end {subject.kind}/{subject.name}`."
     )

@@ -1,10 +1,10 @@
-"""What can go wrong for somebody at a terminal, each with its exit code and a sentence that says what to do."""
+"""The errors of the command, each with its exit code and a message that says what to do."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How the command ends; those above 63 are as in sysexits.h."""
+    """Codes above 63 are those of sysexits.h."""
 
     DONE = 0
     USAGE = 64
@@ -17,13 +17,13 @@ class ExitCode(IntEnum):
 
 
 class CliError(Exception):
-    """The message is for people, and complete."""
+    """The message is complete, and printed as it is."""
 
     code = ExitCode.NOT_UNDERSTOOD
 
 
 class UsageError(CliError):
-    """Say it another way."""
+    """The arguments are wrong."""
 
     code = ExitCode.USAGE
 
@@ -35,7 +35,7 @@ class UnknownError(CliError):
 
 
 class UnreachableError(CliError):
-    """Nobody answers there."""
+    """The supervisor or API server does not answer."""
 
     code = ExitCode.UNREACHABLE
 
@@ -47,12 +47,12 @@ class NotNowError(CliError):
 
 
 class NotUnderstoodError(CliError):
-    """Whoever answers is not to be trusted, or speaks otherwise."""
+    """The server is not trusted, or its answer is not understood."""
 
     code = ExitCode.NOT_UNDERSTOOD
 
 
 class DeniedError(CliError):
-    """Whoever asks may not."""
+    """A token is wrong, or permissions are missing."""
 
     code = ExitCode.DENIED

@@ -1,4 +1,4 @@
-"""One job in sentences: where it stands and why, what will be gone, what comes next, and whether it is covered."""
+"""`explain`: one job in sentences: its phase and the reason, its notices, what comes next, and its coverage."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,43 +10,42 @@ _WAITS = ("Waiting", "Suspended")
 
 
 def explain(job: Job, status: Status) -> list[str]:
-    """Lines for people; those that belong to the one before are indented."""
     return [
-        *_standing(job),
-        *_usable(job, status),
-        *_noticed(job, status),
-        *_ahead(job),
-        *_covered(job),
-        *_unseen(job, status),
+        *_phase(job),
+        *_usable_hosts(job, status),
+        *_noticed_hosts(job, status),
+        *_prospects(job),
+        *_coverage(job),
+        *_limits(job, status),
     ]
 
 
-def _standing(job: Job) -> Iterator[str]:
+def _phase(job: Job) -> Iterator[str]:
     since = "" if job.since_seconds is None else f" for {duration(job.since_seconds)}"
     yield f"{job.job} is {job.phase}{since}."
-    # What a suspended job waits for is said below: this is why it was stopped.
+    # The reason of a suspended job says why it was stopped; what it waits for follows below.
     yield f"  {'Last decision' if job.phase == 'Suspended' else 'Why'}: {job.reason}"
     if job.over:
         return
-    asked = f"between {job.min_workers} and {job.max_workers}"
+    requested = f"The job asks for {job.min_workers} to {job.max_workers} hosts."
     if job.running:
-        left_out = f", {_names(job.exclusions)} left out" if job.exclusions else ""
-        yield f"  Run {job.run} is running on {_count(len(job.workers), 'host')}{left_out}; it asks for {asked}."
+        excluded = f" (excluded: {_names(job.exclusions)})" if job.exclusions else ""
+        yield f"  Run {job.run} is running on {_count(len(job.workers), 'host')}{excluded}. {requested}"
     else:
-        yield f"  No run is running; it asks for {asked} hosts."
+        yield f"  No run is active. {requested}"
     if job.acknowledgement is not None:
-        yield f"  {_answered(job.acknowledgement)}"
+        yield f"  {_acknowledgement(job.acknowledgement)}"
 
 
-def _answered(answer: Acknowledgement) -> str:
+def _acknowledgement(answer: Acknowledgement) -> str:
     did = "saved a checkpoint" if answer.kind == "saved" else "left"
     step = "" if answer.step is None else f" at step {answer.step}"
     ago = "" if answer.age_seconds is None else f", {duration(answer.age_seconds)} ago"
-    return f"When it was last told to stop, rank 0 of run {answer.run} {did}{step}{ago}."
+    return f"Last answer to a STOP: rank 0 of run {answer.run} {did}{step}{ago}."
 
 
-def _usable(job: Job, status: Status) -> Iterator[str]:
-    """Which of the listed hosts a job that waits could start on, and what the others lack."""
+def _usable_hosts(job: Job, status: Status) -> Iterator[str]:
+    """For a waiting job: how many of its hosts it could start on, and why not on the others."""
     hosts = status.hosts_of(job)
     if job.phase not in _WAITS or not hosts or any(host.agent is None for host in hosts):
         return
@@ -60,31 +59,30 @@ def _usable(job: Job, status: Status) -> Iterator[str]:
         yield f"  No agent is connected: {_names(silent)}."
 
 
-def _noticed(job: Job, status: Status) -> Iterator[str]:
+def _noticed_hosts(job: Job, status: Status) -> Iterator[str]:
     known = status.by_id
     found = [(host, known.get(host.notice)) for host in status.hosts_of(job) if host.notice is not None]
     if not found:
         yield "None of its hosts has a notice."
         return
-    yield f"{_count(len(found), 'of its hosts', 'of its hosts')} will be gone:"
+    yield f"{len(found)} of its hosts {'has' if len(found) == 1 else 'have'} a notice:"
     for host, notice in found:
-        yield f"  {_going(host, notice)}"
+        yield f"  {_noticed_host(host, notice)}"
 
 
-def _going(host: Host, notice: Notice | None) -> str:
-    where = "" if host.node in (None, host.host) else f" on {host.node}"
+def _noticed_host(host: Host, notice: Notice | None) -> str:
+    place = "" if host.node in (None, host.host) else f" on {host.node}"
     if notice is not None and not notice.active:
-        return f"{host.host}{where} is {notice.state}, as {notice.source} said."
-    left = "at a time that nobody names" if host.seconds_left is None else f"in {duration(host.seconds_left)}"
-    who = "somebody" if notice is None else notice.source
+        return f"{host.host}{place}: the notice of {notice.source} has ended ({notice.state})."
+    when = "at an unknown time" if host.seconds_left is None else f"in {duration(host.seconds_left)}"
+    source = "an unknown source" if notice is None else notice.source
     drill = " (a drill: the machine stays)" if notice is not None and notice.drill else ""
-    return f"{host.host}{where} {left}, says {who}{drill}."
+    return f"{host.host}{place} will be gone {when}, says {source}{drill}."
 
 
-def _ahead(job: Job) -> Iterator[str]:
+def _prospects(job: Job) -> Iterator[str]:
     if not job.prospects:
-        nothing = "It is over." if job.over else "It goes on."
-        yield f"Next: {nothing}"
+        yield "Next: nothing, the job has ended." if job.over else "Next: the job continues."
         return
     yield "Next:"
     for prospect in job.prospects:
@@ -94,8 +92,8 @@ def _ahead(job: Job) -> Iterator[str]:
             yield f"  In {duration(prospect.seconds)}: {prospect.what}."
 
 
-def _covered(job: Job) -> Iterator[str]:
-    """Whether a reclaim would be heard of, and whether whoever has to act would hear it."""
+def _coverage(job: Job) -> Iterator[str]:
+    """Whether a reclaim of each worker would be noticed, and its processes told."""
     workers = [host for host in job.host_states if host.worker]
     if (
         job.phase in _WAITS
@@ -105,19 +103,20 @@ def _covered(job: Job) -> Iterator[str]:
     ):
         return
     silent = [host.host for host in workers if not host.agent]
-    deaf = [host.host for host in workers if not host.stream]
-    if not silent and not deaf:
-        yield f"Covered: {_count(len(workers), 'worker')}, each with a live agent and a process that hears directives."
+    without_stream = [host.host for host in workers if not host.stream]
+    if not silent and not without_stream:
+        workers_text = _count(len(workers), "worker")
+        yield f"Covered: {workers_text}, each with a live agent and a process that receives directives."
         return
     yield "Not covered:"
     if silent:
-        yield f"  No agent of {_names(silent)} is connected: a reclaim there would come without a notice."
-    if deaf:
-        yield f"  No process on {_names(deaf)} has a stream: it would not hear that it has to stop or leave."
+        yield f"  No agent is connected for {_names(silent)}: a reclaim there would come without a notice."
+    if without_stream:
+        yield f"  No process on {_names(without_stream)} has a stream: it would not receive a LEAVE or STOP."
 
 
-def _unseen(job: Job, status: Status) -> Sequence[str]:
-    return [] if job.over else [f"Not seen: {each}" for each in status.unseen]
+def _limits(job: Job, status: Status) -> Sequence[str]:
+    return [] if job.over else [f"Not visible: {limit}" for limit in status.unseen]
 
 
 def _names(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""One supervisor over HTTP, with a token of ours: stand-alone, or a cluster's leader through a forwarded port."""
+"""The backend for one supervisor over HTTP: a stand-alone one, or a cluster's leader through a forwarded port."""
 
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -42,10 +42,10 @@ _BY_STATUS: Mapping[int, type[CliError]] = {
     503: NotNowError,
 }
 _HINTS = {
-    "bad_token": "Make one with `elastic-job-supervisor token viewer`, on the supervisor's machine.",
-    "foreign_token": "Looking takes a viewer's or an operator's token, and a drill an operator's "
+    "bad_token": "Create one with `elastic-job-supervisor token viewer` on the supervisor's machine.",
+    "foreign_token": "Reading needs a viewer's or an operator's token, a drill an operator's token "
     "(`elastic-job-supervisor token operator --name NAME`).",
-    "unknown_call": "It is of another version than this command.",
+    "unknown_call": "Its version may differ from this command's.",
     "not_serving": "Try again in a moment.",
 }
 
@@ -60,17 +60,17 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 class _Page(Status, frozen=True, kw_only=True):
-    """A part of the view; `next` is where the following one begins, None after the last."""
+    """A page of the status; `next` is the position of the following page, None on the last one."""
 
     next: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A supervisor's `http://…` or `https://…`, and the CAs to trust (PEM), None for those of this machine.
+    """A supervisor's URL, and the file with the CAs to trust (PEM); None for the CAs of this machine.
 
     Raises:
-        UsageError: It is no such address, or plain HTTP to another machine.
+        UsageError: The URL is wrong, or plain HTTP to another machine.
     """
 
     url: str
@@ -78,28 +78,30 @@ class Address:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise UsageError(f"{self.url!r} is no address: it begins with http:// or https://.")
+            raise UsageError(f"{self.url!r} is not an address: it must begin with http:// or https://.")
         try:
-            where = URL(self.url)  # What aiohttp connects to: another parser might find another host.
+            url = URL(self.url)  # aiohttp connects to this; another parser might find another host.
         except ValueError as error:
-            raise UsageError(f"{self.url!r} is no address: {error}.") from error
-        if where.scheme == "http" and not is_loopback(where.host or ""):
-            raise UsageError("--address: beyond this machine only https, as the token travels with every call.")
+            raise UsageError(f"{self.url!r} is not an address: {error}.") from error
+        if url.scheme == "http" and not is_loopback(url.host or ""):
+            raise UsageError(
+                "--address: only https:// is allowed beyond this machine, as every call carries the token."
+            )
 
-    def trusted(self) -> ssl.SSLContext:
-        """For a connection.
+    def ssl_context(self) -> ssl.SSLContext:
+        """The TLS context for a connection.
 
         Raises:
-            UsageError: The file is no good.
+            UsageError: The CA file cannot be used.
         """
         try:
             return ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
         except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"{self.ca_file} holds no certificate to trust: {error}") from error
+            raise UsageError(f"{self.ca_file} contains no usable CA certificate: {error}") from error
 
 
 class HttpBackend:
-    """Open with `open`. `token` is asked for before each call, as short-lived ones do not outlast a `--watch`."""
+    """Create it with `open`. `token` is called before each request: short-lived tokens do not outlast a `--watch`."""
 
     def __init__(self, address: Address, token: Callable[[], str], session: aiohttp.ClientSession) -> None:
         self._address = address
@@ -109,8 +111,7 @@ class HttpBackend:
     @classmethod
     @asynccontextmanager
     async def open(cls, address: Address, token: Callable[[], str]) -> AsyncIterator[Self]:
-        """For as long as the context lasts."""
-        connector = aiohttp.TCPConnector(ssl=address.trusted())
+        connector = aiohttp.TCPConnector(ssl=address.ssl_context())
         limits = aiohttp.ClientTimeout(total=_PATIENCE_SECONDS)
         async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
             yield cls(address, token, session)
@@ -123,9 +124,11 @@ class HttpBackend:
         return _joined(pages)
 
     async def subject(self, text: str) -> Subject:
-        """See `Backend`; whether an agent of that name is known, the supervisor says."""
+        """See `Backend`; the supervisor checks later whether it knows an agent of that name."""
         if text.startswith(_POD):
-            raise UsageError("Here a drill is about a node, by its agent's name: pods are a cluster's (--kubeconfig).")
+            raise UsageError(
+                "This supervisor holds drills on nodes, by the name of their agent; pods need --kubeconfig."
+            )
         return Subject(kind=SubjectKind.NODE, name=text.removeprefix(_NODE))
 
     async def begin(self, subject: Subject, lead: float, by: str) -> None:  # noqa: ARG002 - the token says by whom
@@ -134,15 +137,15 @@ class HttpBackend:
 
     async def end(self, subject: Subject | None) -> list[Subject]:
         """See `Backend`."""
-        asked = {"node": None if subject is None else subject.name}
-        ended = (await self._call("POST", "/v1/drills/end", asked, _Ended)).ended
+        requested = {"node": None if subject is None else subject.name}
+        ended = (await self._call("POST", "/v1/drills/end", requested, _Ended)).ended
         return [Subject(kind=SubjectKind.NODE, name=name) for name in ended]
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None, kind: type[T]) -> T:
         url = self._address.url.rstrip("/") + path
         headers = {"Authorization": f"Bearer {self._token()}"}
         try:
-            # A supervisor sends nobody elsewhere, and the token is for nobody else.
+            # A supervisor never redirects, and no other server may get the token.
             async with self._session.request(method, url, headers=headers, json=body, allow_redirects=False) as answer:
                 data = await answer.read()
                 if not answer.ok:
@@ -156,25 +159,25 @@ class HttpBackend:
         match error:
             case aiohttp.ClientConnectorCertificateError():
                 return NotUnderstoodError(
-                    f"The certificate of {url} is not to be trusted: {error.certificate_error}. Its CA goes into "
-                    "--ca-file, and the address must have the name that is in the certificate (--address)."
+                    f"The certificate of {url} is not trusted: {error.certificate_error}. Pass its CA with --ca-file, "
+                    "and use an --address whose host is in the certificate."
                 )
             case aiohttp.ClientSSLError():
-                return NotUnderstoodError(f"{url} does not speak TLS: is it http://?")
+                return NotUnderstoodError(f"{url} does not speak TLS. Is it http://?")
             case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError() if not isinstance(
                 error, aiohttp.ClientConnectorError
             ):
-                return UnreachableError(f"{url} ended the connection without an answer: is it https://?")
+                return UnreachableError(f"{url} closed the connection without an answer. Is it https://?")
             case TimeoutError():
                 return UnreachableError(f"No answer from {url} within {_PATIENCE_SECONDS:g} s.")
             case aiohttp.InvalidURL():
-                return UsageError(f"{url!r} is no address.")
+                return UsageError(f"{url!r} is not an address.")
             case _:
                 return UnreachableError(f"No supervisor answers at {url}: {connect_error_reason(error)}.")
 
 
 def _joined(pages: Sequence[_Page]) -> Status:
-    """The view whose pages these are, as of the first one; a large job is on several."""
+    """Joins the pages into one status, as of the first page; a large job may span several."""
     jobs: dict[str, list[Job]] = {}
     for job in (job for page in pages for job in page.jobs):
         jobs.setdefault(job.job, []).append(job)
@@ -198,14 +201,14 @@ def _one(parts: Sequence[Job]) -> Job:
 
 def _refused(status: int, data: bytes) -> CliError:
     try:
-        said = msgspec.json.decode(data, type=_Refusal)
+        refusal = msgspec.json.decode(data, type=_Refusal)
     except msgspec.MsgspecError:
-        said = _Refusal()
-    if not said.error:
-        return NotUnderstoodError(f"Whoever answers there is no supervisor: it said {status}.")
-    kind = NotUnderstoodError if said.error == "unknown_call" else _BY_STATUS.get(status, NotUnderstoodError)
-    hint = _HINTS.get(said.error, "")
-    return kind(f"The supervisor refuses: {said.message}. {hint}".rstrip())
+        refusal = _Refusal()
+    if not refusal.error:
+        return NotUnderstoodError(f"The server at that address is not a supervisor: it answered with status {status}.")
+    kind = NotUnderstoodError if refusal.error == "unknown_call" else _BY_STATUS.get(status, NotUnderstoodError)
+    hint = _HINTS.get(refusal.error, "")
+    return kind(f"The supervisor refused the request: {refusal.message}. {hint}".rstrip())
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:
@@ -213,5 +216,5 @@ def _decoded(data: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
         raise NotUnderstoodError(
-            f"What the supervisor says is not understood: {error}. {_HINTS['unknown_call']}"
+            f"The answer of the supervisor is not understood: {error}. {_HINTS['unknown_call']}"
         ) from error

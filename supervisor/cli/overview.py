@@ -1,4 +1,4 @@
-"""`status`: all jobs, what will be gone, and the agents, as a table."""
+"""`status`: all jobs, active notices and agents, as tables."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,20 +9,20 @@ _MAX_NAMES = 10
 
 
 def overview(status: Status) -> list[str]:
-    """Lines for people."""
+    unseen = (f"Not visible: {limit}" for limit in status.unseen)
     return [
         *_jobs(status),
         "",
         *_notices(status),
         "",
         *_agents(status),
-        *(f"Not seen: {each}" for each in status.unseen),
+        *unseen,
     ]
 
 
 def _jobs(status: Status) -> list[str]:
     if not status.jobs:
-        return ["No job is known."]
+        return ["No jobs."]
     heads = ("JOB", "PHASE", "RUN", "WORKERS", "EXCLUDED", "MIN", "MAX", "REASON")
     return table(heads, (_job(job) for job in sorted(status.jobs, key=lambda job: job.job)))
 
@@ -33,7 +33,7 @@ def _job(job: Job) -> tuple[str, ...]:
 
 
 def _reason(job: Job) -> str:
-    """Why it is in its phase; of a suspended job, what it waits for: its reason says why it was stopped."""
+    """The reason of the phase; for a suspended job, whose reason says why it stopped, what it waits for."""
     if job.phase != "Suspended" or not job.prospects:
         return job.reason
     return f"{job.prospects[0].what[:1].upper()}{job.prospects[0].what[1:]}."
@@ -44,12 +44,13 @@ def _notices(status: Status) -> list[str]:
     if not active:
         return ["No reclaim notices."]
     active.sort(key=lambda notice: (notice.seconds_left is None, notice.seconds_left or 0.0, notice.subject))
-    return table(("GOES", "LEFT", "SAYS", "JOBS", "MESSAGE"), (_notice(notice, status) for notice in active))
+    heads = ("SUBJECT", "LEFT", "SOURCE", "JOBS", "MESSAGE")
+    return table(heads, (_notice(notice, status) for notice in active))
 
 
 def _notice(notice: Notice, status: Status) -> tuple[str, ...]:
     left = "unknown" if notice.seconds_left is None else duration(notice.seconds_left)
-    source = f"{notice.source} (a drill)" if notice.drill else notice.source
+    source = f"{notice.source} (drill)" if notice.drill else notice.source
     source = f"{source} (not stored yet)" if status.is_unconfirmed(notice) else source
     return (f"{notice.kind}/{notice.subject}", left, source, ",".join(notice.jobs) or "-", notice.message)
 
@@ -61,7 +62,7 @@ def _agents(status: Status) -> Iterator[str]:
     unknown = sorted(agent.node for agent in status.agents if not agent.connected and not agent.reclaimed)
     reclaimed = sorted(agent.node for agent in status.agents if agent.reclaimed)
     silent = "".join(
-        f"; {what}: {_names(names)}" for what, names in (("unknown", unknown), ("reclaimed", reclaimed)) if names
+        f"; {state}: {_names(names)}" for state, names in (("unknown", unknown), ("reclaimed", reclaimed)) if names
     )
     yield f"{connected} {'agent is' if connected == 1 else 'agents are'} connected{silent}."
     sharing = sorted(agent.node for agent in status.agents if agent.same_uid)

@@ -1,4 +1,4 @@
-"""What the supervisor keeps on a cluster, as its own status would show it: one view for both. Pure."""
+"""Computes the status from the custom resources of a cluster, with the code of the supervisor's own status. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -18,13 +18,13 @@ from supervisor.store.codec import Record
 from supervisor.store.conditions import Condition
 
 Pods = Mapping[str, Mapping[Host, Placement]]
-"""Where pods are, by namespace and name."""
+"""The placement of pods, by namespace and name."""
 
 _CONDITION = {"Suspended": "Suspended", "Finished": "Finished", "TimedOut": "Finished"}
-"""The condition that begins with a phase. `Running` also holds while a job shrinks, and says nothing of when."""
+"""The condition whose last transition began a phase. Not `Running`: it also holds while a job shrinks."""
 
 _POLICY = Policy()
-"""The supervisor's own is not known; its defaults stand in where a source names no time."""
+"""The supervisor's own policy is unknown; the defaults apply to notices without a time."""
 
 
 def status_of(
@@ -34,7 +34,7 @@ def status_of(
     now: float,
     unseen: list[str],
 ) -> Status:
-    """Everything at `now`, in Unix seconds; `unseen` is said as it is."""
+    """The status at `now`, in Unix seconds; `unseen` is passed on."""
     newest = _newest(notices)
     noticed = _Noticed([notice for notice in newest if notice.state is NoticeState.ACTIVE])
     seen = StatusSnapshot(
@@ -65,19 +65,17 @@ def status_of(
 
 
 def _newest(records: Iterable[Record[ReclaimNotice]]) -> list[ReclaimNotice]:
-    """The newest episode of each that was written to its end."""
+    """The newest completely written episode of each notice."""
     values = [each.value for each in records if each.value is not None]
     return list({value.id: value for value in sorted(values, key=lambda value: value.episode)}.values())
 
 
 class _Noticed:
-    """What active notices mean for the hosts of each job."""
-
     def __init__(self, active: list[ReclaimNotice]) -> None:
         self._nodes, self._pods = noticed_hosts(active, Today(), _POLICY), noticed_pods(active, _POLICY)
 
     def of(self, job: SupervisedJob, placements: Mapping[Host, Placement] | None) -> Mapping[Host, ReclaimNotice]:
-        """The most urgent one of each noticed host."""
+        """The most urgent notice of each noticed host."""
         if placements is None:
             return self._nodes
         found = {host: self._at(placements[host]) for host in job.own_hosts & placements.keys()}

@@ -1,6 +1,6 @@
-"""What there is to know, wherever it is asked: as `GET /v1/status` says it, or read from a cluster's resources.
+"""The status as the command shows it: decoded from `GET /v1/status`, or computed from a cluster's resources.
 
-Times are seconds from or until the moment of the view. None stands for what cannot be seen from where one looks.
+Times are seconds before or after the moment of the status. None stands for a value that the backend cannot see.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -12,7 +12,7 @@ from supervisor.domain.notice import SIMULATED, NoticeState, SubjectKind
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """One host of a job. `agent`: its node's agent is connected; `stream`: a process on it hears directives."""
+    """One host of a job. `agent`: its node's agent is connected; `stream`: a process on it receives directives."""
 
     host: str
     node: str | None = None
@@ -26,7 +26,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True):
-    """Rank 0's last answer."""
+    """The last acknowledgement of rank 0."""
 
     run: int
     kind: str
@@ -35,16 +35,16 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prospect(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes next, and in how many seconds at the latest where that is known."""
+    """What comes next, and in how many seconds at the latest, if that is known."""
 
     what: str
     seconds: float | None = None
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One job; `seconds_left` is until the first of its noticed hosts is gone.
+    """One job; `seconds_left` is the time until the first of its noticed hosts is gone.
 
-    `hosts` is the list of its launcher or operator, and `host_states` are those that it holds: none while it waits.
+    `hosts` is the list of its launcher or operator. `host_states` are the hosts that it holds: none while it waits.
     """
 
     job: JobName
@@ -66,12 +66,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def over(self) -> bool:
-        """Nothing will be done to it any more."""
+        """Whether the job has ended for good."""
         return self.phase in ("Finished", "TimedOut")
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """One notice; `jobs` are those that it concerns, `subject` of a pod is `namespace/name`."""
+    """One notice; `jobs` are the jobs that it concerns, `subject` of a pod is `namespace/name`."""
 
     id: str
     source: str
@@ -85,19 +85,17 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def active(self) -> bool:
-        """Announced, and not over."""
         return self.state is NoticeState.ACTIVE
 
     @property
     def drill(self) -> bool:
-        """Nothing is really reclaimed."""
         return self.source == SIMULATED
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """One node's agent; `reclaimed`: it is silent, as its node is gone.
+    """One node's agent; `reclaimed`: it is silent because its node is gone.
 
-    `same_uid` are other nodes whose agents say the uid of this one's machine.
+    `same_uid` are other nodes whose agents report the same machine uid.
     """
 
     node: str
@@ -107,9 +105,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything at one moment; `now` is Unix seconds. `unseen` says in sentences what cannot be seen from here.
+    """Everything at one moment; `now` is Unix seconds. `unseen` lists in sentences what this backend cannot see.
 
-    `unconfirmed` notices are announced and not stored yet, as while the supervisor cannot write.
+    `unconfirmed` notices are announced but not stored yet, for example because the supervisor cannot write.
     """
 
     now: float
@@ -120,7 +118,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     unseen: list[str] = []
 
     def find(self, name: str) -> Iterator[Job]:
-        """The jobs that somebody may mean: by the whole name, by `namespace/name`, or by the name alone."""
+        """Finds jobs by the full name, by `namespace/name`, or by the name alone."""
         exact = [job for job in self.jobs if job.job == name]
         yield from exact or (job for job in self.jobs if name in _short(job.job))
 
@@ -130,7 +128,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return {notice.id: notice for notice in (*self.notices, *self.unconfirmed)}
 
     def hosts_of(self, job: Job) -> list[Host]:
-        """The hosts that it holds; where it holds none, the nodes that the list of its launcher names."""
+        """The hosts that a job holds; if it holds none, the nodes in its launcher's list."""
         if job.host_states or job.over or kind_of(job.job) != STANDALONE:
             return job.host_states
         noticed = {notice.subject: notice for notice in self.by_id.values() if notice.active}
@@ -138,15 +136,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return [_listed(host, noticed.get(host), agents) for host in job.hosts]
 
     def is_unconfirmed(self, notice: Notice) -> bool:
-        """Whether it is not stored yet."""
-        return any(notice is each for each in self.unconfirmed)
+        """Whether the notice is not stored yet."""
+        return any(notice is one for one in self.unconfirmed)
 
     def concerned(self, kind: SubjectKind, subject: str) -> list[Job]:
-        """The jobs that have a host on that node, or that pod for one."""
+        """The jobs that have a host on that node, or whose host is that pod."""
         return [job for job in self.jobs if self.hosts_on(job, kind, subject)]
 
     def hosts_on(self, job: Job, kind: SubjectKind, subject: str) -> list[Host]:
-        """Those hosts of a job."""
+        """The hosts of a job on that node, or the one that is that pod."""
         return [host for host in job.host_states if _is_on(host, job, kind, subject)]
 
 

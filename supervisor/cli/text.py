@@ -1,4 +1,4 @@
-"""Plain text for terminals: readable without colours and in any pipe."""
+"""Formats plain text for terminals and pipes, without colours."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,7 +17,7 @@ def duration(seconds: float) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines with columns of equal width; the last column is as long as it is."""
+    """Lines with aligned columns; the last column is not padded."""
     lines = [tuple(heads), *(tuple(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     return [_GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
@@ -29,5 +29,5 @@ def listed(names: Sequence[str]) -> str:
 
 
 def printable(line: str) -> str:
-    """One line that may quote a peer, without anything that a terminal would obey; a newline would forge a row."""
+    """Replaces control characters in a line that may quote a peer; a newline would forge a row."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)

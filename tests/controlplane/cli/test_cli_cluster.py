@@ -55,16 +55,16 @@ async def test_drills_of_nodes_and_pods_are_held_with_ones_own_rights(here: Scen
         pod = await run("simulate", "pod/p", "-n", "default", "--lead", "600", "--yes", "--kubeconfig", whole)
         assert pod.code == 0, pod.err
         one = await run("simulate", "--end", "pod/p", "-n", "default", "--kubeconfig", whole)
-        assert (one.code, one.out) == (0, "The drill on pod default/p is ended.\n")
+        assert (one.code, one.out) == (0, "Ended the drill on pod default/p.\n")
         await here.notice("default/p", "simulated", "withdrawn")
         shown = await run("status", "--kubeconfig", whole)
         assert shown.code == 0, shown.err
         assert "node/n1" in shown.out
         assert "simulated (a drill)" in shown.out
         assert "default/p" not in shown.out
-        assert "Not seen: which agents and processes are connected" in shown.out
+        assert "Not visible: which agents and processes are connected" in shown.out
         ended = await run("simulate", "--end", "--kubeconfig", whole)
-        assert (ended.code, ended.out) == (0, "The drill on node n1 is ended.\n")
+        assert (ended.code, ended.out) == (0, "Ended the drill on node n1.\n")
         await here.notice("n1", "simulated", "withdrawn")
 
 
@@ -121,8 +121,8 @@ async def test_jobs_are_explained_from_what_lies_in_the_cluster(here: Scene, tmp
         said = await run("explain", job.plan.name, "--kubeconfig", viewer)
         assert said.code == 0, said.err
         assert f"{job.plan.name} is Running" in said.out
-        assert "Run 1 is running on 2 hosts; it asks for between 1 and 2" in said.out
-        assert "Not seen: which agents and processes are connected" in said.out
+        assert "Run 1 is running on 2 hosts. The job asks for 1 to 2" in said.out
+        assert "Not visible: which agents and processes are connected" in said.out
         unknown = await run("explain", "nobody", "--kubeconfig", viewer)
         assert unknown.code == 66
 

@@ -68,7 +68,7 @@ async def test_a_drill_of_a_pod_leaves_it_out_and_deletes_it_at_the_end(
         await one.decided(job, "Running")
         uid = (await one.namespace.get_pod("j-worker-2"))["metadata"]["uid"]
         said = await _drill(one, f"pod/{one.namespace.name}/j-worker-2", "20s")
-        assert "goes on with 2 of 3 workers until the drill is over" in said.out
+        assert "continues with 2 of 3 workers until the drill is over" in said.out
         assert "Drill: j-worker-2 will be reclaimed, says simulated" in said.out
         assert uid not in await _uids(one)
         await _finished(one, job)

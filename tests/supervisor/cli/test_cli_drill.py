@@ -25,12 +25,12 @@ async def test_a_drill_says_what_it_will_do_begins_and_says_how_it_ends(served: 
     said = await run("simulate", "n2", "--lead", "2m", "--yes", "--data-dir", tmp_path)
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines() == [
-        "resnet goes on with 1 of 2 workers until the drill is over.",
-        "The drill on node n2 has begun. It ends by itself in 2 min, or with `job-supervisor simulate --end node/n2`.",
+        "resnet continues with 1 of 2 workers until the drill is over.",
+        "Started the drill on node n2. It ends by itself in 2 min, or with `job-supervisor simulate --end node/n2`.",
     ]
     assert _states(served) == {"n2": NoticeState.ACTIVE}
     shown = await run("status", "--data-dir", tmp_path)
-    assert "simulated (a drill)" in shown.out
+    assert "simulated (drill)" in shown.out
     told = await run("explain", "resnet", "--data-dir", tmp_path)
     assert "says simulated (a drill: the machine stays)." in told.out
 
@@ -41,8 +41,8 @@ async def test_a_drill_that_would_stop_a_job_says_so_before(served: Served, tmp_
     await served.peers.running("resnet", ["n1", "n2"])
     said = await run("simulate", "node/n2", "--data-dir", tmp_path)
     assert said.code == 64
-    assert "resnet saves a checkpoint, is suspended, and resumes as another run" in said.out
-    assert "1 of 2 workers would be left, and it needs 2" in said.out
+    assert "resnet saves a checkpoint, is suspended, and resumes as a new run" in said.out
+    assert "1 of 2 workers would remain and it needs 2" in said.out
     assert "--yes" in said.err
     assert not _states(served)
 
@@ -60,7 +60,7 @@ async def test_a_drill_is_ended_before_its_time(served: Served, tmp_path: Path) 
     for node in ("n1", "n2"):
         await run("simulate", node, "--yes", "--data-dir", tmp_path)
     one = await run("simulate", "--end", "n1", "--data-dir", tmp_path)
-    assert (one.code, one.out) == (0, "The drill on node n1 is ended.\n")
+    assert (one.code, one.out) == (0, "Ended the drill on node n1.\n")
     rest = await run("simulate", "--end", "--data-dir", tmp_path, "-o", "json")
     assert rest.json == {"ended": [{"kind": "node", "name": "n2"}]}
     none = await run("simulate", "--end", "--data-dir", tmp_path)
@@ -76,7 +76,7 @@ async def test_ctrl_c_ends_the_drill_that_is_waited_for(served: Served, tmp_path
         assert "Drill: n2 will be reclaimed" in await line(command, "Shrinking")
         interrupt(command)
         said = await ended(command)
-    assert (said.code, said.err) == (130, "The drill on node n2 is ended.\n")
+    assert (said.code, said.err) == (130, "Ended the drill on node n2.\n")
     assert _states(served) == {"n2": NoticeState.WITHDRAWN}
 
 
@@ -113,5 +113,5 @@ async def test_whoever_sits_at_a_terminal_is_asked(served: Served, tmp_path: Pat
         os.close(ours)
         os.close(theirs)
     assert said.code == code, said.err
-    assert "Begin the drill? [y/N]" in said.err
+    assert "Start the drill? [y/N]" in said.err
     assert len(_states(served)) == (code == 0)

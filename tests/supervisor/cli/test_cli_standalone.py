@@ -31,7 +31,7 @@ async def test_status_lists_jobs_notices_and_agents(served: Served, tmp_path: Pa
 
 async def test_status_where_there_is_nothing_says_so(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
     said = await run("status", "--data-dir", tmp_path)
-    assert said.out.splitlines()[0] == "No job is known."
+    assert said.out.splitlines()[0] == "No jobs."
     assert said.out.splitlines()[2] == "No reclaim notices."
 
 
@@ -70,7 +70,7 @@ async def test_status_goes_on_watching_until_it_is_interrupted(tmp_path: Path, s
     """Each look is another one; Ctrl-C is how it ends, and no failure."""
     await served.peers.agents(["n1"])
     async with started("status", "--data-dir", tmp_path, "--watch", "--interval", "0.1") as command:
-        await line(command, "No job is known.")
+        await line(command, "No jobs.")
         await served.peers.running("resnet", ["n1"])
         assert "Running" in await line(command, "resnet")
         interrupt(command)
@@ -91,8 +91,8 @@ async def test_explain_says_where_a_job_stands_and_why(served: Served, tmp_path:
     assert said.code == 0, said.err
     text = said.out
     assert text.startswith("resnet is Running for ")
-    assert "Run 1 is running on 2 hosts, n2 left out; it asks for between 1 and 3" in text
-    assert "1 of its hosts will be gone:\n  n2 in " in text
+    assert "Run 1 is running on 2 hosts (excluded: n2). The job asks for 1 to 3 hosts." in text
+    assert "1 of its hosts has a notice:\n  n2 will be gone in " in text
     assert ", says metadata." in text
     assert "Next:\n  Hosts that are left out come back when they will not be reclaimed after all." in text
     assert "Not covered:\n  No process on n3 has a stream" in text
@@ -124,7 +124,7 @@ async def test_explain_says_what_a_suspended_job_waits_for(served: Served, tmp_p
     text = said.out
     assert "  Last decision: n2 will be reclaimed, says metadata; 1 hosts would be left and 2 are needed" in text
     assert "  1 of its 2 hosts is connected without a notice.\n  With a notice: n2.\n" in text
-    assert "1 of its hosts will be gone:\n  n2 in " in text
+    assert "1 of its hosts has a notice:\n  n2 will be gone in " in text
     assert "Next:\n  It resumes when at least 2 of its hosts are connected without a notice" in text
     job = (await run("status", "--data-dir", tmp_path)).out.splitlines()[1]
     assert "It resumes when at least 2 of its hosts are connected without a notice" in job

@@ -114,7 +114,7 @@ def test_a_job_is_found_by_what_people_call_it() -> None:
 def test_a_covered_job_says_so_and_others_say_what_is_missing() -> None:
     assert "Covered: 3 workers, each with a live agent" in _said(_job())
     silent = _said(_job(host_states=[_host(number, agent=False) for number in range(8)]))
-    assert "No agent of w0, w1, w2, w3, w4 and 3 more is connected" in silent
+    assert "No agent is connected for w0, w1, w2, w3, w4 and 3 more" in silent
     assert "would come without a notice" in silent
     assert "No process" not in silent
     assert "No process on w2 has a stream" in _said(_job(host_states=[_host(1), _host(2, stream=False)]))
@@ -123,7 +123,7 @@ def test_a_covered_job_says_so_and_others_say_what_is_missing() -> None:
 def test_what_cannot_be_seen_is_not_called_covered() -> None:
     said = _said(_job(host_states=[_host(1, agent=None, stream=None)]), agents=None, unseen=["the streams."])
     assert "overed" not in said
-    assert said.endswith("Not seen: the streams.")
+    assert said.endswith("Not visible: the streams.")
 
 
 def test_a_job_that_is_over_waits_for_nothing() -> None:
@@ -132,7 +132,7 @@ def test_a_job_that_is_over_waits_for_nothing() -> None:
         "ns/trainingjob.j is Finished.",
         "  Why: The job has ended: succeeded.",
         "None of its hosts has a notice.",
-        "Next: It is over.",
+        "Next: nothing, the job has ended.",
     ]
 
 
@@ -143,8 +143,8 @@ def test_a_notice_without_a_time_and_one_on_what_has_gone_are_said() -> None:
     ]
     hosts = [_host(1, notice="a"), _host(2, notice="b")]
     said = _said(_job(host_states=hosts), notices=notices)
-    assert "w1 on n1 at a time that nobody names, says aliyun." in said
-    assert "w2 on n2 is gone, as aws said." in said
+    assert "w1 on n1 will be gone at an unknown time, says aliyun." in said
+    assert "w2 on n2: the notice of aws has ended (gone)." in said
 
 
 def test_nodes_that_share_a_machine_uid_are_named() -> None:
@@ -164,16 +164,16 @@ def test_the_most_urgent_notice_comes_first_and_ended_ones_are_not_listed() -> N
     lines = overview(_view(notices=notices))
     shown = [line.split()[0] for line in lines if line.startswith("node/")]
     assert shown == ["node/soon", "node/late", "node/unknown"]
-    assert [line for line in lines if "node/soon" in line and "simulated (a drill)" in line]
+    assert [line for line in lines if "node/soon" in line and "simulated (drill)" in line]
 
 
 @pytest.mark.parametrize(
     ("job", "part"),
     [
-        (_job(), "goes on with 2 of 3 workers"),
+        (_job(), "continues with 2 of 3 workers"),
         (_job(min_workers=3), "saves a checkpoint, is suspended, and resumes"),
-        (_job(host_states=[_host(1, launcher=True, worker=False)]), "its launcher is there"),
-        (_job(running=False, phase="Suspended"), "starts nothing there"),
+        (_job(host_states=[_host(1, launcher=True, worker=False)]), "because its launcher runs there"),
+        (_job(running=False, phase="Suspended"), "will not start there"),
         (_job(phase="Finished"), "No supervised job is on node n1"),
         (_job(host_states=[_host(2)]), "No supervised job is on node n1"),
     ],

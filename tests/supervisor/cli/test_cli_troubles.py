@@ -60,7 +60,7 @@ async def test_a_token_that_is_not_there(tmp_path: Path, content: str | None, pa
 async def test_an_unknown_job(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
     said = await run("explain", "resnet", "--data-dir", tmp_path)
     assert said.code == 66
-    assert said.err == "There is no supervised job resnet. `job-supervisor status` lists all.\n"
+    assert said.err == "There is no supervised job resnet. `job-supervisor status` lists all jobs.\n"
 
 
 async def test_an_unknown_node(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
@@ -83,9 +83,9 @@ async def test_one_side_alone_speaks_tls(served: Served, secured: Served, tmp_pa
     file = tmp_path / "token"
     file.write_text("any")
     plain = await run("status", "--address", secured.peers.http.replace("https", "http"), "--token-file", file)
-    assert (plain.code, "is it https://?" in plain.err) == (69, True), plain.err
+    assert (plain.code, "Is it https://?" in plain.err) == (69, True), plain.err
     tls = await run("status", "--address", served.peers.http.replace("http", "https"), "--token-file", file)
-    assert (tls.code, "is it http://?" in tls.err) == (76, True), tls.err
+    assert (tls.code, "Is it http://?" in tls.err) == (76, True), tls.err
 
 
 async def test_somebody_else_answers(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_somebody_else_answers(tmp_path: Path) -> None:
         said = await run("status", "--address", f"http://127.0.0.1:{port}", "--token-file", file)
         other.terminate()
     assert said.code == 76
-    assert "no supervisor" in said.err
+    assert "is not a supervisor" in said.err
 
 
 async def test_what_somebody_else_says_commands_no_terminal(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_what_somebody_else_says_forges_no_row(tmp_path: Path) -> None:
     async with TestServer(app) as server:
         said = await run("status", "--address", str(server.make_url("")), "--token-file", file)
     assert said.code == 0, said.err
-    assert [line.split()[0] for line in said.out.splitlines() if line] == ["No", "GOES", "node/n1"]
+    assert [line.split()[0] for line in said.out.splitlines() if line] == ["No", "SUBJECT", "node/n1"]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ async def test_wrong_usage(arguments: list[str]) -> None:
 async def test_a_drill_of_a_pod_is_a_clusters(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
     said = await run("simulate", "pod/ns/p", "--yes", "--data-dir", tmp_path)
     assert said.code == 64
-    assert "pods are a cluster's" in said.err
+    assert "pods need --kubeconfig" in said.err
 
 
 async def test_a_data_directory_that_others_may_read_makes_no_token(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
@@ -192,7 +192,7 @@ async def test_no_token_travels_in_the_clear(tmp_path: Path, address: str) -> No
     file.write_text("any")
     said = await run("status", "--address", address, "--token-file", file)
     assert (said.code, said.out) == (64, "")
-    assert said.err == "--address: beyond this machine only https, as the token travels with every call.\n"
+    assert said.err == "--address: only https:// is allowed beyond this machine, as every call carries the token.\n"
     by_environment = await run("status", SUPERVISOR_CLI_ADDRESS=address, SUPERVISOR_CLI_TOKEN_FILE=str(file))
     assert by_environment == said
 
