@@ -37,7 +37,7 @@ def status_of(
     """The status at `now`, in Unix seconds; `unseen` is passed on."""
     newest = _newest(notices)
     noticed = _Noticed([notice for notice in newest if notice.state is NoticeState.ACTIVE])
-    seen = StatusSnapshot(
+    snapshot = StatusSnapshot(
         now=now,
         policy=_POLICY,
         leader=LeaderView(name="", acts=False, serving_seconds=0.0),
@@ -49,7 +49,7 @@ def status_of(
         silent={},
         refused={},
     )
-    shown = msgspec.convert(msgspec.to_builtins(status_view(seen)), Status)
+    shown = msgspec.convert(msgspec.to_builtins(status_view(snapshot)), Status)
     return msgspec.structs.replace(
         shown,
         agents=None,

@@ -1,1 +1,1 @@
-"""What people see of it."""
+"""What people and monitoring see of the supervisor: status, page, metrics and Kubernetes Events."""

@@ -1,4 +1,4 @@
-"""The last groups of reclaims: what was decided about each, how fast, and what it cost."""
+"""The last groups of reclaims: the decision about each, how fast it was made, and what it cost."""
 
 from collections import deque
 from collections.abc import Callable, Collection
@@ -21,7 +21,7 @@ _OVER = frozenset({Phase.RUNNING, Phase.SHRINKING, Phase.TIMED_OUT, Phase.FINISH
 
 
 class GroupOutcome(StrEnum):
-    """What a group of reclaims meant to a job."""
+    """What a group of reclaims did to a job."""
 
     SHRUNK = "shrunk"
     STOPPED = "stopped"
@@ -31,9 +31,9 @@ class GroupOutcome(StrEnum):
 class Group:
     """One decision that newly excluded `subjects`, or stopped the job because of them. Instants are Unix seconds.
 
-    `noticed_at` is the first of its notices, `deadline` the end of the first of its hosts; None where nothing was
-    noticed, as when workers went without a word. `steps_lost` is the least that the next run did again; None where it
-    does not say its steps, or has not begun.
+    `noticed_at` is the receipt of its first notice, `deadline` the earliest deadline of its hosts; both are None if
+    workers were lost without a notice. `steps_lost` is a lower bound of the steps that the next run repeated; None if
+    the run does not report steps or has not started.
     """
 
     job: JobName
@@ -55,16 +55,16 @@ class Group:
 
     @property
     def closed(self) -> bool:
-        """Nothing more will become of it."""
+        """Whether the group cannot change any more."""
         return self.outcome is GroupOutcome.SHRUNK or self.resumed_at is not None
 
 
 class Groups:
-    """Hears of every change of a job, and keeps the last few groups.
+    """A listener of the journal that keeps the last groups.
 
     Args:
-        noticed: Asked when a group was decided, and again when it was answered: deadlines drift.
-        policy: Says when a subject goes whose source names no time.
+        noticed: Called at the decision about a group, and again at its acknowledgement, as deadlines drift.
+        policy: Gives the deadline of a notice whose source names no time.
     """
 
     name = "groups"
@@ -75,11 +75,10 @@ class Groups:
         self._groups: deque[Group] = deque(maxlen=MAX_GROUPS)
 
     def all(self) -> tuple[Group, ...]:
-        """The newest first."""
+        """All groups, the newest first."""
         return tuple(reversed(self._groups))
 
     def on_change(self, change: Change) -> None:
-        """What a decision began, and what became of an earlier one."""
         match change:
             case JobForgotten(before, at):
                 self._end(before, at)
@@ -88,14 +87,14 @@ class Groups:
                 self._decided(before, after, at)
 
     def on_step(self, worker: Worker, step: int | None) -> None:
-        """A process has said which step it is at: rank 0's first word of the next run tells what was lost."""
+        """Records the step of a process: the first one of rank 0 in the next run tells how many steps were lost."""
         if worker.rank != 0 or step is None:
             return
-        for placement, group in enumerate(self._groups):
+        for index, group in enumerate(self._groups):
             saved = group.acknowledgement
             waits = group.job == worker.job and not group.forgotten and group.steps_lost is None
             if waits and saved is not None and saved.step is not None and worker.run > saved.run:
-                self._groups[placement] = replace(group, steps_lost=max(0, saved.step - step))
+                self._groups[index] = replace(group, steps_lost=max(0, saved.step - step))
 
     def _decided(self, before: SupervisedJob, after: SupervisedJob, at: float) -> None:
         outcome = _outcome(before, after)
@@ -103,16 +102,16 @@ class Groups:
             self._end(after, at)
         if outcome is not None:
             self._groups.append(self._begun(before, after, outcome, at))
-        self._each(after, lambda group: self._continued(group, after, at))
+        self._update(after, lambda group: self._continued(group, after, at))
 
     def _end(self, job: SupervisedJob, at: float) -> None:
-        """Whatever comes now belongs to a later group, or to nobody."""
-        self._each(job, lambda group: replace(group, resumed_at=at))
+        """Closes the job's groups: later changes belong to a later group."""
+        self._update(job, lambda group: replace(group, resumed_at=at))
 
-    def _each(self, job: SupervisedJob, change: Callable[[Group], Group]) -> None:
-        for placement, group in enumerate(self._groups):
+    def _update(self, job: SupervisedJob, change: Callable[[Group], Group]) -> None:
+        for index, group in enumerate(self._groups):
             if not group.closed and (group.job, group.uid) == (job.name, job.uid):
-                self._groups[placement] = change(group)
+                self._groups[index] = change(group)
 
     def _begun(self, before: SupervisedJob, after: SupervisedJob, outcome: GroupOutcome, at: float) -> Group:
         noticed = self._noticed(after.name)
@@ -151,7 +150,7 @@ class Groups:
 
 
 def _outcome(before: SupervisedJob, after: SupervisedJob) -> GroupOutcome | None:
-    """What a change newly did; a stop counts for more than the hosts that it leaves out."""
+    """The outcome of a change; a stop takes precedence over the hosts that it excludes."""
     if is_stopped(before, after):
         return GroupOutcome.STOPPED
     return GroupOutcome.SHRUNK if after.decision.exclusions - before.decision.exclusions else None
@@ -162,5 +161,5 @@ def _answers(answer: Acknowledgement, group: Group) -> bool:
 
 
 def _forgotten(group: Group, job: SupervisedJob) -> Group:
-    """A later job may have the name, and says nothing of this one's steps."""
+    """A later job may reuse the name, and its steps are not this one's."""
     return replace(group, forgotten=True) if (group.job, group.uid) == (job.name, job.uid) else group

@@ -1,4 +1,4 @@
-"""What is told of the line's own work to whoever measures it; and nobody who does."""
+"""Hooks through which metrics observe the pipeline, and a no-op implementation."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from supervisor.observability.transitions import NoticedHosts
 from supervisor.store.interface import Snapshot
 
 Placements = Callable[[JobName], Mapping[Host, Placement] | None]
-"""Where a job's hosts are; None for one whose hosts are nodes."""
+"""The placements of a job's hosts; None for a job whose hosts are nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLocation:
-    """Where a subject is, as its node's labels have it."""
+    """The location of a node, from its labels."""
 
     zone: str = "unknown"
     instance_type: str = "unknown"
@@ -32,17 +32,17 @@ class NodeLocation:
 UNKNOWN_LOCATION = NodeLocation()
 
 NodeLocations = Callable[[Subject], NodeLocation]
-"""Where a subject is."""
+"""Finds the location of a notice's subject."""
 
 
 def unknown_location(_subject: Subject) -> NodeLocation:
-    """Where nobody knows any labels."""
+    """The `NodeLocations` of a stand-alone supervisor, which knows no labels."""
     return UNKNOWN_LOCATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
-    """Where to look for what is so now; `failed` counts what each listener has failed to take."""
+    """Access to the present state of a leader; `failed` counts the changes that each listener failed on."""
 
     snapshot: Callable[[], Snapshot]
     agents: AgentRegistry
@@ -57,39 +57,38 @@ class LiveState:
 
 
 class MetricsHooks(Protocol):
-    """Told by a leader's parts; none of these raises or waits."""
+    """Called by the components of a leader. An implementation must neither raise nor block."""
 
     def attach(self, live: LiveState) -> Sequence[Listener]:
-        """Looks there from now on; returns those who are to hear of every change."""
+        """Gives access to the leader's state; returns the listeners that the journal has to notify."""
 
     def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:
-        """Those processes of a job that were connected have just been sent these, each of them to at least one."""
+        """Because of a change, each of these directives was sent to at least one connected process of the job."""
 
     def on_store_write(self, operation: str, seconds: float, *, durable: bool) -> None:
-        """A change was asked for; see `supervisor.observability.timed_store`."""
+        """A write to the store has ended; see `supervisor.observability.timed_store`."""
 
     def on_report_refused(self, source: Source) -> None:
-        """A report on a notice was refused, or was older than what is known."""
+        """A report of this source was refused, or was older than the stored notice."""
 
     def on_step(self, worker: Worker, step: int | None) -> None:
-        """A training process has said which step it is at."""
+        """A training process has reported its step."""
 
 
 class NoMetrics:
-    """Nobody measures."""
+    """Ignores every call."""
 
-    def attach(self, _sight: LiveState) -> Sequence[Listener]:
-        """Nobody hears."""
+    def attach(self, _live: LiveState) -> Sequence[Listener]:
         return ()
 
     def on_directives_sent(self, _job: JobName, _directives: Collection[Directive]) -> None:
-        """See `MetricsHooks`."""
+        pass
 
     def on_store_write(self, _operation: str, _seconds: float, *, durable: bool) -> None:
-        """See `MetricsHooks`."""
+        pass
 
     def on_report_refused(self, _source: Source) -> None:
-        """See `MetricsHooks`."""
+        pass
 
     def on_step(self, _worker: Worker, _step: int | None) -> None:
-        """See `MetricsHooks`."""
+        pass

@@ -1,4 +1,4 @@
-"""What happened: every durable change, told in order to whoever keeps or shows it, and never on the line's own way."""
+"""Tells listeners about every durable change, in order, without delaying decisions."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class NoticeChanged:
-    """A notice became known (`before` is None) or another one; `at` is Unix seconds of the supervisor's clock."""
+    """A notice became known (`before` is None) or changed; `at` is Unix seconds of the supervisor's clock."""
 
     before: ReclaimNotice | None
     after: ReclaimNotice
@@ -28,7 +28,7 @@ class NoticeChanged:
 
 @dataclass(frozen=True, slots=True)
 class JobChanged:
-    """A job became known (`before` is None), or something was observed of it or decided about it."""
+    """A job became known (`before` is None) or changed."""
 
     before: SupervisedJob | None
     after: SupervisedJob
@@ -37,7 +37,7 @@ class JobChanged:
 
 @dataclass(frozen=True, slots=True)
 class JobForgotten:
-    """A job is not known any more, whether it had ended or not."""
+    """A job was removed from the store, whether it had ended or not."""
 
     before: SupervisedJob
     at: float
@@ -47,23 +47,22 @@ Change = NoticeChanged | JobChanged | JobForgotten
 
 
 class Listener(Protocol):
-    """Somebody who wants to know; `name` is for the log."""
+    """A consumer of changes; `name` is for the log."""
 
     name: str
 
     def on_change(self, change: Change) -> None:
-        """Takes note of one change, without waiting for anything."""
+        """Called for each change; must not block."""
 
 
 class Journal:
-    """Tells listeners what a store's snapshots show to have changed since `run` began.
+    """Compares the snapshots of a store and tells listeners what changed since `run` started.
 
-    It follows the store from outside, so that nothing waits for it and a change whose maker has gone is told as well.
-    What was stored before is no news. What lasted for less than one look is not told: two changes to the same key
-    that were made durable together are one.
+    It follows the store from outside, so nothing waits for it. Values that were stored before are not reported. Two
+    changes to the same key between two snapshots are reported as one.
 
     Attributes:
-        failed: How many changes each listener has failed to take. Its first failure is logged with the traceback.
+        failed: How many changes each listener failed on. The first failure is logged with its traceback.
     """
 
     def __init__(self, store: Store, listeners: Sequence[Listener], clock: Clock) -> None:
@@ -73,26 +72,26 @@ class Journal:
         self.failed: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Root task: tells what changes, for ever."""
+        """Root task: tells listeners what changes."""
         known = self._store.snapshot()
         while True:
             snapshot = await self._store.changed(known.version)
             for change in changes(known, snapshot, self._clock.now()):
-                self._tell(change)
+                self._notify(change)
             known = snapshot
 
-    def _tell(self, change: Change) -> None:
+    def _notify(self, change: Change) -> None:
         for listener in self._listeners:
             try:
                 listener.on_change(change)
-            except Exception:  # noqa: BLE001 - whatever it is, it is its own
+            except Exception:  # noqa: BLE001 - one listener's failure must not affect the others
                 if listener.name not in self.failed:
                     _log.exception("journal.listener_failed", listener=listener.name)
                 self.failed[listener.name] = self.failed.get(listener.name, 0) + 1
 
 
 def changes(before: Snapshot, after: Snapshot, at: float) -> Iterator[Change]:
-    """What makes one snapshot of the other: notices first, as decisions follow from them."""
+    """The changes between two snapshots: notices first, as decisions follow from them."""
     for known, notice in _others(before.notices, after.notices):
         yield NoticeChanged(known, notice, at)
     for earlier, job in _others(before.jobs, after.jobs):
@@ -106,7 +105,7 @@ def changes(before: Snapshot, after: Snapshot, at: float) -> Iterator[Change]:
 
 
 def _others(before: Mapping[K, T], after: Mapping[K, T]) -> Iterator[tuple[T | None, T]]:
-    # Mostly the very same objects: to compare 10,000 notices by value at each change would be felt.
+    # Identity first, as most objects are the same: comparing 10,000 notices by value at each change would be slow.
     for key, value in after.items():
         known = before.get(key)
         if known is not value and known != value:

@@ -1,4 +1,4 @@
-"""Pages of the status: an answer holds so little that it keeps no other request waiting."""
+"""Splits the status into pages, so that one answer does not delay other requests."""
 
 import base64
 import binascii
@@ -16,15 +16,15 @@ from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 
 MAX_ENTRIES = 1000
-"""On one page, an entry being a host of a job, a notice or an agent: some 5 ms of the loop's time."""
+"""Entries on one page: hosts of jobs, notices and agents. They take some 5 ms of the loop's time."""
 
 
 class BadPositionError(ValueError):
-    """No page ends there."""
+    """The text is not the position of a page's end."""
 
 
 class Part(IntEnum):
-    """The lists that go from page to page, in this order."""
+    """The lists that are paged, in this order."""
 
     JOBS = 0
     NOTICES = 1
@@ -33,9 +33,9 @@ class Part(IntEnum):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """The last thing on a page: everything after it is still to come. Of a job, `host` is the last one.
+    """The last entry of a page; `host` is the last host of a job that continues on the next page.
 
-    By name, so that it stays good while things come and go.
+    It consists of names, so that it stays valid when entries are added or removed.
     """
 
     part: Part = Part.JOBS
@@ -44,15 +44,15 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """What `str` of a position says.
+        """Parses the result of `str`.
 
         Raises:
-            BadPositionError: It is no such text.
+            BadPositionError: The text is not a position.
         """
         try:
             return msgspec.json.decode(base64.urlsafe_b64decode(text), type=cls)
         except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
-            raise BadPositionError("no page ends there") from error
+            raise BadPositionError("not the position of a page") from error
 
     def __str__(self) -> str:
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode("ascii")
@@ -63,15 +63,15 @@ START = Position()
 
 @dataclass(frozen=True, slots=True)
 class JobPart:
-    """Some of a job's hosts, in order of their names: those that its launcher lists, and its own."""
+    """A job with the part of its hosts that is on the page, ordered by name."""
 
-    seen: JobStatus
+    status: JobStatus
     hosts: Sequence[Host]
 
 
 @dataclass(slots=True)
 class Page:
-    """What is on one page, the `first` or a later one; `last` is where it ends, None where nothing follows."""
+    """The entries of one page; `last` is its end, None if nothing follows."""
 
     first: bool = True
     jobs: list[JobPart] = field(default_factory=list)
@@ -81,17 +81,17 @@ class Page:
     last: Position | None = None
 
 
-def whole(seen: StatusSnapshot) -> Page:
-    """All of it on one page, as it comes."""
-    jobs = [JobPart(each, _hosts(each)) for each in seen.jobs]
-    notices, unconfirmed, agents = list(seen.notices), list(seen.unconfirmed), list(seen.agents.values())
+def whole(snapshot: StatusSnapshot) -> Page:
+    """Everything on one page."""
+    jobs = [JobPart(each, _hosts(each)) for each in snapshot.jobs]
+    notices, unconfirmed, agents = list(snapshot.notices), list(snapshot.unconfirmed), list(snapshot.agents.values())
     return Page(jobs=jobs, notices=notices, unconfirmed=unconfirmed, agents=agents)
 
 
-def page(seen: StatusSnapshot, after: Position, most: int) -> Page:
-    """The page of at most so many entries that follows that position."""
-    cut, room = Page(first=after == START), most
-    for each, hosts in _jobs(seen, after):
+def page(snapshot: StatusSnapshot, after: Position, limit: int) -> Page:
+    """The page of at most `limit` entries that follows a position."""
+    cut, room = Page(first=after == START), limit
+    for each, hosts in _jobs(snapshot, after):
         if room <= 0:
             return cut
         part = hosts[:room]
@@ -101,9 +101,9 @@ def page(seen: StatusSnapshot, after: Position, most: int) -> Page:
         if len(part) < len(hosts):
             return cut
     lists: list[tuple[Part, list[Any], Mapping[Any, Any]]] = [
-        (Part.NOTICES, cut.notices, {notice.id: notice for notice in seen.notices}),
-        (Part.UNCONFIRMED, cut.unconfirmed, {notice.id: notice for notice in seen.unconfirmed}),
-        (Part.AGENTS, cut.agents, seen.agents),
+        (Part.NOTICES, cut.notices, {notice.id: notice for notice in snapshot.notices}),
+        (Part.UNCONFIRMED, cut.unconfirmed, {notice.id: notice for notice in snapshot.unconfirmed}),
+        (Part.AGENTS, cut.agents, snapshot.agents),
     ]
     for kind, on_page, items in lists:
         names = _following(items, kind, after)
@@ -118,11 +118,11 @@ def page(seen: StatusSnapshot, after: Position, most: int) -> Page:
     return cut
 
 
-def _jobs(seen: StatusSnapshot, after: Position) -> Iterator[tuple[JobStatus, list[Host]]]:
-    """The jobs after a position, each with those of its hosts that are still to come."""
+def _jobs(snapshot: StatusSnapshot, after: Position) -> Iterator[tuple[JobStatus, list[Host]]]:
+    """The jobs after a position, each with its remaining hosts."""
     if after.part is not Part.JOBS:
         return
-    for each in sorted((each for each in seen.jobs if each.job.name >= after.name), key=lambda each: each.job.name):
+    for each in sorted((each for each in snapshot.jobs if each.job.name >= after.name), key=lambda each: each.job.name):
         hosts = _hosts(each)
         begun = each.job.name == after.name
         rest = hosts[bisect_right(hosts, after.host) :] if begun else hosts

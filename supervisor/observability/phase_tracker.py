@@ -1,4 +1,4 @@
-"""Since when each job has been in its phase."""
+"""Tracks since when each job has been in its phase."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class PhaseTracker:
-    """Hears of every change of a job. What began before it listened is known only where the decision says when."""
+    """A listener of the journal. It knows phases that began earlier only if the decision contains the instant."""
 
     name = "phases"
 
@@ -18,7 +18,6 @@ class PhaseTracker:
         self._since: dict[JobName, float] = {}
 
     def on_change(self, change: Change) -> None:
-        """A job is in another phase, or gone."""
         match change:
             case JobChanged(before, after, at) if before is None or before.decision.phase is not after.decision.phase:
                 self._since[after.name] = at
@@ -26,7 +25,7 @@ class PhaseTracker:
                 self._since.pop(before.name, None)
 
     def since(self, job: SupervisedJob) -> float | None:
-        """The instant (Unix seconds); None where nobody knows it."""
+        """The instant at which the job's phase began (Unix seconds); None if it is unknown."""
         known = self._since.get(job.name)
         if known is None and job.decision.stop is not None:
             return job.decision.stop.since

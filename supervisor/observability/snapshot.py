@@ -1,4 +1,4 @@
-"""A snapshot of everything that the status shows, as plain values."""
+"""The values that the status is computed from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +16,10 @@ from supervisor.refusals import Code, Wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """One job, and what only the streams and the cluster know of it.
+    """A job with the facts that only the streams and the cluster know.
 
-    `noticed` are its noticed hosts, each with its most urgent notice; `placements` is None where its hosts are nodes;
-    `streams` are the hosts from which processes have one; `since` is when its phase began.
+    `noticed` maps each noticed host to its most urgent notice. `placements` is None if the hosts are nodes. `streams`
+    are the hosts with a connected process. `since` is when the phase began.
     """
 
     job: SupervisedJob
@@ -29,14 +29,14 @@ class JobStatus:
     since: float | None
 
     def node(self, host: Host) -> Host:
-        """Where a host is."""
+        """The node of a host."""
         placement = None if self.placements is None else self.placements.get(host)
         return host if placement is None else placement.node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSnapshot:
-    """What was so at `now` (Unix seconds)."""
+    """The state at `now` (Unix seconds)."""
 
     now: float
     policy: Policy

@@ -1,4 +1,4 @@
-"""`GET /v1/status`: everything at once, page by page, for tools that only look."""
+"""`GET /v1/status`: the status as JSON, in pages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,30 +16,27 @@ from supervisor.observability.status_view import status_view
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusEndpoint:
-    """Read-only, with a viewer's token."""
-
     snapshot: Callable[[], StatusSnapshot]
     authenticate: Authenticate
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served here."""
         return [web.get("/v1/status", self.status)]
 
     async def status(self, request: web.Request) -> web.Response:
-        """One page of what is so now, as JSON."""
+        """Answers with one page of the present status."""
         await require_principal(Viewer, request, self.authenticate)
-        after, most = _asked(request)
-        seen = self.snapshot()
-        return web.json_response(body=msgspec.json.encode(status_view(seen, paging.page(seen, after, most))))
+        after, limit = _page_query(request)
+        snapshot = self.snapshot()
+        return web.json_response(body=msgspec.json.encode(status_view(snapshot, paging.page(snapshot, after, limit))))
 
 
-def _asked(request: web.Request) -> tuple[paging.Position, int]:
-    limit, after = request.query.get("limit"), request.query.get("after")
+def _page_query(request: web.Request) -> tuple[paging.Position, int]:
+    wanted, after = request.query.get("limit"), request.query.get("after")
     try:
-        most = paging.MAX_ENTRIES if limit is None else min(paging.MAX_ENTRIES, int(limit))
+        limit = paging.MAX_ENTRIES if wanted is None else min(paging.MAX_ENTRIES, int(wanted))
         position = paging.START if after is None else paging.Position.read(after)
     except ValueError as error:
-        raise MalformedError("`limit` is a number, and `after` what an answer had as `next`") from error
-    if most < 1:
-        raise MalformedError("`limit` is at least 1")
-    return position, most
+        raise MalformedError("`limit` must be a number, and `after` the `next` of an answer") from error
+    if limit < 1:
+        raise MalformedError("`limit` must be at least 1")
+    return position, limit

@@ -1,4 +1,4 @@
-"""What is so now, gathered from everywhere for those who show it."""
+"""Collects what the status shows from the components of the leader."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from supervisor.refusals import Refusals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReader:
-    """Looks around. `shown`: a job's noticed hosts as its processes know them; `name`: this supervisor's pod."""
+    """Reads the status. `shown`: a job's noticed hosts as its processes know them; `name`: this supervisor's pod."""
 
     live: LiveState
     shown: NoticedHosts
@@ -31,11 +31,11 @@ class StatusReader:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Another one whenever something was stored, announced or said by an agent; not for each stream that begins."""
+        """Changes with every stored change, announcement and agent report, but not with every new stream."""
         return self.live.snapshot().version, self.live.agents.version, self.live.unconfirmed.version
 
     def snapshot(self) -> StatusSnapshot:
-        """Everything at this moment; what it holds does not change afterwards."""
+        """The state at this moment, as values that do not change afterwards."""
         snapshot, agents, now = self.live.snapshot(), dict(self.live.agents.all()), self.live.now()
         silent = {node: self.live.agents.silent_since(node) for node, agent in agents.items() if not agent.connected}
         return StatusSnapshot(

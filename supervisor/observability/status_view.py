@@ -1,4 +1,4 @@
-"""Everything there is to see at one moment, worked out from plain values: no I/O, no clock."""
+"""Computes the status that people and tools see from a snapshot. Pure."""
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
@@ -26,38 +26,38 @@ from supervisor.observability.views import (
 )
 
 Subjects = Mapping[tuple[SubjectKind, str], Collection[JobName]]
-"""The jobs by what their hosts are: nodes by name, pods by uid."""
+"""The jobs on each subject: a node by name, a pod by uid."""
 
 
-def status_view(seen: StatusSnapshot, page: Page | None = None) -> StatusView:
-    """What is shown of it: one page, or all."""
-    shown = page or whole(seen)
-    gone = reclaimed(seen.notices, seen.agents, seen.silent.get)
-    subjects = _subjects(seen.jobs, {_subject(notice) for notice in (*shown.notices, *shown.unconfirmed)})
+def status_view(snapshot: StatusSnapshot, page: Page | None = None) -> StatusView:
+    """The status of a snapshot: one page, or all of it."""
+    shown = page or whole(snapshot)
+    gone = reclaimed(snapshot.notices, snapshot.agents, snapshot.silent.get)
+    subjects = _subjects(snapshot.jobs, {_subject(notice) for notice in (*shown.notices, *shown.unconfirmed)})
     return StatusView(
-        now=seen.now,
-        leader=seen.leader,
-        jobs=[_job(part, seen) for part in shown.jobs],
-        notices=[_notice(notice, subjects, seen) for notice in shown.notices],
-        unconfirmed=[_notice(notice, subjects, seen) for notice in shown.unconfirmed],
-        groups=[_group(group, seen.now) for group in seen.groups] if shown.first else [],
-        coverage=_coverage(seen, gone),
-        agents=[_agent(agent, seen, gone) for agent in shown.agents],
-        refused=[RefusedView(wire, code, count) for (wire, code), count in sorted(seen.refused.items())],
+        now=snapshot.now,
+        leader=snapshot.leader,
+        jobs=[_job(part, snapshot) for part in shown.jobs],
+        notices=[_notice(notice, subjects, snapshot) for notice in shown.notices],
+        unconfirmed=[_notice(notice, subjects, snapshot) for notice in shown.unconfirmed],
+        groups=[_group(group, snapshot.now) for group in snapshot.groups] if shown.first else [],
+        coverage=_coverage(snapshot, gone),
+        agents=[_agent(agent, snapshot, gone) for agent in shown.agents],
+        refused=[RefusedView(wire, code, count) for (wire, code), count in sorted(snapshot.refused.items())],
         next=None if shown.last is None else str(shown.last),
     )
 
 
-def _job(part: JobPart, seen: StatusSnapshot) -> JobView:
-    each, job = part.seen, part.seen.job
+def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
+    status, job = part.status, part.status.job
     decision, observed, spec = job.decision, job.observed, job.spec
     own, workers = job.own_hosts, job.workers
     kept = decision.hosts - decision.exclusions
-    lefts = [left for _, notice in _own(each) if (left := _left(notice, seen)) is not None]
+    lefts = [left for _, notice in _own(status) if (left := _left(notice, snapshot)) is not None]
     return JobView(
         job=job.name,
         phase=decision.phase,
-        since_seconds=_ago(each.since, seen.now),
+        since_seconds=_ago(status.since, snapshot.now),
         reason=decision.reason,
         generation=decision.generation,
         run=observed.run,
@@ -73,20 +73,20 @@ def _job(part: JobPart, seen: StatusSnapshot) -> JobView:
         max_workers=spec.max_workers,
         requested_workers=spec.requested_workers,
         seconds_left=min(lefts, default=None),
-        simulated=any(notice.simulated for host, notice in _own(each) if notice.state is NoticeState.ACTIVE),
-        acknowledgement=_acknowledgement(observed.acknowledgement, seen.now),
-        prospects=[ProspectView(each.what, _until(each.at, seen.now)) for each in prospects(job)],
-        host_states=[_host(host, each, workers, seen) for host in part.hosts if host in own],
+        simulated=any(notice.simulated for host, notice in _own(status) if notice.state is NoticeState.ACTIVE),
+        acknowledgement=_acknowledgement(observed.acknowledgement, snapshot.now),
+        prospects=[ProspectView(prospect.what, _until(prospect.at, snapshot.now)) for prospect in prospects(job)],
+        host_states=[_host(host, status, workers, snapshot) for host in part.hosts if host in own],
     )
 
 
-def _own(each: JobStatus) -> Iterable[tuple[Host, ReclaimNotice]]:
-    return ((host, each.noticed[host]) for host in each.noticed.keys() & each.job.own_hosts)
+def _own(status: JobStatus) -> Iterable[tuple[Host, ReclaimNotice]]:
+    return ((host, status.noticed[host]) for host in status.noticed.keys() & status.job.own_hosts)
 
 
-def _host(host: Host, each: JobStatus, workers: Container[Host], seen: StatusSnapshot) -> HostView:
-    job, node, notice = each.job, each.node(host), each.noticed.get(host)
-    agent = seen.agents.get(node)
+def _host(host: Host, status: JobStatus, workers: Container[Host], snapshot: StatusSnapshot) -> HostView:
+    job, node, notice = status.job, status.node(host), status.noticed.get(host)
+    agent = snapshot.agents.get(node)
     return HostView(
         host=host,
         node=node,
@@ -94,17 +94,17 @@ def _host(host: Host, each: JobStatus, workers: Container[Host], seen: StatusSna
         launcher=host == job.spec.launcher_host,
         excluded=host in job.decision.exclusions,
         notice=None if notice is None else notice.id,
-        seconds_left=None if notice is None else _left(notice, seen),
+        seconds_left=None if notice is None else _left(notice, snapshot),
         agent=agent is not None and agent.connected,
-        stream=host in each.streams,
+        stream=host in status.streams,
     )
 
 
-def _left(notice: ReclaimNotice, seen: StatusSnapshot) -> float | None:
-    """Until the subject is gone; where the source names no time, until it is assumed to be."""
+def _left(notice: ReclaimNotice, snapshot: StatusSnapshot) -> float | None:
+    """The seconds until the notice's deadline, which is assumed if the source names no time."""
     if notice.state is not NoticeState.ACTIVE:
         return None
-    return max(0.0, deadline_of(notice, seen.policy) - seen.now)
+    return max(0.0, deadline_of(notice, snapshot.policy) - snapshot.now)
 
 
 def _acknowledgement(given: Acknowledgement | None, now: float) -> AcknowledgementView | None:
@@ -120,33 +120,33 @@ def _acknowledgement(given: Acknowledgement | None, now: float) -> Acknowledgeme
 
 
 def _subjects(jobs: Iterable[JobStatus], asked: Collection[tuple[SubjectKind, str]]) -> Subjects:
-    """Which jobs each of these concerns; there may be far more hosts than anybody asks about."""
+    """The jobs that each of the wanted subjects concerns; there may be far more hosts than wanted subjects."""
     nodes = {name for kind, name in asked if kind is SubjectKind.NODE}
     found: dict[tuple[SubjectKind, str], set[JobName]] = {}
-    for each in jobs:
-        for subject in _subjects_of(each, nodes):
+    for status in jobs:
+        for subject in _subjects_of(status, nodes):
             if subject in asked:
-                found.setdefault(subject, set()).add(each.job.name)
+                found.setdefault(subject, set()).add(status.job.name)
     return found
 
 
-def _subjects_of(each: JobStatus, nodes: Collection[str]) -> Iterator[tuple[SubjectKind, str]]:
-    if each.placements is None:
-        yield from ((SubjectKind.NODE, host) for host in each.job.own_hosts.intersection(nodes))
+def _subjects_of(status: JobStatus, nodes: Collection[str]) -> Iterator[tuple[SubjectKind, str]]:
+    if status.placements is None:
+        yield from ((SubjectKind.NODE, host) for host in status.job.own_hosts.intersection(nodes))
         return
-    for host in each.job.own_hosts:
-        yield SubjectKind.NODE, each.node(host)
-        if host in each.placements:
-            yield SubjectKind.POD, each.placements[host].pod
+    for host in status.job.own_hosts:
+        yield SubjectKind.NODE, status.node(host)
+        if host in status.placements:
+            yield SubjectKind.POD, status.placements[host].pod
 
 
 def _subject(notice: ReclaimNotice) -> tuple[SubjectKind, str]:
-    """What it is known by: a node by its name, a pod by its uid."""
+    """The key of a notice's subject: a node by its name, a pod by its uid."""
     subject = notice.subject
     return subject.kind, subject.name if subject.kind is SubjectKind.NODE else subject.uid
 
 
-def _notice(notice: ReclaimNotice, subjects: Subjects, seen: StatusSnapshot) -> NoticeView:
+def _notice(notice: ReclaimNotice, subjects: Subjects, snapshot: StatusSnapshot) -> NoticeView:
     subject = notice.subject
     jobs = subjects.get(_subject(notice), ()) if notice.state is NoticeState.ACTIVE else ()
     return NoticeView(
@@ -156,9 +156,9 @@ def _notice(notice: ReclaimNotice, subjects: Subjects, seen: StatusSnapshot) -> 
         subject=subject.name,
         kind=subject.kind,
         state=notice.state,
-        seconds_left=None if notice.deadline is None else max(0.0, notice.deadline - seen.now),
-        age_seconds=max(0.0, seen.now - notice.first_seen),
-        ended_seconds=_ago(notice.ended_at, seen.now),
+        seconds_left=None if notice.deadline is None else max(0.0, notice.deadline - snapshot.now),
+        age_seconds=max(0.0, snapshot.now - notice.first_seen),
+        ended_seconds=_ago(notice.ended_at, snapshot.now),
         simulated=notice.simulated,
         jobs=sorted(jobs),
         announced=notice.announced,
@@ -193,32 +193,32 @@ def _is_late(group: Group) -> bool:
     return answered is not None and group.deadline is not None and answered >= group.deadline
 
 
-def _coverage(seen: StatusSnapshot, gone: Collection[Host]) -> CoverageView:
-    spoken_for = {agent.node for agent in seen.agents.values() if agent.connected}
-    workers = [(each, each.job.workers) for each in seen.jobs]
+def _coverage(snapshot: StatusSnapshot, gone: Collection[Host]) -> CoverageView:
+    spoken_for = {agent.node for agent in snapshot.agents.values() if agent.connected}
+    workers = [(status, status.job.workers) for status in snapshot.jobs]
     return CoverageView(
         workers=sum(len(hosts) for _, hosts in workers),
-        without_agent=sum(_without_agent(each, hosts, spoken_for) for each, hosts in workers),
-        without_stream=sum(len(hosts - each.streams) for each, hosts in workers),
+        without_agent=sum(_without_agent(status, hosts, spoken_for) for status, hosts in workers),
+        without_stream=sum(len(hosts - status.streams) for status, hosts in workers),
         agents_connected=len(spoken_for),
-        agents_unknown=len(seen.agents) - len(spoken_for) - len(gone),
+        agents_unknown=len(snapshot.agents) - len(spoken_for) - len(gone),
         agents_reclaimed=len(gone),
     )
 
 
-def _without_agent(each: JobStatus, workers: frozenset[Host], spoken_for: Collection[Host]) -> int:
-    if each.placements is None:
+def _without_agent(status: JobStatus, workers: frozenset[Host], spoken_for: Collection[Host]) -> int:
+    if status.placements is None:
         return len(workers.difference(spoken_for))
-    return sum(each.node(host) not in spoken_for for host in workers)
+    return sum(status.node(host) not in spoken_for for host in workers)
 
 
-def _agent(agent: AgentState, seen: StatusSnapshot, gone: Collection[Host]) -> AgentView:
+def _agent(agent: AgentState, snapshot: StatusSnapshot, gone: Collection[Host]) -> AgentView:
     return AgentView(
         node=agent.node,
         connected=agent.connected,
         reclaimed=agent.node in gone,
-        silent_seconds=_ago(seen.silent.get(agent.node), seen.now),
-        same_uid=list(seen.sharing.get(agent.node, ())),
+        silent_seconds=_ago(snapshot.silent.get(agent.node), snapshot.now),
+        same_uid=list(snapshot.sharing.get(agent.node, ())),
         sources=[SourceView(source, state) for source, state in agent.sources.items()],
         pod_sources=[SourceView(source, state) for source, state in agent.pod_sources.items()],
     )

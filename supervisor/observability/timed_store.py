@@ -1,4 +1,4 @@
-"""A store that says how long it takes."""
+"""A store that measures how long its writes take."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
@@ -12,18 +12,17 @@ from supervisor.store.interface import JobChange, NoticeChange, Snapshot, Store,
 T = TypeVar("T")
 
 OPERATIONS = ("put_notice", "put_job", "decide")
-"""What is timed."""
 
 
 class Timing(Protocol):
-    """Told of each change that was asked for: `put_notice`, `put_job` or `decide`, and whether it became durable."""
+    """A callback for the end of each write."""
 
     def __call__(self, operation: str, seconds: float, *, durable: bool) -> None:
-        """Takes note of it."""
+        """`operation` is one of `OPERATIONS`; `durable` is False if the store was unavailable."""
 
 
 class TimedStore:
-    """Passes everything on to a store. A change that refuses itself, or whose maker has gone, is no measurement."""
+    """Wraps a store. A write that is refused or cancelled is not measured."""
 
     def __init__(self, store: Store, timing: Timing, clock: Clock) -> None:
         self._store = store
@@ -37,15 +36,12 @@ class TimedStore:
         self.prune = store.prune
 
     async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:
-        """See `supervisor.store.interface.Store`."""
         return await self._timed("put_notice", self._store.put_notice(key, change))
 
     async def put_job(self, name: JobName, change: JobChange) -> SupervisedJob | None:
-        """See `supervisor.store.interface.Store`."""
         return await self._timed("put_job", self._store.put_job(name, change))
 
     async def decide(self, read: SupervisedJob, decision: Decision) -> bool:
-        """See `supervisor.store.interface.Store`."""
         return await self._timed("decide", self._store.decide(read, decision))
 
     async def _timed(self, operation: str, outcome: Awaitable[T]) -> T:

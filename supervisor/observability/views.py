@@ -1,6 +1,6 @@
 """The status as `GET /v1/status` and the page show it; docs/reference/wire.md explains each field.
 
-Times are seconds from or until the view's `now`: whoever shows them counts on by a clock of its own.
+Times are seconds before or after `now` of the view, so that clients need no synchronized clock.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from supervisor.refusals import Code, Wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderView:
-    """Who says this; `name` is its pod's, empty outside of a cluster. `acts`: it may decide at this moment."""
+    """The supervisor that answers; `name` is its pod's, empty outside of a cluster. `acts`: it may decide now."""
 
     name: str
     acts: bool
@@ -24,7 +24,7 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcknowledgementView:
-    """Rank 0's last answer to a directive."""
+    """The last acknowledgement of rank 0."""
 
     run: int
     generation: int
@@ -35,10 +35,10 @@ class AcknowledgementView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
-    """One host of a job. `worker`: it belongs to the run that goes on and is not excluded.
+    """One host of a job. `worker`: it belongs to the current run and is not excluded.
 
-    `agent`: its node's agent is connected; `stream`: a process on it hears directives. `notice` is its most urgent one,
-    whose end is `seconds_left` away where the source names a time.
+    `agent`: its node's agent is connected; `stream`: a process on it receives directives. `notice` is its most urgent
+    notice, whose deadline is `seconds_left` away.
     """
 
     host: Host
@@ -53,13 +53,13 @@ class HostView:
 
     @property
     def uncovered(self) -> bool:
-        """A reclaim of this worker would go unseen, or what is decided about it unheard."""
+        """Whether a reclaim of this worker would not be noticed, or its processes could not be told."""
         return self.worker and not (self.agent and self.stream)
 
 
 @dataclass(frozen=True, slots=True)
 class ProspectView:
-    """What comes next, as a sentence without capital and full stop; `seconds` until then where that is known."""
+    """What comes next, as a sentence without capital and full stop, and in how many seconds if that is known."""
 
     what: str
     seconds: float | None
@@ -67,11 +67,11 @@ class ProspectView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """One job. `since_seconds`: how long it has been in its phase; None where that began before anybody looked.
+    """One job. `since_seconds`: how long it has been in its phase; None if the phase began before this supervisor.
 
-    `seconds_left`: until the first of its noticed hosts is gone. `simulated`: one of its notices is a drill.
-    `host_count` counts all its hosts, its launcher's among them; `hosts`, `workers`, `exclusions` and `host_states`
-    have those that are on the page.
+    `seconds_left`: the time until the first of its noticed hosts is gone. `simulated`: one of its notices is a drill.
+    `host_count` counts all its hosts, including its launcher's; `hosts`, `workers`, `exclusions` and `host_states`
+    contain the hosts on this page.
     """
 
     job: JobName
@@ -100,7 +100,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeView:
-    """One notice; `jobs` are those it concerns while it is active. `simulated`: a drill."""
+    """One notice; `jobs` are the jobs that it concerns while it is active. `simulated`: it is a drill."""
 
     id: NoticeId
     episode: int
@@ -119,7 +119,7 @@ class NoticeView:
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """What one source of an agent last said."""
+    """The last answer of one source of an agent."""
 
     source: Source
     state: SourceState
@@ -127,9 +127,9 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentView:
-    """One node's agent; `silent_seconds` is None while it is connected. `reclaimed`: silent, as its node is gone.
+    """One node's agent; `silent_seconds` is None while it is connected. `reclaimed`: silent because its node is gone.
 
-    `same_uid` are the other nodes whose agents say that their machine has the uid of this one's.
+    `same_uid` are the other nodes whose agents report the same machine uid.
     """
 
     node: Host
@@ -143,13 +143,12 @@ class AgentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """One decision that newly excluded hosts or stopped a job, and what became of it.
+    """One decision that newly excluded hosts or stopped a job, and its outcome.
 
-    `decided_after_seconds`: from the first of its notices; None where none made it. `margin_seconds`: what was left
-    until the first of its hosts would be gone when rank 0 had answered; below 0 is too late, and `late` is true then,
-    as it is where the job was suspended after that instant without an answer. `suspended_seconds` counts
-    while `suspended`, and stays afterwards. `step` is what rank 0 had saved; `steps_lost` what
-    the next run has to do again at least, None where nobody says it.
+    `decided_after_seconds` counts from the first notice; None if there was none. `margin_seconds` is the time from rank
+    0's answer to the first deadline; a negative one is too late. `late` is true then, and if the job was suspended
+    after that deadline without an answer. `suspended_seconds` grows while `suspended`. `step` is the step that rank 0
+    saved; `steps_lost` a lower bound of the steps that the next run repeats, None if it is unknown.
     """
 
     job: JobName
@@ -171,9 +170,9 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverageView:
-    """Who would not be reached by a reclaim: of all workers of running jobs, and of the agents.
+    """How many workers of running jobs a reclaim would not reach, and how many agents are connected or silent.
 
-    `agents_reclaimed` are silent because their nodes are gone; why those of `agents_unknown` are is not known.
+    `agents_reclaimed` are silent because their nodes are gone, `agents_unknown` for an unknown reason.
     """
 
     workers: int
@@ -186,7 +185,7 @@ class CoverageView:
 
 @dataclass(frozen=True, slots=True)
 class RefusedView:
-    """How often that was refused since the start."""
+    """How many messages were refused for this reason since the start."""
 
     wire: Wire
     code: Code
@@ -195,9 +194,9 @@ class RefusedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusView:
-    """Everything at once, or a page of it; `now` is Unix seconds. `unconfirmed` notices are not durable yet.
+    """The whole status or a page of it; `now` is Unix seconds. `unconfirmed` notices are not stored yet.
 
-    `next` is where the page after this one begins, None where none does. `groups` are on the first page alone.
+    `next` is the position of the next page; None on the last one. `groups` are on the first page only.
     """
 
     now: float

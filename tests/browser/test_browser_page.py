@@ -25,7 +25,7 @@ async def test_it_follows_what_happens_without_being_loaded_again(browser: Brows
     await page.evaluate("window.opened = 'once'")
     await reclaimed(served)
     await expect(page.get_by_role("status")).to_contain_text("2 reclaims under way")
-    await expect(page.get_by_role("row", name="small Suspended")).to_contain_text("least 2")
+    await expect(page.get_by_role("row", name="small Suspended")).to_contain_text("min 2")
     await expect(page.get_by_text("saved at step 41")).to_be_visible()
     assert await page.evaluate("window.opened") == "once"
 
@@ -58,7 +58,7 @@ def seconds(text: str) -> int:
 
 async def test_it_can_be_read_without_scripts(browser: Browser, served: Served) -> None:
     page = await signed_in(browser, served, java_script_enabled=False)
-    await expect(page.get_by_text("None is announced.")).to_be_visible()
+    await expect(page.get_by_text("No reclaim notices.")).to_be_visible()
     await reclaimed(served)
     await expect(page.get_by_role("status")).to_contain_text("2 reclaims under way")
 
@@ -84,7 +84,7 @@ async def test_a_phone_shows_captions_in_lines(browser: Browser, served: Served,
     await served.peers.running("small", ["n1", "n2"])
     await served.peers.post("/v1/launchers/stream", "forged", {})
     page = await signed_in(browser, served, **phone)
-    for text in ("Workers that a reclaim would not reach in time", "Refused since it began"):
+    for text in ("Workers that a reclaim would not reach in time", "Refused messages since the start"):
         caption = page.get_by_text(text)
         await expect(caption).to_be_visible()
         width, height, line = await caption.evaluate(
@@ -134,7 +134,7 @@ async def test_axe_finds_nothing_on_the_form(browser: Browser, served: Served, s
     assert await violations(page) == []
     await page.get_by_label("Viewer token").fill("nonsense")
     await page.get_by_role("button", name="Sign in").click()
-    await expect(page.get_by_role("alert")).to_contain_text("not one of this supervisor's")
+    await expect(page.get_by_role("alert")).to_contain_text("not issued by this supervisor")
     assert await violations(page) == []
 
 

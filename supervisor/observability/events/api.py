@@ -1,4 +1,4 @@
-"""Makes Events by the API events.k8s.io/v1, and counts up those that are there."""
+"""Creates Events by the API events.k8s.io/v1, and increments the count of repeated ones."""
 
 import hashlib
 from collections import OrderedDict
@@ -16,18 +16,16 @@ from supervisor.observability.events.event import AggregationKey, EventDraft, Ob
 from supervisor.observability.events.queue import PendingEvent, SendResult
 
 _EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
-_NOWHERE = "default"
-"""Where Events about objects without a namespace are, as the API server wants it."""
+_CLUSTER_SCOPED_NAMESPACE = "default"
+"""The API server wants Events about cluster-scoped objects there."""
 
 _MAX_NOTE = 1024
-"""Bytes, by the API."""
+"""Bytes, a limit of the API."""
 
 _MAX_NAME, _MAX_INSTANCE = 200, 128
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One Event as it is read: what nobody here asks for is left out."""
-
     metadata: Metadata
 
 
@@ -45,7 +43,7 @@ class Events:
         server: Whom to.
         instance: Which supervisor says so, such as its pod's name.
         again_seconds: For so long after it was said last, what is said again is counted up.
-        most_remembered: So many that may be counted up.
+        max_remembered: How many Events are remembered for that.
     """
 
     def __init__(self, server: ApiServer, instance: str, aggregation_seconds: float, max_remembered: int) -> None:
@@ -55,18 +53,18 @@ class Events:
         self._most_remembered = max_remembered
         self._sent: OrderedDict[AggregationKey, _Sent] = OrderedDict()
 
-    async def send(self, due: PendingEvent) -> SendResult:
-        """Makes an Event, or counts one up.
+    async def send(self, pending: PendingEvent) -> SendResult:
+        """Creates an Event, or increments the count of an existing one.
 
         Raises:
             NotThereError: The namespace is gone.
-            ApiUnavailableError: It may be sent later, as often as need be: its name says what it says.
-            ApiError: It cannot be sent.
+            ApiUnavailableError: Try again later, as often as needed: the name of an Event identifies its content.
+            ApiError: The API server refuses the Event.
         """
-        draft = due.draft
+        draft = pending.draft
         sent = self._sent.get(draft.aggregation_key)
         if sent is not None and draft.at - sent.at <= self._again_seconds:
-            times = sent.times + due.times
+            times = sent.times + pending.times
             try:
                 event = await self._events.merge(sent.event, {"series": _series(times, draft.at)})
             except (NotFoundError, ConflictError):
@@ -75,17 +73,17 @@ class Events:
                 self._remember(draft, _Sent(event, times, draft.at))
                 return SendResult.AGGREGATED
         try:
-            event = await self._make(due)
+            event = await self._make(pending)
         except ConflictError:
             return SendResult.SENT  # It was, and the answer got lost.
-        self._remember(draft, _Sent(event, due.times, draft.at))
+        self._remember(draft, _Sent(event, pending.times, draft.at))
         return SendResult.SENT
 
-    async def _make(self, due: PendingEvent) -> Event:
-        content = _content(due.draft, self._instance)
-        if due.times > 1:
-            content["series"] = _series(due.times, due.draft.at)
-        return await self._events.make(_key(due.draft), content)
+    async def _make(self, pending: PendingEvent) -> Event:
+        content = _content(pending.draft, self._instance)
+        if pending.times > 1:
+            content["series"] = _series(pending.times, pending.draft.at)
+        return await self._events.make(_key(pending.draft), content)
 
     def _remember(self, draft: EventDraft, sent: _Sent) -> None:
         self._sent[draft.aggregation_key] = sent
@@ -95,13 +93,13 @@ class Events:
 
 
 def _key(draft: EventDraft) -> ObjectKey:
-    """Named by what it says: where an answer got lost, the same Event is there already.
+    """Derives the name from the content, so that an Event is not created twice when an answer is lost.
 
-    The instant comes first, as kubectl describe shows Events of this API in the order of their names.
+    The instant comes first, because kubectl describe orders Events of this API by name.
     """
     name = draft.regarding.name[:_MAX_NAME].rstrip("-.")
     said = hashlib.sha256(repr(draft.aggregation_key).encode()).hexdigest()[:8]
-    return ObjectKey(draft.regarding.namespace or _NOWHERE, f"{name}.{int(draft.at * 1e6):x}-{said}")
+    return ObjectKey(draft.regarding.namespace or _CLUSTER_SCOPED_NAMESPACE, f"{name}.{int(draft.at * 1e6):x}-{said}")
 
 
 def _content(draft: EventDraft, instance: str) -> dict[str, object]:
@@ -135,5 +133,5 @@ def _series(times: int, at: float) -> dict[str, object]:
 
 
 def _instant(at: float) -> str:
-    """With microseconds, without which the API takes none of them."""
+    """With microseconds: the API accepts no other format."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,4 +1,4 @@
-"""What one Event is to say, and about what."""
+"""The reasons of Events, and the draft of one Event."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -8,14 +8,14 @@ from supervisor.domain.notice import NoticeState
 
 
 class EventType(StrEnum):
-    """Whether somebody should look at it."""
+    """The types that Kubernetes allows."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
 
 
 class Priority(IntEnum):
-    """What is said first where there is much to say."""
+    """The order in which Events are sent when many wait."""
 
     JOB = 0
     POD = 1
@@ -24,7 +24,7 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventReason:
-    """One kind of thing to say, in the one word that `kubectl describe` shows, and what is done because of it."""
+    """A reason as `kubectl describe` shows it, with the action that the Event reports."""
 
     name: str
     action: str
@@ -51,14 +51,14 @@ OF_JOBS = {
     Phase.TIMED_OUT: EventReason(Phase.TIMED_OUT, "End", EventType.WARNING),
     Phase.FINISHED: EventReason(Phase.FINISHED, "End"),
 }
-"""The word is the phase itself, as in the column PHASE."""
+"""The reason is the phase, as in the column PHASE."""
 
 EVENT_REASONS = (*OF_NOTICES.values(), EXCLUDED, *OF_JOBS.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectReference:
-    """One object of the cluster; `namespace` is empty where it has none."""
+    """A Kubernetes object; `namespace` is empty for a cluster-scoped one."""
 
     api_version: str
     kind: str
@@ -68,29 +68,29 @@ class ObjectReference:
 
 
 Topic = tuple[ObjectReference, ObjectReference | None, str]
-"""Whom it is about, what it comes from, and its word."""
+"""The object, the related object and the reason."""
 
 AggregationKey = tuple[ObjectReference, ObjectReference | None, str, str]
-"""A topic and what is said of it."""
+"""A topic and the note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventDraft:
-    """`note` is the sentence, `at` when it became so (Unix seconds), `related` what it comes from."""
+    """One Event to send: `note` is its text, `at` the time (Unix seconds), `related` the object behind it."""
 
     regarding: ObjectReference
     related: ObjectReference | None
     reason: EventReason
     note: str
     at: float
-    rank: Priority
+    priority: Priority
 
     @property
     def topic(self) -> Topic:
-        """Of several about one topic that have not been sent yet, only the latest is still of use."""
+        """Of several unsent drafts with the same topic, only the latest is sent."""
         return self.regarding, self.related, self.reason.name
 
     @property
     def aggregation_key(self) -> AggregationKey:
-        """What is the same in a repetition: the API lets an Event be counted up, and nothing else of it be changed."""
+        """Equal for repetitions of an Event: the API allows to increment its count and to change nothing else."""
         return self.regarding, self.related, self.reason.name, self.note

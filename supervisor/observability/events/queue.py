@@ -1,4 +1,4 @@
-"""What waits to be sent: bounded, the latest of each topic, and no more of it at once than a rate allows."""
+"""The bounded queue of Events, which keeps the latest draft of each topic, and the rate limit."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -8,10 +8,13 @@ from supervisor.observability.events.event import EventDraft, Priority, Topic
 
 
 class SendResult(StrEnum):
-    """What became of something to say.
+    """What happened to a draft.
 
-    An Event of its own; counted into one that is there, or replaced by what was to be said later; never sent because
-    there was too much, or it had waited for too long; refused by the API server.
+    Attributes:
+        SENT: A new Event was created.
+        AGGREGATED: It incremented the count of an existing Event, or a later draft replaced it.
+        DROPPED: It was never sent, because the queue was full or it had waited too long.
+        FAILED: The API server refused it.
     """
 
     SENT = "sent"
@@ -22,63 +25,63 @@ class SendResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """Something to say, `times` over."""
+    """A draft that is to be sent, and how often it was repeated."""
 
     draft: EventDraft
     times: int = 1
 
 
 class EventQueue:
-    """By rank, in the order in which their topics came.
+    """Returns drafts by priority, and within a priority in the order in which their topics arrived.
 
     Args:
-        most: Of each rank.
+        max_length: The most topics that wait in each priority; beyond it the oldest is dropped.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._ranks: dict[Priority, OrderedDict[Topic, PendingEvent]] = {
-            rank: OrderedDict() for rank in sorted(Priority)
+    def __init__(self, max_length: int) -> None:
+        self._max_length = max_length
+        self._queues: dict[Priority, OrderedDict[Topic, PendingEvent]] = {
+            priority: OrderedDict() for priority in sorted(Priority)
         }
 
     def put(self, draft: EventDraft) -> SendResult | None:
-        """Takes it in, in the place of what was to be said of its topic; what became of one that is not sent for it."""
-        rank = self._ranks[draft.rank]
-        before = rank.get(draft.topic)
+        """Adds a draft, in place of an earlier one of its topic; returns the result of a draft that is not sent."""
+        priority = self._queues[draft.priority]
+        before = priority.get(draft.topic)
         if before is not None:
             again = before.draft.aggregation_key == draft.aggregation_key
-            rank[draft.topic] = PendingEvent(draft, before.times + 1 if again else 1)
+            priority[draft.topic] = PendingEvent(draft, before.times + 1 if again else 1)
             return SendResult.AGGREGATED
-        rank[draft.topic] = PendingEvent(draft)
-        if len(rank) <= self._most:
+        priority[draft.topic] = PendingEvent(draft)
+        if len(priority) <= self._max_length:
             return None
-        # The oldest: what happens now is what people ask about.
-        rank.popitem(last=False)
+        # The oldest is dropped: people ask about what happens now.
+        priority.popitem(last=False)
         return SendResult.DROPPED
 
     def take(self) -> PendingEvent | None:
-        """What is to be said next."""
-        rank = next((rank for rank in self._ranks.values() if rank), None)
-        return None if rank is None else rank.popitem(last=False)[1]
+        """Removes and returns the next draft."""
+        priority = next((priority for priority in self._queues.values() if priority), None)
+        return None if priority is None else priority.popitem(last=False)[1]
 
-    def give_back(self, due: PendingEvent) -> SendResult | None:
-        """It could not be said, and comes first again; what became of it where something later waits in its place."""
-        rank, topic = self._ranks[due.draft.rank], due.draft.topic
-        latest = rank.get(topic)
+    def give_back(self, pending: PendingEvent) -> SendResult | None:
+        """Puts back a draft that could not be sent, as the first; returns its result if a later one has replaced it."""
+        priority, topic = self._queues[pending.draft.priority], pending.draft.topic
+        latest = priority.get(topic)
         if latest is None:
-            rank[topic] = due
-            rank.move_to_end(topic, last=False)
+            priority[topic] = pending
+            priority.move_to_end(topic, last=False)
             return None
-        if latest.draft.aggregation_key == due.draft.aggregation_key:
-            rank[topic] = PendingEvent(latest.draft, latest.times + due.times)
+        if latest.draft.aggregation_key == pending.draft.aggregation_key:
+            priority[topic] = PendingEvent(latest.draft, latest.times + pending.times)
         return SendResult.AGGREGATED
 
     def __bool__(self) -> bool:
-        return any(self._ranks.values())
+        return any(self._queues.values())
 
 
 class TokenBucket:
-    """Tokens, of which there are `burst` at first and `rate` more each second."""
+    """A rate limit: `burst` tokens at first, and `rate` more each second."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate = rate
@@ -87,7 +90,7 @@ class TokenBucket:
         self._at: float | None = None
 
     def take(self, now: float) -> float:
-        """Takes one and returns 0, or returns the seconds until there is one; `now` never goes back."""
+        """Takes a token and returns 0, or returns the seconds until the next token; `now` must be monotonic."""
         self._left = min(self._burst, self._left + (0.0 if self._at is None else now - self._at) * self._rate)
         self._at = now
         if self._left >= 1.0:

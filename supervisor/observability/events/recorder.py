@@ -1,4 +1,4 @@
-"""Says what happens as Kubernetes Events: nothing waits for them, and an API server that is away costs nothing else."""
+"""Records what happens as Kubernetes Events. Nothing waits for them, and an unavailable API server delays only them."""
 
 import asyncio
 from collections import Counter
@@ -21,21 +21,21 @@ from supervisor.observability.journal import Change
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 10.0
 _ENDING = "being terminated"
-"""What the API server says of a namespace that takes nothing more: nothing is wrong with us then."""
+"""In the API server's message if a namespace accepts no new objects; such a refusal is no fault of ours."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much is said.
+    """How many Events are sent.
 
     Attributes:
-        rate: Events a second in the long run; the line's own writes at 2,500 reclaims in a minute are 84 a second.
+        rate: Events per second in the long run. For comparison: 2,500 reclaims in a minute take 84 writes per second.
         burst: Events at once.
-        most_waiting: Of jobs, of pods and of notices each; those of 60 nodes with eight pods are fewer.
-        old_seconds: What could not be said for so long is not said any more.
-        again_seconds: As long as this since the last time, what is said again counts its Event up; as client-go does.
+        max_pending: The length of the queue for jobs, pods and notices each; 60 nodes with eight pods need less.
+        max_age_seconds: An Event that could not be sent for this long is dropped.
+        aggregation_seconds: A repetition within this time increments the count of its Event, as in client-go.
     """
 
     rate: float = 20.0
@@ -49,18 +49,18 @@ _USUAL = Limits()
 
 
 class Recorder:
-    """A listener of the journal, and the root task that sends what it has heard.
+    """A listener of the journal, and the root task that sends the Events.
 
     Args:
-        server: Its own connection: one that hangs keeps nobody else's requests waiting.
-        objects: What Events are about.
-        instance: Which supervisor says so.
+        server: A connection of its own, so that a hanging one delays no other requests.
+        objects: Finds the objects that Events regard.
+        instance: The name of this supervisor.
         clock: For instants and pauses.
-        limits: How much.
+        limits: How many Events are sent.
 
     Attributes:
         name: See `supervisor.observability.journal.Listener`.
-        outcomes: How often what has become of something to say.
+        outcomes: Counts the drafts by their result.
     """
 
     def __init__(
@@ -80,17 +80,16 @@ class Recorder:
         self._wakeup = Wakeup()
 
     def lead(self, certain: Callable[[], bool]) -> None:
-        """Says nothing while it is not certain that this supervisor leads."""
+        """Sends Events only while `certain` says that this supervisor leads."""
         self._server.guard = certain
 
     def on_change(self, change: Change) -> None:
-        """See `supervisor.observability.journal.Listener`."""
         for draft in drafts(change, self._objects):
             self._count(self._waiting.put(draft))
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Root task: sends what is to be said, one after the other."""
+        """Root task: sends the queued Events, one after the other."""
         while True:
             if not self._waiting:
                 await self._wakeup.wait()
@@ -100,22 +99,22 @@ class Recorder:
                 await self._next()
 
     async def _next(self) -> None:
-        # Taken only now: while it waited for its turn, something later may have taken its place.
-        due = self._waiting.take()
-        if due is None:
+        # Taken after waiting for the rate limit: a later draft may have replaced it meanwhile.
+        pending = self._waiting.take()
+        if pending is None:
             return
-        outcome = SendResult.DROPPED if self._is_old(due.draft) else await self._sent(due)
+        outcome = SendResult.DROPPED if self._is_old(pending.draft) else await self._sent(pending)
         if outcome is not None:
             self._backoff.reset()
             self._count(outcome)
             return
-        self._count(self._waiting.give_back(due))
+        self._count(self._waiting.give_back(pending))
         await asyncio.sleep(self._backoff.next())
 
-    async def _sent(self, due: PendingEvent) -> SendResult | None:
-        """What became of it; None where it is to be tried again."""
+    async def _sent(self, pending: PendingEvent) -> SendResult | None:
+        """The result of sending it; None to try again."""
         try:
-            outcome = await self._events.send(due)
+            outcome = await self._events.send(pending)
         except ApiUnavailableError as error:
             self._fault.failed(str(error))
             return None
@@ -125,8 +124,8 @@ class Recorder:
             if _ENDING not in str(error):
                 self._fault.failed(str(error))
             return SendResult.FAILED
-        except Exception:  # noqa: BLE001 - what no Event can hold costs that Event alone: a root task that raises ends us
-            _log.exception("event.unfit", about=due.draft.regarding)
+        except Exception:  # noqa: BLE001 - one Event that cannot be built must not end the process with the root task
+            _log.exception("event.unfit", about=pending.draft.regarding)
             return SendResult.FAILED
         self._fault.recovered()
         return outcome

@@ -1,4 +1,4 @@
-"""Finds the objects of the cluster that Events are about, in what is at hand."""
+"""Finds the Kubernetes objects that Events regard."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +25,10 @@ class ClusterReferenceResolver:
     placements: Callable[[JobName], Mapping[Host, Placement] | None]
 
     def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
-        """Its resource."""
         metadata = self.store.notice_object(notice.id)
         return None if metadata is None else _about(NOTICES, metadata)
 
     def job(self, job: SupervisedJob) -> Sequence[ObjectReference]:
-        """Its resource first, then the object that it is about."""
         metadata = self.store.job_object(job.name)
         if metadata is None:
             return ()
@@ -41,20 +39,20 @@ class ClusterReferenceResolver:
         return (_about(JOBS, metadata), *owned)
 
     def noticed(self, notice: ReclaimNotice) -> Iterator[ObjectReference]:
-        """A pod's own, or those of a node that are not over."""
-        for pod in self._subjects(notice):
+        """The pod itself, or the live pods of the node."""
+        for pod in self._pods_of(notice):
             if not pod.over and self._is_supervised(pod):
                 yield _about(PODS, pod.metadata)
 
     def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterator[ObjectReference]:
-        """Those that these hosts are; a launcher's machines are no pods."""
+        """The pods of these hosts; machines in a launcher's list are not pods."""
         placed = self.placements(job.name) or {}
         for host in hosts:
             pod = self.view.pod(placed[host].pod) if host in placed else None
             if pod is not None:
                 yield _about(PODS, pod.metadata)
 
-    def _subjects(self, notice: ReclaimNotice) -> Iterable[Pod]:
+    def _pods_of(self, notice: ReclaimNotice) -> Iterable[Pod]:
         if notice.subject.kind is SubjectKind.NODE:
             return self.view.bound(notice.subject.name).values()
         pod = self.view.pod(notice.subject.uid)

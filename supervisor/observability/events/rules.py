@@ -1,4 +1,4 @@
-"""What is to be said of a change: once on the job for each group, and on the pods that it means."""
+"""Decides which Events a change deserves: one on the job for each group, and one on each affected pod."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
@@ -13,23 +13,23 @@ from supervisor.store.sentences import sentence
 
 
 class ReferenceResolver(Protocol):
-    """The objects of the cluster behind what is known; none where there are none (any more)."""
+    """Finds the Kubernetes objects of notices and jobs that still exist."""
 
     def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
-        """Its resource."""
+        """The ReclaimNotice."""
 
     def job(self, job: SupervisedJob) -> Sequence[ObjectReference]:
-        """Its resource, and the object that it is about."""
+        """The SupervisedJob, followed by the object of the job's kind."""
 
     def noticed(self, notice: ReclaimNotice) -> Iterable[ObjectReference]:
-        """The pods of supervised jobs that a notice is about."""
+        """The pods of supervised jobs that a notice affects."""
 
     def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterable[ObjectReference]:
-        """Those that these hosts are."""
+        """The pods of these hosts of a job."""
 
 
 def drafts(change: Change, objects: ReferenceResolver) -> Iterator[EventDraft]:
-    """What is worth an Event; a deadline that drifts, or a host that reports, is not."""
+    """The Events for a change; a drifting deadline or a report of a host deserves none."""
     match change:
         case NoticeChanged(before, after, at):
             return _of_notice(before, after, objects, at)
@@ -43,14 +43,14 @@ def _of_notice(
     before: ReclaimNotice | None, after: ReclaimNotice, objects: ReferenceResolver, at: float
 ) -> Iterator[EventDraft]:
     known = before.state if before is not None and before.episode == after.episode else None
-    # What was over when it became known announces nothing: an old Event found at start-up is such a notice.
+    # A notice that had ended when it became known, such as one from an old Event found at start-up, announces nothing.
     if known is after.state or (known is None and after.state is not NoticeState.ACTIVE):
         return
     reason, note, notice = OF_NOTICES[after.state], sentence(after), objects.notice(after)
     for pod in objects.noticed(after):
-        yield EventDraft(regarding=pod, related=notice, reason=reason, note=note, at=at, rank=Priority.POD)
+        yield EventDraft(regarding=pod, related=notice, reason=reason, note=note, at=at, priority=Priority.POD)
     if notice is not None:
-        yield EventDraft(regarding=notice, related=None, reason=reason, note=note, at=at, rank=Priority.NOTICE)
+        yield EventDraft(regarding=notice, related=None, reason=reason, note=note, at=at, priority=Priority.NOTICE)
 
 
 def _of_job(
@@ -60,18 +60,18 @@ def _of_job(
         return
     reason, note = OF_JOBS[after.decision.phase], after.decision.reason
     known = objects.job(after)
-    # The job's resource, which says everything, is what all others refer to.
+    # All other Events refer to the SupervisedJob, which has the details.
     resource = known[0] if known else None
     for regarding in known:
         related = None if regarding is resource else resource
-        yield EventDraft(regarding=regarding, related=related, reason=reason, note=note, at=at, rank=Priority.JOB)
+        yield EventDraft(regarding=regarding, related=related, reason=reason, note=note, at=at, priority=Priority.JOB)
     excluded = after.decision.exclusions - (before.decision.exclusions if before else frozenset())
     for pod in objects.pods(after, sorted(excluded)):
-        yield EventDraft(regarding=pod, related=resource, reason=EXCLUDED, note=note, at=at, rank=Priority.POD)
+        yield EventDraft(regarding=pod, related=resource, reason=EXCLUDED, note=note, at=at, priority=Priority.POD)
 
 
 def _is_notable(before: SupervisedJob, after: SupervisedJob) -> bool:
-    """Where the job stands, whom a run leaves out, or how many it asks for; the sentence alone is no news."""
+    """Whether the phase, the exclusions or the requested growth changed; a new reason alone deserves no Event."""
     old, new = before.decision, after.decision
     asked = new.growing is not None and new.growing != old.growing
     others = new.phase in LIVE and new.exclusions != old.exclusions and new.reason != old.reason

@@ -1,4 +1,4 @@
-"""What becomes of jobs, counted and measured."""
+"""Metrics of jobs: groups, suspensions, acknowledgements and their margins."""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -11,11 +11,11 @@ from supervisor.observability.transitions import SUSPENDED, NoticedHosts, is_sto
 
 _CHECKPOINTS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 _MARGINS = (0, 1, 2, 5, 10, 20, 30, 60, 120, 180, 300)
-"""None below 0: a sum that can fall looks like a restart to Prometheus."""
+"""No bucket below 0: a sum that can fall looks like a restart to Prometheus."""
 
 
-def breaks(job: SupervisedJob, noticed: NoticedHosts, now: float, policy: Policy) -> float | None:
-    """When the first of the hosts that a job's run needs is gone; None where none of them has a notice."""
+def first_loss(job: SupervisedJob, noticed: NoticedHosts, now: float, policy: Policy) -> float | None:
+    """The instant at which the first host that a job's run needs is gone; None if no such host has a notice."""
     view = View(notices=noticed(job.name))
     return breaks_at(Situation(job, job.decision, view, now, policy))
 
@@ -24,9 +24,9 @@ class JobMetrics:
     """A listener of the journal.
 
     Args:
-        registry: Where it is served from.
-        noticed: Asked when a STOP is acknowledged.
-        policy: The deadlines of notices that name none.
+        registry: The registry that serves the metrics.
+        noticed: Called when a STOP is acknowledged.
+        policy: Gives the deadlines of notices that name no time.
     """
 
     name = "job metrics"
@@ -36,15 +36,17 @@ class JobMetrics:
         self._policy = policy
         self._groups = Counter(
             "job_supervisor_groups",
-            "Decisions about groups of notices or losses: hosts newly excluded, or the job stopped.",
+            "Decisions about groups of notices or lost hosts, by outcome: shrunk or stopped.",
             ("outcome",),
             registry=registry,
         )
         self._shrunk, self._stopped = self._groups.labels("shrunk"), self._groups.labels("stopped")
-        self._exclusions = _counter(registry, "exclusions", "Hosts newly excluded.")
-        self._suspensions = _counter(registry, "suspensions", "Jobs suspended after a STOP.")
-        self._resumes = _counter(registry, "resumes", "Suspended jobs that run again.")
-        self._timeouts = _counter(registry, "timeouts", "Jobs given up as they waited longer than they may.")
+        self._exclusions = _counter(registry, "exclusions", "Hosts that were newly excluded.")
+        self._suspensions = _counter(registry, "suspensions", "Suspensions of jobs after a STOP.")
+        self._resumes = _counter(registry, "resumes", "Suspended jobs that resumed.")
+        self._timeouts = _counter(
+            registry, "timeouts", "Jobs that were given up because they waited longer than their maximum."
+        )
         self._late = _counter(registry, "late_stops", "STOPs whose deadline passed without an acknowledgement.")
         acknowledgements = Counter(
             "job_supervisor_acknowledgements", "Acknowledgements of STOPs by rank 0.", ("kind",), registry=registry
@@ -52,23 +54,22 @@ class JobMetrics:
         self._acknowledgements = {kind: acknowledgements.labels(kind) for kind in AcknowledgementKind}
         self._checkpoint = Histogram(
             "job_supervisor_acknowledgement_seconds",
-            "From the decision to stop to its first acknowledgement: the checkpoint.",
+            "Time from the decision to stop to its first acknowledgement, which is the time of the checkpoint.",
             registry=registry,
             buckets=_CHECKPOINTS,
         )
         self._margin = Histogram(
             "job_supervisor_acknowledgement_margin_seconds",
-            "What was left until the first deadline at the acknowledgement; 0 where it came too late.",
+            "Time from the acknowledgement of a STOP to the first deadline; 0 if it came too late.",
             registry=registry,
             buckets=_MARGINS,
         )
 
     def on_change(self, change: Change) -> None:
-        """See `supervisor.observability.journal.Listener`."""
         if not isinstance(change, JobChanged) or change.before is None:
             return
         self._excluded(change.before, change.after)
-        self._moved(change.before, change.after)
+        self._phase_changed(change.before, change.after)
         self._answered(change.before, change.after)
 
     def _excluded(self, before: SupervisedJob, after: SupervisedJob) -> None:
@@ -77,7 +78,7 @@ class JobMetrics:
             self._shrunk.inc()
             self._exclusions.inc(new)
 
-    def _moved(self, before: SupervisedJob, after: SupervisedJob) -> None:
+    def _phase_changed(self, before: SupervisedJob, after: SupervisedJob) -> None:
         if is_stopped(before, after):
             self._stopped.inc()
         if after.decision.phase is before.decision.phase:
@@ -99,7 +100,7 @@ class JobMetrics:
         if stop is None or not answers(answer, stop) or _is_answered(before, stop):
             return
         self._checkpoint.observe(max(0.0, answer.at - stop.since))
-        end = breaks(before, self._noticed, answer.at, self._policy)
+        end = first_loss(before, self._noticed, answer.at, self._policy)
         if end is not None:
             self._measure(answer, end)
 
@@ -114,7 +115,7 @@ def _is_answered(job: SupervisedJob, stop: Stop) -> bool:
 
 
 def _ran_out_of_time(before: SupervisedJob, after: SupervisedJob) -> bool:
-    """Neither had rank 0 answered, nor had the run ended by itself."""
+    """Whether the STOP ended without an answer of rank 0 and without the end of the run."""
     stop = before.decision.stop
     return stop is not None and after.observed.running and not _is_answered(after, stop)
 

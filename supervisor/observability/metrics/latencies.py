@@ -1,7 +1,7 @@
-"""How long it takes from a notice to the decision, and from there to the processes concerned.
+"""Metrics of latency: from a notice to the decision, and from the decision to the affected processes.
 
-What the processes are told is known at once, the decision behind it a moment later from the journal: each waits here
-for the other, for one decision of a job at a time.
+Directives are reported when they are sent, the decision behind them a moment later by the journal. Each waits here for
+the other, for one decision of a job at a time.
 """
 
 from collections import deque
@@ -19,21 +19,21 @@ from supervisor.observability.journal import Change, JobChanged, JobForgotten
 from supervisor.observability.transitions import NoticedHosts, is_stopped
 
 _LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 1.25, 1.5, 2, 3, 5, 10, 30, 60, 300)
-_MAX_UNHEARD = 16
-"""Directives of one job whose decision the journal has not told yet; also those behind which there is none."""
+_MAX_UNMATCHED = 16
+"""Directives of one job whose decision the journal has not reported yet, or that belong to no decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """A decision about notices: when, for which one, the hosts it excludes, and the generation of its directives."""
+    """A decision about notices, the notice that caused it, the hosts it excludes, and its directives' generation."""
 
     generation: int
     at: float
     notice: ReclaimNotice | None
     hosts: frozenset[Host] = frozenset()
 
-    def means(self, directive: Directive) -> bool:
-        """A LEAVE may also be that of a host whose notice nothing has been decided about yet."""
+    def covers(self, directive: Directive) -> bool:
+        """Whether the directive follows from this decision. A LEAVE may precede any decision about its host."""
         if directive.generation != self.generation:
             return False
         return directive.kind is not DirectiveKind.LEAVE or directive.host in self.hosts
@@ -43,15 +43,15 @@ class _Decided:
 class _Job:
     last: _Decided | None = None
     measured: set[DirectiveKind] = field(default_factory=set)
-    unheard: deque[tuple[Directive, float]] = field(default_factory=lambda: deque(maxlen=_MAX_UNHEARD))
+    unmatched: deque[tuple[Directive, float]] = field(default_factory=lambda: deque(maxlen=_MAX_UNMATCHED))
 
 
 class Latencies:
-    """A listener of the journal, and of what processes are told.
+    """A listener of the journal that also observes the directives that are sent.
 
     Args:
-        registry: Where it is served from.
-        noticed: Asked once for each decision.
+        registry: The registry that serves the metrics.
+        noticed: Called once for each decision.
         now: Unix seconds.
     """
 
@@ -64,29 +64,31 @@ class Latencies:
         self._to_decision = _histogram(
             registry,
             "notice_to_decision_seconds",
-            "From the first notice of a group to the decision to go on without its hosts, or from the notice that "
-            "made it certain to the decision to stop.",
+            "Time from the first notice of a group to the decision to continue without its hosts, or from the notice "
+            "that made a stop certain to the decision to stop.",
             "decision",
         )
         self._to_directive = _histogram(
             registry,
             "decision_to_directive_seconds",
-            "From the durable decision until all streams that were open then were sent the directive.",
+            "Time from the durable decision until its directive was sent on all streams that were open then.",
             "directive",
         )
         self._in_all = _histogram(
-            registry, "notice_to_directive_seconds", "From the notice until they were sent it.", "directive"
+            registry,
+            "notice_to_directive_seconds",
+            "Time from the notice until the directive was sent on all streams that were open then.",
+            "directive",
         )
 
     def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:
-        """Those processes of a job that were connected have just been sent these, each of them to at least one."""
+        """See `supervisor.observability.hooks.MetricsHooks`."""
         now = self._now()
         for directive in directives:
             if directive.kind is not DirectiveKind.RUN:
-                self._told(self._jobs.setdefault(job, _Job()), job, directive, now)
+                self._match(self._jobs.setdefault(job, _Job()), job, directive, now)
 
     def on_change(self, change: Change) -> None:
-        """See `supervisor.observability.journal.Listener`."""
         if isinstance(change, JobForgotten):
             self._jobs.pop(change.before.name, None)
         elif isinstance(change, JobChanged):
@@ -111,19 +113,19 @@ class Latencies:
         if decided.notice is not None:
             seconds = max(0.0, decided.at - decided.notice.first_seen)
             self._to_decision.labels(decision).observe(seconds, _traced(name, decided.notice))
-        for directive, at in job.unheard:
-            if decided.means(directive):
+        for directive, at in job.unmatched:
+            if decided.covers(directive):
                 self._measure(job, name, directive.kind, at)
-        job.unheard.clear()
+        job.unmatched.clear()
 
-    def _told(self, job: _Job, name: JobName, directive: Directive, at: float) -> None:
-        if job.last is not None and job.last.means(directive):
+    def _match(self, job: _Job, name: JobName, directive: Directive, at: float) -> None:
+        if job.last is not None and job.last.covers(directive):
             self._measure(job, name, directive.kind, at)
         else:
-            job.unheard.append((directive, at))
+            job.unmatched.append((directive, at))
 
     def _measure(self, job: _Job, name: JobName, kind: DirectiveKind, at: float) -> None:
-        """Once for each decision and kind: whoever connects later is told again."""
+        """Measures once for each decision and kind: processes that connect later receive the directive again."""
         if job.last is None or kind in job.measured:
             return
         job.measured.add(kind)
@@ -140,7 +142,7 @@ class Latencies:
 def certain(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice], now: float) -> ReclaimNotice | None:
     """The notice that made a STOP certain: the launcher's, or the first that leaves fewer than the minimum.
 
-    None where none did: the job has lost workers without notice.
+    None if the job lost workers without a notice.
     """
     launcher = job.spec.launcher_host
     present = job.decision.hosts & job.observed.hosts
@@ -161,7 +163,7 @@ def _first(noticed: Mapping[Host, ReclaimNotice], hosts: frozenset[Host]) -> Rec
 
 
 def _traced(name: JobName, notice: ReclaimNotice) -> dict[str, str]:
-    """What leads from an outlier to its lines in the log."""
+    """An exemplar that leads from an outlier to its log lines."""
     return exemplar({"notice_id": notice.id, "job": name})
 
 

@@ -1,4 +1,4 @@
-"""What becomes of notices, counted."""
+"""Metrics of notices."""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -9,7 +9,7 @@ from supervisor.observability.hooks import NodeLocations
 from supervisor.observability.journal import Change, NoticeChanged
 
 MAX_SOURCES = 32
-"""Agents name theirs themselves; there are eight."""
+"""Agents name their own sources; there are eight known ones."""
 
 _MAX_PLACES = 200
 _LEADS = (2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 150, 180, 240, 300, 450, 600, 1800, 3600)
@@ -19,9 +19,9 @@ class NoticeMetrics:
     """A listener of the journal.
 
     Args:
-        registry: Where it is served from.
-        places: Asked once for each episode.
-        sources: Keeps the number of sources small.
+        registry: The registry that serves the metrics.
+        locations: Called once for each episode.
+        sources: Limits the values of the label `source`.
     """
 
     name = "notice metrics"
@@ -32,26 +32,25 @@ class NoticeMetrics:
         self._pairs = LabelLimiter(_MAX_PLACES)
         self._notices = Counter(
             "job_supervisor_notices",
-            "Episodes of notices by what became of them, and reports on notices that were refused.",
+            "Episodes of notices by outcome, and refused reports.",
             ("source", "outcome"),
             registry=registry,
         )
         self._reclaims = Counter(
             "job_supervisor_reclaims",
-            "Episodes received, by where the subject is.",
+            "Received episodes of notices, by the location of the subject.",
             ("source", "zone", "instance_type"),
             registry=registry,
         )
         self._lead = Histogram(
             "job_supervisor_notice_lead_seconds",
-            "From a notice's receipt to its deadline, where the source names one.",
+            "Time from the receipt of a notice to its deadline, if the source names one.",
             ("source",),
             registry=registry,
             buckets=_LEADS,
         )
 
     def on_change(self, change: Change) -> None:
-        """See `supervisor.observability.journal.Listener`."""
         if not isinstance(change, NoticeChanged):
             return
         before, after = change.before, change.after
@@ -63,7 +62,6 @@ class NoticeMetrics:
             self._received(after)
 
     def on_report_refused(self, source: Source) -> None:
-        """A report was refused, or was older than what is known."""
         self._count(source, "refused")
 
     def _received(self, notice: ReclaimNotice) -> None:

@@ -1,4 +1,4 @@
-"""What is so now: looked up when somebody asks."""
+"""Gauges of the present state, read at each scrape."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -13,22 +13,19 @@ from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
 from supervisor.ingest.agent_registry import AgentState, SourceState, reclaimed
 from supervisor.observability.hooks import LiveState
-from supervisor.observability.metrics.jobs import breaks
+from supervisor.observability.metrics.jobs import first_loss
 from supervisor.store.interface import Snapshot
 
 Samples = Iterable[tuple[Sequence[str], float]]
-"""Values by their labels."""
+"""Label values and the value of each sample."""
 
 
 class StateCollector(Collector):
-    """Served as it is at each look."""
-
     def __init__(self, live: LiveState, sources: LabelLimiter) -> None:
         self._live = live
         self._sources = sources
 
     def collect(self) -> Iterator[Metric]:
-        """All of it."""
         snapshot = self._live.snapshot()
         yield from self._notices(snapshot)
         yield from self._agents(snapshot)
@@ -38,16 +35,16 @@ class StateCollector(Collector):
         failed = sum(self._live.failed().values())
         yield CounterMetricFamily(
             "job_supervisor_journal_dropped",
-            "Changes that something which shows or counts them has failed to take.",
+            "Changes that a listener of the journal, such as metrics or Events, failed on.",
             failed,
         )
 
     def _notices(self, snapshot: Snapshot) -> Iterator[Metric]:
         active = [notice.source for notice in snapshot.notices.values() if notice.state is NoticeState.ACTIVE]
         counts = Counter(self._sources.of(source) for source in active)
-        yield _gauge("active_notices", "Notices that are in force.", ("source",), counts.items())
+        yield _gauge("active_notices", "Active notices.", ("source",), counts.items())
         waiting = len(self._live.unconfirmed.all())
-        yield _one("unconfirmed_notices", "Notices that wait to be made durable.", waiting)
+        yield _one("unconfirmed_notices", "Notices that wait to be stored.", waiting)
 
     def _agents(self, snapshot: Snapshot) -> Iterator[Metric]:
         known = self._live.agents.all()
@@ -55,14 +52,14 @@ class StateCollector(Collector):
         connected = sum(agent.connected for agent in agents)
         gone = len(reclaimed(snapshot.notices.values(), known, self._live.agents.silent_since))
         states = {"connected": connected, "unknown": len(agents) - connected - gone, "reclaimed": gone}
-        meaning = "Nodes by whether their agent has a stream; reclaimed: it has none, as the node is gone."
+        meaning = "Nodes by the state of their agent: connected, unknown (silent), or reclaimed (the node is gone)."
         yield _gauge("agents", meaning, ("state",), [((state,), count) for state, count in states.items()])
         sharing = len(self._live.agents.sharing())
-        yield _one("agents_sharing_uid", "Connected agents whose machine's uid another one says, too.", sharing)
+        yield _one("agents_sharing_uid", "Connected agents that report the machine uid of another agent.", sharing)
         counts = Counter(self._of_sources(agents))
         sources = {source for source, _ in counts}
         complete = {(source, state): counts[source, state] for source in sources for state in SourceState}
-        yield _gauge("agent_sources", "Sources of agents by their last answer.", ("source", "state"), complete.items())
+        yield _gauge("agent_sources", "Sources of agents, by their last answer.", ("source", "state"), complete.items())
 
     def _of_sources(self, agents: Iterable[AgentState]) -> Iterator[tuple[str, str]]:
         for agent in agents:
@@ -77,30 +74,30 @@ class StateCollector(Collector):
             ("launcher",): self._live.launchers.count,
             ("process",): self._live.processes.count,
         }
-        yield _gauge("streams", "Open streams.", ("peer",), counts.items())
+        yield _gauge("streams", "Open streams, by peer.", ("peer",), counts.items())
 
     def _jobs(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
         phases = Counter(job.decision.phase for job in jobs)
-        yield _gauge("jobs", "Jobs.", ("phase",), [((phase,), phases[phase]) for phase in Phase])
+        yield _gauge("jobs", "Jobs, by phase.", ("phase",), [((phase,), phases[phase]) for phase in Phase])
         excluded = sum(len(job.decision.exclusions) for job in jobs if not job.over)
-        yield _one("excluded_hosts", "Hosts that launchers leave out.", excluded)
+        yield _one("excluded_hosts", "Hosts that are excluded at present.", excluded)
         left = min((seconds for job in jobs if (seconds := self._left(job)) is not None), default=None)
         unanswered = _family(
             "unacknowledged_stop_seconds_left",
-            "The least that is left for a STOP that rank 0 has not acknowledged; nothing while there is none.",
+            "Shortest time that is left for a STOP that rank 0 has not acknowledged; no sample if there is none.",
         )
         if left is not None:
             unanswered.add_metric((), left)
         yield unanswered
 
     def _left(self, job: SupervisedJob) -> float | None:
-        """Seconds for a STOP that waits for rank 0: until the first host is gone, or until nobody waits any more."""
+        """Seconds that a STOP waits for rank 0: until the first host is gone, or else until the stop times out."""
         stop = job.decision.stop
         if stop is None or job.decision.phase is not Phase.STOPPING or not job.observed.running:
             return None
         if answers(job.observed.acknowledgement, stop):
             return None
-        end = breaks(job, self._live.noticed, self._live.now(), self._live.policy)
+        end = first_loss(job, self._live.noticed, self._live.now(), self._live.policy)
         return (stop.since + self._live.policy.stop_timeout_seconds if end is None else end) - self._live.now()
 
     def _coverage(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
@@ -110,16 +107,16 @@ class StateCollector(Collector):
             without_agent += sum(not self._live.agents.connected(node) for node in self._nodes(job.name, job.workers))
             without_stream += len(job.workers - self._live.processes.hosts(job.name))
         missing = {("agent",): without_agent, ("stream",): without_stream}
-        yield _one("workers", "Hosts of running jobs.", workers)
+        yield _one("workers", "Workers of running jobs.", workers)
         yield _gauge(
             "uncovered_workers",
-            "Those of them on a node without a connected agent, or without any process that has a stream.",
+            "Workers of running jobs whose node has no connected agent, or that have no process with a stream.",
             ("missing",),
             missing.items(),
         )
 
     def _nodes(self, name: JobName, hosts: Iterable[Host]) -> Iterator[Host]:
-        """The node of each; a pod that is not seen has none, and nobody speaks for that."""
+        """The node of each host; empty, and thus without an agent, for a pod that is not in the cache."""
         placements = self._live.placements(name)
         for host in hosts:
             if placements is None:

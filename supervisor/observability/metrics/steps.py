@@ -1,4 +1,4 @@
-"""Steps that were trained, and are trained again after a resume: where training says which step it is at."""
+"""The metric of steps that a job repeats after a resume."""
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -8,13 +8,13 @@ from supervisor.observability.journal import Change, JobChanged, JobForgotten
 
 
 class StepsLost:
-    """A listener of the journal, and of what processes say.
+    """A listener of the journal that also observes the steps that processes report.
 
-    A STOP's acknowledgement names the step that rank 0 had reached. What rank 0 of the next run says first is where
-    that run is; as it may have trained on before it said anything, what is missing is the least that was lost.
+    The acknowledgement of a STOP names the step that rank 0 had reached. The first step that rank 0 of the next run
+    reports may already be a later one than its first, so the difference is a lower bound.
 
     Args:
-        registry: Where it is served from.
+        registry: The registry that serves the metric.
     """
 
     name = "step metrics"
@@ -22,14 +22,13 @@ class StepsLost:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lost = Counter(
             "job_supervisor_steps_lost",
-            "Steps between the one that a stopped run acknowledged and an earlier one that the next run began with; "
-            "only of jobs that say their steps.",
+            "Steps between the last one of a stopped run and an earlier one at which the next run started, for jobs "
+            "that report their steps.",
             registry=registry,
         )
         self._reached = dict[JobName, tuple[int, int]]()
 
     def on_change(self, change: Change) -> None:
-        """See `supervisor.observability.journal.Listener`."""
         if isinstance(change, JobForgotten):
             self._reached.pop(change.before.name, None)
         if not isinstance(change, JobChanged):
@@ -41,7 +40,6 @@ class StepsLost:
             self._reached[name] = (answer.run, answer.step)
 
     def on_step(self, worker: Worker, step: int | None) -> None:
-        """A process has said that it is at that step."""
         reached = self._reached.get(worker.job)
         if reached is None or step is None or worker.rank != 0 or worker.run <= reached[0]:
             return

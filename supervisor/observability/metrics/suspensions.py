@@ -1,4 +1,4 @@
-"""How long jobs are suspended, and what they release meanwhile."""
+"""Metrics of suspensions: their duration, and the capacity that they release."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.observability.journal import Change, JobForgotten, NoticeChanged
 
 Gpus = Callable[[JobName], float | None]
-"""GPUs of each of a job's workers; None where that is not known."""
+"""The GPUs of each worker of a job; None if that is unknown."""
 
 
 def unknown_gpus(_job: JobName) -> None:
-    """Where nobody knows."""
+    """The `Gpus` of a stand-alone supervisor."""
 
 
 _SUSPENDED = (Phase.SUSPENDED, Phase.RESUMING)
-"""A suspension that was over at the next look is seen by the resume alone."""
+"""Two decisions may be reported as one change, so a short suspension is visible only as a resume."""
 
 _ENDS = (Phase.RUNNING, Phase.TIMED_OUT, Phase.FINISHED)
 _DURATIONS = (5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400)
@@ -28,7 +28,7 @@ _DURATIONS = (5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 8640
 
 @dataclass(slots=True)
 class _Suspension:
-    """Of one job; `free_since` is None while its hosts are still its own or another run has been ordered."""
+    """One suspension; `free_since` is None while the job still holds its hosts, and once the next run is ordered."""
 
     since: float
     workers: int
@@ -38,12 +38,12 @@ class _Suspension:
 class Suspensions(Collector):
     """A listener of the journal.
 
-    A job that was suspended before this process began counts from then on, with the workers that it asks for: what
-    its last run had is not stored.
+    A job that was suspended before this process started counts from the start, with the workers that it asks for, as
+    those of its last run are not stored.
 
     Args:
-        registry: Where it is served from.
-        gpus: Asked whenever something has been released.
+        registry: The registry that serves the metrics.
+        gpus: Called whenever capacity has been released.
         now: Unix seconds.
     """
 
@@ -57,14 +57,14 @@ class Suspensions(Collector):
         self._gpu_seconds = 0.0
         self._seconds = Histogram(
             "job_supervisor_suspended_seconds",
-            "From a suspension until the job runs again, is given up or ends.",
+            "Time from a suspension until the job runs again, times out or ends.",
             registry=registry,
             buckets=_DURATIONS,
         )
         registry.register(self)
 
     def begin(self, jobs: Iterable[SupervisedJob]) -> None:
-        """These are stored already."""
+        """Starts from the stored jobs."""
         for job in jobs:
             if job.decision.phase in (Phase.SUSPENDED, Phase.RESUMING):
                 since = job.decision.waiting_since
@@ -72,7 +72,6 @@ class Suspensions(Collector):
                 self._follow(job, self._now())
 
     def on_change(self, change: Change) -> None:
-        """See `supervisor.observability.journal.Listener`."""
         if isinstance(change, NoticeChanged):
             return
         if isinstance(change, JobForgotten):
@@ -89,18 +88,17 @@ class Suspensions(Collector):
             self._follow(after, change.at)
 
     def collect(self) -> Iterator[Metric]:
-        """What has been released until now."""
         now = self._now()
         for name in self._jobs:
             self._release(name, now)
         yield CounterMetricFamily(
             "job_supervisor_released_worker_seconds",
-            "Seconds in which workers of suspended jobs were left to others, of each worker.",
+            "Seconds for which suspended jobs left the capacity of their workers to others, summed over workers.",
             self._worker_seconds,
         )
         yield CounterMetricFamily(
             "job_supervisor_released_gpu_seconds",
-            "The same of each GPU, of jobs whose pods say how many they ask for.",
+            "Seconds for which suspended jobs left their GPUs to others, summed over GPUs, if their pods request GPUs.",
             self._gpu_seconds,
         )
 

@@ -1,4 +1,4 @@
-"""Everything that a supervisor measures."""
+"""All metrics of a supervisor."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ _REVIEWING = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSources:
-    """What there is on a cluster only.
+    """Values that exist only on a cluster.
 
-    `events` counts Kubernetes Events by what became of them, `unread` the objects by kind that could not be read.
+    `events` counts Kubernetes Events by outcome, `unread` counts by kind the objects that could not be decoded.
     """
 
     locations: NodeLocations = unknown_location
@@ -45,115 +45,115 @@ NO_CLUSTER = ClusterSources()
 
 
 class Metrics:
-    """Of one supervisor, whether it leads or not; `for_leader` adds those of a leader.
+    """The metrics of a supervisor, leading or not; `for_leader` adds those of a leader.
 
-    Nothing that is called here ever raises: what cannot be counted is lost, and logged once.
+    Its methods never raise: what cannot be counted is lost, and logged once.
 
     Args:
-        version: Of this supervisor.
-        refusals: Counted elsewhere, served here.
-        clock: The supervisor's.
+        version: The version of this supervisor.
+        refusals: The counts of refused messages.
+        clock: The supervisor's clock.
     """
 
     def __init__(self, version: str, refusals: Refusals, clock: Clock) -> None:
         self._clock = clock
         self.registry = registry()
-        Info("job_supervisor_build", "The version that runs.", registry=self.registry).info({"version": version})
+        Info("job_supervisor_build", "Version of this supervisor.", registry=self.registry).info({"version": version})
         self._leader = Gauge(
-            "job_supervisor_leader", "1 where this supervisor decides, 0 where it stands by.", registry=self.registry
+            "job_supervisor_leader", "1 if this supervisor leads, 0 if it stands by.", registry=self.registry
         )
         self.registry.register(
             _Counts(
                 "job_supervisor_refused",
-                "What peers sent that was refused.",
+                "Refused messages of peers, by reason.",
                 ("wire", "code"),
                 lambda: {(wire, code): count for (wire, code), count in refusals.counts().items()},
             )
         )
         self._reviews = Counter(
-            "job_supervisor_webhook_reviews", "New pods asked about.", ("outcome",), registry=self.registry
+            "job_supervisor_webhook_reviews", "Admission reviews of new pods.", ("outcome",), registry=self.registry
         )
         self._reviewing = Histogram(
-            "job_supervisor_webhook_seconds", "To answer one.", registry=self.registry, buckets=_REVIEWING
+            "job_supervisor_webhook_seconds",
+            "Time to answer an admission review.",
+            registry=self.registry,
+            buckets=_REVIEWING,
         )
 
     def server(self, address: Address) -> MetricsServer:
-        """What serves them."""
         return MetricsServer(self.registry, address, self._clock)
 
     @log_errors_once
     def on_review(self, outcome: str, seconds: float) -> None:
-        """An API server was answered about a new pod."""
+        """The webhook has answered an admission review."""
         self._reviews.labels(outcome).inc()
         self._reviewing.observe(seconds)
 
     def for_leader(self, may_act: Callable[[], bool], surroundings: ClusterSources = NO_CLUSTER) -> "LeaderMetrics":
-        """Those of a leader; once."""
+        """Adds the metrics of a leader. Call it once."""
         self._leader.set_function(lambda: float(may_act()))
         return LeaderMetrics(self.registry, surroundings, self._clock)
 
 
 class LeaderMetrics:
-    """What a leader counts and measures; made before the parts are that tell it, and shown the rest by `attach`."""
+    """The metrics of a leader: created before its components, whose state `attach` gives access to."""
 
     def __init__(self, registry: CollectorRegistry, surroundings: ClusterSources, clock: Clock) -> None:
         self._registry = registry
         self._clock = clock
-        self._few = LabelLimiter(MAX_SOURCES)
+        self._sources = LabelLimiter(MAX_SOURCES)
         unread = Gauge(
             "job_supervisor_unread_objects",
-            "Objects of the cluster that hold something which this version does not know.",
+            "Objects of the cluster that this version cannot decode.",
             ("kind",),
             registry=registry,
         )
         for kind in ("nodes", "pods"):
             unread.labels(kind).set_function(partial(_of, surroundings.unread, kind))
-        self._notices = NoticeMetrics(registry, surroundings.locations, self._few)
+        self._notices = NoticeMetrics(registry, surroundings.locations, self._sources)
         self._steps = StepsLost(registry)
         self._suspensions = Suspensions(registry, surroundings.gpus, clock.now)
         self._latencies: Latencies | None = None
         self._store_seconds = Histogram(
             "job_supervisor_store_seconds",
-            "From asking for a change until it is durable.",
+            "Time from the start of a write until it is durable.",
             ("operation",),
             registry=registry,
             buckets=_STORING,
         )
         self._store_failures = Counter(
             "job_supervisor_store_failures",
-            "Changes that could not be made durable.",
+            "Writes that could not be made durable.",
             ("operation",),
             registry=registry,
         )
         for operation in OPERATIONS:
-            # From 0 on: of a series that begins with its first failure, nobody sees that it has grown.
+            # Starts at 0: rate() cannot see the growth of a series that starts with its first failure.
             self._store_failures.labels(operation)
         registry.register(
             _Counts(
                 "job_supervisor_kubernetes_events",
-                "Kubernetes Events that this supervisor wants to write, by what became of them.",
+                "Kubernetes Events of this supervisor, by outcome.",
                 ("outcome",),
                 lambda: {(outcome,): count for outcome, count in surroundings.events().items()},
             )
         )
 
     def attach(self, live: LiveState) -> Sequence[Listener]:
-        """Looks there from now on; returns those who are to hear of every change."""
+        """See `supervisor.observability.hooks.MetricsHooks`, also for the methods below."""
         self._suspensions.begin(live.snapshot().jobs.values())
-        self._registry.register(StateCollector(live, self._few))
+        self._registry.register(StateCollector(live, self._sources))
         self._latencies = Latencies(self._registry, live.noticed, self._clock.now)
         jobs = JobMetrics(self._registry, live.noticed, live.policy)
         return (self._notices, jobs, self._suspensions, self._latencies, self._steps)
 
     @log_errors_once
     def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:
-        """See `supervisor.fanout.processes.Told`."""
         if self._latencies is not None:
             self._latencies.on_directives_sent(job, directives)
 
     @log_errors_once
     def on_store_write(self, operation: str, seconds: float, *, durable: bool) -> None:
-        """See `supervisor.observability.timed_store.Timing`."""
         if durable:
             self._store_seconds.labels(operation).observe(seconds)
         else:
@@ -161,18 +161,16 @@ class LeaderMetrics:
 
     @log_errors_once
     def on_report_refused(self, source: Source) -> None:
-        """A report on a notice was refused."""
         self._notices.on_report_refused(source)
 
     @log_errors_once
     def on_step(self, worker: Worker, step: int | None) -> None:
-        """A training process has said which step it is at."""
         self._steps.on_step(worker, step)
 
 
 @dataclass(frozen=True)
 class _Counts(Collector):
-    """What is counted elsewhere, served here."""
+    """Serves counts that are kept elsewhere."""
 
     name: str
     meaning: str

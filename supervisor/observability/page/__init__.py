@@ -1,4 +1,4 @@
-"""The status page: read-only, for people with a viewer's token and a browser."""
+"""The status page: read-only, for browsers with a viewer token."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from supervisor.observability.snapshot import StatusSnapshot
 from supervisor.refusals import Refusals
 
 
-def status_page(  # noqa: PLR0913 - what it needs of the supervisor
+def status_page(  # noqa: PLR0913 - its dependencies
     *,
     snapshot: Callable[[], StatusSnapshot],
     version: Callable[[], Any],
@@ -22,7 +22,16 @@ def status_page(  # noqa: PLR0913 - what it needs of the supervisor
     refusals: Refusals,
     clock: Clock,
 ) -> PageEndpoints:
-    """The endpoints, whose `viewers` have a root task; the arguments are those of the parts."""
+    """Builds the endpoints of the page; their `viewers` need a root task.
+
+    Args:
+        snapshot: Reads what the page shows.
+        version: Changes whenever the page should be rendered at once.
+        authenticate: Identifies the sender of an Authorization header.
+        sign: Makes a viewer token that is valid until an instant.
+        refusals: Counts refused requests.
+        clock: For the ages on the page.
+    """
     renderer = Renderer()
     return PageEndpoints(
         snapshot=snapshot,

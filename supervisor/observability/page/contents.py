@@ -1,4 +1,4 @@
-"""What of a view a page has room for, the most pressing first, and the sentence above it all."""
+"""Selects the rows that the page has room for, the most urgent first, and writes the summary."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from supervisor.domain.notice import NoticeState, SubjectKind
 from supervisor.observability.views import JobView, NoticeView, StatusView
 
 MAX_ROWS = 100
-"""Of each table: with 100 notices, jobs and workers the page has some 100 KB."""
+"""In each table. With 100 notices, jobs and workers the page has some 100 KB."""
 
-_PRESSING = (Phase.STOPPING, Phase.SHRINKING, Phase.RESUMING, Phase.SUSPENDED, Phase.WAITING, Phase.TIMED_OUT)
-"""The phases that people look for first; the others are as it should be."""
+_URGENT = (Phase.STOPPING, Phase.SHRINKING, Phase.RESUMING, Phase.SUSPENDED, Phase.WAITING, Phase.TIMED_OUT)
+"""The phases that people look for first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaim:
-    """One that is announced; `unconfirmed` ones are not durable yet."""
+    """One active notice; an `unconfirmed` one is not stored yet."""
 
     kind: SubjectKind
     subject: str
@@ -33,7 +33,7 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class UncoveredWorker:
-    """A worker that a reclaim would not reach, and what is missing for it."""
+    """A worker that a reclaim would not reach, and what is missing: its agent, its stream or both."""
 
     host: Host
     job: JobName
@@ -42,7 +42,7 @@ class UncoveredWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What is on the page beside the view itself; `more_…` are left out."""
+    """The rows of the page; `more_…` counts the rows that are left out."""
 
     summary: str
     trouble: bool
@@ -55,12 +55,11 @@ class Contents:
 
 
 def contents(view: StatusView) -> Contents:
-    """What to show of it."""
     reclaims, jobs, uncovered = _reclaims(view), sorted(view.jobs, key=_order), list(_uncovered(view.jobs))
-    troubles, usual = list(_problems(view, len(uncovered))), _counts(view, len(reclaims), len(uncovered))
+    problems, counts = list(_problems(view, len(uncovered))), _counts(view, len(reclaims), len(uncovered))
     return Contents(
-        summary=". ".join(each[:1].upper() + each[1:] for each in (*troubles, usual)) + ".",
-        trouble=bool(troubles),
+        summary=". ".join(part[:1].upper() + part[1:] for part in (*problems, counts)) + ".",
+        trouble=bool(problems),
         reclaims=reclaims[:MAX_ROWS],
         more_reclaims=max(0, len(reclaims) - MAX_ROWS),
         jobs=jobs[:MAX_ROWS],
@@ -71,9 +70,9 @@ def contents(view: StatusView) -> Contents:
 
 
 def _problems(view: StatusView, uncovered: int) -> Iterator[str]:
-    """What somebody has to look at, in sentences without a full stop; a reclaim that is covered is none of it."""
+    """Sentences, without a full stop, about what somebody has to act on. A covered reclaim is not a problem."""
     if not view.leader.acts:
-        yield "no supervisor is certain to lead"
+        yield "it is not certain that a supervisor leads"
     if view.unconfirmed:
         yield f"{_count(len(view.unconfirmed), 'notice', 'notices')} cannot be stored"
     late = len(
@@ -87,14 +86,14 @@ def _problems(view: StatusView, uncovered: int) -> Iterator[str]:
 
 
 def _is_late(job: JobView) -> bool:
-    """A host of it is gone, and it has not saved what it was told to."""
+    """Whether a host of the job is gone before its checkpoint was saved."""
     return job.phase is Phase.STOPPING and job.seconds_left == 0
 
 
 def _counts(view: StatusView, reclaims: int, uncovered: int) -> str:
-    """Without a number that changes with the time alone: it is read aloud when it changes."""
+    """Contains no number that changes with time alone: screen readers read the summary when it changes."""
     parts = [_count(reclaims, "reclaim under way", "reclaims under way") if reclaims else "nothing is being reclaimed"]
-    for phase in (*_PRESSING, Phase.RUNNING):
+    for phase in (*_URGENT, Phase.RUNNING):
         jobs = sum(job.phase is phase for job in view.jobs)
         if jobs:
             parts.append(f"{_count(jobs, 'job', 'jobs')} {phase}")
@@ -129,7 +128,7 @@ def _reclaim(notice: NoticeView, *, unconfirmed: bool) -> Reclaim:
 
 def _order(job: JobView) -> tuple[int, int, str]:
     over = job.phase is Phase.FINISHED
-    return (_PRESSING.index(job.phase) if job.phase in _PRESSING else len(_PRESSING), over, job.job)
+    return (_URGENT.index(job.phase) if job.phase in _URGENT else len(_URGENT), over, job.job)
 
 
 def _uncovered(jobs: Iterable[JobView]) -> Iterator[UncoveredWorker]:

@@ -1,4 +1,4 @@
-"""The page at `/` and `/status`, what it is made of, and how one signs in."""
+"""The endpoints of the status page: the page itself, its assets, its stream, and sign-in."""
 
 from asyncio import TimerHandle, get_running_loop
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,26 +31,24 @@ _HEADERS: Mapping[str, str] = MappingProxyType(
         "Cache-Control": "no-store",
     }
 )
-_KEPT = {**_HEADERS, "Cache-Control": "public, max-age=86400, immutable"}
-"""Of files whose address is another one when they are."""
+_ASSET_HEADERS = {**_HEADERS, "Cache-Control": "public, max-age=86400, immutable"}
+"""An asset's URL contains a hash of its content."""
 
 _REFUSED: Mapping[type[Exception], tuple[int, str]] = MappingProxyType(
     {
-        BadTokenError: (401, "This token is not one of this supervisor's, or it has expired."),
-        ForeignTokenError: (403, "This token is for something else: it takes a viewer token."),
-        ForeignPodError: (403, "This token is for something else: it takes a viewer token."),
-        AuthenticationUnavailableError: (503, "This token cannot be checked at present. Try again."),
+        BadTokenError: (401, "This token was not issued by this supervisor, or it has expired."),
+        ForeignTokenError: (403, "This token is of another kind: a viewer token is needed."),
+        ForeignPodError: (403, "This token is of another kind: a viewer token is needed."),
+        AuthenticationUnavailableError: (503, "This token cannot be checked right now. Try again."),
     }
 )
-"""What somebody is told who signs in, or has."""
+"""The status and the message of the login form for each refusal."""
 
 _LONGEST_TIMER_SECONDS = 86400.0 * 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageEndpoints:
-    """`/`, `/status…`; see `routes`."""
-
     snapshot: Callable[[], StatusSnapshot]
     renderer: Renderer
     viewers: Viewers
@@ -59,7 +57,6 @@ class PageEndpoints:
     clock: Clock
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served here."""
         return [
             web.get("/", self.page),
             web.get("/status", self.page),
@@ -70,27 +67,27 @@ class PageEndpoints:
         ]
 
     async def page(self, request: web.Request) -> web.Response:
-        """The page, or the form for those whom nobody knows."""
+        """Serves the page, or the login form without a session."""
         try:
             session = await self.sessions.of(request)
         except tuple(_REFUSED) as error:
             if "Authorization" in request.headers:
                 raise
-            return self._sign_in_again(error)
+            return self._login_refused(error)
         if session is None:
             return _html(self.renderer.login(HOURS), status=401)
         return _html(self.renderer.page(self.snapshot(), signed_in=session.browser))
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """The changing part of the page, whenever it has changed."""
+        """Streams the content of the page whenever it changes."""
         session = await self.sessions.of(request)
         if session is None:
-            raise BadTokenError("no bearer token, and nobody has signed in")
+            raise BadTokenError("no bearer token and no session")
         if self.viewers.full:
-            raise TooManyError("as many look as may look at a time")
+            raise TooManyError("the maximum number of viewers is reached")
         lines = LineStream(request, self.refusals)
         await lines.prepare()
-        end = self._until(session, lines)
+        end = self._end_with_session(session, lines)
         self.viewers.attach(lines)
         try:
             return await lines.serve()
@@ -100,29 +97,28 @@ class PageEndpoints:
                 end.cancel()
 
     async def login(self, request: web.Request) -> web.Response:
-        """Takes a token from the form."""
-        answer = _back()
+        """Starts a session with the token from the form."""
+        answer = _redirect()
         try:
             await self.sessions.sign_in(request, answer)
         except tuple(_REFUSED) as error:
-            return self._sign_in_again(error)
+            return self._login_refused(error)
         return answer
 
     async def logout(self, request: web.Request) -> web.Response:
-        """Forgets who looks."""
-        answer = _back()
+        """Ends the browser's session."""
+        answer = _redirect()
         self.sessions.sign_out(request, answer)
         return answer
 
-    def _sign_in_again(self, error: Exception) -> web.Response:
+    def _login_refused(self, error: Exception) -> web.Response:
         code = code_of(error)
         if code is not None:
             self.refusals.add(Wire.HTTP, code, str(error))
-        status, why = _REFUSED[type(error)]
-        return _html(self.renderer.login(HOURS, why), status=status)
+        status, message = _REFUSED[type(error)]
+        return _html(self.renderer.login(HOURS, message), status=status)
 
-    def _until(self, session: Session, lines: LineStream) -> TimerHandle | None:
-        """Ends a stream with its session."""
+    def _end_with_session(self, session: Session, lines: LineStream) -> TimerHandle | None:
         if session.until is None:
             return None
         left = min(max(0.0, session.until - self.clock.wall()), _LONGEST_TIMER_SECONDS)
@@ -133,12 +129,12 @@ def _html(text: str, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status, content_type="text/html", headers=_HEADERS)
 
 
-def _back() -> web.Response:
+def _redirect() -> web.Response:
     return web.Response(status=303, headers={**_HEADERS, "Location": "../"})
 
 
 def _served(asset: Asset) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def serve(_request: web.Request) -> web.Response:
-        return web.Response(body=asset.body, content_type=asset.content_type, charset="utf-8", headers=_KEPT)
+        return web.Response(body=asset.body, content_type=asset.content_type, charset="utf-8", headers=_ASSET_HEADERS)
 
     return serve

@@ -1,4 +1,4 @@
-"""How figures are written on the page; `assets/page.js` writes those that it counts on in the same way."""
+"""Formats values for the page. `assets/page.js` formats the durations that it counts in the same way."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from supervisor.refusals import readable
 
 MAX_NAMES = 10
 _MAX_LETTERS = 1000
-"""Of a name or a sentence: Kubernetes allows 253 for a name, and a sentence holds a few of them."""
+"""In a name or a sentence: Kubernetes allows 253 for a name, and a sentence contains a few names."""
 
 _DONE = {AcknowledgementKind.SAVED: "saved", AcknowledgementKind.LEFT: "rank 0 has left"}
 
@@ -24,7 +24,7 @@ _TONES = {
 
 
 def span(seconds: float) -> str:
-    """A length of time, in two units at most."""
+    """A duration, in two units at most."""
     whole = int(seconds)
     if whole < 60:  # noqa: PLR2004 - seconds of a minute
         return f"{whole} s"
@@ -36,41 +36,38 @@ def span(seconds: float) -> str:
 
 
 def countdown(seconds: float) -> str:
-    """What is left."""
     return span(seconds) if seconds > 0 else "now"
 
 
 def text(said: str) -> str:
-    """What may quote a peer, with nothing in it that is not seen; the templates escape it."""
+    """Removes invisible characters from a text that may quote a peer; the templates escape it."""
     return readable(said, _MAX_LETTERS)
 
 
 def names(values: Sequence[str]) -> str:
-    """The first few."""
     listed = ", ".join(text(value) for value in values[:MAX_NAMES])
     more = len(values) - MAX_NAMES
     return f"{listed} and {more} more" if more > 0 else listed
 
 
 def tone(phase: Phase) -> str:
-    """The class of a phase's mark; it says nothing that its word does not say."""
+    """The CSS class of a phase's mark."""
     return _TONES.get(phase, "soft")
 
 
 def why(job: JobView) -> str:
-    """The reason of its phase; of a suspended job that says why it was stopped, and what it waits for comes after."""
+    """The reason of the phase. For a suspended job it says why the job stopped, so what it waits for follows."""
     if job.phase is not Phase.SUSPENDED or not job.prospects:
         return job.reason
     return f"{job.reason} Next: {job.prospects[0].what}."
 
 
 def workers(job: JobView) -> str:
-    """How many it has, and how many it asks for."""
-    return f"{len(job.workers)} of {job.requested_workers} (least {job.min_workers})"
+    return f"{len(job.workers)} of {job.requested_workers} (min {job.min_workers})"
 
 
 def checkpoint(group: GroupView) -> str:
-    """Whether rank 0 has saved, up to which step, how much time was left then, and what was lost all the same."""
+    """Whether and at which step rank 0 saved, how much time was left then, and how many steps were lost."""
     if group.outcome is GroupOutcome.SHRUNK:
         return "not needed"
     if group.acknowledged is None:

@@ -1,4 +1,4 @@
-"""From a view to HTML. Everything that a peer has said is escaped by the templates."""
+"""Renders the status as HTML. The templates escape every text of a peer."""
 
 import hashlib
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _PACKAGE = "supervisor.observability.page"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file that the page refers to by `address`, which is another one when the file is."""
+    """A static file; its `address` changes with its content."""
 
     name: str
     body: bytes
@@ -26,13 +26,11 @@ class Asset:
 
     @property
     def address(self) -> str:
-        """Relative to the page."""
+        """The URL relative to the page."""
         return f"status/{self.name}?{hashlib.sha256(self.body).hexdigest()[:12]}"
 
 
 class Renderer:
-    """The templates, read once."""
-
     def __init__(self) -> None:
         self.assets = _assets()
         self._templates = Environment(
@@ -50,21 +48,21 @@ class Renderer:
         )
         self._templates.globals["assets"] = {asset.name: asset.address for asset in self.assets.values()}
 
-    def page(self, seen: StatusSnapshot, *, signed_in: bool) -> str:
-        """The whole page; `signed_in` by a cookie, which can be given up."""
-        return self._templates.get_template("page.html").render(**_shown(seen), signed_in=signed_in)
+    def page(self, snapshot: StatusSnapshot, *, signed_in: bool) -> str:
+        """The whole page; `signed_in` shows the button that ends a browser's session."""
+        return self._templates.get_template("page.html").render(**_shown(snapshot), signed_in=signed_in)
 
-    def content(self, seen: StatusSnapshot) -> str:
-        """What changes of it."""
-        return self._templates.get_template("content.html").render(**_shown(seen))
+    def content(self, snapshot: StatusSnapshot) -> str:
+        """The part of the page that changes."""
+        return self._templates.get_template("content.html").render(**_shown(snapshot))
 
     def login(self, hours: int, why: str = "") -> str:
-        """The form that asks for a token; `why` the last one was no good."""
+        """The login form; `why` is the reason why the last token was refused."""
         return self._templates.get_template("login.html").render(hours=hours, why=why)
 
 
-def _shown(seen: StatusSnapshot) -> dict[str, object]:
-    now = status_view(seen)
+def _shown(snapshot: StatusSnapshot) -> dict[str, object]:
+    now = status_view(snapshot)
     return {"view": now, "shown": contents(now)}
 
 

@@ -1,4 +1,4 @@
-"""Who may look: a viewer's token in the Authorization header, or a browser that has signed in with one."""
+"""Authenticates viewers: by a viewer token in the Authorization header, or by the session cookie of a browser."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,12 +16,12 @@ COOKIE = "job_supervisor_viewer"
 HOURS = 12
 _MAX_BYTES = 16 * 1024
 _OWN_SITE = ("same-origin", "none")
-"""What a browser says of a request of our own page, and of one that its user has typed."""
+"""Values of Sec-Fetch-Site for a request of our own page, and for one that the user typed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Somebody who may look until then (Unix seconds; None: for ever). `browser`: one that has signed in."""
+    """A viewer's access, `until` an instant (Unix seconds; None: unlimited). `browser`: it is by a session cookie."""
 
     until: float | None
     browser: bool
@@ -29,18 +29,18 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """`sign` makes a viewer's token that is good until an instant."""
+    """Checks and starts sessions; `sign` makes a viewer token that is valid until an instant."""
 
     authenticate: Authenticate
     sign: Callable[[float], str]
     clock: Clock
 
     async def of(self, request: web.Request) -> Session | None:
-        """Who asks; None where nobody says who he is.
+        """The session of a request; None if it has neither a token nor a cookie.
 
         Raises:
-            BadTokenError: A token that is no good.
-            ForeignTokenError: One for something else.
+            BadTokenError: The token is invalid.
+            ForeignTokenError: The token is not a viewer's.
         """
         authorization, cookie = request.headers.get("Authorization"), request.cookies.get(COOKIE)
         if authorization is not None:
@@ -50,13 +50,13 @@ class Sessions:
         return None
 
     async def sign_in(self, request: web.Request, answer: web.Response) -> None:
-        """Has the browser keep a token of its own, which ends after half a day and never after the one that it sent.
+        """Sets a session cookie with a token of its own, which lasts 12 hours and never longer than the token sent.
 
         Raises:
-            BadTokenError: A token that is no good.
-            ForeignTokenError: One for something else.
-            OversizedError: More than a form.
-            MalformedError: No form, or another site's.
+            BadTokenError: The token is invalid.
+            ForeignTokenError: The token is not a viewer's.
+            OversizedError: The body is too large for the form.
+            MalformedError: The body is not the form, or another site sent it.
         """
         _own_site(request)
         viewer = await self._viewer(f"Bearer {await _token(request)}")
@@ -74,10 +74,10 @@ class Sessions:
         )
 
     def sign_out(self, request: web.Request, answer: web.Response) -> None:
-        """Has the browser forget it.
+        """Deletes the session cookie.
 
         Raises:
-            MalformedError: It is another site that asks.
+            MalformedError: Another site sent the request.
         """
         _own_site(request)
         answer.del_cookie(COOKIE, path="/", secure=request.secure, httponly=True, samesite="Strict")
@@ -85,13 +85,13 @@ class Sessions:
     async def _viewer(self, authorization: str) -> Viewer:
         principal = await self.authenticate(authorization)
         if not isinstance(principal, Viewer):
-            raise ForeignTokenError("this is for a viewer token")
+            raise ForeignTokenError("a viewer token is needed")
         return principal
 
 
 def _own_site(request: web.Request) -> None:
     if request.headers.get("Sec-Fetch-Site", "none") not in _OWN_SITE:
-        raise MalformedError("another site's page has sent this")
+        raise MalformedError("the request was sent by another site")
 
 
 async def _token(request: web.Request) -> str:

@@ -1,4 +1,4 @@
-"""Those who have the page open: one rendering for all of them, as a stream of lines."""
+"""Streams the page to all open browsers, from one rendering for all of them."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,10 +11,9 @@ from supervisor.observability.snapshot import StatusSnapshot
 
 MAX_VIEWERS = 200
 _PAUSE_SECONDS = 1.0
-_WORD_SECONDS = 5.0
-_SHARE = 20
-"""A rendering is followed by a pause of so many times its own length: with whatever there is to show, viewers cost the
-line a twentieth at most."""
+_REFRESH_SECONDS = 5.0
+_PAUSE_FACTOR = 20
+"""A rendering is followed by a pause of this many times its own duration: viewers never cost more than a twentieth."""
 
 _FAILED = line({"type": "failed"})
 
@@ -23,10 +22,10 @@ class Viewers:
     """Streams to browsers. `run` renders for them, and only while there are any.
 
     Args:
-        look: What is so now; called on the loop.
-        render: To HTML; called in a thread, so that whoever needs the loop does not wait for it.
-        version: Another value whenever something worth showing at once has changed.
-        clock: The supervisor's.
+        snapshot: Reads the status; called on the loop.
+        render: Renders it as HTML; called in a thread, so that it does not block the loop.
+        version: Changes whenever something worth showing at once has changed.
+        clock: The supervisor's clock.
     """
 
     def __init__(
@@ -41,55 +40,54 @@ class Viewers:
         self._version = version
         self._clock = clock
         self._streams: set[LineStream] = set()
-        self._somebody = asyncio.Event()
-        self._shown: Any = None
-        self._said = 0.0
+        self._has_viewers = asyncio.Event()
+        self._sent_version: Any = None
+        self._sent_at = 0.0
         self._fault = Fault("status page", clock)
 
     @property
     def full(self) -> bool:
-        """No more can be taken in."""
+        """Whether the maximum number of viewers is reached."""
         return len(self._streams) >= MAX_VIEWERS
 
     def attach(self, stream: LineStream) -> None:
-        """Somebody looks: the next rendering is for everybody."""
+        """Adds a viewer; the next rendering goes to all viewers."""
         self._streams.add(stream)
-        self._shown = None
-        self._somebody.set()
+        self._sent_version = None
+        self._has_viewers.set()
 
     def detach(self, stream: LineStream) -> None:
-        """And has gone."""
         self._streams.discard(stream)
         if not self._streams:
-            self._somebody.clear()
+            self._has_viewers.clear()
 
     def finish(self, reason: str) -> None:
-        """Says goodbye on every stream."""
+        """Ends every stream with a goodbye."""
         for stream in list(self._streams):
             stream.finish(reason)
 
     async def run(self) -> None:
-        """Root task."""
+        """Root task: renders while there are viewers."""
         while True:
-            await self._somebody.wait()
+            await self._has_viewers.wait()
             started = self._clock.monotonic()
             await self.once()
-            await asyncio.sleep(max(_PAUSE_SECONDS, _SHARE * (self._clock.monotonic() - started)))
+            await asyncio.sleep(max(_PAUSE_SECONDS, _PAUSE_FACTOR * (self._clock.monotonic() - started)))
 
     async def once(self) -> None:
-        """Shows what is new; and all of it when nothing was said for a while, as figures that count drift."""
+        """Renders if something has changed, or if the last rendering is old: counters in browsers drift."""
         version, now = self._version(), self._clock.monotonic()
-        if version == self._shown and now - self._said < _WORD_SECONDS:
+        if version == self._sent_version and now - self._sent_at < _REFRESH_SECONDS:
             return
-        said = await self._rendered()
+        rendered = await self._rendered()
         for stream in list(self._streams):
-            stream.push(said)
-        self._shown, self._said = version, now
+            stream.push(rendered)
+        self._sent_version, self._sent_at = version, now
 
     async def _rendered(self) -> bytes:
         try:
             html = await asyncio.to_thread(self._render, self._snapshot())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the line goes on
+        except Exception as error:  # noqa: BLE001 - a rendering that fails must not stop the supervisor
             self._fault.failed(repr(error))
             return _FAILED
         self._fault.recovered()

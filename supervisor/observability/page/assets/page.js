@@ -1,15 +1,15 @@
 "use strict";
 
-/* Keeps the page as the supervisor has it now, and counts between two of its words by this browser's own clock. */
+/* Keeps the page up to date, and counts its durations between two updates by the browser's clock. */
 (() => {
   const SILENCE_MS = 15000;
   const FIRST_PAUSE_MS = 200;
-  const MOST_PAUSE_MS = 5000;
+  const MAX_PAUSE_MS = 5000;
   const FULL_PAUSE_MS = 30000;
 
   const content = document.getElementById("content");
   const lost = document.getElementById("lost");
-  let said = performance.now();
+  let updatedAt = performance.now();
   let failed = false;
 
   function span(seconds) {
@@ -21,14 +21,14 @@
     return `${Math.floor(whole / 86400)} d ${two(Math.floor((whole % 86400) / 3600))} h`;
   }
 
-  function count() {
-    const passed = (performance.now() - said) / 1000;
+  function countDurations() {
+    const passed = (performance.now() - updatedAt) / 1000;
     for (const each of content.querySelectorAll("[data-left]")) {
       const left = Number(each.dataset.left) - passed;
       put(each, left > 0 ? span(left) : "now");
     }
     for (const each of content.querySelectorAll("[data-ago]")) put(each, span(Number(each.dataset.ago) + passed));
-    const silent = performance.now() - said > SILENCE_MS;
+    const silent = performance.now() - updatedAt > SILENCE_MS;
     if (lost.hidden === (silent || failed)) lost.hidden = !(silent || failed);
   }
 
@@ -36,8 +36,8 @@
     if (element.textContent !== text) element.textContent = text;
   }
 
-  /* Changes what differs and leaves the rest, so that focus, selection and what a screen reader reads stay. */
-  function become(old, wanted) {
+  /* Changes only what differs, so that focus, selection and the position of a screen reader stay. */
+  function update(old, wanted) {
     if (old.nodeType !== wanted.nodeType || old.nodeName !== wanted.nodeName) {
       old.replaceWith(wanted.cloneNode(true));
     } else if (old.nodeType === Node.ELEMENT_NODE) {
@@ -45,34 +45,34 @@
       for (const { name, value } of wanted.attributes) {
         if (old.getAttribute(name) !== value) old.setAttribute(name, value);
       }
-      children(old, wanted);
+      updateChildren(old, wanted);
     } else if (old.nodeValue !== wanted.nodeValue) {
       old.nodeValue = wanted.nodeValue;
     }
   }
 
-  function children(old, wanted) {
-    const [here, there] = [[...old.childNodes], [...wanted.childNodes]];
-    there.forEach((each, place) => {
-      if (place < here.length) become(here[place], each);
+  function updateChildren(old, wanted) {
+    const [oldNodes, newNodes] = [[...old.childNodes], [...wanted.childNodes]];
+    newNodes.forEach((each, index) => {
+      if (index < oldNodes.length) update(oldNodes[index], each);
       else old.appendChild(each.cloneNode(true));
     });
-    here.slice(there.length).forEach((each) => each.remove());
+    oldNodes.slice(newNodes.length).forEach((each) => each.remove());
   }
 
-  function heard(line) {
+  function onLine(line) {
     const message = JSON.parse(line);
     failed = message.type === "failed";
     if (message.type === "page") {
       const wanted = document.createElement("template");
       wanted.innerHTML = message.html;
-      children(content, wanted.content);
-      said = performance.now();
-      count();
+      updateChildren(content, wanted.content);
+      updatedAt = performance.now();
+      countDurations();
     }
   }
 
-  async function listen(answer) {
+  async function read(answer) {
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -80,24 +80,24 @@
       if (done) return;
       const lines = (rest + value).split("\n");
       rest = lines.pop();
-      lines.forEach(heard);
+      lines.forEach(onLine);
     }
   }
 
-  /* The pause, in milliseconds, after a stream that ended or never was. */
+  /* Follows one stream to its end; returns the pause in milliseconds before the next attempt. */
   async function follow(pause) {
     try {
       const answer = await fetch("status/stream", { cache: "no-store" });
       if (answer.status === 401 || answer.status === 403) location.reload();
       if (answer.status === 429) return FULL_PAUSE_MS;
       if (answer.ok) {
-        await listen(answer);
+        await read(answer);
         return FIRST_PAUSE_MS;
       }
     } catch {
-      /* It is away: the page says so after a while, and this tries again. */
+      /* The supervisor does not answer: the page says so after a while, and the loop tries again. */
     }
-    return Math.min(pause * 2, MOST_PAUSE_MS);
+    return Math.min(pause * 2, MAX_PAUSE_MS);
   }
 
   async function forever() {
@@ -107,7 +107,7 @@
     }
   }
 
-  count();
-  setInterval(count, 250);
+  countDurations();
+  setInterval(countDurations, 250);
   forever();
 })();

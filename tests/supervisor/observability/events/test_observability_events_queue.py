@@ -13,14 +13,14 @@ from tests.supervisor.decide.decide_builders import T0
 from tests.supervisor.observability.events.observability_events import JOB, pod
 
 
-def draft(number: int = 1, note: str = "So.", rank: Priority = Priority.POD) -> EventDraft:
+def draft(number: int = 1, note: str = "So.", priority: Priority = Priority.POD) -> EventDraft:
     reason = OF_NOTICES[NoticeState.ACTIVE]
-    return EventDraft(regarding=pod(number), related=None, reason=reason, note=note, at=T0, rank=rank)
+    return EventDraft(regarding=pod(number), related=None, reason=reason, note=note, at=T0, priority=priority)
 
 
 def test_jobs_come_first_and_then_whoever_was_first() -> None:
     waiting = EventQueue(9)
-    job = replace(draft(), regarding=JOB, reason=OF_JOBS[Phase.STOPPING], rank=Priority.JOB)
+    job = replace(draft(), regarding=JOB, reason=OF_JOBS[Phase.STOPPING], priority=Priority.JOB)
     for each in (draft(1), draft(2), job):
         assert waiting.put(each) is None
     order = []
@@ -62,7 +62,7 @@ def test_of_too_much_the_oldest_is_dropped() -> None:
     waiting = EventQueue(2)
     outcomes = [waiting.put(draft(number)) for number in range(4)]
     assert outcomes == [None, None, SendResult.DROPPED, SendResult.DROPPED]
-    assert waiting.put(draft(9, rank=Priority.NOTICE)) is None
+    assert waiting.put(draft(9, priority=Priority.NOTICE)) is None
     assert waiting.take() == PendingEvent(draft(2))
 
 

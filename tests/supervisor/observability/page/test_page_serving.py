@@ -30,7 +30,7 @@ async def test_it_shows_what_is_under_way_and_why(served: Served) -> None:
     await reclaimed(served)
     seen = (await viewing(served)).seen
     assert served.job("train").decision.reason in seen
-    for text in ("1 reclaim under way", f"node {BRAKE}", "2 of 3 (least 2)", "shrunk", "2 without a stream"):
+    for text in ("1 reclaim under way", f"node {BRAKE}", "2 of 3 (min 2)", "shrunk", "2 without a stream"):
         assert text in seen
 
 

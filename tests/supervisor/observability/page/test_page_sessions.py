@@ -90,11 +90,11 @@ Make = Callable[[Tokens], str]
     ("make", "status", "why"),
     [
         (lambda tokens: tokens.viewer(time.time() - 5), 401, "expired"),
-        (lambda tokens: tokens.agent("n1"), 403, "takes a viewer token"),
-        (lambda tokens: tokens.launcher("alice"), 403, "takes a viewer token"),
-        (lambda tokens: tokens.process("job", "uid", 1), 403, "takes a viewer token"),
-        (lambda _tokens: "nonsense", 401, "not one of this supervisor's"),
-        (lambda _tokens: "", 401, "not one of this supervisor's"),
+        (lambda tokens: tokens.agent("n1"), 403, "a viewer token is needed"),
+        (lambda tokens: tokens.launcher("alice"), 403, "a viewer token is needed"),
+        (lambda tokens: tokens.process("job", "uid", 1), 403, "a viewer token is needed"),
+        (lambda _tokens: "nonsense", 401, "not issued by this supervisor"),
+        (lambda _tokens: "", 401, "not issued by this supervisor"),
     ],
 )
 async def test_any_other_token_is_refused_with_a_sentence(served: Served, make: Make, status: int, why: str) -> None:

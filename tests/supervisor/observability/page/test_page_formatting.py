@@ -155,7 +155,10 @@ def test_only_real_trouble_is_red() -> None:
         (shown(), "6 workers are not covered. Nothing is being reclaimed, 1 job Running."),
         (
             replace(covered(), leader=LeaderView(name="pod-0", acts=False, serving_seconds=1.0)),
-            "No supervisor is certain to lead. Nothing is being reclaimed, 1 job Running, every worker is covered.",
+            (
+                "It is not certain that a supervisor leads. "
+                "Nothing is being reclaimed, 1 job Running, every worker is covered."
+            ),
         ),
         (
             replace(covered(), unconfirmed=shown(1).notices),
@@ -200,4 +203,4 @@ def test_a_lease_that_is_not_certain_is_said() -> None:
     leader = LeaderView(name="supervisor-1", acts=False, serving_seconds=1.0)
     html = Renderer().page(replace(seen(), leader=leader), signed_in=False)
     assert "supervisor-1 leads" in html
-    assert "nothing is decided" in html
+    assert "makes no decisions" in html
