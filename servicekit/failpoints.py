@@ -7,6 +7,7 @@ one, for one process, from its start on.
 import enum
 import os
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _STDERR = 2
@@ -28,7 +29,7 @@ class Trigger:
 _armed: Trigger | None = None
 
 
-def parse(text: str, names: type[enum.StrEnum]) -> Trigger | None:
+def parse(text: str, names: Iterable[str]) -> Trigger | None:
     """Read `NAME` or `NAME:NTH`, with `@USR1` behind it where that signal arms; None where nothing is set.
 
     Raises:
@@ -40,7 +41,7 @@ def parse(text: str, names: type[enum.StrEnum]) -> Trigger | None:
     if signalled not in ("", "USR1"):
         raise ValueError(f"failpoints are armed by USR1, not by {signalled!r}")
     name, _, nth = point.partition(":")
-    if name not in {str(each) for each in names}:
+    if name not in {str(known) for known in names}:
         raise ValueError(f"there is no failpoint {name!r}")
     if nth and not (nth.isascii() and nth.isdecimal() and int(nth) > 0):
         raise ValueError(f"{nth!r} does not count the passings of a failpoint")

@@ -30,3 +30,21 @@ class Wakeup:
         except TimeoutError:
             pass
         self.clear()
+
+
+class Notifier:
+    """Wakes all loops that depend on the same facts; whoever changes a fact needs to know none of them."""
+
+    def __init__(self) -> None:
+        self._wakeups: list[Wakeup] = []
+
+    def subscribe(self) -> Wakeup:
+        """Returns a wakeup that is set with every change from now on."""
+        wakeup = Wakeup()
+        self._wakeups.append(wakeup)
+        return wakeup
+
+    def notify(self) -> None:
+        """Wakes all loops: a fact has changed."""
+        for wakeup in self._wakeups:
+            wakeup.set()

@@ -17,7 +17,6 @@ from servicekit.logs import configure
 from servicekit.settings import SettingsError, describe, load
 from servicekit.tls import CertificateUnusable
 from supervisor.domain.ids import NAME_RULE, is_name
-from supervisor.failpoints import At
 from supervisor.identity.tokens import SecretError, Tokens
 from supervisor.leadership.interface import LeadershipError, LeadershipLost
 from supervisor.pki.errors import KeysError
@@ -110,6 +109,18 @@ def _days(text: str) -> float:
     return days
 
 
+def _failpoint(text: str) -> failpoints.Trigger | None:
+    if not text:
+        return None
+    # Imported here: nothing but tests asks for it.
+    from supervisor.jobs import registry  # noqa: PLC0415
+
+    try:
+        return failpoints.parse(text, registry.failpoints())
+    except ValueError as error:
+        raise SettingsError(f"{PREFIX}FAILPOINT", str(error)) from error
+
+
 def _serve(settings: Settings) -> int:
     # gRPC would write a line for each stranger whose handshake fails; what matters it raises.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -117,7 +128,7 @@ def _serve(settings: Settings) -> int:
     from supervisor.wiring.startup import serve  # noqa: PLC0415
 
     configure(settings.log_format, settings.log_level)
-    failpoints.arm(failpoints.parse(settings.failpoint, At))
+    failpoints.arm(_failpoint(settings.failpoint))
     # What thousands of streams keep was gone through again and again: 22 % of the time while 10,000 opened.
     gc.set_threshold(_COLLECT_EVERY, *gc.get_threshold()[1:])
     return run(lambda: serve(settings))

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class At(StrEnum):
-    """Every failpoint, in the order in which a notice meets them."""
+    """The failpoints that are the same for all kinds of jobs, in the order in which a notice meets them."""
 
     SECRET_WRITTEN = "secret.written"  # noqa: S105 - a point in the code
     SECRET_LINKED = "secret.linked"  # noqa: S105 - as above
@@ -38,16 +38,7 @@ class At(StrEnum):
     DECISION_STORED = "decision.stored"
     DIRECTIVES_PUSHED = "directives.pushed"
     ORDER_PUBLISHED = "order.published"
-    EXCLUSIONS_SHOWN = "exclusions.shown"
-    EXCLUSIONS_LISTED = "exclusions.listed"
     POD_REMOVED = "pod.removed"
-    RUN_SUSPENDED = "run.suspended"
-    RUN_LISTED = "run.listed"
-    RUN_SIZED = "run.sized"
-    RUN_FREED = "run.freed"
-    RUN_STARTED = "run.started"
-    GROWTH_ASKED = "growth.asked"
-    GROWTH_TIDIED = "growth.tidied"
     ORDER_APPLIED = "order.applied"
     PRUNING = "pruning"
     PRUNED = "pruned"

@@ -10,13 +10,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from servicekit import failpoints
 from servicekit.address import Address, parse
 from servicekit.logs import LogFormat, LogLevel
 from servicekit.settings import checked
 from supervisor.decide.policy import Policy
 from supervisor.domain.drill import EVENT_REASON
-from supervisor.failpoints import At
 
 PREFIX = "JOB_SUPERVISOR_"
 
@@ -265,7 +263,6 @@ class Settings(Policy):
                 )
 
     def _check_fields(self) -> None:
-        checked("failpoint", self.failpoint, lambda text: failpoints.parse(text, At))
         addresses = {"grpc_address": self.grpc_address, "http_address": self.http_address}
         optional = {
             "webhook_address": self.webhook_address,

@@ -84,8 +84,9 @@ MUTANTS = (
         edits=(
             Edit(
                 _LOOP,
-                "                await self._wakeup.wait(self._pass())\n",
-                "                await self._wakeup.wait(self._pass())\n                await asyncio.sleep(8.0)\n",
+                "                await self._ports.wakeup.wait(self._pass())\n",
+                "                await self._ports.wakeup.wait(self._pass())\n"
+                "                await asyncio.sleep(8.0)\n",
             ),
         ),
     ),

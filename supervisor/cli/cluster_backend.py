@@ -35,7 +35,8 @@ from supervisor.cli.errors import (
 )
 from supervisor.cli.resource_status import Pods, status_of
 from supervisor.cli.status import Status
-from supervisor.cluster.objects import NODES, PODS, opts_in
+from supervisor.cluster.annotations import opts_in
+from supervisor.cluster.objects import NODES, PODS
 from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION, explained
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind

@@ -9,27 +9,11 @@ import msgspec
 
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata, ObjectKey
+from supervisor.cluster.annotations import opts_in
 from supervisor.domain.capacity import Resources, Taint
 
 PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
 NODES = Resource(group="", version="v1", kind="Node", plural="nodes", namespaced=False)
-
-ANNOTATIONS = "job-supervisor.kube-ai.io/"
-"""The annotations that are kept begin with it."""
-
-MANAGED = f"{ANNOTATIONS}managed-by-job-supervisor"
-SPOT = f"{ANNOTATIONS}spot-instance"
-
-ADDRESS = f"{ANNOTATIONS}address"
-CA = f"{ANNOTATIONS}ca"
-DISCOVERY_SCRIPT = f"{ANNOTATIONS}discovery-script"
-HANDED_OUT = frozenset({ADDRESS, CA, DISCOVERY_SCRIPT})
-"""What a pod was given for its own files; nobody asks for it here, and thousands of copies are not kept."""
-
-
-def opts_in(annotations: Mapping[str, str]) -> bool:
-    """Whether these give whatever bears them into our care."""
-    return any(annotations.get(name) == "true" for name in (MANAGED, SPOT))
 
 
 class PodPhase(StrEnum):

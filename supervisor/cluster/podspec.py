@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from supervisor.cluster.objects import ANNOTATIONS
+from supervisor.cluster.annotations import PREFIX
 from supervisor.cluster.quantity import thousandths
 from supervisor.domain.capacity import Demand, Effect, Operator, Requirement, Resources, Toleration
 
@@ -144,7 +144,7 @@ class PodSpec(Body, frozen=True):
         return frozenset(
             path.field_path.removeprefix("metadata.annotations['").removesuffix("']")
             for path in paths
-            if path is not None and path.field_path.startswith(f"metadata.annotations['{ANNOTATIONS}")
+            if path is not None and path.field_path.startswith(f"metadata.annotations['{PREFIX}")
         )
 
     def _affinity(self) -> tuple[tuple[Requirement, ...], ...]:

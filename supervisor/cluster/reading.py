@@ -7,7 +7,8 @@ import msgspec
 
 from servicekit.disruption import ended_at_of, grace_of
 from servicekit.kubernetes.objects import Metadata
-from supervisor.cluster.objects import ANNOTATIONS, HANDED_OUT, Condition, Node, Owner, Pod, PodPhase
+from supervisor.cluster.annotations import INJECTED, PREFIX
+from supervisor.cluster.objects import Condition, Node, Owner, Pod, PodPhase
 from supervisor.cluster.podspec import Body, PodSpec, amounts_of
 from supervisor.domain.capacity import Effect, Taint
 
@@ -215,7 +216,7 @@ def _text(part: object, field: str) -> str:
 
 
 def _kept(annotation: str) -> bool:
-    return annotation.startswith(ANNOTATIONS) and annotation not in HANDED_OUT
+    return annotation.startswith(PREFIX) and annotation not in INJECTED
 
 
 def _ended_at(status: _PodStatus) -> datetime | None:

@@ -89,7 +89,7 @@ class ClusterView:
         self._pods: Cache[Pod] = Cache(self._pod_moved)
         self._nodes: Cache[Node] = Cache(self._node_moved)
         self._by_uid: dict[str, Pod] = {}
-        self._by_owner, self._by_node = _Groups(), _Groups()
+        self._by_node = _Groups()
         self._node_uids: dict[Host, str] = {}
         self._taken: dict[str, dict[str, int]] = {}
         self._unread: dict[str, set[str]] = {PODS.plural: set(), NODES.plural: set()}
@@ -130,10 +130,6 @@ class ClusterView:
         """The pod of that uid, if there is such a pod now."""
         return self._by_uid.get(uid)
 
-    def owned(self, uid: str) -> Mapping[ObjectKey, Pod]:
-        """The pods that the object of that uid controls."""
-        return self._by_owner.of(uid)
-
     def bound(self, node: str) -> Mapping[ObjectKey, Pod]:
         """The pods that are bound to a node, whether they are over or not."""
         return self._by_node.of(node)
@@ -155,12 +151,10 @@ class ClusterView:
         self._note(PODS.plural, before, after)
         if before is not None:
             self._by_uid.pop(before.metadata.uid, None)
-            self._by_owner.remove("" if before.owner is None else before.owner.uid, before)
             self._by_node.remove(before.node, before)
             self._take(before, -1)
         if after is not None:
             self._by_uid[after.metadata.uid] = after
-            self._by_owner.add("" if after.owner is None else after.owner.uid, after)
             self._by_node.add(after.node, after)
             self._take(after, 1)
         if _differ(before, after):

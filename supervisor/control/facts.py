@@ -11,7 +11,7 @@ from supervisor.decide.notices import Today, most_urgent, noticed_hosts, noticed
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import STANDALONE, Host, JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.notice import ReclaimNotice, Subject
 from supervisor.domain.placement import Placement
 from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
@@ -49,8 +49,14 @@ class NoCluster:
         """Every host is a node."""
 
     def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
-        """Nobody asks."""
+        """No job's hosts are made by a controller."""
         return {}
+
+    def is_there(self, _notice: ReclaimNotice) -> None:
+        """Only its agent knows a machine."""
+
+    def node_of(self, _pod: Subject) -> None:
+        """Nobody knows where a pod is, and a notice on one binds no host."""
 
 
 class _Noticed:

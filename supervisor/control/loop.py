@@ -15,6 +15,7 @@ from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
 from servicekit.workqueue import KeyedWorkQueue
 from supervisor.control.facts import Facts
+from supervisor.control.requests import PlanRequests
 from supervisor.control.schedule import Schedule
 from supervisor.decide.grant import Grant
 from supervisor.decide.plan import Plan, plan
@@ -25,7 +26,7 @@ from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.failpoints import At
 from supervisor.fanout.processes import Processes
-from supervisor.jobs.kinds import Adapter
+from supervisor.jobs.adapter import Adapter
 from supervisor.leadership.interface import Leadership
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
 
@@ -40,7 +41,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """What the loop works with."""
+    """What the loop works with; `wakeup` is set whenever the store, an agent or the cluster has changed."""
 
     store: Store
     facts: Facts
@@ -49,6 +50,8 @@ class Ports:
     leadership: Leadership
     policy: Policy
     clock: Clock
+    requests: PlanRequests
+    wakeup: Wakeup
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +74,10 @@ def _own(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> Mapping[H
 
 
 class Control:
-    """Decides. `poke` whenever the store or an agent has changed, and with its job whenever a rank 0 has."""
+    """Decides about all jobs; `run` runs it."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._wakeup = Wakeup()
         self._schedule = Schedule(ports.facts)
         self._store_fault = Fault("store", ports.clock)
         self._looks: dict[JobName, _Look] = {}
@@ -84,18 +86,12 @@ class Control:
         self._failing: set[JobName] = set()
         self._since = ports.clock.now()
 
-    def poke(self, job: JobName | None = None) -> None:
-        """Looks again soon; at this job whether it looks different or not."""
-        if job is not None:
-            self._schedule.mark(job)
-        self._wakeup.set()
-
     async def run(self) -> None:
         """Root task: decides, again and again."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run(), name="control.queue")
             while True:
-                await self._wakeup.wait(self._pass())
+                await self._ports.wakeup.wait(self._pass())
 
     def _pass(self) -> float | None:
         """One look at what has changed; returns the seconds until time alone calls for another (None = never)."""
@@ -105,6 +101,8 @@ class Control:
         if not self._ports.leadership.may_act():
             return _RETRY_SECONDS
         granted = self._ports.facts.granted(snapshot.jobs)
+        for name in self._ports.requests.take():
+            self._schedule.mark(name)
         for name in self._schedule.due(snapshot.jobs, granted, now):
             job = snapshot.jobs[name]
             planned = self._planned(job, granted.get(name, _NOTHING), now)
@@ -141,7 +139,7 @@ class Control:
     async def _settle(self, name: JobName) -> float | None:
         """Carries out a job's plan; has it planned anew after a failure, and when more fell due meanwhile."""
         if name not in self._plans:
-            self.poke(name)
+            self._ports.requests.add(name)
             return None
         try:
             return None if await self._is_done(*self._plans[name]) else _RETRY_SECONDS

@@ -30,7 +30,7 @@ MAX_STREAMS = 40_000
 Render = Callable[[JobName], JobDirectives | None]
 """What a job means for its processes now; None where it is unknown."""
 
-Told = Callable[[JobName, Collection[Directive]], None]
+OnSent = Callable[[JobName, Collection[Directive]], None]
 """Told of what processes of a job that were connected already have just been sent."""
 
 _log = structlog.get_logger()
@@ -89,21 +89,21 @@ class Processes:
     Args:
         render: Asked at sending time, so that what waited for its turn is not stale.
         now: Unix seconds.
-        rank_zero_changed: Called with the job when a rank 0 may have appeared or gone.
-        told: Called when directives have been sent because of a change.
+        on_rank_zero: Called with the job when a rank 0 may have appeared or gone.
+        on_sent: Called when directives have been sent because of a change.
     """
 
     def __init__(
         self,
         render: Render,
         now: Callable[[], float],
-        rank_zero_changed: Callable[[JobName], None],
-        told: Told = lambda _job, _directives: None,
+        on_rank_zero: Callable[[JobName], None],
+        on_sent: OnSent = lambda _job, _directives: None,
     ) -> None:
         self._render = render
         self._now = now
-        self._rank_zero_changed = rank_zero_changed
-        self._tell = told
+        self._on_rank_zero = on_rank_zero
+        self._on_sent = on_sent
         self._jobs: dict[JobName, _Job] = {}
         self._rank_zeros: dict[JobName, RankZero] = {}
         self._started = now()
@@ -117,7 +117,7 @@ class Processes:
         job.connections[worker.process] = connection = _Connection(worker, stream)
         job.hosts = None
         if worker.rank == 0 or (replaced is not None and replaced.worker.rank == 0):
-            self._rank_zero_changed(worker.job)
+            self._on_rank_zero(worker.job)
         self._send(connection)
 
     def detach(self, worker: Worker, stream: LineStream) -> None:
@@ -131,7 +131,7 @@ class Processes:
         if not job.connections:
             self._forget(worker.job)
         if connection.worker.rank == 0:
-            self._rank_zero_changed(worker.job)
+            self._on_rank_zero(worker.job)
 
     def rank(self, job: JobName, process: str, rank: int | None) -> None:
         """A process says that its rank is another one."""
@@ -140,7 +140,7 @@ class Processes:
             return
         before, connection.worker = connection.worker, replace(connection.worker, rank=rank)
         if 0 in (before.rank, rank):
-            self._rank_zero_changed(job)
+            self._on_rank_zero(job)
         self._send(connection)
 
     def rank_zero(self, job: JobName, run: int) -> RankZero:
@@ -231,7 +231,7 @@ class Processes:
         for connection in job.connections.values():
             telling.send(connection)
         if telling.sent:
-            self._tell(name, telling.sent)
+            self._on_sent(name, telling.sent)
 
 
 def _urgent(connection: _Connection, telling: _DirectiveLines) -> bool:

@@ -82,14 +82,14 @@ class AgentRegistry:
     which may be noticed much later, must not count against it.
 
     Args:
-        changed: Called after every change, with the node.
+        on_change: Called after every change.
         now: Unix seconds.
 
     Attributes:
         version: Grows with every change.
     """
 
-    def __init__(self, changed: Callable[[Host], None], now: Callable[[], float]) -> None:
+    def __init__(self, on_change: Callable[[], None], now: Callable[[], float]) -> None:
         self._agents: dict[Host, AgentState] = {}
         self._streams: dict[Host, object] = {}
         # Kept with every change: 5,000 agents are too many to go through for each decision.
@@ -99,7 +99,7 @@ class AgentRegistry:
         self._denying: set[Host] = set()
         self._silent: dict[Host, float] = {}
         self._synced: dict[Host, float] = {}
-        self._changed = changed
+        self._on_change = on_change
         self._now = now
         self._started = now()
         self.version = 0
@@ -118,7 +118,7 @@ class AgentRegistry:
         """All that its hello says is taken in, unless another stream speaks for the node by now."""
         if self.speaks(node, stream):
             self._synced[node] = self._now()
-            self._changed(node)
+            self._on_change()
 
     def source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
         """One source's new state, unless another stream speaks for the node by now."""
@@ -215,7 +215,7 @@ class AgentRegistry:
         else:
             self._denying.discard(view.node)
         self.version += 1
-        self._changed(view.node)
+        self._on_change()
 
     def _put_uid(self, node: Host, uid: str | None) -> None:
         before = self._uids.pop(node, None)

@@ -23,12 +23,8 @@ _RETRY_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
-def presence_unknown(_notice: ReclaimNotice) -> None:
-    """Stand-alone there is nobody but the agents."""
-
-
 class Expiry:
-    """Ends the notices whose time has come. `poke` whenever the store has changed, or a subject comes or goes.
+    """Ends the notices whose time has come.
 
     Args:
         store: Holds the notices.
@@ -37,6 +33,7 @@ class Expiry:
         policy: When what ends.
         clock: The supervisor's.
         unconfirmed: What an agent announces again, and cannot be stored yet, does not end.
+        wakeup: Set whenever the store has changed, or a subject comes or goes.
     """
 
     def __init__(  # noqa: PLR0913 - each is said above
@@ -48,6 +45,7 @@ class Expiry:
         clock: Clock,
         *,
         unconfirmed: Container[NoticeId] = frozenset(),
+        wakeup: Wakeup | None = None,
     ) -> None:
         self._store = store
         self._agents = agents
@@ -55,11 +53,7 @@ class Expiry:
         self._policy = policy
         self._clock = clock
         self._unconfirmed = unconfirmed
-        self._wakeup = Wakeup()
-
-    def poke(self) -> None:
-        """Looks again soon."""
-        self._wakeup.set()
+        self._wakeup = wakeup or Wakeup()
 
     async def run(self) -> None:
         """Root task: ends what is due, again and again."""

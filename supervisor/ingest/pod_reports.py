@@ -10,11 +10,6 @@ MAX_PODS = 1024
 """Kept of one node, those of the last 24 h included: a node has 250 pods at most, which change."""
 
 
-def unknown_node(_pod: Subject) -> Host | None:
-    """Stand-alone nobody knows where a pod is; a notice on one binds no host there."""
-    return None
-
-
 class PodReports:
     """Admits reports about pods.
 

@@ -15,7 +15,7 @@ class UnconfirmedNotices:
     """The notices that wait to be made durable, as they would be.
 
     Args:
-        changed: Called after every change.
+        on_change: Called after every change.
         clock: The supervisor's.
 
     Attributes:
@@ -23,9 +23,9 @@ class UnconfirmedNotices:
         caught_up_at: When the last one that had waited became durable (Unix seconds; 0 = none has yet).
     """
 
-    def __init__(self, changed: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, on_change: Callable[[], None], clock: Clock) -> None:
         self._notices: dict[NoticeId, tuple[object, ReclaimNotice]] = {}
-        self._changed = changed
+        self._on_change = on_change
         self._clock = clock
         self._next_durable = asyncio.Event()
         self.version = 0
@@ -74,4 +74,4 @@ class UnconfirmedNotices:
 
     def _moved(self) -> None:
         self.version += 1
-        self._changed()
+        self._on_change()

@@ -51,7 +51,7 @@ class LiveState:
     launchers: Launchers
     noticed: NoticedHosts
     placements: Placements
-    failed: Callable[[], Mapping[str, int]]
+    failed: Mapping[str, int]
     policy: Policy
     now: Callable[[], float]
 

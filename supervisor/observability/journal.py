@@ -1,5 +1,6 @@
 """Tells listeners about every durable change, in order, without delaying decisions."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -61,15 +62,20 @@ class Journal:
     It follows the store from outside, so nothing waits for it. Values that were stored before are not reported. Two
     changes to the same key between two snapshots are reported as one.
 
-    Attributes:
-        failed: How many changes each listener failed on. The first failure is logged with its traceback.
+    Args:
+        store: What to follow.
+        listeners: Told of every change.
+        clock: For the instants of changes.
+        failed: Counts the changes that each listener failed to take. Its first failure is logged with the traceback.
     """
 
-    def __init__(self, store: Store, listeners: Sequence[Listener], clock: Clock) -> None:
+    def __init__(
+        self, store: Store, listeners: Sequence[Listener], clock: Clock, failed: Counter[str] | None = None
+    ) -> None:
         self._store = store
         self._listeners = listeners
         self._clock = clock
-        self.failed: dict[str, int] = {}
+        self.failed = Counter() if failed is None else failed
 
     async def run(self) -> None:
         """Root task: tells listeners what changes."""
@@ -87,7 +93,7 @@ class Journal:
             except Exception:  # noqa: BLE001 - one listener's failure must not affect the others
                 if listener.name not in self.failed:
                     _log.exception("journal.listener_failed", listener=listener.name)
-                self.failed[listener.name] = self.failed.get(listener.name, 0) + 1
+                self.failed[listener.name] += 1
 
 
 def changes(before: Snapshot, after: Snapshot, at: float) -> Iterator[Change]:

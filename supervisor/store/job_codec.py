@@ -6,6 +6,7 @@ from typing import Self
 
 import msgspec
 
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Decision, Observed, SupervisedJob
@@ -95,10 +96,14 @@ def read_job(data: bytes | msgspec.Raw, home: str | None = None) -> Record[Super
 
 @dataclass(frozen=True, slots=True)
 class JobCodec:
-    """See `Codec`; `home` is the namespace of stand-alone jobs, `now` reads Unix seconds."""
+    """See `Codec`; `home` is the namespace of stand-alone jobs, `now` reads Unix seconds.
+
+    `kinds` are the API resources of the other jobs, by the lower-case kind: a job's object owns its resource.
+    """
 
     home: str
     now: Callable[[], float]
+    kinds: Mapping[str, Resource]
 
     def id(self, value: SupervisedJob) -> JobName:
         return value.name
@@ -110,7 +115,7 @@ class JobCodec:
         return job_key(value.name, self.home)
 
     def metadata(self, value: SupervisedJob) -> Mapping[str, object]:
-        found = owners(value)
+        found = owners(value, self.kinds)
         return {"ownerReferences": found} if found else {}
 
     def encode(self, value: SupervisedJob, before: Record[SupervisedJob] | None, epoch: int) -> tuple[Fields, Fields]:

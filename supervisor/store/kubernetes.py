@@ -5,13 +5,13 @@ does. Every value is written whole, so a lost answer costs no more than a repeti
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.client import ResourceClient
+from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ApiError, ConfigurationError, NotFoundError
 from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.reflector import Reflector
@@ -43,7 +43,8 @@ class Options:
 
     `kubeconfig` is a file that names the cluster; without it the pod's own account is used. `namespace` is that of jobs
     which were registered stand-alone, empty for the configuration's own. `timeout_seconds` is for one request. `epoch`
-    grows from leader to leader; the API server refuses a lower one than it has seen.
+    grows from leader to leader; the API server refuses a lower one than it has seen. `kinds` are the API resources of
+    the cluster's jobs, by the lower-case kind.
     """
 
     kubeconfig: str | None = None
@@ -51,6 +52,7 @@ class Options:
     timeout_seconds: float = 5.0
     epoch: int = _FIRST_EPOCH
     watch_seconds: int = 60
+    kinds: Mapping[str, Resource] = field(default_factory=dict)
 
 
 class KubernetesStore:
@@ -58,7 +60,8 @@ class KubernetesStore:
 
     def __init__(self, server: ApiServer, options: Options, clock: Clock) -> None:
         self._server = server
-        notice_codec, job_codec = NoticeCodec(), JobCodec(options.namespace or server.namespace, clock.now)
+        notice_codec = NoticeCodec()
+        job_codec = JobCodec(options.namespace or server.namespace, clock.now, options.kinds)
         notices = ResourceClient(server, NOTICES, notice_codec.decode)
         jobs = ResourceClient(server, JOBS, job_codec.decode)
         self._notices = TypedStore(notices, notice_codec, options.epoch, self._moved)

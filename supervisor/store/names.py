@@ -19,9 +19,6 @@ _STANDALONE = "standalone"
 _HASHED = "standalone-hash"
 """For names that a resource cannot have. No job can be registered under such a name, as a kind holds no dot."""
 
-_OWNERS = {"trainingjob": ("kai.alibabacloud.com/v1alpha1", "TrainingJob")}
-"""By kind, as their own API names them."""
-
 _MAX_NAME = 253
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _RESOURCE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -51,13 +48,12 @@ def job_name(key: ObjectKey, name: str, home: str) -> JobName | None:
     return JobName(name) if key == job_key(JobName(name), home) else None
 
 
-def owners(job: SupervisedJob) -> list[Mapping[str, str]]:
-    """Whoever's end is the end of the resource of that job: the object of the cluster that it is about."""
-    kind = _OWNERS.get(kind_of(job.name))
+def owners(job: SupervisedJob, kinds: Mapping[str, Resource]) -> list[Mapping[str, str]]:
+    """Returns the owner of the job's resource: the object of the cluster that it is about, by the kinds' resources."""
+    kind = kinds.get(kind_of(job.name))
     if kind is None:
         return []
-    api_version, name = kind
-    return [{"apiVersion": api_version, "kind": name, "name": bare_name(job.name), "uid": job.uid}]
+    return [{"apiVersion": kind.api_version, "kind": kind.kind, "name": bare_name(job.name), "uid": job.uid}]
 
 
 def bare_name(name: JobName) -> str:

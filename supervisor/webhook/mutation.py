@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from supervisor.cluster.objects import ADDRESS, CA, DISCOVERY_SCRIPT, opts_in
-from supervisor.jobs.trainingjob.discovery import DISCOVERY
-from supervisor.jobs.trainingjob.objects import EXCLUDED, is_launcher
+from supervisor.cluster.annotations import ADDRESS, CA, DISCOVERY_SCRIPT, EXCLUDED, opts_in
+from supervisor.jobs.kind import Discovery, Role
+from supervisor.jobs.registry import KINDS
 from supervisor.webhook.affinity import avoiding
 from supervisor.webhook.patch import Add, appended, key
 from supervisor.webhook.pods import DIRECTORY, VOLUME, Container, ContainerPath, NewPod
@@ -14,9 +14,6 @@ _TOKEN_SECONDS = 3600
 """The kubelet renews it after four fifths of that."""
 
 _EXECUTABLE = 0o555
-_EDL = "/etc/edl"
-_SCRIPT = "discover_hosts.sh"
-_DISCOVERY = f"{_EDL}/{_SCRIPT}"
 _EXCLUSIONS = "excluded-hosts"
 
 
@@ -53,26 +50,35 @@ def mutated(pod: NewPod, gifts: PodInjection) -> Mutation:
     return Mutation((*identity.patch, *avoiding(pod, gifts.avoid)), identity.warnings)
 
 
-def _identity(pod: NewPod, gifts: PodInjection) -> Mutation:
-    there = pod.volume(VOLUME)
-    if there is not None and not there.has_token_for(gifts.audience):
+def _identity(pod: NewPod, injection: PodInjection) -> Mutation:
+    volume = pod.volume(VOLUME)
+    if volume is not None and not volume.has_token_for(injection.audience):
         return Mutation(warnings=[f"the pod has a volume {VOLUME} of its own, and is not given ours"])
-    hindrances = {place.path: _hindrance(place.container) for place in pod.containers}
-    warnings = [said for said in hindrances.values() if said is not None]
-    places = [place for place in pod.containers if hindrances[place.path] is None]
-    scripts = {place.path for place in places if is_launcher(pod.labels) and _discovers(place.container)}
-    if there is not None and not there.shown >= {_SCRIPT, _EXCLUSIONS}:
-        scripts = set()  # Made by hand: a file that is not there cannot be mounted.
-    mounts = [mount for place in places for mount in _mounts(place, with_script=place.path in scripts)]
+    obstacles = {place.path: _obstacle(place.container) for place in pod.containers}
+    warnings = [obstacle for obstacle in obstacles.values() if obstacle is not None]
+    places = [place for place in pod.containers if obstacles[place.path] is None]
+    discovery = _discovery(pod)
+    if discovery is not None and volume is not None and not volume.shown >= {discovery.file, _EXCLUSIONS}:
+        discovery = None  # Made by hand: a file that is not there cannot be mounted.
+    discovering = {place.path for place in places if discovery and _discovers(place.container, discovery)}
+    if not discovering:
+        discovery = None
+    mounts = [mount for place in places for mount in _mounts(place, discovery if place.path in discovering else None)]
     if not mounts:
         return Mutation(warnings=warnings)
-    patch = list(_annotations(pod, gifts, with_script=bool(scripts)))
-    if there is None:
-        patch += appended("/spec/volumes", pod.spec.volumes, [_volume(gifts, with_script=bool(scripts))])
+    patch = list(_annotations(pod, injection, discovery))
+    if volume is None:
+        patch += appended("/spec/volumes", pod.spec.volumes, [_volume(injection, discovery)])
     return Mutation([*patch, *mounts], warnings)
 
 
-def _hindrance(container: Container) -> str | None:
+def _discovery(pod: NewPod) -> Discovery | None:
+    """How the pod learns its hosts, if it is a launcher of a kind that asks for them."""
+    launched = (kind.discovery for kind in KINDS if kind.role(pod.labels) is Role.LAUNCHER)
+    return next((discovery for discovery in launched if discovery is not None), None)
+
+
+def _obstacle(container: Container) -> str | None:
     """Why a container is left as it is; None where it is not, or has what it needs."""
     if container.shows(VOLUME, DIRECTORY):
         return None
@@ -83,36 +89,41 @@ def _hindrance(container: Container) -> str | None:
     return None
 
 
-def _discovers(container: Container) -> bool:
-    """Whether it is where a launcher asks for its hosts, by the operator's script or by ours."""
-    has_own = container.mounts_at(_DISCOVERY) and not container.shows(VOLUME, _DISCOVERY)
-    return container.mounts_at(_EDL) and not has_own and not container.looks_elsewhere
+def _script_path(discovery: Discovery) -> str:
+    return f"{discovery.directory}/{discovery.file}"
 
 
-def _mounts(place: ContainerPath, *, with_script: bool) -> list[Add]:
+def _discovers(container: Container, discovery: Discovery) -> bool:
+    """Whether it is where a launcher asks for its hosts, by the controller's script or by ours."""
+    path = _script_path(discovery)
+    has_own = container.mounts_at(path) and not container.shows(VOLUME, path)
+    return container.mounts_at(discovery.directory) and not has_own and not container.looks_elsewhere
+
+
+def _mounts(place: ContainerPath, discovery: Discovery | None) -> list[Add]:
     container, missing = place.container, list[Mapping[str, object]]()
     if not container.mounts_at(DIRECTORY):
         missing.append({"name": VOLUME, "mountPath": DIRECTORY, "readOnly": True})
-    if with_script and not container.mounts_at(_DISCOVERY):
-        missing.append({"name": VOLUME, "mountPath": _DISCOVERY, "subPath": _SCRIPT, "readOnly": True})
+    if discovery is not None and not container.mounts_at(path := _script_path(discovery)):
+        missing.append({"name": VOLUME, "mountPath": path, "subPath": discovery.file, "readOnly": True})
     return appended(f"{place.path}/volumeMounts", container.volume_mounts, missing)
 
 
-def _annotations(pod: NewPod, gifts: PodInjection, *, with_script: bool) -> Iterable[Add]:
-    given = {ADDRESS: gifts.address, CA: gifts.ca, DISCOVERY_SCRIPT: DISCOVERY if with_script else ""}
-    for name, value in given.items():
+def _annotations(pod: NewPod, injection: PodInjection, discovery: Discovery | None) -> Iterable[Add]:
+    script = "" if discovery is None else discovery.script
+    for name, value in {ADDRESS: injection.address, CA: injection.ca, DISCOVERY_SCRIPT: script}.items():
         if value and name not in pod.annotations:
             yield Add(f"/metadata/annotations/{key(name)}", value)
 
 
-def _volume(gifts: PodInjection, *, with_script: bool) -> Mapping[str, object]:
+def _volume(injection: PodInjection, discovery: Discovery | None) -> Mapping[str, object]:
     items = [_field("address", _annotation(ADDRESS)), _field("annotations", "metadata.annotations")]
-    if gifts.ca:
+    if injection.ca:
         items.append(_field("ca.crt", _annotation(CA)))
-    if with_script:
+    if discovery is not None:
         items.append(_field(_EXCLUSIONS, _annotation(EXCLUDED)))
-        items.append({**_field(_SCRIPT, _annotation(DISCOVERY_SCRIPT)), "mode": _EXECUTABLE})
-    token = {"audience": gifts.audience, "expirationSeconds": _TOKEN_SECONDS, "path": "token"}
+        items.append({**_field(discovery.file, _annotation(DISCOVERY_SCRIPT)), "mode": _EXECUTABLE})
+    token = {"audience": injection.audience, "expirationSeconds": _TOKEN_SECONDS, "path": "token"}
     return {
         "name": VOLUME,
         "projected": {"sources": [{"serviceAccountToken": token}, {"downwardAPI": {"items": items}}]},

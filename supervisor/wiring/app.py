@@ -1,6 +1,7 @@
 """The wiring list: what the supervisor is made of."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -8,29 +9,29 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from servicekit.clock import Clock
-from servicekit.failpoints import failpoint
 from servicekit.lifecycle import run_tasks
 from servicekit.memory import Trimmer
 from servicekit.tls import ServerCertificate
+from servicekit.wakeup import Notifier
 from supervisor.control.facts import Facts, NoCluster
 from supervisor.control.loop import Control, Ports
+from supervisor.control.requests import PlanRequests
 from supervisor.domain.directive import Worker
-from supervisor.domain.ids import STANDALONE, Host, JobName
-from supervisor.failpoints import At
+from supervisor.fanout.heartbeat import Heartbeat
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
 from supervisor.identity.authenticator import Authenticator
 from supervisor.identity.tokens import Tokens
-from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry
+from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.agents import AgentDependencies, ReclaimService
 from supervisor.ingest.drills import DrillEndpoints
-from supervisor.ingest.expiry import Expiry, presence_unknown
+from supervisor.ingest.expiry import Expiry
 from supervisor.ingest.launchers import LauncherEndpoints
-from supervisor.ingest.pod_reports import PodReports, unknown_node
+from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.ingest.quotas import LauncherQuotas
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
-from supervisor.jobs.kinds import Kinds
+from supervisor.jobs.adapter import Adapters
 from supervisor.jobs.standalone import StandaloneJobs
 from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.groups import Groups
@@ -44,12 +45,11 @@ from supervisor.observability.timed_store import TimedStore
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import Endpoints, Servers
 from supervisor.settings import Settings
-from supervisor.store.interface import Store, StoreUnavailableError
+from supervisor.store.interface import Store
+from supervisor.wiring.retention import Retention
 
 if TYPE_CHECKING:
-    from supervisor.wiring.cluster import ClusterWiring
-
-_PRUNE_SECONDS = 600.0
+    from supervisor.wiring.cluster import Cluster, ClusterLeader
 
 Stepped = Callable[[Worker, int | None], None]
 Task = Callable[[], Coroutine[Any, Any, None]]
@@ -58,7 +58,10 @@ _log = structlog.get_logger()
 
 
 class Supervisor:
-    """All parts, wired; `serve` runs them until `stop` is set."""
+    """The parts of a supervisor that serves; `serve` runs them until `stop` is set.
+
+    `changes` wakes whoever decides on facts that have changed; `cluster` is None stand-alone.
+    """
 
     def __init__(  # noqa: PLR0913 - what each run has of its own
         self,
@@ -67,78 +70,42 @@ class Supervisor:
         tokens: Tokens,
         clock: Clock,
         *,
+        changes: Notifier | None = None,
         certificate: ServerCertificate | None = None,
-        cluster: "ClusterWiring | None" = None,
+        cluster: "Cluster | None" = None,
         leadership: Leadership = AlwaysLeader(),  # noqa: B008 - it has no state
         refusals: Refusals | None = None,
         listeners: Sequence[Listener] = (),
         hooks: MetricsHooks = NoMetrics(),  # noqa: B008 - it has no state
     ) -> None:
-        self._settings = settings
-        self._store = store = TimedStore(store, hooks.on_store_write, clock)
-        self._clock = clock
-        self._refusals = refusals or Refusals()
-        self._agents = AgentRegistry(self._agent_changed, clock.now)
-        self._cluster = cluster
-        self._unconfirmed = UnconfirmedNotices(self._facts_changed, clock)
-        self._facts = Facts(store, self._agents, self._unconfirmed, settings, cluster or NoCluster())
-        self._processes = Processes(
-            self._facts.directives, clock.now, self._rank_zero_changed, hooks.on_directives_sent
-        )
-        self._launchers = Launchers(tokens.process, clock.now)
-        if cluster is not None:
-            cluster.wire(store, self._facts_changed, leadership.may_act, self._processes.hosts)
-        self._control = Control(
-            Ports(
-                store=store,
-                facts=self._facts,
-                processes=self._processes,
-                adapter=Kinds({STANDALONE: StandaloneJobs(self._launchers), **(cluster.adapters if cluster else {})}),
-                leadership=leadership,
-                policy=settings,
-                clock=clock,
-            )
-        )
-        live = LiveState(
-            snapshot=store.snapshot,
-            agents=self._agents,
-            unconfirmed=self._unconfirmed,
-            processes=self._processes,
-            launchers=self._launchers,
-            noticed=self._facts.noticed,
-            placements=(cluster or NoCluster()).placements,
-            failed=lambda: self._journal.failed,
-            policy=settings,
-            now=clock.now,
-        )
-        phases, groups = PhaseTracker(), Groups(self._facts.noticed, settings)
-        self._journal = Journal(store, (*hooks.attach(live), *listeners, phases, groups), clock)
-        status_reader = StatusReader(
-            live=live,
-            shown=self._facts.shown,
-            groups=groups,
-            phases=phases,
-            refusals=self._refusals,
-            name=settings.pod_name,
-            may_act=leadership.may_act,
-        )
+        changes = changes or Notifier()
+        refusals = refusals or Refusals()
+        surroundings = cluster or NoCluster()
         authenticate = Authenticator(tokens, cluster.pod_tokens if cluster else None).authenticate
-        self._expiry = Expiry(
+        self._changes = changes
+        self._store = store = TimedStore(store, hooks.on_store_write, clock)
+
+        # Facts
+        agents = AgentRegistry(changes.notify, clock.now)
+        unconfirmed = UnconfirmedNotices(changes.notify, clock)
+        facts = Facts(store, agents, unconfirmed, settings, surroundings)
+        pod_reports = PodReports(surroundings.node_of, lambda: store.snapshot().notices)
+        expiry = Expiry(
             store,
-            self._agents,
-            cluster.is_there if cluster else presence_unknown,
+            agents,
+            surroundings.is_there,
             settings,
             clock,
-            unconfirmed=self._unconfirmed,
+            unconfirmed=unconfirmed,
+            wakeup=changes.subscribe(),
         )
-        self._pod_reports = PodReports(cluster.node_of if cluster else unknown_node, lambda: store.snapshot().notices)
         self._reclaim = ReclaimService(
             AgentDependencies(
                 store=store,
-                agents=self._agents,
-                unconfirmed=self._unconfirmed,
-                pods=self._pod_reports,
-                refusals=self._refusals,
+                agents=agents,
+                unconfirmed=unconfirmed,
+                pods=pod_reports,
+                refusals=refusals,
                 authenticate=authenticate,
                 policy=settings,
                 clock=clock,
@@ -146,23 +113,69 @@ class Supervisor:
                 on_refused=hooks.on_report_refused,
             )
         )
-        self._certificate = certificate
+
+        # Decisions and actions
+        requests = PlanRequests(changes.notify)
+        self._processes = Processes(facts.directives, clock.now, requests.add, hooks.on_directives_sent)
+        self._launchers = Launchers(tokens.process, clock.now)
+        leader = _leader(cluster, settings, clock, store, self._processes)
+        control = Control(
+            Ports(
+                store=store,
+                facts=facts,
+                processes=self._processes,
+                adapter=Adapters(StandaloneJobs(self._launchers), leader.actuator if leader else None),
+                leadership=leadership,
+                policy=settings,
+                clock=clock,
+                requests=requests,
+                wakeup=changes.subscribe(),
+            )
+        )
+
+        # Observability
+        failed = Counter[str]()
+        live = LiveState(
+            snapshot=store.snapshot,
+            agents=agents,
+            unconfirmed=unconfirmed,
+            processes=self._processes,
+            launchers=self._launchers,
+            noticed=facts.noticed,
+            placements=surroundings.placements,
+            failed=failed,
+            policy=settings,
+            now=clock.now,
+        )
+        phases, groups = PhaseTracker(), Groups(facts.noticed, settings)
+        journal = Journal(store, (*hooks.attach(live), *listeners, phases, groups), clock, failed)
+        reader = StatusReader(
+            live=live,
+            shown=facts.shown,
+            groups=groups,
+            phases=phases,
+            refusals=refusals,
+            name=settings.pod_name,
+            may_act=leadership.may_act,
+        )
         self._page = None
         if settings.status_page:
             self._page = status_page(
-                snapshot=status_reader.snapshot,
-                version=lambda: status_reader.version,
+                snapshot=reader.snapshot,
+                version=lambda: reader.version,
                 authenticate=authenticate,
                 sign=tokens.viewer,
-                refusals=self._refusals,
+                refusals=refusals,
                 clock=clock,
             )
+
+        # Servers
         endpoints: tuple[Endpoints, ...] = (
             LauncherEndpoints(
                 store=store,
                 quotas=LauncherQuotas(store, settings.launcher_hosts),
                 launchers=self._launchers,
-                refusals=self._refusals,
+                refusals=refusals,
                 authenticate=authenticate,
                 clock=clock,
                 live_seconds=settings.launcher_live_seconds,
@@ -170,26 +183,47 @@ class Supervisor:
             ProcessEndpoints(
                 store=store,
                 processes=self._processes,
-                refusals=self._refusals,
+                refusals=refusals,
                 authenticate=authenticate,
                 clock=clock,
                 on_step=_both(hooks.on_step, groups.on_step),
             ),
-            DrillEndpoints(store=store, agents=self._agents, authenticate=authenticate, policy=settings, clock=clock),
-            StatusEndpoint(snapshot=status_reader.snapshot, authenticate=authenticate),
+            DrillEndpoints(store=store, agents=agents, authenticate=authenticate, policy=settings, clock=clock),
+            StatusEndpoint(snapshot=reader.snapshot, authenticate=authenticate),
             *([self._page] if self._page else []),
         )
-        self._servers = Servers(
+        servers = Servers(
             settings=settings,
             certificate=certificate,
             agents=self._reclaim,
             endpoints=endpoints,
-            refusals=self._refusals,
+            refusals=refusals,
             goodbye=self._goodbye,
         )
+        self.retention = Retention(
+            store=store,
+            agents=agents,
+            pod_reports=pod_reports,
+            launchers=self._launchers,
+            processes=self._processes,
+            clock=clock,
+            seconds=settings.retention_hours * 3600,
+        )
+        self.tasks: Mapping[str, Task] = {
+            "control": control.run,
+            "ageing": expiry.run,
+            "journal": journal.run,
+            "watch": self._watch,
+            "heartbeat": Heartbeat(self._processes, self._launchers, settings.heartbeat_seconds).run,
+            "retention": self.retention.run,
+            "servers": servers.run,
+            **({"page": self._page.viewers.run} if self._page else {}),
+            **(leader.tasks if leader else common_tasks(refusals, certificate)),
+        }
+        """Root tasks by name, beside the store's."""
 
     async def serve(self, stop: asyncio.Event, beside: Mapping[str, Task] = MappingProxyType({})) -> None:
-        """Serves until `stop` is set, then stops against the flow: goodbye on the streams, then the servers.
+        """Serves until `stop` is set, then says goodbye on the streams before the servers stop.
 
         Args:
             stop: Ends everything.
@@ -197,56 +231,13 @@ class Supervisor:
         """
         await run_tasks({"store": self._store.run, **self.tasks, **beside}, stop)
 
-    @property
-    def tasks(self) -> Mapping[str, Task]:
-        """Root tasks, by name, beside the store's."""
-        tasks: dict[str, Task] = {
-            "control": self._control.run,
-            "ageing": self._expiry.run,
-            "journal": self._journal.run,
-            "watch": self._watch,
-            "heartbeat": self._beat,
-            "retention": self._prune,
-            "servers": self._servers.run,
-            **({"page": self._page.viewers.run} if self._page else {}),
-        }
-        if self._cluster is not None:
-            return {**tasks, **self._cluster.tasks}
-        return {**tasks, **common_tasks(self._refusals, self._certificate)}
-
-    async def prune_once(self) -> None:
-        """Forgets what ended long ago; what cannot be forgotten now will be later."""
-        failpoint(At.PRUNING)
-        before = self._clock.now() - self._settings.retention_hours * 3600
-        try:
-            await self._store.prune(before)
-        except StoreUnavailableError as error:
-            _log.warning("store.not_pruned", why=str(error))
-        jobs = self._store.snapshot().jobs
-        # No later than the notice that explains the silence of a node that was reclaimed.
-        self._agents.forget(before + SILENCE_SECONDS)
-        self._pod_reports.forget_others(self._agents.all())
-        self._launchers.forget_others(jobs)
-        self._processes.forget_others(jobs)
-        failpoint(At.PRUNED)
-
     async def _watch(self) -> None:
         version = 0
         while True:
             snapshot = await self._store.changed(version)
             version = snapshot.version
             self._launchers.dismiss_others(snapshot.jobs)
-            self._facts_changed()
-
-    def _facts_changed(self) -> None:
-        self._control.poke()
-        self._expiry.poke()
-
-    def _agent_changed(self, _node: Host) -> None:
-        self._facts_changed()
-
-    def _rank_zero_changed(self, job: JobName) -> None:
-        self._control.poke(job)
+            self._changes.notify()
 
     def _goodbye(self) -> None:
         if self._page is not None:
@@ -255,16 +246,16 @@ class Supervisor:
         self._processes.finish("the supervisor is stopping")
         self._launchers.finish("the supervisor is stopping")
 
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.heartbeat_seconds)
-            await self._processes.heartbeat()
-            self._launchers.heartbeat()
 
-    async def _prune(self) -> None:
-        while True:
-            await self.prune_once()
-            await asyncio.sleep(_PRUNE_SECONDS)
+def _leader(
+    cluster: "Cluster | None", settings: Settings, clock: Clock, store: Store, processes: Processes
+) -> "ClusterLeader | None":
+    if cluster is None:
+        return None
+    # Imported here: what speaks with a cluster is of no use stand-alone.
+    from supervisor.wiring.cluster import ClusterLeader  # noqa: PLC0415
+
+    return ClusterLeader(cluster, settings, clock, store, processes.hosts)
 
 
 def _both(one: Stepped, other: Stepped) -> Stepped:

@@ -12,6 +12,8 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
 from servicekit.lifecycle import run_tasks
 from servicekit.tls import ServerCertificate
+from servicekit.wakeup import Notifier
+from supervisor.jobs.registry import resources
 from supervisor.leadership import elected
 from supervisor.leadership.elected import ElectedLeadership
 from supervisor.leadership.interface import AlwaysLeader, Leadership
@@ -24,7 +26,7 @@ from supervisor.store import kubernetes
 from supervisor.store.kubernetes import KubernetesStore
 from supervisor.webhook.injection import NoticedNodes, PodInjector
 from supervisor.webhook.server import Reviewed, Webhook
-from supervisor.wiring.cluster import ClusterWiring
+from supervisor.wiring.cluster import Cluster
 
 Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 """Root tasks, by name."""
@@ -35,7 +37,8 @@ class Replica:
     """What it is made of before it leads; `elected` is None where it has no rivals, `events` where none are wanted."""
 
     store: KubernetesStore
-    cluster: ClusterWiring
+    cluster: Cluster
+    changes: Notifier
     elected: ElectedLeadership | None
     events: Recorder | None
 
@@ -55,23 +58,28 @@ class Replica:
                     kubeconfig=kubeconfig,
                     namespace=settings.namespace,
                     timeout_seconds=settings.store_timeout_seconds,
+                    kinds=resources(),
                 ),
                 clock,
             )
             stack.push_async_callback(store.close)
-            cluster = await ClusterWiring.open(kubeconfig, settings, clock)
-            stack.push_async_callback(cluster.close)
             candidate = None
             if settings.leader_election:
                 candidate = await ElectedLeadership.open(_options(settings, kubeconfig), clock, store.highest_epoch)
                 stack.push_async_callback(candidate.close)
+            leadership = candidate or AlwaysLeader()
+            changes = Notifier()
+            cluster = await Cluster.open(
+                kubeconfig, settings, clock, store=store, may_act=leadership.may_act, on_change=changes.notify
+            )
+            stack.push_async_callback(cluster.close)
             events = None
             if settings.kubernetes_events:
                 server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds)
                 stack.push_async_callback(server.close)
                 objects = ClusterReferenceResolver(store, cluster.view, cluster.placements)
                 events = Recorder(server, objects, settings.pod_name or socket.gethostname(), clock)
-            yield cls(store, cluster, candidate, events)
+            yield cls(store, cluster, changes, candidate, events)
 
     @property
     def leadership(self) -> Leadership:
@@ -126,13 +134,15 @@ class Replica:
                 epoch = await self.elected.gained()
             await self.cluster.follow_its_clock()
             self.store.lead(epoch, self.leadership.may_act)
-            self.cluster.lead(self.leadership.may_act)
+            self.cluster.lead()
             if self.events is not None:
                 self.events.lead(self.leadership.may_act)
             await run_tasks({**tasks(), **(self.elected.leading if self.elected else {})}, Event())
 
         candidacy = self.elected.tasks if self.elected else {}
-        await run_tasks({"store": self.store.run, **self.cluster.standby, **candidacy, **beside, "leader": lead}, stop)
+        await run_tasks(
+            {"store": self.store.run, **self.cluster.standby_tasks, **candidacy, **beside, "leader": lead}, stop
+        )
 
 
 def _options(settings: Settings, kubeconfig: str | None) -> elected.ElectionOptions:

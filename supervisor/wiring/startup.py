@@ -98,6 +98,7 @@ async def _serve_in_cluster(
                 tokens,
                 clock,
                 certificate=certificate,
+                changes=replica.changes,
                 cluster=replica.cluster,
                 leadership=replica.leadership,
                 refusals=refusals,
@@ -124,7 +125,7 @@ def _metrics_hooks(metrics: "Metrics | None", replica: "Replica") -> MetricsHook
 
     cluster, events = replica.cluster, replica.events
     around = ClusterSources(
-        locations=cluster.place_of,
+        locations=cluster.location,
         gpus=cluster.gpus,
         unread=lambda: cluster.view.unread,
         events=lambda: {} if events is None else {outcome.value: count for outcome, count in events.outcomes.items()},

@@ -11,6 +11,7 @@ from kubeai.elastic.commands.failpoints import At as Launcher
 
 from node_agent.failpoints import At as Agent
 from supervisor.failpoints import At as Supervisor
+from supervisor.jobs.trainingjob.failpoints import At as TrainingJob
 
 
 class Scene(Enum):
@@ -119,26 +120,26 @@ _CLUSTER_STOP = (
     *_each(Supervisor.ORDER_PUBLISHED, Scene.STOPPING, 1, 2, 3),
     *_each(Supervisor.ACKNOWLEDGEMENT_RECEIVED, Scene.STOPPING, 1),
     *_each(Supervisor.ACKNOWLEDGEMENT_STORED, Scene.STOPPING, 1),
-    Armed(Supervisor.RUN_SUSPENDED, Scene.STOPPING, brief=True),
+    Armed(TrainingJob.RUN_SUSPENDED, Scene.STOPPING, brief=True),
     *_each(Supervisor.OBSERVED_STORED, Scene.STOPPING, 1, 2, 3, 4),
     *_each(Supervisor.ORDER_APPLIED, Scene.STOPPING, 1, 2),
-    *_each(Supervisor.RUN_LISTED, Scene.STOPPING, 1),
-    *_each(Supervisor.RUN_SIZED, Scene.STOPPING, 1),
-    Armed(Supervisor.RUN_FREED, Scene.STOPPING, brief=True),
-    *_each(Supervisor.RUN_STARTED, Scene.STOPPING, 1),
-    *_each(Supervisor.EXCLUSIONS_LISTED, Scene.STOPPING, 1),
+    *_each(TrainingJob.RUN_LISTED, Scene.STOPPING, 1),
+    *_each(TrainingJob.RUN_SIZED, Scene.STOPPING, 1),
+    Armed(TrainingJob.RUN_FREED, Scene.STOPPING, brief=True),
+    *_each(TrainingJob.RUN_STARTED, Scene.STOPPING, 1),
+    *_each(TrainingJob.EXCLUSIONS_LISTED, Scene.STOPPING, 1),
 )
 _CLUSTER_SHRINK = (
     *_each(Supervisor.RESOURCE_WRITTEN, Scene.SHRINKING, 1, 2, 3),
     *_each(Supervisor.DECISION_STORED, Scene.SHRINKING, 1, 2),
-    *_each(Supervisor.EXCLUSIONS_SHOWN, Scene.SHRINKING, 1),
-    *_each(Supervisor.EXCLUSIONS_LISTED, Scene.SHRINKING, 1),
+    *_each(TrainingJob.EXCLUSIONS_SHOWN, Scene.SHRINKING, 1),
+    *_each(TrainingJob.EXCLUSIONS_LISTED, Scene.SHRINKING, 1),
     *_each(Supervisor.ORDER_APPLIED, Scene.SHRINKING, 1),
     *_each(Supervisor.POD_REMOVED, Scene.SHRINKING, 1),
 )
 _CLUSTER_GROW = (
-    Armed(Supervisor.GROWTH_ASKED, Scene.GROWING, brief=True),
-    *_each(Supervisor.GROWTH_TIDIED, Scene.GROWING, 1),
+    Armed(TrainingJob.GROWTH_ASKED, Scene.GROWING, brief=True),
+    *_each(TrainingJob.GROWTH_TIDIED, Scene.GROWING, 1),
 )
 ON_CLUSTER = (*_CLUSTER_STOP, *_CLUSTER_SHRINK, *_CLUSTER_GROW)
 """Of a supervisor that looks after a TrainingJob: around each request that changes something."""

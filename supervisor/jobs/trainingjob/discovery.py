@@ -85,13 +85,13 @@ chmod 755 "$edl/discover_hosts.sh.$$" && mv -f "$edl/discover_hosts.sh.$$" "$edl
 """First the list and then the script, each all at once: Horovod looks every second."""
 
 
-def leave_out(hosts: Iterable[Host]) -> list[str]:
-    """The command that has a launcher leave out just these hosts; where the script is there, it writes a list alone."""
+def exclusion_command(hosts: Iterable[Host]) -> list[str]:
+    """Returns the command that has a launcher leave out just these hosts; a script that is there is kept."""
     return ["sh", "-c", INSTALL, "sh", DISCOVERY.rstrip("\n"), *sorted(hosts)]
 
 
-def shown(hosts: Iterable[Host]) -> str:
-    """The same list as a file that shows an annotation."""
+def exclusion_lines(hosts: Iterable[Host]) -> str:
+    """Returns the same list as a file that shows an annotation."""
     return "".join(f"{host}\n" for host in sorted(hosts))
 
 

@@ -10,35 +10,24 @@ import msgspec
 
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
-from supervisor.cluster.objects import ANNOTATIONS
+from supervisor.cluster.annotations import PREFIX, ours
 from supervisor.cluster.podspec import Body, PodSpec, amounts_of
 from supervisor.domain.capacity import Demand, ResourceRequest
+from supervisor.jobs.kind import Role
 
 TRAINING_JOBS = Resource(
     group="kai.alibabacloud.com", version="v1alpha1", kind="TrainingJob", plural="trainingjobs", namespaced=True
 )
 KIND = "trainingjob"
 
-MAX_WAIT = f"{ANNOTATIONS}max-wait-time"
-SUSPENDED = f"{ANNOTATIONS}job-suspended"
-STATUS = f"{ANNOTATIONS}job-status"
-TIMEOUT = "timeout"
-"""What `STATUS` says of a job that waited longer than it may."""
-
-SUSPENDED_BY = f"{ANNOTATIONS}suspended-by"
-OURS = "elastic-job-supervisor"
-"""What `SUSPENDED_BY` says where it was not a person who suspended the job."""
-REQUESTED = f"{ANNOTATIONS}requested-workers"
-"""How many workers a job asked for that was resumed with fewer."""
+SUSPENDED = f"{PREFIX}job-suspended"
+"""Has the operator delete a job's pods, and start it again once it is taken off."""
 SCALE_OUT = "scaleout-name"
 """The label by which the operator knows the pods that it has made for a ScaleOut."""
-EXCLUDED = f"{ANNOTATIONS}excluded-hosts"
-"""Of a launcher's pod: the hosts that are left out, one a line."""
+QUEUED = "scheduling.x-k8s.io/suspend"
+"""Set by KubeQueue on a job that it has not admitted yet."""
 
-DIRECTIVE = f"{ANNOTATIONS}directive"
-"""Of a worker's pod: what its processes are to do, for those that hear of nothing else."""
-
-_ROLE = "training-job-role"
+ROLE = "training-job-role"
 _LAUNCHED = "LauncherCreated"
 
 SIZE = "workers"
@@ -51,14 +40,10 @@ _HOSTFILE_WRITER = amounts_of({"cpu": "100m", "memory": "512Mi", "ephemeral-stor
 """What a container asks for that the operator has run before a launcher's own: so much must be free for a moment."""
 
 
-def is_launcher(labels: Mapping[str, str]) -> bool:
-    """Whether the operator says so of a pod."""
-    return labels.get(_ROLE) == "launcher"
-
-
-def is_worker(labels: Mapping[str, str]) -> bool:
-    """The same of one that is listed."""
-    return labels.get(_ROLE) == "worker"
+def role(labels: Mapping[str, str]) -> Role | None:
+    """Returns the role that the operator's label gives to a pod."""
+    found = labels.get(ROLE)
+    return Role(found) if found in (Role.LAUNCHER, Role.WORKER) else None
 
 
 class JobPhase(StrEnum):
@@ -107,7 +92,7 @@ class TrainingJobSpec:
     backoff_limit: int
 
     @property
-    def ask(self) -> ResourceRequest:
+    def resource_request(self) -> ResourceRequest:
         """What the pods of a run ask for."""
         demand = self.launcher.demand
         names = demand.requests.keys() | _HOSTFILE_WRITER.keys()
@@ -124,10 +109,11 @@ class TrainingJobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """One job; `wish` is None where its spec is not understood, `annotations` are our own.
+    """One job; `spec` is None where its spec is not understood, `annotations` are our own.
 
     `targets` are the workers that the operator wants to be there, `current` those that ran when it last looked.
     `launched`: the operator has made the launcher of this start. `moved_at` is when a condition last became true.
+    `queued`: a queue has not admitted it.
     """
 
     metadata: Metadata
@@ -139,7 +125,8 @@ class TrainingJob:
     moved_at: datetime | None = None
     targets: frozenset[str] = frozenset()
     current: frozenset[str] = frozenset()
-    wish: TrainingJobSpec | None = None
+    queued: bool = False
+    spec: TrainingJobSpec | None = None
 
     @property
     def suspended(self) -> bool:
@@ -245,7 +232,7 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
             namespace=metadata.namespace,
             creation_timestamp=metadata.creation_timestamp,
         ),
-        annotations=_ours(metadata.annotations),
+        annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
         phase=JobPhase(status.phase) if status.phase in list(JobPhase) else JobPhase.UNKNOWN,
         restarts=status.restart_count or 0,
@@ -253,7 +240,8 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
         moved_at=max((each.last_transition_time for each in conditions if each.last_transition_time), default=None),
         targets=status.target_workers or frozenset(),
         current=status.current_workers or frozenset(),
-        wish=_wish(read.spec),
+        queued=(metadata.annotations or {}).get(QUEUED) == "true",
+        spec=_job_spec(read.spec),
     )
 
 
@@ -264,7 +252,7 @@ def _status(data: msgspec.Raw) -> _Status:
         return _Status(phase=JobPhase.UNKNOWN)
 
 
-def _wish(data: msgspec.Raw) -> TrainingJobSpec | None:
+def _job_spec(data: msgspec.Raw) -> TrainingJobSpec | None:
     try:
         spec = msgspec.json.decode(data, type=_Spec)
         worker, launcher = spec.et_replica_specs.worker, spec.et_replica_specs.launcher
@@ -287,7 +275,7 @@ def _template(template: _Template, role: str) -> Template:
     path = f"/spec/etReplicaSpecs/{role}/template/spec/containers"
     return Template(
         demand=msgspec.json.decode(template.spec, type=PodSpec).demand(),
-        annotations=_ours(template.metadata.annotations),
+        annotations=ours(template.metadata.annotations),
         container=containers[0].name if containers else "",
         command=" ".join(word for each in containers for word in (*(each.command or ()), *(each.args or ()))),
         variables={
@@ -307,7 +295,3 @@ def _number(written: int | None, replicas: _Replicas, name: str) -> int | None:
             if each.name == name and each.value.isascii() and each.value.isdecimal():
                 return int(each.value)
     return None
-
-
-def _ours(annotations: Mapping[str, str] | None) -> dict[str, str]:
-    return {name: value for name, value in (annotations or {}).items() if name.startswith(ANNOTATIONS)}

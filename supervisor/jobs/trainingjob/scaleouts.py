@@ -4,14 +4,13 @@ One is the only record of a try, so it stays for as long as that is what was dec
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 import msgspec
 import structlog
 
 from servicekit.backoff import Backoff
-from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
@@ -19,16 +18,15 @@ from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
-from servicekit.kubernetes.server import ApiServer
 from servicekit.wakeup import Wakeup
+from supervisor.cluster.annotations import OURS
 from supervisor.domain.ids import JobName, cluster_job
 from supervisor.domain.job import SupervisedJob
-from supervisor.failpoints import At
-from supervisor.jobs.trainingjob.growing import growable
-from supervisor.jobs.trainingjob.objects import KIND, OURS, SCALE_OUT, TRAINING_JOBS
-from supervisor.jobs.trainingjob.seen import ObservedJob
-from supervisor.jobs.trainingjob.watch import TrainingJobWatch
-from supervisor.store.interface import Store
+from supervisor.jobs.kind import KindContext
+from supervisor.jobs.trainingjob.failpoints import At
+from supervisor.jobs.trainingjob.growth import growable
+from supervisor.jobs.trainingjob.objects import KIND, SCALE_OUT, TRAINING_JOBS, TrainingJob
+from supervisor.jobs.trainingjob.observe import State
 
 SCALE_OUTS = Resource(
     group=TRAINING_JOBS.group, version=TRAINING_JOBS.version, kind="ScaleOut", plural="scaleouts", namespaced=True
@@ -105,50 +103,32 @@ def scale_out_name(uid: str, number: int) -> str:
 
 
 class ScaleOuts:
-    """Ours, in the whole cluster. Somebody has to run `follow`, and where it is decided `tidy`.
+    """Ours, in the whole cluster: `follow` follows them, and the leader's `tidy` deletes those that are done with."""
 
-    Args:
-        server: Where they are.
-        watch: The jobs.
-        clock: For instants.
-        namespace: Of this one alone.
-
-    Attributes:
-        changed: Called when one has come, gone or changed.
-    """
-
-    def __init__(
-        self,
-        server: ApiServer,
-        watch: TrainingJobWatch,
-        clock: Clock,
-        namespace: str = "",
-    ) -> None:
-        self._watch = watch
-        self.changed: Callable[[], None] = lambda: None
+    def __init__(self, context: KindContext[TrainingJob]) -> None:
+        self._context = context
         self._cache: Cache[ScaleOut] = Cache(self._moved)
-        selection = Selection(namespace=namespace, labels=_SELECTOR)
-        self._objects = ResourceClient(
-            server, SCALE_OUTS, lambda data: msgspec.json.decode(data, type=ScaleOut), selection
+        selection = Selection(namespace=context.cluster.namespace, labels=_SELECTOR)
+        self._client = ResourceClient(
+            context.cluster.server, SCALE_OUTS, lambda data: msgspec.json.decode(data, type=ScaleOut), selection
         )
-        self._reflector = Reflector(self._objects, self._cache, clock)
+        self._reflector = Reflector(self._client, self._cache, context.cluster.clock)
         self._known = False
         self._wakeup = Wakeup()
-        self._watch_fault = Fault(f"watch of {SCALE_OUTS.plural}", clock)
-        self._tidy_fault = Fault(f"deletion of {SCALE_OUTS.plural}", clock)
+        self._watch_fault = Fault(f"watch of {SCALE_OUTS.plural}", context.cluster.clock)
+        self._tidy_fault = Fault(f"deletion of {SCALE_OUTS.plural}", context.cluster.clock)
 
-    def growable(self, name: JobName) -> int:
-        """How many workers a job's operator can be asked for now; none where one was asked for and is there still."""
-        seen = self._watch.seen(name)
-        if seen is None or not self._known or self._of(seen.job.metadata.uid, self._cache.objects.values()):
+    def growable(self, state: State) -> int:
+        """Returns how many workers the operator can be asked for; none while one of ours may be there."""
+        if not self._known or self._of(state.job.metadata.uid, self._cache.objects.values()):
             return 0
-        return growable(seen, namesakes=self._watch.namesakes(name))
+        return growable(state, namesakes=self._context.jobs.namesakes(state.name))
 
-    async def ask(self, seen: ObservedJob, workers: int, number: int, seconds: float) -> None:
+    async def request(self, state: State, workers: int, number: int, seconds: float) -> None:
         """Asks for as many workers as are missing, unless that was done or would do harm now.
 
         Args:
-            seen: The job.
+            state: The job.
             workers: So many are to run.
             number: Of this try.
             seconds: Are left for it.
@@ -156,10 +136,10 @@ class ScaleOuts:
         Raises:
             ApiError: It could not be asked.
         """
-        job = seen.job.metadata
+        job = state.job.metadata
         name = scale_out_name(job.uid, number)
-        count = min(self.growable(seen.name), workers - len(list(seen.workers)))
-        if count <= 0 or any(pod.labels.get(SCALE_OUT) == name for pod in seen.pods):
+        count = min(self.growable(state), workers - len(state.workers))
+        if count <= 0 or any(pod.labels.get(SCALE_OUT) == name for pod in state.pods):
             return
         owner = {
             "apiVersion": TRAINING_JOBS.api_version,
@@ -175,8 +155,8 @@ class ScaleOuts:
         }
         with suppress(ConflictError):  # It was made before a restart.
             key = ObjectKey(job.namespace, name)
-            made = await self._objects.make(key, {"spec": spec}, labels=_LABELS, ownerReferences=[owner])
-            _log.info("trainingjob.growth_asked", job=seen.name, count=count, scale_out=name)
+            made = await self._client.make(key, {"spec": spec}, labels=_LABELS, ownerReferences=[owner])
+            _log.info("trainingjob.growth_asked", job=state.name, count=count, scale_out=name)
             self._cache.record_write(made)
             failpoint(At.GROWTH_ASKED)
 
@@ -189,7 +169,7 @@ class ScaleOuts:
             ApiError: That is not known.
         """
         try:
-            listed, _ = await self._objects.list()
+            listed, _ = await self._client.list()
         except (NotFoundError, RefusedError):
             return True  # Nobody has defined them, or we could not have made one.
         ours = self._of(uid, listed)
@@ -211,18 +191,19 @@ class ScaleOuts:
                 self._watch_fault.failed(str(error))
                 await asyncio.sleep(_UNDEFINED_SECONDS if isinstance(error, RefusedError) else backoff.next())
 
-    async def tidy(self, store: Store, may_act: Callable[[], bool]) -> None:
+    async def tidy(self) -> None:
         """Root task: deletes those that are done with."""
         while True:
-            if may_act():
-                await self.once(store.snapshot().jobs)
+            if self._context.cluster.may_act():
+                await self.once()
             await self._wakeup.wait(_LOOK_SECONDS if self._cache.objects else None)
 
-    async def once(self, jobs: Mapping[JobName, SupervisedJob]) -> None:
-        """Deletes what nobody wants any more."""
+    async def once(self) -> None:
+        """Deletes those that are done with."""
         try:
+            jobs = self._context.cluster.snapshot().jobs
             for one in list(self._cache.objects.values()):
-                if _done_with(one, self._watch.seen(one.job), jobs.get(one.job)):
+                if _done_with(one, self._context.jobs.state(one.job), jobs.get(one.job)):
                     await self._delete(one)
         except ApiError as error:
             self._tidy_fault.failed(str(error))
@@ -233,7 +214,7 @@ class ScaleOuts:
         await self._reflector.list()
         self._known = True
         self._watch_fault.recovered()
-        self.changed()
+        self._context.cluster.on_change()
         while True:
             await self._reflector.once()
             backoff.reset()
@@ -241,7 +222,7 @@ class ScaleOuts:
     async def _delete(self, one: ScaleOut) -> None:
         try:
             # One that the operator begins with just now is left: what it has made would stay.
-            await (self._objects.delete_unconditionally(one) if one.begun else self._objects.delete(one))
+            await (self._client.delete_unconditionally(one) if one.begun else self._client.delete(one))
         except ConflictError:
             return
         except NotFoundError:
@@ -254,15 +235,15 @@ class ScaleOuts:
 
     def _moved(self, _before: ScaleOut | None, _after: ScaleOut | None) -> None:
         self._wakeup.set()
-        self.changed()
+        self._context.cluster.on_change()
 
 
-def _done_with(one: ScaleOut, seen: ObservedJob | None, job: SupervisedJob | None) -> bool:
+def _done_with(one: ScaleOut, state: State | None, job: SupervisedJob | None) -> bool:
     """One that the operator has begun with goes on as long as the run does: it would leave pods behind.
 
     Not longer, whoever has ended that: the next run would take it up. Of a job that is gone it goes by its owner.
     """
-    if seen is not None and not (seen.launcher is not None and seen.launcher.running):
+    if state is not None and not (state.launcher is not None and state.launcher.running):
         return True
     growth = None if job is None or job.uid != one.owner else job.decision.growing
     asked = growth is not None and scale_out_name(one.owner, growth.number) == one.metadata.name

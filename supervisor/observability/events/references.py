@@ -11,6 +11,7 @@ from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
 from supervisor.domain.placement import Placement
+from supervisor.jobs.registry import resources
 from supervisor.observability.events.event import ObjectReference
 from supervisor.store.kubernetes import KubernetesStore
 from supervisor.store.names import JOBS, NOTICES, owners
@@ -34,7 +35,7 @@ class ClusterReferenceResolver:
             return ()
         owned = [
             ObjectReference(each["apiVersion"], each["kind"], metadata.namespace, each["name"], each["uid"])
-            for each in owners(job)
+            for each in owners(job, resources())
         ]
         return (_about(JOBS, metadata), *owned)
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from simulator.harness import ServiceSettings
-from supervisor.jobs.trainingjob.objects import OURS, SUSPENDED, SUSPENDED_BY
+from supervisor.cluster.annotations import OURS, SUSPENDED_BY
+from supervisor.jobs.trainingjob.objects import SUSPENDED
 from tests.controlplane.line.line_world import OPTED_IN, JobPlan, World, training_job, world
 from tests.testkit.controlplane.installed import job_path
 from tests.testkit.controlplane.running import ControlPlane

@@ -1,5 +1,7 @@
 """What a TrainingJob's templates ask for, against the nodes of a real cluster."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +10,13 @@ from servicekit.kubernetes.objects import ObjectKey
 from supervisor.decide.grant import Grant
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import Decision, Phase, SupervisedJob
-from supervisor.jobs.trainingjob.seen import supervised
+from supervisor.jobs.trainingjob.observe import supervised
 from supervisor.settings import Settings
-from supervisor.wiring.cluster import ClusterWiring
+from supervisor.store.sqlite import SqliteStore
+from supervisor.wiring.cluster import Cluster as Surroundings
 from tests.controlplane.operator.operator_jobs import defined, operating
 from tests.controlplane.trainingjob.trainingjob_world import elastic
+from tests.supervisor.store.store_behaviour import opened
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import Cluster
@@ -28,13 +32,26 @@ async def _ready(api: Api, node: str) -> None:
     await until(ready, f"node {node} is Ready")
 
 
-def _suspended(around: ClusterWiring, namespace: Namespace, name: str) -> SupervisedJob:
-    seen = around.training_jobs.seen(cluster_job(namespace.name, "trainingjob", name))
+def _suspended(around: Surroundings, namespace: Namespace, name: str) -> SupervisedJob:
+    seen = around.jobs.state(cluster_job(namespace.name, "trainingjob", name))
     assert seen is not None
     job = supervised(seen, None, 1.0)
     assert job is not None
     decision = Decision(generation=2, phase=Phase.SUSPENDED, reason="It is suspended.", waiting_since=1.0)
     return replace(job, decision=decision)
+
+
+@asynccontextmanager
+async def _surroundings(cluster: Cluster, directory: Path, settings: Settings) -> AsyncIterator[Surroundings]:
+    clock = Clock()
+    async with opened(lambda: SqliteStore.open(directory / "store.sqlite")) as store:
+        around = await Surroundings.open(
+            str(cluster.kubeconfig), settings, clock, store=store, may_act=lambda: True, on_change=lambda: None
+        )
+        try:
+            yield around
+        finally:
+            await around.close()
 
 
 async def test_what_pods_are_reckoned_to_ask_for_is_what_they_ask_for(
@@ -46,16 +63,13 @@ async def test_what_pods_are_reckoned_to_ask_for_is_what_they_ask_for(
     await namespace.node()
     async with operating(cluster, namespace.name):
         await namespace.running("a-launcher")
-    around = await ClusterWiring.open(str(cluster.kubeconfig), Settings(), Clock())
-    try:
-        ask = around.training_jobs.ask(cluster_job(namespace.name, "trainingjob", "a"))
+    async with _surroundings(cluster, tmp_path, Settings()) as around:
+        ask = around.jobs.resource_request(cluster_job(namespace.name, "trainingjob", "a"))
         assert ask is not None
         assert ask.launcher is not None
         asked = {"a-launcher": ask.launcher.requests, "a-worker-0": ask.worker.requests}
         for name, requests in asked.items():
             assert around.view.pods[ObjectKey(namespace.name, name)].requests == requests
-    finally:
-        await around.close()
 
 
 async def test_suspended_jobs_are_granted_what_their_templates_ask_for(
@@ -68,8 +82,7 @@ async def test_suspended_jobs_are_granted_what_their_templates_ask_for(
     await jobs.submit("b", 6)
     node = await namespace.node(gpus=7)
     await _ready(api, node)
-    around = await ClusterWiring.open(str(cluster.kubeconfig), Settings(probe_seconds=0), Clock())
-    try:
+    async with _surroundings(cluster, tmp_path, Settings(probe_seconds=0)) as around:
         a, b = (_suspended(around, namespace, name) for name in "ab")
         granted = around.granted([b, a], ())
         assert granted == {
@@ -77,5 +90,3 @@ async def test_suspended_jobs_are_granted_what_their_templates_ask_for(
             b.name: Grant(frozenset(Host(f"b-worker-{number}") for number in range(3))),
         }
         assert around.granted([a], {Host(node)}) == {a.name: Grant(held_up=True)}
-    finally:
-        await around.close()

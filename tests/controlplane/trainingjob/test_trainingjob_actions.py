@@ -11,7 +11,7 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result
 from tests.controlplane.operator.operator_jobs import RESUME, names, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, supervising
-from tests.supervisor.jobs.trainingjob.legacy_process import serving
+from tests.supervisor.jobs.first_sdk import serving
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, PREFIX
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import Cluster
@@ -401,7 +401,7 @@ async def test_processes_that_have_no_stream_are_asked_to_stop(
     await jobs.nodes(3)
     async with (
         serving("127.0.0.1", b"ok") as (port, heard),
-        supervising(cluster, jobs.namespace, tmp_path, legacy_port=port, rank_zero_grace_seconds=0.5) as supervised,
+        supervising(cluster, jobs.namespace, tmp_path, stop_port=port, rank_zero_grace_seconds=0.5) as supervised,
         operating(cluster, jobs.namespace.name),
     ):
         await jobs.submit("bert", 3)

@@ -7,15 +7,19 @@ import pytest
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
+from servicekit.wakeup import Notifier
 from simulator.et_operator.crds import create_crds
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.jobs.cache import JobCache
+from supervisor.jobs.kind import ClusterContext, KindContext
+from supervisor.jobs.registry import pod_labels
+from supervisor.jobs.trainingjob.kind import TrainingJobKind
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts, scale_out_name
-from supervisor.jobs.trainingjob.watch import TrainingJobWatch
+from supervisor.store.interface import Snapshot
 from tests.controlplane.operator.operator_jobs import names, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, running, supervising
-from tests.supervisor.jobs.trainingjob.trainingjob_objects import LABELS
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import Cluster, ControlPlane
 from tests.testkit.waiting import until
@@ -315,20 +319,24 @@ async def test_what_nobody_wants_any_more_is_deleted(
 async def test_without_their_definition_nothing_grows(own_controlplane: ControlPlane) -> None:
     """Nor is a resume held up by it; a definition that comes later is found."""
     server = await ApiServer.connect(str(own_controlplane.cluster.kubeconfig), 10.0)
-    clock = Clock()
-    watch = TrainingJobWatch(server, ClusterView(server, LABELS, clock, lambda: None), clock)
-    told: list[bool] = []
-    scale_outs = ScaleOuts(server, watch, clock)
-    scale_outs.changed = lambda: told.append(True)
+    clock, changes = Clock(), Notifier()
+    wakeup = changes.subscribe()
+    view = ClusterView(server, pod_labels(), clock, lambda: None)
+    context = ClusterContext(
+        server=server,
+        pods=view.pod_collection,
+        snapshot=Snapshot,
+        may_act=lambda: True,
+        on_change=changes.notify,
+        clock=clock,
+    )
+    cache = JobCache(TrainingJobKind(), server, view, clock)
+    scale_outs = ScaleOuts(KindContext(jobs=cache, client=cache.client, cluster=context))
     try:
         assert await scale_outs.gone("uid")
         async with running(scale_outs.follow):
             await create_crds(server)
-
-            async def known() -> bool:
-                return bool(told)
-
-            await until(known, "they are followed")
+            await wakeup.wait()  # They are followed.
         assert await scale_outs.gone("uid")
     finally:
         await server.close()

@@ -8,6 +8,7 @@ from servicekit.clock import Clock
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result, SupervisedJob
 from supervisor.domain.placement import Placement
+from supervisor.jobs.registry import resources
 from supervisor.jobs.trainingjob.objects import TRAINING_JOBS
 from supervisor.store.kubernetes import KubernetesStore, Options
 from tests.controlplane.operator.operator_jobs import defined, names, operating
@@ -47,7 +48,7 @@ async def test_a_job_is_known_from_its_beginning_to_its_end(
         node = await jobs.namespace.node()
         async with operating(cluster, jobs.namespace.name):
             await world.job("bert", runs(3), "runs")
-            place = world.watch.placements(world.name("bert"))
+            place = world.jobs.placements(world.name("bert"))
             assert set(place) == {*(Host(f"bert-worker-{n}") for n in range(3)), Host("bert-launcher")}
             assert {each.node for each in place.values()} == {node}
             assert all(world.view.pod(each.pod) for each in place.values() if isinstance(each, Placement))
@@ -87,7 +88,7 @@ async def test_jobs_of_one_name_in_two_namespaces_are_two(
         ):
             await world.job("bert", runs(2), "runs")
             await others.phase("bert", "Running")
-            assert len(world.watch.placements(world.name("bert"))) == 3
+            assert len(world.jobs.placements(world.name("bert"))) == 3
             assert await others.has_pods("bert", *names("bert", range(3)))
 
 
@@ -121,7 +122,7 @@ async def test_what_is_stored_of_a_job_goes_with_it(own_controlplane: ControlPla
         uid = (await jobs.get("bert"))["metadata"]["uid"]
         async with watching(cluster, namespace, tmp_path) as world:
             job = await world.appears("bert")
-        options = Options(kubeconfig=str(cluster.kubeconfig), timeout_seconds=10.0)
+        options = Options(kubeconfig=str(cluster.kubeconfig), timeout_seconds=10.0, kinds=resources())
         async with opened(lambda: KubernetesStore.open(options, Clock())) as store:
             await put_job(store, job)
             path = job_path("trainingjob.bert", namespace.name)

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.client import Selection
 from servicekit.kubernetes.server import ApiServer
+from servicekit.wakeup import Notifier
 from supervisor.cluster.view import ClusterView
 from supervisor.control.facts import Facts
 from supervisor.control.loop import Control, Ports
+from supervisor.control.requests import PlanRequests
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import acknowledge
@@ -24,19 +25,22 @@ from supervisor.domain.notice import NoticeState, Subject, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.fanout.processes import Processes
 from supervisor.ingest.agent_registry import AgentRegistry
+from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
-from supervisor.jobs.kinds import Kinds
-from supervisor.jobs.trainingjob import legacy
-from supervisor.jobs.trainingjob.adapter import Ports as TrainingJobPorts
-from supervisor.jobs.trainingjob.adapter import TrainingJobs
-from supervisor.jobs.trainingjob.objects import KIND
-from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
-from supervisor.jobs.trainingjob.watch import TrainingJobWatch
+from supervisor.jobs import stop_request
+from supervisor.jobs.actuator import Actuator
+from supervisor.jobs.actuator import Ports as ActuatorPorts
+from supervisor.jobs.adapter import Adapters
+from supervisor.jobs.cache import JobCache
+from supervisor.jobs.cluster import ClusterJobs, connect
+from supervisor.jobs.kind import ClusterContext
+from supervisor.jobs.registry import pod_labels
+from supervisor.jobs.trainingjob.kind import TrainingJobKind
 from supervisor.leadership.interface import AlwaysLeader
 from supervisor.store.sqlite import SqliteStore
 from tests.controlplane.operator.operator_jobs import Jobs
 from tests.supervisor.decide.decide_builders import notice
-from tests.supervisor.jobs.trainingjob.trainingjob_objects import LABELS, OPTED_IN, spec
+from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, spec
 from tests.supervisor.store.store_behaviour import opened
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import RULES
@@ -94,7 +98,9 @@ class World:
     namespace: Namespace
     store: SqliteStore
     view: ClusterView
-    watch: TrainingJobWatch
+    jobs: ClusterJobs
+    reconciler: JobReconciler
+    changes: Notifier
 
     def name(self, job: str) -> JobName:
         return cluster_job(self.namespace.name, "trainingjob", job)
@@ -128,11 +134,10 @@ class Around:
 
     nodes_version = 0
 
-    def __init__(self, watch: TrainingJobWatch) -> None:
-        self._watch = watch
+    def __init__(self, jobs: ClusterJobs) -> None:
+        self._jobs = jobs
         self._granted: dict[JobName, Grant] = {}
         self._room: dict[JobName, int] = {}
-        self.growable: Callable[[JobName], int] = lambda _: 0
 
     @property
     def node_objects(self) -> Mapping[Host, str]:
@@ -146,14 +151,14 @@ class Around:
         self._room[name] = workers
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
-        return self._watch.placements(name)
+        return self._jobs.placements(name)
 
     def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
         names = self._granted.keys() | self._room.keys()
         return {name: replace(self._granted.get(name, Grant()), more=self._more(name)) for name in names}
 
     def _more(self, name: JobName) -> int:
-        return min(self._room.get(name, 0), self.growable(name))
+        return min(self._room.get(name, 0), self._jobs.growable(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,6 @@ class Supervision:
 
     world: World
     around: Around
-    control: Control
 
     async def notices(self, node: str, *, left: float = 300.0) -> None:
         subject = Subject(SubjectKind.NODE, node, f"machine of {node}")
@@ -188,11 +192,11 @@ class Supervision:
     def grant(self, job: str, workers: int) -> None:
         hosts = frozenset(Host(f"{job}-worker-{number}") for number in range(workers))
         self.around.grant(self.world.name(job), hosts)
-        self.control.poke()
+        self.world.changes.notify()
 
     def room(self, job: str, workers: int) -> None:
         self.around.room(self.world.name(job), workers)
-        self.control.poke()
+        self.world.changes.notify()
 
     async def phase(self, job: str, phase: Phase, run: int | None = None) -> SupervisedJob:
         def reached(known: SupervisedJob) -> bool:
@@ -205,34 +209,30 @@ class Supervision:
 
 @asynccontextmanager
 async def supervising(
-    cluster: Cluster, namespace: Namespace, directory: Path, *, legacy_port: int = legacy.PORT, **policy: float
+    cluster: Cluster, namespace: Namespace, directory: Path, *, stop_port: int = stop_request.PORT, **policy: float
 ) -> AsyncIterator[Supervision]:
     rules = Policy(
         **{"window_seconds": 0.2, "resume_delay_seconds": 0.1, "resume_backoff_seconds": 0.1, **_GROWTH, **policy}
     )
-    async with AsyncExitStack() as stack:
-        world = await stack.enter_async_context(watching(cluster, namespace, directory))
-        # Longer than anybody waits here: what is held up by a command that never ends is not done in time.
-        server = await connected(cluster, namespace, directory, seconds=60.0)
-        stack.push_async_callback(server.close)
-        clock, store = Clock(), world.store
-        around = Around(world.watch)
-        agents = AgentRegistry(lambda _: None, clock.now)
+    # Longer than anybody waits here: what is held up by a command that never ends is not done in time.
+    async with watching(cluster, namespace, directory, seconds=60.0) as world:
+        clock, store, changes = Clock(), world.store, world.changes
+        around = Around(world.jobs)
+        agents = AgentRegistry(lambda: None, clock.now)
         facts = Facts(store, agents, UnconfirmedNotices(lambda: None, Clock()), rules, around)
-        processes = Processes(facts.directives, clock.now, lambda _: None)
-        scale_outs = ScaleOuts(server, world.watch, clock, namespace.name)
-        jobs = TrainingJobs(
-            TrainingJobPorts(
-                server=server,
-                view=world.view,
-                watch=world.watch,
-                scale_outs=scale_outs,
+        requests = PlanRequests(changes.notify)
+        processes = Processes(facts.directives, clock.now, requests.add)
+        actuator = Actuator(
+            ActuatorPorts(
+                jobs=world.jobs,
+                pods=world.view.pod_collection,
                 store=store,
+                report=world.reconciler.in_place,
                 may_act=lambda: True,
-                hosts=processes.hosts,
+                connected=processes.hosts,
                 clock=clock,
                 cluster_now=clock.now,
-                legacy_port=legacy_port,
+                stop_port=stop_port,
             )
         )
         control = Control(
@@ -240,25 +240,24 @@ async def supervising(
                 store=store,
                 facts=facts,
                 processes=processes,
-                adapter=Kinds({KIND: jobs}),
+                adapter=Adapters(actuator, actuator),
                 leadership=AlwaysLeader(),
                 policy=rules,
                 clock=clock,
+                requests=requests,
+                wakeup=changes.subscribe(),
             )
         )
 
-        async def poke() -> None:
+        async def notify() -> None:
             version = 0
             while True:
                 version = (await store.changed(version)).version
-                control.poke()
+                changes.notify()
 
-        world.view.pods_changed.add(lambda _before, _after: control.poke())
-        around.growable = scale_outs.growable
-        world.watch.smaller_moved = scale_outs.changed = control.poke
-        tasks = (jobs.run, poke, control.run, scale_outs.follow)
-        await stack.enter_async_context(running(*tasks, lambda: scale_outs.tidy(store, lambda: True)))
-        yield Supervision(world, around, control)
+        leading = [task for kind in world.jobs for task in kind.actions.leader_tasks.values()]
+        async with running(actuator.run, notify, control.run, *leading):
+            yield Supervision(world, around)
 
 
 @asynccontextmanager
@@ -287,22 +286,36 @@ async def connected(cluster: Cluster, namespace: Namespace, directory: Path, sec
 
 @asynccontextmanager
 async def watching(
-    cluster: Cluster, namespace: Namespace, directory: Path, *, undefined_seconds: float = 10.0
+    cluster: Cluster, namespace: Namespace, directory: Path, *, undefined_seconds: float = 10.0, seconds: float = 10.0
 ) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
-        server = await connected(cluster, namespace, directory)
+        server = await connected(cluster, namespace, directory, seconds)
         stack.push_async_callback(server.close)
         store = await stack.enter_async_context(opened(lambda: SqliteStore.open(directory / "store.sqlite")))
-        clock = Clock()
-        view = ClusterView(server, LABELS, clock, lambda: None)
-        watch = TrainingJobWatch(server, view, clock, Selection(namespace=namespace.name), undefined_seconds)
+        clock, changes = Clock(), Notifier()
+        view = ClusterView(server, pod_labels(), clock, changes.notify)
+        context = ClusterContext(
+            server=server,
+            pods=view.pod_collection,
+            snapshot=store.snapshot,
+            may_act=lambda: True,
+            on_change=changes.notify,
+            clock=clock,
+            namespace=namespace.name,
+        )
+        cache = JobCache(
+            TrainingJobKind(), server, view, clock, namespace=namespace.name, undefined_seconds=undefined_seconds
+        )
+        jobs = ClusterJobs([connect(cache.kind, cache, context)])
+        reconciler = JobReconciler(jobs, store, clock)
         for reflector in view.reflectors:
             await reflector.first()
-        await watch.first()
+        await cache.first()
         tasks: list[Task] = [reflector.run for reflector in view.reflectors]
-        tasks += [watch.follow, lambda: watch.observe(store), lambda: watch.heed(store)]
+        tasks += [task for kind in jobs for task in kind.actions.standby_tasks.values()]
+        tasks += [cache.run, reconciler.run, reconciler.requeue]
         await stack.enter_async_context(running(*tasks))
-        yield World(namespace, store, view, watch)
+        yield World(namespace, store, view, jobs, reconciler, changes)
 
 
 def elastic(api: Api, namespace: Namespace, directory: Path) -> ElasticJobs:

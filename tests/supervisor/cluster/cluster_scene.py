@@ -4,7 +4,7 @@ import itertools
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as with_fields
 
@@ -14,7 +14,9 @@ from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
 from supervisor.cluster.view import ClusterView
-from supervisor.domain.capacity import Taint
+from supervisor.domain.capacity import ResourceRequest, Taint
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.placement import Placement
 
 GPU = "nvidia.com/gpu"
 
@@ -86,3 +88,20 @@ async def cluster_scene() -> AsyncIterator[ClusterScene]:
         yield ClusterScene(server)
     finally:
         await server.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """What is known of the jobs of a scene; none can grow."""
+
+    requests: Mapping[JobName, ResourceRequest] = field(default_factory=dict)
+    places: Mapping[JobName, Mapping[Host, Placement]] = field(default_factory=dict)
+
+    def resource_request(self, name: JobName) -> ResourceRequest | None:
+        return self.requests.get(name)
+
+    def placements(self, name: JobName) -> Mapping[Host, Placement]:
+        return self.places.get(name, {})
+
+    def growable(self, _name: JobName) -> int:
+        return 0

@@ -79,16 +79,18 @@ class _Jobs:
         self._understood = understood
         self.asked = 0
         self.more: dict[JobName, int] = {}
-        growable = self._growable
-        self._shares = Allocation(scene.view, Policy(probe_seconds=0), self._ask, self.places.get, growable)
+        self._allocation = Allocation(scene.view, Policy(probe_seconds=0), self)
 
     def granted(self, jobs: Sequence[SupervisedJob], *noticed: str) -> Mapping[JobName, Grant]:
-        return self._shares.granted(jobs, {Host(name) for name in noticed})
+        return self._allocation.granted(jobs, {Host(name) for name in noticed})
 
-    def _growable(self, name: JobName) -> int:
+    def growable(self, name: JobName) -> int:
         return self.more.get(name, 0)
 
-    def _ask(self, _name: JobName) -> ResourceRequest | None:
+    def placements(self, name: JobName) -> Mapping[Host, Placement]:
+        return self.places.get(name, {})
+
+    def resource_request(self, _name: JobName) -> ResourceRequest | None:
         self.asked += 1
         return ResourceRequest(worker=WORKER) if self._understood else None
 

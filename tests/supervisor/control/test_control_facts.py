@@ -38,7 +38,7 @@ class Scene:
         self.store = store
         self.around = Around()
         self.unconfirmed = UnconfirmedNotices(lambda: None, Clock())
-        agents = AgentRegistry(lambda _: None, lambda: T0)
+        agents = AgentRegistry(lambda: None, lambda: T0)
         self.facts = Facts(store, agents, self.unconfirmed, Settings(), self.around)
 
     async def announce(self, state: NoticeState = NoticeState.ACTIVE) -> None:

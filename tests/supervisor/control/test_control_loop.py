@@ -283,4 +283,4 @@ async def test_a_store_that_cannot_forget_now_does_so_later(tmp_path: Path) -> N
     settings = Settings(data_dir=tmp_path)
     store = await SqliteStore.open(tmp_path / "store")
     await store.close()
-    await Supervisor(settings, store, Tokens.load(tmp_path), Clock()).prune_once()
+    await Supervisor(settings, store, Tokens.load(tmp_path), Clock()).retention.once()

@@ -33,7 +33,7 @@ def _stream() -> LineStream:
 def test_nodes_that_have_long_been_silent_are_forgotten() -> None:
     """Only those: one that is back since, or fell silent a moment ago, is still there."""
     time = _Time()
-    agents = AgentRegistry(lambda _node: None, time.now)
+    agents = AgentRegistry(lambda: None, time.now)
     for node in ("gone", "back", "here"):
         agents.connect(_view(node), node)
     for node in ("gone", "back"):

@@ -13,7 +13,7 @@ from servicekit.clock import Clock
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState
-from supervisor.ingest.expiry import Expiry, presence_unknown
+from supervisor.ingest.expiry import Expiry
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import POLICY, T0, notice
@@ -40,9 +40,9 @@ class Scene:
     ageing: Expiry = field(init=False)
 
     def __post_init__(self) -> None:
-        self.agents = AgentRegistry(lambda _node: None, self.clock.now)
+        self.agents = AgentRegistry(lambda: None, self.clock.now)
         self.unconfirmed = UnconfirmedNotices(lambda: None, self.clock)
-        parts = (self.store, self.agents, presence_unknown, POLICY, self.clock)
+        parts = (self.store, self.agents, lambda _notice: None, POLICY, self.clock)
         self.ageing = Expiry(*parts, unconfirmed=self.unconfirmed)
 
     async def state(self) -> NoticeState:
@@ -105,8 +105,8 @@ async def test_what_waits_to_be_stored_does_not_end(scene: Scene, waits: bool) -
 
 async def test_the_first_look_of_a_silent_node_is_no_silence(scene: Scene) -> None:
     """Agents need a moment to connect to a supervisor that has just begun."""
-    scene.agents = AgentRegistry(lambda _node: None, scene.clock.now)
-    scene.ageing = Expiry(scene.store, scene.agents, presence_unknown, POLICY, scene.clock)
+    scene.agents = AgentRegistry(lambda: None, scene.clock.now)
+    scene.ageing = Expiry(scene.store, scene.agents, lambda _notice: None, POLICY, scene.clock)
     assert await scene.state() is NoticeState.ACTIVE
     scene.clock.seconds += POLICY.gone_grace_seconds
     assert await scene.state() is NoticeState.GONE

@@ -10,7 +10,7 @@ from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import Announcement, NoticeState, Report, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState
 from supervisor.ingest.errors import MalformedError, TooManyError
-from supervisor.ingest.pod_reports import MAX_PODS, PodReports, unknown_node
+from supervisor.ingest.pod_reports import MAX_PODS, PodReports
 from tests.testkit.serving import Served, hello, noticed
 from tests.testkit.waiting import until
 
@@ -74,7 +74,7 @@ async def test_whether_an_agent_sees_its_pods_is_known(served: Served) -> None:
 @pytest.mark.parametrize("pods", list(SourceState))
 def test_a_node_is_available_whatever_is_known_of_its_pods(pods: SourceState) -> None:
     """Its own sources alone count: every one of them says that there is no notice, or cannot have one."""
-    agents = AgentRegistry(lambda _node: None, lambda: 0.0)
+    agents = AgentRegistry(lambda: None, lambda: 0.0)
     stream, node = object(), Host("n1")
     view = AgentState(
         node=node,
@@ -96,7 +96,7 @@ def test_a_node_is_available_whatever_is_known_of_its_pods(pods: SourceState) ->
 
 def test_only_metadata_that_were_asked_can_deny_a_reclaim() -> None:
     """A node that is not spot is available, but nobody asked it: what the API server says of it counts."""
-    agents = AgentRegistry(lambda _node: None, lambda: 0.0)
+    agents = AgentRegistry(lambda: None, lambda: 0.0)
     stream, node, sources = object(), Host("n1"), (Source("one"), Source("two"))
     agents.connect(AgentState(node=node, uid="u", session=1, connected=True), stream)
     for first in SourceState:
@@ -175,7 +175,7 @@ def test_an_agent_speaks_for_the_pods_of_its_node() -> None:
 def test_what_one_agent_says_about_pods_is_bounded() -> None:
     """By what is kept of it: other agents do not feel it, and room comes back as notices are forgotten."""
     kept = {said(str(number)).id for number in range(MAX_PODS)}
-    reports = PodReports(unknown_node, lambda: kept)
+    reports = PodReports(lambda _pod: None, lambda: kept)
     for number in range(MAX_PODS):
         reports.admit(Host("n1"), said(str(number)))
     with pytest.raises(TooManyError):

@@ -74,7 +74,11 @@ async def test_one_that_cannot_be_read_keeps_nobody_from_the_others(
         async with viewing(fake, view):
             assert {one.name for one in view.nodes.values()} == {"n1", "n2", "odd"}
             assert set(view.node_uids.values()) == {"uid-n1", "uid-n2", "uid-odd"}
-            assert {key.name for key in view.owned("uid-j")} == {"p1", "p2", "odd"}
+            assert {key.name for key, pod in view.pods.items() if pod.owner and pod.owner.uid == "uid-j"} == {
+                "p1",
+                "p2",
+                "odd",
+            }
             assert {key.name for key in view.bound("n1")} == {"p1", "odd"}
             assert view.unread == {"nodes": 1, "pods": 1}
             before = view.node("odd")

@@ -33,6 +33,7 @@ from supervisor.domain.job import (
     SupervisedJob,
 )
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
+from supervisor.jobs.registry import resources
 from supervisor.store.codec import Codec, Record
 from supervisor.store.conditions import Condition, job_conditions, notice_condition
 from supervisor.store.job_codec import JobCodec, read_job
@@ -146,7 +147,7 @@ VALUES = st.builds(
 )
 
 
-JOB_CODEC, NOTICE_CODEC = JobCodec(HOME, lambda: T0), NoticeCodec()
+JOB_CODEC, NOTICE_CODEC = JobCodec(HOME, lambda: T0, resources()), NoticeCodec()
 
 
 def body(codec: Codec[Any, T], value: T) -> dict[str, Any]:
@@ -327,7 +328,7 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
 
 def test_a_later_job_of_the_same_name_has_conditions_of_its_own() -> None:
     before = record(JOB_CODEC, body(JOB_CODEC, running_job()))
-    later = JobCodec(HOME, lambda: T0 + 9)
+    later = JobCodec(HOME, lambda: T0 + 9, resources())
     for uid, since in ((running_job().uid, "2023-11-14T22:13:20Z"), ("later", "2023-11-14T22:13:29Z")):
         _, status = later.encode(replace(running_job(), uid=uid), before, 1)
         assert {each["lastTransitionTime"] for each in status["conditions"]} == {since}

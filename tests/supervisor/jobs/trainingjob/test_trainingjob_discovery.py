@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.domain.ids import Host
-from supervisor.jobs.trainingjob.discovery import DISCOVERY, leave_out, shown
+from supervisor.jobs.trainingjob.discovery import DISCOVERY, exclusion_command, exclusion_lines
 
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 LISTED = "127.0.0.1:1\n127.0.0.2:2\n127.0.0.3:1\n"
@@ -45,7 +45,7 @@ class Launcher:
         (self.edl / "hostfile").write_text(hosts, encoding="utf-8")
 
     def leaves_out(self, *hosts: str) -> None:
-        self.runs(leave_out(Host(host) for host in hosts))
+        self.runs(exclusion_command(Host(host) for host in hosts))
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def test_all_hosts_are_listed_until_some_are_left_out(launcher: Launcher) -> Non
 
 def test_what_is_mounted_counts_as_well(launcher: Launcher) -> None:
     (launcher.edl / "mounted").mkdir()
-    (launcher.edl / "mounted" / "excluded-hosts").write_text(shown([Host("127.0.0.1")]), encoding="utf-8")
+    (launcher.edl / "mounted" / "excluded-hosts").write_text(exclusion_lines([Host("127.0.0.1")]), encoding="utf-8")
     assert launcher.hosts() == ["127.0.0.2:2", "127.0.0.3:1"]
 
 
@@ -174,6 +174,6 @@ def test_the_script_is_written_once_and_the_list_each_time(launcher: Launcher) -
 
 def test_a_launcher_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
     ran = subprocess.run(
-        leave_out([Host("a")]), env={"EDL": str(tmp_path / "nothing")}, capture_output=True, check=False
+        exclusion_command([Host("a")]), env={"EDL": str(tmp_path / "nothing")}, capture_output=True, check=False
     )
     assert ran.returncode != 0

@@ -1,14 +1,17 @@
 """A TrainingJob and its pods as `arena submit etjob` and et-operator make them, in our own words."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
+from supervisor.domain.ids import cluster_job
+from supervisor.jobs.kind import JobState
+from supervisor.jobs.trainingjob.kind import TrainingJobKind
 from supervisor.jobs.trainingjob.objects import TrainingJob, read_training_job
-from supervisor.jobs.trainingjob.seen import ObservedJob
+from supervisor.jobs.trainingjob.observe import State
 
 PREFIX = "job-supervisor.kube-ai.io/"
 OPTED_IN = {f"{PREFIX}spot-instance": "true"}
@@ -103,5 +106,10 @@ def workers(count: int) -> list[Pod]:
     return [pod(f"worker-{number}") for number in range(count)]
 
 
-def running(count: int = 8, **parts: Any) -> ObservedJob:
-    return ObservedJob(job(status={"phase": "Running"}, **parts), [*workers(count), pod("launcher")])
+def state(one: TrainingJob, pods: Collection[Pod] = ()) -> State:
+    name = cluster_job(one.metadata.namespace, "trainingjob", one.metadata.name)
+    return JobState.of(TrainingJobKind(), name, one, pods)
+
+
+def running(count: int = 8, **parts: Any) -> State:
+    return state(job(status={"phase": "Running"}, **parts), [*workers(count), pod("launcher")])

@@ -58,13 +58,13 @@ class Story:
 def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
     return LiveState(
         snapshot=snapshot,
-        agents=AgentRegistry(lambda _node: None, clock.now),
+        agents=AgentRegistry(lambda: None, clock.now),
         unconfirmed=UnconfirmedNotices(lambda: None, clock),
         processes=Processes(lambda _job: None, clock.now, lambda _job: None),
         launchers=Launchers(lambda _job, _uid, _run: "", clock.now),
         noticed=lambda _job: {},
         placements=lambda _job: None,
-        failed=dict,
+        failed={},
         policy=POLICY,
         now=clock.now,
     )

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from supervisor.jobs.trainingjob import legacy
-from tests.supervisor.jobs.trainingjob.legacy_process import serving
+from supervisor.jobs.stop_request import request_stop
+from tests.supervisor.jobs.first_sdk import serving
 
 
 async def test_the_bare_answer_of_the_first_sdk_is_an_answer() -> None:
     """It has no status line, which no HTTP client would take."""
     async with serving("127.0.0.1", b"ok") as (port, heard):
-        assert await legacy.stop(["127.0.0.1"], port) == 1
+        assert await request_stop(["127.0.0.1"], port) == 1
     assert [request.split(b"\r\n")[0] for request in heard] == [b"GET /stop HTTP/1.1"]
 
 
@@ -23,6 +23,6 @@ async def test_who_does_not_answer_holds_nobody_up() -> None:
     ):
         begun = loop.time()
         addresses = [f"127.0.0.{number}" for number in range(1, 5)]
-        assert await legacy.stop(addresses, port) == 1
+        assert await request_stop(addresses, port) == 1
         assert loop.time() - begun < 10
         assert len(silent) == 1

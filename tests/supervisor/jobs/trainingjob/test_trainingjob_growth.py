@@ -7,8 +7,8 @@ import pytest
 
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host
-from supervisor.jobs.trainingjob.growing import growable
-from supervisor.jobs.trainingjob.seen import ObservedJob, supervised
+from supervisor.jobs.trainingjob.growth import growable
+from supervisor.jobs.trainingjob.observe import State, supervised
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import (
     COMMAND,
     MADE,
@@ -17,6 +17,7 @@ from tests.supervisor.jobs.trainingjob.trainingjob_objects import (
     job,
     pod,
     spec,
+    state,
     workers,
 )
 
@@ -34,13 +35,13 @@ def seen(
     current: Iterable[int] = (0, 1),
     phase: str = "Running",
     **parts: Any,
-) -> ObservedJob:
+) -> State:
     status = {"phase": phase, "targetWorkers": names(targets), "currentWorkers": names(current)}
     parts = {"annotations": SMALLER, "asked": spec(2), **parts}
-    return ObservedJob(job(status=status, **parts), [*(workers(2) if pods is None else pods), pod("launcher")])
+    return state(job(status=status, **parts), [*(workers(2) if pods is None else pods), pod("launcher")])
 
 
-def could_add(one: ObservedJob, *, namesakes: bool = False) -> int:
+def could_add(one: State, *, namesakes: bool = False) -> int:
     return growable(one, namesakes=namesakes)
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from supervisor.cluster.annotations import REQUESTED
 from supervisor.domain.ids import Host
-from supervisor.jobs.trainingjob.objects import REQUESTED, SIZE, Template, TrainingJob, TrainingJobSpec
+from supervisor.jobs.trainingjob.objects import SIZE, Template, TrainingJob, TrainingJobSpec
 
 _ANNOTATION = "/metadata/annotations/" + REQUESTED.replace("~", "~0").replace("/", "~1")
 _REPLICAS = "/spec/etReplicaSpecs/worker/replicas"
@@ -11,12 +12,12 @@ _REPLICAS = "/spec/etReplicaSpecs/worker/replicas"
 Operation = Mapping[str, object]
 
 
-def resized(job: TrainingJob, wish: TrainingJobSpec, workers: int, requested: int) -> list[Operation]:
+def resized(job: TrainingJob, asked: TrainingJobSpec, workers: int, requested: int) -> list[Operation]:
     """The changes after which the job has so many workers; none where it has. Its own number is kept beside it."""
     changes: list[Operation] = []
-    if wish.replicas != workers:
+    if asked.replicas != workers:
         changes += [{"op": "replace", "path": _REPLICAS, "value": workers}]
-        changes += [*_told(wish.launcher, wish, workers), *_told(wish.worker, wish, workers)]
+        changes += [*_told(asked.launcher, asked, workers), *_told(asked.worker, asked, workers)]
     noted = None if workers == requested else str(requested)
     if job.annotations.get(REQUESTED) != noted:
         changes += [{"op": "remove", "path": _ANNOTATION}] if noted is None else [_noting(noted)]
@@ -27,10 +28,10 @@ def _noting(noted: str) -> Operation:
     return {"op": "add", "path": _ANNOTATION, "value": noted}
 
 
-def _told(template: Template, wish: TrainingJobSpec, workers: int) -> Iterable[Operation]:
+def _told(template: Template, asked: TrainingJobSpec, workers: int) -> Iterable[Operation]:
     """A variable that says something else than the number of workers is not meant."""
     size = template.variables.get(SIZE)
-    if size is not None and size.value == str(wish.replicas):
+    if size is not None and size.value == str(asked.replicas):
         yield {"op": "replace", "path": size.path, "value": str(workers)}
 
 

@@ -9,7 +9,7 @@ from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, Result, SupervisedJob
 from supervisor.jobs.trainingjob.objects import JobPhase
-from supervisor.jobs.trainingjob.seen import ObservedJob, supervised, worker_names
+from supervisor.jobs.trainingjob.observe import State, supervised, worker_names
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import (
     COMMAND,
     MADE,
@@ -19,6 +19,7 @@ from tests.supervisor.jobs.trainingjob.trainingjob_objects import (
     pod,
     running,
     spec,
+    state,
     workers,
 )
 
@@ -27,7 +28,7 @@ _OURS = {f"{PREFIX}suspended-by": "elastic-job-supervisor"}
 _TIMED_OUT = {**OPTED_IN, f"{PREFIX}job-suspended": "true", f"{PREFIX}job-status": "timeout", **_OURS}
 
 
-def taken(seen: ObservedJob, known: SupervisedJob | None = None) -> SupervisedJob:
+def taken(seen: State, known: SupervisedJob | None = None) -> SupervisedJob:
     value = supervised(seen, known, NOW)
     assert value is not None
     return value
@@ -39,7 +40,7 @@ def in_phase(known: SupervisedJob, phase: Phase, run: int = 1) -> SupervisedJob:
 
 def test_a_new_job_waits_since_it_was_made() -> None:
     """Bounds from its spec, the hosts that its operator would make, the launcher beside them."""
-    value = taken(ObservedJob(job(), workers(3)))
+    value = taken(state(job(), workers(3)))
     assert (value.name, value.uid) == (JobName("team/trainingjob.bert"), "job-uid")
     asked = value.spec
     assert (asked.min_workers, asked.requested_workers, asked.max_workers, asked.start_workers) == (2, 8, 128, 2)
@@ -72,7 +73,7 @@ def conditions(**transitions: str) -> list[dict[str, str]]:
 def test_a_job_that_is_registered_anew_waits_since_its_present_start(status: dict[str, Any], since: float) -> None:
     """It may have trained for days, been suspended by a person, and be older than it may wait."""
     annotations = {**OPTED_IN, f"{PREFIX}max-wait-time": "600"}
-    value = taken(ObservedJob(job(status=status, annotations=annotations), []))
+    value = taken(state(job(status=status, annotations=annotations), []))
     assert (value.decision.phase, value.decision.waiting_since) == (Phase.WAITING, since)
 
 
@@ -80,7 +81,7 @@ def test_a_job_that_trains_already_is_taken_over() -> None:
     """With the workers that run, those among them that are asked to end, and without those that wait."""
     leaving = pod("worker-1", deletionTimestamp="2023-11-14T22:14:20Z")
     pods = [pod("worker-0"), leaving, pod("worker-2", phase="Pending"), pod("launcher")]
-    value = taken(ObservedJob(job(status={"phase": "Running"}), pods))
+    value = taken(state(job(status={"phase": "Running"}), pods))
     assert value.decision.phase is Phase.RUNNING
     assert value.observed.hosts == value.decision.hosts == {Host("bert-worker-0"), Host("bert-worker-1")}
     assert (value.observed.run, value.observed.running, value.observed.instance) == (1, True, "launcher-uid")
@@ -104,20 +105,20 @@ def test_only_jobs_that_ask_for_it_are_touched(
     """By either annotation, of the job or of what its pods are made from."""
     asked = spec()
     asked["etReplicaSpecs"]["worker"]["template"]["metadata"] = {"annotations": template}
-    assert (supervised(ObservedJob(job(annotations=annotations, asked=asked), []), None, NOW) is not None) == wanted
+    assert (supervised(state(job(annotations=annotations, asked=asked), []), None, NOW) is not None) == wanted
 
 
 def test_a_pods_annotation_is_enough() -> None:
-    assert supervised(ObservedJob(job(annotations={}), [pod("worker-0", annotations=OPTED_IN)]), None, NOW) is not None
+    assert supervised(state(job(annotations={}), [pod("worker-0", annotations=OPTED_IN)]), None, NOW) is not None
 
 
 def test_a_job_whose_pods_alone_opt_in_is_not_lost_with_them() -> None:
     """While it is suspended there are none; whoever takes the annotation from running pods opts out."""
-    known = taken(ObservedJob(job(annotations={}), [pod("worker-0", annotations=OPTED_IN)]))
-    assert supervised(ObservedJob(job(annotations={}), []), known, NOW) is not None
-    assert supervised(ObservedJob(job(annotations={}), [pod("worker-0")]), known, NOW) is None
+    known = taken(state(job(annotations={}), [pod("worker-0", annotations=OPTED_IN)]))
+    assert supervised(state(job(annotations={}), []), known, NOW) is not None
+    assert supervised(state(job(annotations={}), [pod("worker-0")]), known, NOW) is None
     marked = {f"{PREFIX}job-suspended": "true", f"{PREFIX}suspended-by": "elastic-job-supervisor"}
-    assert taken(ObservedJob(job(annotations=marked), [])).decision.phase is Phase.SUSPENDED
+    assert taken(state(job(annotations=marked), [])).decision.phase is Phase.SUSPENDED
 
 
 @pytest.mark.parametrize(
@@ -133,37 +134,37 @@ def test_a_job_whose_pods_alone_opt_in_is_not_lost_with_them() -> None:
     ],
 )
 def test_what_is_over_or_a_persons_own_is_left_alone(parts: dict[str, Any]) -> None:
-    assert supervised(ObservedJob(job(**parts), []), None, NOW) is None
+    assert supervised(state(job(**parts), []), None, NOW) is None
 
 
 def test_a_job_that_a_person_suspends_is_theirs() -> None:
     known = taken(running())
     held = job(status={"phase": "Running"}, annotations={**OPTED_IN, f"{PREFIX}job-suspended": "true"})
-    assert supervised(ObservedJob(held, workers(8)), known, NOW) is None
+    assert supervised(state(held, workers(8)), known, NOW) is None
 
 
 def test_a_job_whose_suspension_a_person_takes_back_is_resumed_when_there_is_capacity() -> None:
     """Its operator leaves it Suspended, so that the annotation alone would bring nothing back."""
-    freed = ObservedJob(job(status={"phase": "Suspended"}), [])
+    freed = state(job(status={"phase": "Suspended"}), [])
     value = taken(freed)
     assert (value.decision.phase, value.decision.waiting_since) == (Phase.SUSPENDED, NOW)
     assert value.decision.reason == "Its suspension was taken back; waiting for capacity."
     assert taken(freed, value) == value
     resuming = in_phase(value, Phase.RESUMING)
-    assert taken(ObservedJob(job(status={"phase": "Created"}), []), resuming).decision == resuming.decision
+    assert taken(state(job(status={"phase": "Created"}), []), resuming).decision == resuming.decision
 
 
 def test_a_job_that_a_person_starts_again_by_hand_is_its_operators() -> None:
     """They have patched its status as well: nobody here must suspend what comes up then."""
-    value = taken(ObservedJob(job(status={"phase": "Suspended"}), []))
-    again = ObservedJob(job(status={"phase": "Created", "conditions": []}), workers(3))
+    value = taken(state(job(status={"phase": "Suspended"}), []))
+    again = state(job(status={"phase": "Created", "conditions": []}), workers(3))
     assert supervised(again, value, NOW) is None
     assert taken(again).decision.phase is Phase.WAITING
 
 
 def test_a_job_that_we_suspended_is_still_ours_when_nothing_else_is_known_of_it() -> None:
     marked = {**OPTED_IN, f"{PREFIX}job-suspended": "true", f"{PREFIX}suspended-by": "elastic-job-supervisor"}
-    value = taken(ObservedJob(job(status={"phase": "Suspended"}, annotations=marked), []))
+    value = taken(state(job(status={"phase": "Suspended"}, annotations=marked), []))
     assert (value.decision.phase, value.decision.waiting_since) == (Phase.SUSPENDED, NOW)
 
 
@@ -172,19 +173,17 @@ def test_the_pods_of_a_job_that_we_suspended_go_without_a_word() -> None:
     known = in_phase(taken(running()), Phase.SUSPENDED)
     marked = {**OPTED_IN, f"{PREFIX}job-suspended": "true", f"{PREFIX}suspended-by": "elastic-job-supervisor"}
     told = [
-        taken(
-            ObservedJob(job(status={"phase": "Running"}, annotations=marked), [*workers(left), pod("launcher")]), known
-        )
+        taken(state(job(status={"phase": "Running"}, annotations=marked), [*workers(left), pod("launcher")]), known)
         for left in (8, 5, 1, 0)
     ]
     assert told == [told[0]] * 4
     assert told[0].observed.running
-    assert not taken(ObservedJob(job(status={"phase": "Suspended"}, annotations=marked), []), told[0]).observed.running
+    assert not taken(state(job(status={"phase": "Suspended"}, annotations=marked), []), told[0]).observed.running
 
 
 def test_a_new_launcher_is_a_new_run() -> None:
     known = taken(running())
-    again = ObservedJob(running().job, [*workers(8), pod("launcher", uid="second")])
+    again = state(running().job, [*workers(8), pod("launcher", uid="second")])
     value = taken(again, known)
     assert (value.observed.run, value.observed.instance) == (2, "second")
     assert taken(again, value) == value
@@ -192,7 +191,7 @@ def test_a_new_launcher_is_a_new_run() -> None:
 
 def test_a_run_has_the_number_that_was_ordered() -> None:
     known = in_phase(taken(running()), Phase.RESUMING, run=4)
-    value = taken(ObservedJob(running().job, [*workers(8), pod("launcher", uid="second")]), known)
+    value = taken(state(running().job, [*workers(8), pod("launcher", uid="second")]), known)
     assert value.observed.run == 4
 
 
@@ -207,9 +206,9 @@ def test_a_run_has_the_number_that_was_ordered() -> None:
 def test_a_launcher_that_is_not_there_any_more_has_ended(launcher: Any, code: int) -> None:
     """With its own code, with one that stands for a failure, or killed with its pod."""
     pods = [*workers(8), *([launcher] if launcher else [])]
-    value = taken(ObservedJob(running().job, pods), taken(running()))
+    value = taken(state(running().job, pods), taken(running()))
     assert (value.observed.running, value.observed.exit_code, value.observed.run) == (False, code, 1)
-    assert taken(ObservedJob(running().job, pods), value) == value
+    assert taken(state(running().job, pods), value) == value
 
 
 @pytest.mark.parametrize(
@@ -229,24 +228,22 @@ def test_a_launcher_is_lost_while_its_operator_believes_that_it_is_there(
     lost: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     """Then nobody makes another one; a restart, or a start that has not come so far, is something else."""
-    gone = ObservedJob(job(status=status), workers(8))
+    gone = state(job(status=status), workers(8))
     value = taken(gone, taken(running()))
     assert value.observed.launcher_lost_since == (NOW if lost else None)
     later = supervised(gone, value, NOW + 5)
     assert later == value
     assert taken(running(), value).observed.launcher_lost_since is None
-    suspended_now = ObservedJob(
-        replace(gone.job, annotations={**OPTED_IN, f"{PREFIX}job-suspended": "true", **_OURS}), []
-    )
+    suspended_now = state(replace(gone.job, annotations={**OPTED_IN, f"{PREFIX}job-suspended": "true", **_OURS}), [])
     assert taken(suspended_now, value).observed.launcher_lost_since is None
 
 
 def test_a_launcher_has_ended_as_soon_as_its_container_has() -> None:
     """Its pod says so a second later, and its operator counts a restart then."""
-    ended = ObservedJob(running().job, [*workers(8), pod("launcher", code=255)])
+    ended = state(running().job, [*workers(8), pod("launcher", code=255)])
     value = taken(ended, taken(running()))
     assert (value.observed.running, value.observed.exit_code) == (False, 255)
-    well = ObservedJob(running().job, [pod("launcher", code=0)])
+    well = state(running().job, [pod("launcher", code=0)])
     assert taken(well, in_phase(taken(running()), Phase.STOPPING)).observed.result is Result.SUCCEEDED
 
 
@@ -266,18 +263,18 @@ def test_a_failure_is_the_end_unless_it_was_ordered_or_is_made_good(
     status: dict[str, Any], phase: Phase, result: Result | None
 ) -> None:
     known = in_phase(taken(running()), phase)
-    assert taken(ObservedJob(job(status=status), []), known).observed.result is result
+    assert taken(state(job(status=status), []), known).observed.result is result
 
 
 def test_a_failure_without_a_restart_policy_is_the_end() -> None:
     asked = {**spec(), "restartPolicy": "Never"}
-    seen = ObservedJob(job(status={"phase": "Failed"}, asked=asked), [])
+    seen = state(job(status={"phase": "Failed"}, asked=asked), [])
     assert taken(seen, taken(running(asked=asked))).observed.result is Result.FAILED
 
 
 def test_a_launcher_that_has_succeeded_is_believed_at_once() -> None:
     """A job that has succeeded must not be suspended while its operator has not heard of it."""
-    seen = ObservedJob(running().job, [pod("launcher", phase="Succeeded", code=0)])
+    seen = state(running().job, [pod("launcher", phase="Succeeded", code=0)])
     assert taken(seen, in_phase(taken(running()), Phase.STOPPING)).observed.result is Result.SUCCEEDED
 
 
@@ -286,16 +283,16 @@ def test_a_job_that_timed_out_is_over() -> None:
     marked = {**OPTED_IN, **marks, f"{PREFIX}suspended-by": "elastic-job-supervisor"}
     known = in_phase(taken(running()), Phase.TIMED_OUT)
     for phase, result in ((JobPhase.CREATED, None), (JobPhase.SUSPENDED, Result.TIMED_OUT)):
-        seen = ObservedJob(job(status={"phase": phase}, annotations=marked), [])
+        seen = state(job(status={"phase": phase}, annotations=marked), [])
         assert taken(seen, known).observed.result is result
 
 
 def test_a_person_may_resume_a_job_that_timed_out() -> None:
     """It is taken up as a new one, whatever is left of the marks on it."""
-    marked = ObservedJob(job(status={"phase": "Suspended"}, annotations=_TIMED_OUT), [])
+    marked = state(job(status={"phase": "Suspended"}, annotations=_TIMED_OUT), [])
     over = taken(marked, in_phase(taken(running()), Phase.TIMED_OUT))
     left = {name: value for name, value in _TIMED_OUT.items() if name != f"{PREFIX}job-suspended"}
-    freed = ObservedJob(job(status={"phase": "Suspended"}, annotations=left), [])
+    freed = state(job(status={"phase": "Suspended"}, annotations=left), [])
     assert supervised(freed, over, NOW) is None
     assert taken(freed).decision.phase is Phase.SUSPENDED
 
@@ -314,7 +311,7 @@ def test_a_person_may_resume_a_job_that_timed_out() -> None:
 )
 def test_a_smaller_start_takes_a_command_that_computes_its_size(command: str, size: int | None, least: int) -> None:
     """From the number of workers that it is told; otherwise it waits for as many processes as are written into it."""
-    value = taken(ObservedJob(job(asked=spec(command=command, size=size)), []))
+    value = taken(state(job(asked=spec(command=command, size=size)), []))
     assert value.spec.start_workers == least
 
 
@@ -325,18 +322,18 @@ def test_a_job_that_was_resumed_smaller_still_asks_for_what_it_asked_for() -> No
 
 @pytest.mark.parametrize(("text", "seconds"), [("600", 600), ("0", 0), ("soon", 0), ("-5", 0), ("9" * 30, 0)])
 def test_the_longest_wait_is_a_number_of_seconds(text: str, seconds: float) -> None:
-    value = taken(ObservedJob(job(annotations={**OPTED_IN, f"{PREFIX}max-wait-time": text}), []))
+    value = taken(state(job(annotations={**OPTED_IN, f"{PREFIX}max-wait-time": text}), []))
     assert value.spec.max_wait_seconds == seconds
 
 
 def test_bounds_come_from_the_environment_where_the_spec_has_none() -> None:
     """As Arena writes them in both places; without either the job is not elastic."""
     asked = spec(minReplicas=None, maxReplicas=None)
-    value = taken(ObservedJob(job(asked=asked), []))
+    value = taken(state(job(asked=asked), []))
     assert (value.spec.min_workers, value.spec.max_workers) == (2, 128)
     for role in ("worker", "launcher"):
         asked["etReplicaSpecs"][role]["template"]["spec"]["containers"][0]["env"] = []
-    value = taken(ObservedJob(job(asked=asked), []))
+    value = taken(state(job(asked=asked), []))
     assert (value.spec.min_workers, value.spec.max_workers) == (8, 8)
 
 

@@ -1,0 +1,41 @@
+"""The annotations of jobs and pods by which users, controllers and the supervisor speak with each other."""
+
+from collections.abc import Mapping
+
+PREFIX = "job-supervisor.kube-ai.io/"
+"""Annotations that begin with it are kept; others may be long."""
+
+MANAGED = f"{PREFIX}managed-by-job-supervisor"
+SPOT = f"{PREFIX}spot-instance"
+MAX_WAIT = f"{PREFIX}max-wait-time"
+"""Seconds that a job may wait for capacity; 0 is for ever."""
+
+SUSPENDED_BY = f"{PREFIX}suspended-by"
+OURS = "elastic-job-supervisor"
+"""The value of `SUSPENDED_BY` where it was not a person who suspended the job."""
+STATUS = f"{PREFIX}job-status"
+TIMEOUT = "timeout"
+"""The value of `STATUS` of a job that waited longer than it may."""
+REQUESTED = f"{PREFIX}requested-workers"
+"""How many workers a job asked for that was resumed with fewer."""
+
+EXCLUDED = f"{PREFIX}excluded-hosts"
+"""On a launcher's pod: the hosts that it leaves out, one a line."""
+DIRECTIVE = f"{PREFIX}directive"
+"""On a worker's pod: what its processes are to do, for those without a stream."""
+
+ADDRESS = f"{PREFIX}address"
+CA = f"{PREFIX}ca"
+DISCOVERY_SCRIPT = f"{PREFIX}discovery-script"
+INJECTED = frozenset({ADDRESS, CA, DISCOVERY_SCRIPT})
+"""What a pod is given for its own files: nobody reads it here, and thousands of copies are not kept."""
+
+
+def opts_in(annotations: Mapping[str, str]) -> bool:
+    """Returns whether these annotations give their object into the supervisor's care."""
+    return any(annotations.get(name) == "true" for name in (MANAGED, SPOT))
+
+
+def ours(annotations: Mapping[str, str] | None) -> dict[str, str]:
+    """Returns those of an object's annotations that begin with our prefix."""
+    return {name: value for name, value in (annotations or {}).items() if name.startswith(PREFIX)}

@@ -1,0 +1,23 @@
+"""Heartbeats on the streams to launchers and training processes."""
+
+import asyncio
+from dataclasses import dataclass
+
+from supervisor.fanout.launchers import Launchers
+from supervisor.fanout.processes import Processes
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Sends one on every stream each `seconds`."""
+
+    processes: Processes
+    launchers: Launchers
+    seconds: float
+
+    async def run(self) -> None:
+        """Root task."""
+        while True:
+            await asyncio.sleep(self.seconds)
+            await self.processes.heartbeat()
+            self.launchers.heartbeat()

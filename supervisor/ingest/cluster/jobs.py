@@ -1,0 +1,102 @@
+"""Stores the facts about the cluster's jobs: what their kinds observe, and which decisions are in place."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
+from servicekit.faults import Fault
+from servicekit.reconcile import RetryPolicy
+from servicekit.workqueue import KeyedWorkQueue
+from supervisor.domain.ids import JobName
+from supervisor.domain.job import SupervisedJob
+from supervisor.failpoints import At
+from supervisor.jobs.cluster import ClusterJobs
+from supervisor.jobs.kind import JobKind, JobState
+from supervisor.store.interface import Store, StoreUnavailableError
+
+_FIRST_PAUSE = 0.2
+_MAX_PAUSE = 1.0
+
+_log = structlog.get_logger()
+
+
+class JobReconciler:
+    """Keeps what is stored of jobs in step with their objects and pods: the leader's tasks are `run` and `requeue`."""
+
+    def __init__(self, jobs: ClusterJobs, store: Store, clock: Clock) -> None:
+        self._jobs = jobs
+        self._store = store
+        self._clock = clock
+        fault = Fault("store of observed jobs", clock)
+        retry = RetryPolicy(
+            errors=StoreUnavailableError, fault=fault, first_seconds=_FIRST_PAUSE, max_seconds=_MAX_PAUSE
+        )
+        self._queue: KeyedWorkQueue[JobName] = KeyedWorkQueue("observe", self._reconcile, retry)
+        jobs.subscribe(self.add)
+
+    def add(self, names: Iterable[JobName]) -> None:
+        """Looks at these jobs again soon."""
+        for name in names:
+            self._queue.add(name)
+
+    async def run(self) -> None:
+        """Root task: stores what is so, job by job, whenever it has changed."""
+        for kind in self._jobs:
+            self.add(kind.cache.names)
+        await self._queue.run()
+
+    async def requeue(self) -> None:
+        """Root task: looks again at jobs that were decided about, or forgotten."""
+        version, before = 0, dict[JobName, SupervisedJob]()
+        while True:
+            snapshot = await self._store.changed(version)
+            version = snapshot.version
+            jobs = {name: job for name, job in snapshot.jobs.items() if self._jobs.of(name) is not None}
+            self.add(name for name in jobs.keys() | before.keys() if jobs.get(name) is not before.get(name))
+            before = jobs
+
+    async def in_place(self, job: SupervisedJob) -> None:
+        """Stores that everything is in place which a decision about a job asks for.
+
+        Raises:
+            StoreUnavailableError: That is not durable.
+        """
+        generation = job.decision.generation
+
+        def change(known: SupervisedJob | None) -> SupervisedJob | None:
+            if known is None or known.uid != job.uid or known.observed.applied >= generation:
+                return known
+            return replace(known, observed=replace(known.observed, applied=generation))
+
+        await self._store.put_job(job.name, change)
+        failpoint(At.ORDER_APPLIED)
+
+    async def _reconcile(self, name: JobName) -> None:
+        connected = self._jobs.of(name)
+        if connected is None:
+            return
+        kind, cache = connected.cache.kind, connected.cache
+        state, known = cache.state(name), self._store.snapshot().jobs.get(name)
+        value = self._observed(kind, state, known)
+        if known is not None and (value is None or known.uid != value.uid):
+            if state is None and not cache.synced:
+                return
+            # An ended job stays on record after its object is gone, as long as the cluster's own collector leaves it.
+            _log.info("job.released", job=name, uid=known.uid)
+            await self._store.forget_job(name, known.uid)
+            known = self._store.snapshot().jobs.get(name)
+        if value is None or value == known:
+            return
+        await self._store.put_job(name, lambda stored: self._observed(kind, cache.state(name), stored))
+        failpoint(At.OBSERVED_STORED)
+
+    def _observed(
+        self, kind: JobKind[Any], state: JobState[Any] | None, known: SupervisedJob | None
+    ) -> SupervisedJob | None:
+        if state is None or kind.is_queued(state):
+            return None
+        return kind.observe(state, known, self._clock.now())

@@ -1,0 +1,254 @@
+"""Carries decisions about the jobs of a cluster out: the latest of each job, again until it is in place."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.kubernetes.client import ResourceClient
+from servicekit.kubernetes.errors import ApiError, NotFoundError
+from servicekit.workqueue import KeyedWorkQueue
+from supervisor.cluster.objects import Pod
+from supervisor.domain.directive import DirectiveKind
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.order import (
+    Action,
+    AddHosts,
+    EndJob,
+    LeaveHosts,
+    RemoveHosts,
+    SetHostList,
+    StartRun,
+    StopProcesses,
+    SuspendRun,
+)
+from supervisor.jobs import stop_request
+from supervisor.jobs.cluster import ClusterJobs
+from supervisor.jobs.kind import JobActions, JobState, Progress
+from supervisor.jobs.pods import PodDirective, annotate
+from supervisor.store.interface import Store, StoreUnavailableError
+
+_RETRY_SECONDS = 0.5
+"""After something that did not work, and between two looks at what a controller makes of a change."""
+
+_STOP_SECONDS = 1.0
+"""A process that loads its data hears of a stop only once it listens."""
+
+_SETTLED_SECONDS = 5.0
+"""A pod that is younger has replaced one on a machine that is about to go: it would only be replaced there once more,
+several times within the two seconds that are left, each time with another list of hosts."""
+
+_LANES: Mapping[str, tuple[type[Action], ...]] = {
+    # Nobody is to ask for more workers of a job that is about to resume.
+    "run": (SuspendRun, EndJob, StartRun, AddHosts),
+    "hosts": (SetHostList, RemoveHosts),
+    "processes": (StopProcesses, LeaveHosts),
+}
+"""Actions of one lane follow each other, those of several do not: a launcher that does not answer must not hold up a
+suspension."""
+
+_Key = tuple[str, JobName]
+"""A lane and a job."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What the actuator works with.
+
+    Attributes:
+        jobs: The cluster's jobs, and the actions of their kinds.
+        pods: Changes pods.
+        store: Says whether a decision still stands.
+        report: Takes in that everything is in place which the job's decision asks for.
+        may_act: Asked before each change.
+        connected: The hosts of a job from which processes have a stream.
+        clock: For instants.
+        cluster_now: The time by the API server's clock, Unix seconds.
+        stop_port: Where processes with the first SDK take requests.
+    """
+
+    jobs: ClusterJobs
+    pods: ResourceClient[Pod]
+    store: Store
+    report: Callable[[SupervisedJob], Awaitable[None]]
+    may_act: Callable[[], bool]
+    connected: Callable[[JobName], Collection[Host]]
+    clock: Clock
+    cluster_now: Callable[[], float]
+    stop_port: int = stop_request.PORT
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A decision and what is to be done for it."""
+
+    job: SupervisedJob
+    actions: Sequence[Action]
+
+
+class Actuator:
+    """Takes orders with `carry_out`; `run` carries them out."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._orders: dict[_Key, _Order] = {}
+        self._queue: KeyedWorkQueue[_Key] = KeyedWorkQueue("jobs", self._obey)
+        self._fault = Fault("changes of jobs", ports.clock)
+        self._directives_fault = Fault("directives in annotations of pods", ports.clock)
+
+    async def run(self) -> None:
+        """Root task."""
+        await self._queue.run()
+
+    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
+        """Has it done, without waiting: one job's launcher may be slow to answer, and others are in a hurry.
+
+        What cannot be done as the job's pods are now is left until somebody asks again.
+        """
+        if self._ports.jobs.of(job.name) is None:
+            return True  # Its kind is not supported any more: nobody can carry anything out.
+        for lane, kinds in _LANES.items():
+            if todo := [action for action in actions if isinstance(action, kinds)]:
+                self._orders[lane, job.name] = _Order(job, todo)
+                self._queue.add((lane, job.name))
+        return not actions
+
+    async def _obey(self, key: _Key) -> float | None:
+        order = self._orders[key]
+        seconds = await self._carry_out(order)
+        if seconds is None and self._orders[key] is order:
+            del self._orders[key]
+        return seconds
+
+    async def _carry_out(self, order: _Order) -> float | None:
+        kind, state = self._ports.jobs.of(order.job.name), self._current(order.job)
+        if kind is None or state is None:
+            return None
+        if not self._ports.may_act():
+            return _RETRY_SECONDS
+        try:
+            waits = [await self._do(kind.actions, state, order.job, action) for action in order.actions]
+        except NotFoundError as error:
+            _log.debug("job.gone", job=order.job.name, why=str(error))
+            return _RETRY_SECONDS
+        except (ApiError, StoreUnavailableError) as error:
+            self._fault.failed(f"{order.job.name}: {error}")
+            return _RETRY_SECONDS
+        self._fault.recovered()
+        return min((seconds for seconds in waits if seconds is not None), default=None)
+
+    def _current(self, job: SupervisedJob) -> JobState[Any] | None:
+        """The job as it is now, if the decision still stands and it is still that job."""
+        stored, state = self._ports.store.snapshot().jobs.get(job.name), self._ports.jobs.state(job.name)
+        if stored is None or state is None or state.job.deleted or state.job.metadata.uid != job.uid:
+            return None
+        stands = (stored.uid, stored.decision.generation) == (job.uid, job.decision.generation)
+        return state if stands and not stored.over else None
+
+    async def _do(
+        self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: Action
+    ) -> float | None:
+        """Returns after how many seconds it is to be done once more; None: not before somebody asks again."""
+        match action:
+            case SuspendRun():
+                return await self._reported(job, await actions.suspend(state))
+            case StartRun():
+                workers, requested = len(job.decision.hosts), job.spec.requested_workers
+                return await self._reported(job, await actions.resume(state, workers, requested))
+            case EndJob():
+                await actions.time_out(state)
+                return None
+            case SetHostList() if job.decision.phase is not Phase.RESUMING and _runs(state, job):
+                return await self._reported(job, await actions.exclude(state, job.decision.exclusions))
+            case _:
+                return await self._do_to_hosts(actions, state, job, action)
+
+    async def _do_to_hosts(
+        self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: Action
+    ) -> float | None:
+        match action:
+            case AddHosts():
+                return await self._grow(actions, state, job, action)
+            case RemoveHosts(run, hosts):
+                return await self._remove(actions, state, job, run, hosts)
+            case LeaveHosts(run, hosts) if run == job.observed.run:
+                return await self._leave(state, job, run, hosts)
+            case StopProcesses():
+                return await self._stop(state, job)
+        return None
+
+    async def _reported(self, job: SupervisedJob, progress: Progress) -> float | None:
+        if progress is not Progress.PENDING:
+            await self._ports.report(job)
+        return None if progress is Progress.IN_PLACE else _RETRY_SECONDS
+
+    async def _grow(
+        self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: AddHosts
+    ) -> float | None:
+        """Tried until another thing is decided: the controller may be busy just now."""
+        left = action.until - self._ports.clock.now()
+        if action.run != job.observed.run or left <= 0 or not _runs(state, job):
+            return None
+        await actions.grow(state, action.workers, action.number, left)
+        return _RETRY_SECONDS
+
+    async def _remove(
+        self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, run: int, hosts: Collection[Host]
+    ) -> float | None:
+        launcher = state.launcher
+        if run != job.observed.run or launcher is None or launcher.metadata.uid != job.observed.instance:
+            return None
+        doomed = [pod for pod in state.workers if pod.key.name in hosts and pod.deleted_at is None and not pod.over]
+        settled = [pod for pod in doomed if self._age(pod) >= _SETTLED_SECONDS]
+        await actions.remove(state, settled)
+        return _RETRY_SECONDS if len(settled) < len(doomed) else None
+
+    def _age(self, pod: Pod) -> float:
+        made = pod.metadata.creation_timestamp
+        return _SETTLED_SECONDS if made is None else self._ports.cluster_now() - made.timestamp()
+
+    async def _leave(self, state: JobState[Any], job: SupervisedJob, run: int, hosts: Collection[Host]) -> float | None:
+        silent = [pod for pod in self._without_stream(state, job) if pod.key.name in hosts]
+        generation, reason = job.decision.excluded_at, job.decision.reason
+        directive = PodDirective(run=run, generation=generation, kind=DirectiveKind.LEAVE, reason=reason)
+        return None if await self._annotate(silent, directive) else _RETRY_SECONDS
+
+    async def _stop(self, state: JobState[Any], job: SupervisedJob) -> float | None:
+        """Again and again: a process that loads its data is reached later, and a stream may be cut at any time."""
+        stop, silent = job.decision.stop, self._without_stream(state, job)
+        if stop is None:
+            return None
+        directive = PodDirective(
+            run=stop.run, generation=stop.generation, kind=DirectiveKind.STOP, reason=job.decision.reason
+        )
+        addresses = [pod.ip for pod in silent if pod.ip]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._annotate(silent, directive))
+            requests = group.create_task(stop_request.request_stop(addresses, self._ports.stop_port))
+        if accepted := requests.result():
+            _log.info("job.stopped_by_request", job=job.name, pods=len(silent), accepted=accepted)
+        return _STOP_SECONDS
+
+    def _without_stream(self, state: JobState[Any], job: SupervisedJob) -> list[Pod]:
+        connected = self._ports.connected(job.name)
+        return [pod for pod in state.workers if pod.running and Host(pod.key.name) not in connected]
+
+    async def _annotate(self, pods: Collection[Pod], directive: PodDirective) -> bool:
+        if failure := await annotate(self._ports.pods, pods, directive):
+            self._directives_fault.failed(failure)
+        elif pods:
+            self._directives_fault.recovered()
+        return not failure
+
+
+def _runs(state: JobState[Any], job: SupervisedJob) -> bool:
+    """Whether the launcher is that of the run that was decided about; the next one hears of its own decision."""
+    launcher = state.launcher
+    return launcher is not None and launcher.running and launcher.metadata.uid == job.observed.instance

@@ -1,0 +1,190 @@
+"""The jobs of one kind and their pods, as the API server last told of them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Generic
+
+import structlog
+
+from servicekit.backoff import Backoff
+from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.kubernetes.cache import Cache
+from servicekit.kubernetes.client import ResourceClient, Selection
+from servicekit.kubernetes.errors import ApiError, NotFoundError
+from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.reflector import Reflector
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.objects import Pod
+from supervisor.cluster.view import ClusterView
+from supervisor.domain.capacity import ResourceRequest
+from supervisor.domain.ids import Host, JobName, cluster_job
+from supervisor.domain.placement import Placement
+from supervisor.jobs.kind import J, JobKind, JobState
+
+_UNDEFINED_SECONDS = 10.0
+"""Between two looks whether the kind is defined by now: one request that costs nothing, and nobody waits for it."""
+
+_FIRST_PAUSE = 0.1
+_MAX_PAUSE = 1.0
+
+OnJobs = Callable[[Collection[JobName]], None]
+
+_Pods = dict[ObjectKey, tuple[str, Pod]]
+"""With the uid of the job that a pod's owner names; empty where it names none."""
+
+_log = structlog.get_logger()
+
+
+class JobCache(Generic[J]):
+    """Follows the jobs of a kind; `first` lists them, and `run` follows them for ever.
+
+    Args:
+        kind: Which jobs.
+        server: Where they are.
+        view: The cluster's pods.
+        clock: For the reflector.
+        namespace: The only namespace whose jobs are followed; empty for all.
+        undefined_seconds: Between two looks whether the kind is defined by now.
+    """
+
+    def __init__(  # noqa: PLR0913 - the last two are for tests
+        self,
+        kind: JobKind[J],
+        server: ApiServer,
+        view: ClusterView,
+        clock: Clock,
+        *,
+        namespace: str = "",
+        undefined_seconds: float = _UNDEFINED_SECONDS,
+    ) -> None:
+        self.kind = kind
+        self.client = ResourceClient(server, kind.resource, kind.decode, Selection(namespace=namespace))
+        self._undefined_seconds = undefined_seconds
+        self._cache: Cache[J] = Cache(self._job_moved)
+        self._reflector = Reflector(self.client, self._cache, clock)
+        self._jobs: dict[JobName, J] = {}
+        self._pods: dict[JobName, _Pods] = {}
+        self._counts: Counter[str] = Counter()
+        self._placements: dict[JobName, Mapping[Host, Placement]] = {}  # Asked for with every pass, of all jobs.
+        self._defined = True
+        self._listeners: list[OnJobs] = []
+        self._fault = Fault(f"watch of {kind.resource.plural}", clock)
+        self.synced = False
+        view.pods_changed.add(self._pod_moved)
+
+    def subscribe(self, on_change: OnJobs) -> None:
+        """Calls that whenever jobs, or pods of them, have changed."""
+        self._listeners.append(on_change)
+
+    @property
+    def names(self) -> Collection[JobName]:
+        """All jobs, live."""
+        return self._jobs.keys()
+
+    def state(self, name: JobName) -> JobState[J] | None:
+        """Returns a job and its pods; None where there is none of that name."""
+        job = self._jobs.get(name)
+        return None if job is None else JobState.of(self.kind, name, job, list(self._pods_of(name, job)))
+
+    def wrote(self, job: J) -> None:
+        """Takes in the API server's answer to a change, which the watch tells of later."""
+        self._cache.record_write(job)
+
+    def placements(self, name: JobName) -> Mapping[Host, Placement]:
+        """Returns where the job's workers and its launcher are; the same object until that changes."""
+        placements = self._placements.get(name)
+        if placements is None:
+            job = self._jobs.get(name)
+            pods = () if job is None else self._pods_of(name, job)
+            placements = {Host(pod.key.name): _placement(pod) for pod in pods if not pod.over}
+            self._placements[name] = placements
+        return placements
+
+    def resource_request(self, name: JobName) -> ResourceRequest | None:
+        """Returns what the pods of a run of the job ask for; None where that is not known."""
+        job = self._jobs.get(name)
+        return None if job is None else self.kind.resource_request(job)
+
+    def namesakes(self, name: JobName) -> bool:
+        """Returns whether a job of another namespace has the same name."""
+        job = self._jobs.get(name)
+        return job is not None and self._counts[job.metadata.name] > 1
+
+    async def first(self) -> None:
+        """Lists once; there are no jobs where the kind is not defined.
+
+        Raises:
+            ApiError: The list could not be had.
+        """
+        try:
+            await self._reflector.list()
+        except NotFoundError:
+            if self._defined:
+                _log.info("jobs.undefined", kind=self.kind.name, looks_again_seconds=self._undefined_seconds)
+            self._defined = False
+        else:
+            self.synced = self._defined = True
+            self._fault.recovered()
+
+    async def run(self) -> None:
+        """Root task: follows the jobs, also where their kind is defined later."""
+        backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
+        while True:
+            try:
+                await self.first()
+                await self._follow(backoff)
+            except ApiError as error:
+                self._fault.failed(str(error))
+                await asyncio.sleep(backoff.next())
+
+    async def _follow(self, backoff: Backoff) -> None:
+        while self._defined:
+            await self._reflector.once()
+            backoff.reset()
+        await asyncio.sleep(self._undefined_seconds)
+
+    def _pods_of(self, name: JobName, job: J) -> Iterator[Pod]:
+        """By the owner's uid where the pods have it, as names are the same after a job was deleted and made anew."""
+        return (pod for uid, pod in self._pods.get(name, {}).values() if uid in ("", job.metadata.uid))
+
+    def _job_moved(self, before: J | None, after: J | None) -> None:
+        if before is not None:
+            del self._jobs[self._name(before)]
+            self._counts[before.metadata.name] -= 1
+            if not self._counts[before.metadata.name]:
+                del self._counts[before.metadata.name]
+        if after is not None:
+            self._jobs[self._name(after)] = after
+            self._counts[after.metadata.name] += 1
+        self._changed({self._name(job) for job in (before, after) if job is not None})
+
+    def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
+        names: set[JobName] = set()
+        for pod in (before, after):
+            if pod is not None and (reference := self.kind.reference(pod)) is not None:
+                names.add(reference.name)
+                pods = self._pods.setdefault(reference.name, {})
+                if pod is after:
+                    pods[pod.key] = (reference.uid, pod)
+                else:
+                    pods.pop(pod.key, None)
+        for name in names:
+            if not self._pods[name]:
+                del self._pods[name]
+        if names:
+            self._changed(names)
+
+    def _changed(self, names: Collection[JobName]) -> None:
+        for name in names:
+            self._placements.pop(name, None)
+        for listener in self._listeners:
+            listener(names)
+
+    def _name(self, job: J) -> JobName:
+        return cluster_job(job.metadata.namespace, self.kind.name, job.metadata.name)
+
+
+def _placement(pod: Pod) -> Placement:
+    return Placement(pod.metadata.uid, Host(pod.node), terminating=pod.deleted_at is not None)

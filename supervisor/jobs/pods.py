@@ -1,0 +1,69 @@
+"""What is done to the pods of jobs of any kind."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from servicekit.failpoints import failpoint
+from servicekit.kubernetes.client import ResourceClient
+from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError
+from supervisor.cluster.annotations import DIRECTIVE
+from supervisor.cluster.objects import Pod
+from supervisor.domain.directive import DirectiveKind
+from supervisor.failpoints import At
+
+_CONCURRENCY = 20
+"""Pods that are written to at once: a job may have thousands."""
+
+_LAST_GRACE_SECONDS = 1
+"""For a pod whose machine is gone in a moment anyway."""
+
+
+async def delete(client: ResourceClient[Pod], pods: Collection[Pod]) -> None:
+    """Deletes just these pods, and none that has the name of one by now.
+
+    Raises:
+        ApiError: One could not be deleted.
+    """
+    for pod in pods:
+        try:
+            await client.delete_unconditionally(pod, _LAST_GRACE_SECONDS)
+        except (NotFoundError, ConflictError):
+            continue
+        failpoint(At.POD_REMOVED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodDirective:
+    """A directive for the processes of a pod that have no stream; docs/reference/wire.md has the form."""
+
+    run: int
+    generation: int
+    kind: DirectiveKind
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.generation} {self.kind} {self.reason}"
+
+
+async def annotate(client: ResourceClient[Pod], pods: Collection[Pod], directive: PodDirective) -> str:
+    """Shows a directive to the processes of these pods by an annotation; returns why not, where that failed for any.
+
+    Nothing is raised: this is for processes that have no better way, and a pod that is gone needs none.
+    """
+    text, turns, failures = str(directive), asyncio.Semaphore(_CONCURRENCY), list[str]()
+
+    async def write(pod: Pod) -> None:
+        async with turns:
+            try:
+                await client.merge(pod, {}, metadata={"annotations": {DIRECTIVE: text}})
+            except (NotFoundError, ConflictError):
+                return
+            except ApiError as error:
+                failures.append(f"{pod.key.name}: {error}")
+
+    async with asyncio.TaskGroup() as group:
+        for pod in pods:
+            if pod.annotations.get(DIRECTIVE) != text:
+                group.create_task(write(pod))
+    return next(iter(failures), "")

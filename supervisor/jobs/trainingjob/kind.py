@@ -1,0 +1,93 @@
+"""TrainingJobs of et-operator: Horovod jobs with a launcher, submitted with Arena."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from supervisor.cluster.objects import Pod
+from supervisor.domain.capacity import ResourceRequest
+from supervisor.domain.ids import cluster_job
+from supervisor.domain.job import SupervisedJob
+from supervisor.jobs.kind import Discovery, JobReference, KindContext, Right, Role
+from supervisor.jobs.trainingjob.actions import TrainingJobActions
+from supervisor.jobs.trainingjob.discovery import DISCOVERY
+from supervisor.jobs.trainingjob.failpoints import At
+from supervisor.jobs.trainingjob.objects import (
+    KIND,
+    ROLE,
+    SCALE_OUT,
+    TRAINING_JOBS,
+    JobPhase,
+    TrainingJob,
+    read_training_job,
+    role,
+)
+from supervisor.jobs.trainingjob.observe import State, supervised
+
+_GROUP = TRAINING_JOBS.group
+
+
+class TrainingJobKind:
+    """See `supervisor.jobs.kind.JobKind`."""
+
+    name = KIND
+    resource = TRAINING_JOBS
+    pod_labels = frozenset({ROLE, SCALE_OUT})
+    rights = (
+        Right(
+            group=_GROUP,
+            resources=("trainingjobs",),
+            verbs=("get", "list", "watch", "patch"),
+            reason="Follows jobs, and marks those that it suspends or resumes.",
+        ),
+        Right(
+            group=_GROUP,
+            resources=("trainingjobs/status",),
+            verbs=("patch",),
+            reason="Starts a suspended job over: the operator knows no other way out of Suspended.",
+        ),
+        Right(
+            group=_GROUP,
+            resources=("scaleouts",),
+            verbs=("list", "watch", "create", "delete"),
+            reason="Asks the operator for more workers, and takes the request away when it is done with.",
+        ),
+        Right(
+            group="",
+            resources=("configmaps",),
+            verbs=("get", "patch"),
+            reason="Corrects the list of hosts in `<job>-config` before a resume with another number of workers.",
+        ),
+        Right(
+            group="",
+            resources=("pods/exec",),
+            verbs=("get", "create"),
+            reason="Excludes hosts in a launcher that was made without the webhook.",
+        ),
+    )
+    discovery = Discovery(directory="/etc/edl", file="discover_hosts.sh", script=DISCOVERY)
+    failpoints = tuple(At)
+
+    def decode(self, data: bytes | msgspec.Raw) -> TrainingJob:
+        return read_training_job(data)
+
+    def role(self, labels: Mapping[str, str]) -> Role | None:
+        return role(labels)
+
+    def reference(self, pod: Pod) -> JobReference | None:
+        """By the owner alone: labels are the same for a job of that name in another namespace."""
+        if pod.owner is None or pod.owner.kind != TRAINING_JOBS.kind:
+            return None
+        return JobReference(cluster_job(pod.metadata.namespace, KIND, pod.owner.name), pod.owner.uid)
+
+    def is_queued(self, state: State) -> bool:
+        return state.job.queued and state.job.phase is JobPhase.NEW and not state.pods
+
+    def observe(self, state: State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
+        return supervised(state, known, now)
+
+    def resource_request(self, job: TrainingJob) -> ResourceRequest | None:
+        return None if job.spec is None else job.spec.resource_request
+
+    def actions(self, context: KindContext[TrainingJob]) -> TrainingJobActions:
+        return TrainingJobActions(context)

@@ -1,0 +1,54 @@
+"""Forgets what ended long ago."""
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+
+from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
+from supervisor.failpoints import At
+from supervisor.fanout.launchers import Launchers
+from supervisor.fanout.processes import Processes
+from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry
+from supervisor.ingest.pod_reports import PodReports
+from supervisor.store.interface import Store, StoreUnavailableError
+
+_PRUNE_SECONDS = 600.0
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Keeps ended notices and jobs, and whatever else is known of them, for `seconds`."""
+
+    store: Store
+    agents: AgentRegistry
+    pod_reports: PodReports
+    launchers: Launchers
+    processes: Processes
+    clock: Clock
+    seconds: float
+
+    async def run(self) -> None:
+        """Root task."""
+        while True:
+            await self.once()
+            await asyncio.sleep(_PRUNE_SECONDS)
+
+    async def once(self) -> None:
+        """Forgets what ended long ago; what cannot be forgotten now will be later."""
+        failpoint(At.PRUNING)
+        before = self.clock.now() - self.seconds
+        try:
+            await self.store.prune(before)
+        except StoreUnavailableError as error:
+            _log.warning("store.not_pruned", why=str(error))
+        jobs = self.store.snapshot().jobs
+        # No later than the notice that explains the silence of a node that was reclaimed.
+        self.agents.forget(before + SILENCE_SECONDS)
+        self.pod_reports.forget_others(self.agents.all())
+        self.launchers.forget_others(jobs)
+        self.processes.forget_others(jobs)
+        failpoint(At.PRUNED)
