@@ -16,6 +16,7 @@ from servicekit.clock import BootTime
 from supervisor.decide.plan import plan
 from supervisor.decide.situation import View
 from supervisor.domain.job import SupervisedJob
+from supervisor.jobs.registry import resources
 from supervisor.store import rows
 from supervisor.store.codec import Codec
 from supervisor.store.job_codec import JobCodec
@@ -37,7 +38,7 @@ def file(tmp_path: Path) -> Path:
     return Path(shutil.copy(PREVIOUS / "store.sqlite", tmp_path))
 
 
-def resources(plural: str) -> list[Any]:
+def stored(plural: str) -> list[Any]:
     found: list[Any] = json.loads((PREVIOUS / f"{plural}.json").read_text("utf-8"))
     return found
 
@@ -69,17 +70,17 @@ async def test_a_file_still_says_what_the_version_before_asks_of_a_job(file: Pat
 
 @pytest.mark.parametrize(
     ("codec", "plural", "values"),
-    [(NoticeCodec(), "reclaimnotices", EPISODES), (JobCodec(HOME, lambda: T0), "supervisedjobs", JOBS)],
+    [(NoticeCodec(), "reclaimnotices", EPISODES), (JobCodec(HOME, lambda: T0, resources()), "supervisedjobs", JOBS)],
     ids=["notices", "jobs"],
 )
 def test_resources_are_read_with_every_field(codec: Codec[Any, Any], plural: str, values: Iterable[Any]) -> None:
     """And lie where the present version looks for them, each with its conditions and the epoch of its leader."""
-    records = [codec.decode(json.dumps(resource).encode()) for resource in resources(plural)]
+    records = [codec.decode(json.dumps(resource).encode()) for resource in stored(plural)]
     assert {record.metadata.key: record.value for record in records} == {
         codec.object_key(value): value for value in values
     }
     assert {record.epoch for record in records} == {EPOCH}
-    for record, resource in zip(records, resources(plural), strict=True):
+    for record, resource in zip(records, stored(plural), strict=True):
         spec, status = codec.encode(record.value, record, EPOCH)
         assert status["conditions"] == resource["status"]["conditions"]
         assert _known(spec, resource["spec"]) == resource["spec"]
