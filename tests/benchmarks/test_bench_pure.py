@@ -21,6 +21,7 @@ from benchmarks.results import (
     read,
     write,
 )
+from benchmarks.scenarios.metrics import compared
 from benchmarks.summary import NoSamplesError, summarize
 from benchmarks.table import BEGIN, END, MissingMarkersError, formatted, page
 
@@ -140,3 +141,12 @@ def test_a_page_without_a_place_is_refused() -> None:
 )
 def test_figures_have_a_unit_that_suits_them(value: float, unit: Unit, text: str) -> None:
     assert formatted(Figure(label="", value=value, unit=unit)) == text
+
+
+def test_medians_are_compared() -> None:
+    def rows(*values: float) -> list[Row]:
+        figures = [Figure(label="p50", value=value, unit=Unit.SECONDS) for value in values]
+        return [Row(case="storm", figures=(figure,)) for figure in figures]
+
+    before, after, ratio = compared("p50", rows(1.0, 2.0, 9.0), rows(3.0, 4.0, 5.0)).figures
+    assert (before.value, after.value, ratio.value) == (2.0, 4.0, 2.0)

@@ -62,7 +62,7 @@ async def test_a_drill_survives_its_supervisor(open_world: OpenWorld) -> None:
     world = await open_world(3)
     job = world.start_job(JobPlan(min_workers=2, max_workers=3, steps=3000, step_seconds=0.05))
     await world.until_training(job, workers=3)
-    await _drill(world, "node3", "20s")
+    await _drill(world, "node3", "15s")
     await world.until(lambda status: status.jobs[0].exclusions == ["node3"], "the exclusion")
     await world.supervisor.kill()
     await world.supervisor.start()

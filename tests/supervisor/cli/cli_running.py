@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,10 @@ class Said:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+RunHere = Callable[..., Said]
+"""As `run`, of the command in the test's own process."""
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:

@@ -9,15 +9,15 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from simulator.certificates import Authority
-from tests.supervisor.cli.cli_running import run
+from tests.supervisor.cli.cli_running import RunHere, run
 from tests.testkit.serving import Served
 
 
-async def test_no_supervisor_has_served_there(tmp_path: Path) -> None:
-    said = await run("status", "--data-dir", tmp_path)
+def test_no_supervisor_has_served_there(run_here: RunHere, tmp_path: Path) -> None:
+    said = run_here("status", "--data-dir", tmp_path)
     assert (said.code, said.out) == (69, "")
     assert "no supervisor has been started there" in said.err
-    assert await run("status", "--data-dir", tmp_path) == said, "it has made what it missed"
+    assert run_here("status", "--data-dir", tmp_path) == said, "it has made what it missed"
 
 
 async def test_the_supervisor_does_not_serve_any_more(served: Served, tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ async def test_who_only_looks_holds_no_drill(served: Served, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("content", "part"), [("", "is empty"), (None, "cannot be read")])
-async def test_a_token_that_is_not_there(tmp_path: Path, content: str | None, part: str) -> None:
+def test_a_token_that_is_not_there(run_here: RunHere, tmp_path: Path, content: str | None, part: str) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_text(content)
-    said = await run("status", "--address", "http://127.0.0.1:1", "--token-file", file)
+    said = run_here("status", "--address", "http://127.0.0.1:1", "--token-file", file)
     assert said.code == 64
     assert part in said.err
 
@@ -154,8 +154,8 @@ async def test_what_somebody_else_says_forges_no_row(tmp_path: Path) -> None:
         ["status", "--address", "http://127.0.0.1:1"],
     ],
 )
-async def test_wrong_usage(arguments: list[str]) -> None:
-    said = await run(*arguments)
+def test_wrong_usage(run_here: RunHere, arguments: list[str]) -> None:
+    said = run_here(*arguments)
     assert (said.code, said.out) == (64, "")
     assert said.err
     assert "Traceback" not in said.err
@@ -174,8 +174,8 @@ async def test_a_data_directory_that_others_may_read_makes_no_token(served: Serv
     assert "chmod 600" in said.err
 
 
-async def test_no_cluster_and_no_supervisor_are_named(tmp_path: Path) -> None:
-    said = await run("status", cwd=tmp_path)
+def test_no_cluster_and_no_supervisor_are_named(run_here: RunHere, tmp_path: Path) -> None:
+    said = run_here("status", cwd=tmp_path)
     assert (said.code, said.out) == (64, "")
     assert said.err == (
         "There is no cluster to connect to: there is no ~/.kube/config. "
@@ -186,14 +186,14 @@ async def test_no_cluster_and_no_supervisor_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "address", ["http://gpu-1:8471", "http://0.0.0.0:8471", "http://127.0.0.1@gpu-1:8471", "http://localhost.x:1"]
 )
-async def test_no_token_travels_in_the_clear(tmp_path: Path, address: str) -> None:
+def test_no_token_travels_in_the_clear(run_here: RunHere, tmp_path: Path, address: str) -> None:
     """Beyond loopback plain HTTP is refused before anybody is asked, as launchers and agents refuse it."""
     file = tmp_path / "token"
     file.write_text("any")
-    said = await run("status", "--address", address, "--token-file", file)
+    said = run_here("status", "--address", address, "--token-file", file)
     assert (said.code, said.out) == (64, "")
     assert said.err == "--address: only https:// is allowed beyond this machine, as every call carries the token.\n"
-    by_environment = await run("status", SUPERVISOR_CLI_ADDRESS=address, SUPERVISOR_CLI_TOKEN_FILE=str(file))
+    by_environment = run_here("status", SUPERVISOR_CLI_ADDRESS=address, SUPERVISOR_CLI_TOKEN_FILE=str(file))
     assert by_environment == said
 
 
@@ -214,16 +214,11 @@ async def test_no_token_follows_to_another_address(tmp_path: Path) -> None:
     assert shown == ["/v1/status"]
 
 
-def test_the_help_names_every_exit_code_and_what_a_drill_does() -> None:
-    shown = {
-        command: subprocess.run(
-            (sys.executable, "-m", "supervisor.cli.command", *command), capture_output=True, text=True, check=True
-        ).stdout
-        for command in ((), ("--help",), ("simulate", "--help"))[1:]
-    }
+def test_the_help_names_every_exit_code_and_what_a_drill_does(run_here: RunHere) -> None:
+    shown = run_here("--help").out
     for code in ("0", "64", "66", "69", "75", "76", "77", "130"):
-        assert f"\n  {code} " in shown[("--help",)]
-    assert "really happens" in shown["simulate", "--help"]
+        assert f"\n  {code} " in shown
+    assert "really happens" in run_here("simulate", "--help").out
 
 
 def test_the_command_loads_no_server() -> None:

@@ -75,9 +75,11 @@ class Stream:
         return value
 
     async def showing(self, text: str) -> str:
-        while text not in (html_text := str((await self.line())["html"])):
-            pass
-        return html_text
+        """The next view with that text in it; lines before it, also those of a view that failed, are passed over."""
+        while line := await self.line():
+            if text in line.get("html", ""):
+                return str(line["html"])
+        raise AssertionError(f"the stream ended before it showed {text!r}")
 
 
 async def stream(peers: Peers, token: str) -> Stream:
