@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane metadata-faults chaos chaos-cluster hostile bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock clean
+.PHONY: help install demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -105,9 +105,13 @@ chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its
 		tests/controlplane/line/test_line_outages.py $(ARGS)
 
 hostile: $(INSTALLED) ## Ten thousand garbage connections, and three times the usual fuzzing
-	HOSTILE_CONNECTIONS=10000 HOSTILE_EXAMPLES=3 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
+	HOSTILE_CONNECTIONS=10000 PROPERTY_EXAMPLES=3 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
 		tests/hostile/test_hostile_peers.py tests/hostile/test_hostile_memory.py tests/hostile/test_hostile_fuzz_*.py \
 		$(ARGS)
+
+properties: $(INSTALLED) ## Try every property with ten times the examples, at random (options: PROPERTY_EXAMPLES=100)
+	PROPERTY_EXAMPLES=$(or $(PROPERTY_EXAMPLES),10) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
+		--timeout 3600 $$(grep -rl "testkit.properties" tests --include='test_*.py') $(ARGS)
 
 bench: $(INSTALLED) ## Measure everything and write docs/maintainers/benchmarks.md (whether it works, in short: ARGS=--short)
 	$(BIN)/python -m benchmarks run $(ARGS)

@@ -1,38 +1,15 @@
-"""What a stranger might say: messages that are nearly right, and what every parser has met too late somewhere.
-
-The examples are the same each time; `HOSTILE_EXAMPLES` times as many are tried by `make hostile`.
-"""
+"""What a stranger might say: messages that are nearly right, and what every parser has met too late somewhere."""
 
 import copy
 import itertools
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 T = TypeVar("T")
-
-TIMES = int(os.environ.get("HOSTILE_EXAMPLES", "1"))
-
-_steadily = partial(
-    settings,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.generate, Phase.shrink],  # Explaining a failure takes minutes.
-    # One server for all examples is what a server meets.
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-
-
-def steadily(examples: int) -> settings:
-    """So many examples, or as many times that as this run is asked for."""
-    return _steadily(max_examples=examples * TIMES)
 
 
 def mostly(usual: T, otherwise: st.SearchStrategy[T]) -> st.SearchStrategy[T]:

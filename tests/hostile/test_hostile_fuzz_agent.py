@@ -24,8 +24,9 @@ from node_agent.sources.file import FileSource
 from node_agent.stream import SessionSuperseded, Stream, StreamLost
 from node_agent.watchdog import Watchdog
 from servicekit.clock import Clock
-from tests.hostile.hostile_fuzz import each_field_odd, numbers, spoken, steadily
+from tests.hostile.hostile_fuzz import each_field_odd, numbers, spoken
 from tests.node_agent.fake_metadata import TERMINATION, FakeMetadata, Reply, metadata
+from tests.testkit.properties import examples
 
 NODE = Subject(SubjectKind.NODE, "n1", "uid-1")
 SPEAKER = wire.AgentIdentity(NODE, 1, "0")
@@ -81,14 +82,14 @@ async def one_poll(source: Source) -> None:
         assert notice.deadline.ToJsonString()
 
 
-@steadily(40)
+@examples(40)
 @given(replies(stamps))
 async def test_no_answer_of_aliyun_ends_the_agent(service: FakeMetadata, reply: Reply) -> None:
     service.replies[TERMINATION] = reply
     await one_poll(AliyunSource(service.url, MetadataMode.AUTO, Clock()))
 
 
-@steadily(40)
+@examples(40)
 @given(replies(actions), replies(warnings))
 async def test_no_answer_of_aws_ends_the_agent(service: FakeMetadata, action: Reply, warning: Reply) -> None:
     await one_poll_of_aws(service, action, warning)
@@ -109,7 +110,7 @@ async def one_poll_of_aws(service: FakeMetadata, action: Reply, warning: Reply) 
     await one_poll(AwsSource(service.url, Clock()))
 
 
-@steadily(30)
+@examples(30)
 @given(replies(stamps | st.text().map(str.encode)), replies(stamps))
 async def test_no_identity_or_token_ends_the_agent(service: FakeMetadata, item: Reply, token: Reply) -> None:
     service.hardened = True
@@ -118,7 +119,7 @@ async def test_no_identity_or_token_ends_the_agent(service: FakeMetadata, item: 
     await one_poll(AliyunSource(service.url, MetadataMode.HARDENED, Clock()))
 
 
-@steadily(60)
+@examples(60)
 @given(content=stamps | actions)
 async def test_no_file_ends_the_agent(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "announcement"
@@ -172,7 +173,7 @@ def report(number: int, revision: int, announcement: Announcement) -> NoticeRepo
 KNOWN = [report(1, 1, Announcement.ACTIVE), report(2, 3, Announcement.ACTIVE), report(3, 2, Announcement.WITHDRAWN)]
 
 
-@steadily(100)
+@examples(100)
 @given(st.lists(said, max_size=6))
 async def test_no_supervisor_ends_an_agent_or_makes_it_forget(messages: list[pb.SupervisorMessage]) -> None:
     """The stream ends in one of two ways, and only what was acknowledged at its revision is settled."""

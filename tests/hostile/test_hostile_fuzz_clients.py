@@ -17,8 +17,9 @@ from kubeai.elastic.state import MalformedLine, State, advance, apply, parse
 from kubeai.elastic.values import DirectiveKind
 from kubeai.elastic.wire import Endpoint, Refused, Unreachable, _open_sockets, open_stream, post
 
-from tests.hostile.hostile_fuzz import each_field_odd, spoken, steadily
+from tests.hostile.hostile_fuzz import each_field_odd, spoken
 from tests.sdk.sdk_lines import MESSAGE
+from tests.testkit.properties import examples
 
 ORDER = {
     "type": "order",
@@ -45,7 +46,7 @@ def read(line: bytes) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
-@steadily(100)
+@examples(100)
 @given(st.lists(spoken(MESSAGE), min_size=1, max_size=3))
 def test_a_directive_is_understood_or_ignored(lines: list[bytes]) -> None:
     """Never half of it, and nothing but a LEAVE or STOP ends a process."""
@@ -73,7 +74,7 @@ def understood_or_ignored(lines: list[bytes]) -> None:
     assert state.directive.is_final is final
 
 
-@steadily(100)
+@examples(100)
 @given(line=spoken(ORDER))
 def test_an_order_is_understood_or_ignored(tmp_path: Path, line: bytes) -> None:
     """What is understood can be put in place, and the files then say just that."""
@@ -143,7 +144,7 @@ def hear(there: Endpoint) -> None:
         assert all(isinstance(message, dict) for message in stream)
 
 
-@steadily(80)
+@examples(80)
 @given(answers)
 def test_no_answer_is_more_than_a_refusal_or_nothing(answer: bytes) -> None:
     """To a stream and to a post; what is handed on is an object, and no connection is left."""

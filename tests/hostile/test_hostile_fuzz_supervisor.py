@@ -22,8 +22,9 @@ from supervisor.domain.notice import Announcement, NoticeState, SubjectKind
 from supervisor.ingest.agent_messages import hello_view, report
 from supervisor.ingest.agent_registry import SourceState
 from supervisor.ingest.errors import MalformedError
-from tests.hostile.hostile_fuzz import mostly, spoken, steadily, texts
+from tests.hostile.hostile_fuzz import mostly, spoken, texts
 from tests.hostile.hostile_world import refused
+from tests.testkit.properties import examples
 from tests.testkit.serving import AgentPeer, Served, launcher_hello
 from tests.testkit.waiting import PATIENCE
 
@@ -92,7 +93,7 @@ messages = st.one_of(
 )
 
 
-@steadily(200)
+@examples(200)
 @given(hellos)
 def test_a_hello_is_a_view_of_its_agent_or_malformed(hello: wire.Hello) -> None:
     """And each notice in it a report about that node, or about a pod by namespace and name."""
@@ -121,7 +122,7 @@ def test_a_hello_is_a_view_of_its_agent_or_malformed(hello: wire.Hello) -> None:
         assert each.seconds_left is None or math.isfinite(each.seconds_left)
 
 
-@steadily(60)
+@examples(60)
 @given(hellos, st.lists(messages, max_size=4))
 async def test_an_agent_says_anything(served: Served, hello: wire.Hello, rest: list[wire.AgentMessage]) -> None:
     """What is refused is refused with its status, and all that is kept is about the agent's own node, or a pod."""
@@ -226,7 +227,7 @@ PROCESS = {"process": "p", "host": "host-1", "rank": 0, "pid": 1, "step": None, 
 ANSWER = {"process": "p", "host": "host-1", "rank": 0, "step": 7, "run": 1, "generation": 1, "kind": "saved"}
 
 
-@steadily(40)
+@examples(40)
 @given(body=spoken(LAUNCHER), now=spoken(REPORT))
 async def test_a_launcher_says_anything(served: Served, body: bytes, now: bytes) -> None:
     """In its hello, and in a report about a job that it has."""
@@ -239,7 +240,7 @@ async def test_a_launcher_says_anything(served: Served, body: bytes, now: bytes)
     await keeps_to_its_vocabulary(served)
 
 
-@steadily(40)
+@examples(40)
 @given(body=spoken(PROCESS), now=spoken(ANSWER))
 async def test_a_process_says_anything(served: Served, body: bytes, now: bytes) -> None:
     if not served.store.snapshot().jobs:
@@ -264,7 +265,7 @@ methods = st.sampled_from([b"GET", b"GET", b"POST", b"HEAD", b"OPTIONS", b"CONNE
 fields = st.lists(st.binary(max_size=30), max_size=3).map(b"\r\n".join)
 
 
-@steadily(60)
+@examples(60)
 @given(methods, targets, fields)
 async def test_a_viewer_asks_for_anything(served: Served, method: bytes, target: bytes, more: bytes) -> None:
     """Whatever path, query, method and header: an answer that is no fault of the server's."""

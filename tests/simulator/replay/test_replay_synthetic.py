@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cloud.schedule import Add, Kill, Notice, Schedule, ScheduleError, Withdraw
@@ -19,6 +19,7 @@ from simulator.cloud.synthetic import (
 from simulator.cloud.trace import Node
 from simulator.guarantees import Costs, validate_schedule
 from simulator.scenarios import Part, ScenarioOptions, scenarios
+from tests.testkit.properties import examples
 
 COSTS = Costs(step=0.2, checkpoint=0.01)
 
@@ -77,7 +78,7 @@ def walk(schedule: Schedule) -> Iterator[tuple[float, int]]:
         yield step.at, len(there - noticed)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers())
 def test_the_hard_schedule_is_possible_and_hard(seed: int) -> None:
     """Announced nodes go when their lead is over, too few are left twice at least, once none, at the end enough."""

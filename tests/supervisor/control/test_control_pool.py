@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.control.index import JobIndex
@@ -11,6 +11,7 @@ from supervisor.decide.grant import grants
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import SupervisedJob
 from tests.supervisor.decide.decide_builders import first, hosts, running_job, spec, suspended_job, waiting_job
+from tests.testkit.properties import examples
 
 Jobs = dict[JobName, SupervisedJob]
 
@@ -34,7 +35,7 @@ def _jobs(draw: st.DrawFn) -> Jobs:
     return jobs
 
 
-@settings(derandomize=True, deadline=None)
+@examples(60)
 @given(steps=st.lists(st.tuples(_jobs(), _NUMBERS, _NUMBERS), min_size=1, max_size=6))
 def test_what_is_granted_does_not_depend_on_what_was(steps: list[tuple[Jobs, frozenset[int], frozenset[int]]]) -> None:
     """A pool that has followed every change grants what is worked out from all jobs at once."""
@@ -53,7 +54,7 @@ def test_hosts_of_pods_are_no_matter_of_nodes() -> None:
     assert {name: grant.hosts for name, grant in granted.items()} == {waiting.name: first(2)}
 
 
-@settings(derandomize=True, deadline=None)
+@examples(60)
 @given(steps=st.lists(_jobs(), min_size=1, max_size=6), asked=_NUMBERS)
 def test_an_index_forgets_nothing_and_keeps_nothing(steps: list[Jobs], asked: frozenset[int]) -> None:
     """After every change it finds just the jobs that are about a key, and says which jobs are others."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.decide.capacity import GrowthCandidate, Nodes, PendingJob, Running, allocate
@@ -23,9 +23,10 @@ from tests.supervisor.decide.capacity_builders import (
     room,
 )
 from tests.supervisor.decide.capacity_oracle import bindable, most_workers
+from tests.testkit.properties import examples
 
 NEVER, PROBING = Policy(probe_seconds=0), Policy(probe_seconds=300)
-_EXAMPLES = settings(max_examples=150, deadline=None)
+_EXAMPLES = examples(75)
 
 
 @dataclass(frozen=True)

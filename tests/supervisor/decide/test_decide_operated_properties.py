@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.decide.notices import deadline_of
@@ -18,6 +18,7 @@ from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.order import AddHosts, LeaveHosts, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, observing, spec, waiting_job
+from tests.testkit.properties import examples
 
 LAUNCHER = Host("launcher")
 SIZE = 6
@@ -273,7 +274,7 @@ def _worlds(draw: st.DrawFn) -> World:
     return World(waiting_job(asked))
 
 
-@settings(derandomize=True, database=None, deadline=None, max_examples=400, suppress_health_check=list(HealthCheck))
+@examples(200)
 @given(world=_worlds(), events=st.lists(_EVENTS, min_size=5, max_size=30))
 def test_an_operated_job_through_anything(world: World, events: list[Event]) -> None:
     """Every decision is sound; and when all is well again it runs, unless it waited too long or is over."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.decide.situation import View
@@ -22,6 +22,7 @@ from tests.supervisor.decide.decide_builders import (
     spec,
     suspended_job,
 )
+from tests.testkit.properties import examples
 
 PAUSE, BOUND = POLICY.probe_seconds, POLICY.resume_timeout_seconds
 TRY = View(granted=first(6), probe=True)
@@ -134,7 +135,7 @@ _VIEWS = {
 }
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.lists(_EVENTS, max_size=25))
 def test_whatever_comes_tries_are_bounded_and_keep_the_jobs_place(events: list[tuple[str, float]]) -> None:
     """Decided once and for all at every instant, and never begun by a job that is held up."""

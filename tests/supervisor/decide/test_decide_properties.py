@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import combinations
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import Phase as Generation
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.decide.grant import held
@@ -15,6 +14,7 @@ from supervisor.domain.job import Framework, Phase, Result, Spec
 from tests.supervisor.decide.decide_builders import first
 from tests.supervisor.decide.decide_rules import check
 from tests.supervisor.decide.decide_world import World
+from tests.testkit.properties import examples
 
 Event = Callable[[World], None]
 
@@ -22,14 +22,6 @@ HOSTS = sorted(first(8))
 MAX_ROUNDS = 100
 
 # The same examples each time, so that a failure is the change's and not the day's. Explaining one takes minutes.
-steadily = partial(
-    settings,
-    derandomize=True,
-    phases=[Generation.generate, Generation.shrink],
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
 
 def _events(jobs: int) -> st.SearchStrategy[Event]:
@@ -192,7 +184,7 @@ def _is_well(world: World, name: JobName) -> bool:
     return job.decision.phase is Phase.RUNNING and enough and settled
 
 
-@steadily(max_examples=300)
+@examples(150)
 @given(spec=_specs(6), events=st.lists(_events(1), min_size=12, max_size=30))
 def test_one_job_through_anything(spec: Spec, events: list[Event]) -> None:
     """Every decision on the way is sound, and once things are quiet the job runs, is over, or has timed out."""
@@ -201,7 +193,7 @@ def test_one_job_through_anything(spec: Spec, events: list[Event]) -> None:
     _end_well(world)
 
 
-@steadily(max_examples=100)
+@examples(50)
 @given(specs=st.lists(_specs(5), min_size=2, max_size=4), data=st.data())
 def test_jobs_never_share_a_host(specs: list[Spec], data: st.DataObject) -> None:
     """Neither by decision nor in fact does a host ever serve two jobs, and in the end all of them run."""
@@ -210,7 +202,7 @@ def test_jobs_never_share_a_host(specs: list[Spec], data: st.DataObject) -> None
     _end_well(world)
 
 
-@steadily(max_examples=300)
+@examples(150)
 @given(spec=_specs(6), events=st.lists(_events(1), min_size=6, max_size=20))
 def test_an_interruption_changes_no_outcome(spec: Spec, events: list[Event]) -> None:
     """After whatever part of its actions control is killed, the next one brings about the same."""

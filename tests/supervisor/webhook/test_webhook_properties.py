@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.webhook.review import NotUnderstoodError
@@ -20,8 +20,9 @@ from tests.supervisor.webhook.webhook_pods import (
     terms,
     valid,
 )
+from tests.testkit.properties import examples
 
-_SLOW = settings(deadline=None, max_examples=60)
+_SLOW = examples(40)
 """Whoever knows the schema reads all of it each time."""
 
 _NODES = ("n1", "n2", "n3", "n4")
