@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import Browser, async_playwright
 
-from tests.images.images_packages import CannotBeHad, require
+from tests.testkit.packages import CannotBeHad, require
 
 _PROGRAM = "chromium"
 _ARGUMENTS = (

@@ -6,7 +6,7 @@ import pytest_asyncio
 from playwright.async_api import Browser
 
 from tests.browser.browser_chromium import browsing, chromium
-from tests.images.images_packages import CannotBeHad
+from tests.testkit.packages import CannotBeHad
 from tests.testkit.serving import Served, serving
 
 

@@ -3,18 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clocks.clocks_faketime import library
 from tests.e2e.scenes import OpenWorld, opening
-from tests.images.images_packages import CannotBeHad
-
-
-@pytest.fixture(scope="session")
-def faketime() -> Path:
-    """The library; the tests are skipped where it cannot be had."""
-    try:
-        return library()
-    except CannotBeHad as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture

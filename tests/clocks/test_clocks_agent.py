@@ -13,9 +13,9 @@ from reclaim.v1 import reclaim_pb2 as pb
 from simulator.cloud.dialects import METADATA_URLS, Cloud, termination_time
 from simulator.cloud.metadata import MetadataServer
 from simulator.cloud.trace import Node
-from tests.clocks.clocks_faketime import StepClock
 from tests.node_agent.agent_process import agent
 from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.testkit.faketime import StepClock
 from tests.testkit.waiting import until
 
 NODE = Node("n1")

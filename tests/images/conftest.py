@@ -6,7 +6,7 @@ import pytest
 
 from tests.images.images_building import Images, build
 from tests.images.images_containers import PACKAGES, Engine
-from tests.images.images_packages import CannotBeHad, require
+from tests.testkit.packages import CannotBeHad, require
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.images.images_building import CHECKOUT, Image, Images, NotBuilt, build, buildah
-from tests.images.images_packages import CannotBeHad
+from tests.testkit.packages import CannotBeHad
 
 _STATUS = "var/lib/dpkg/status"
 

@@ -21,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tests.images.images_packages import CannotBeHad, require
+from tests.testkit.packages import CannotBeHad, require
 
 CHECKOUT = Path(__file__).parents[2]
 BASE = "docker.io/library/python:3.11-slim-bookworm"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.images import images_building as images
 from tests.images.images_building import BASE, Image
-from tests.images.images_packages import CannotBeHad, require
 from tests.testkit.controlplane.binaries import NoGo, NotBuilt, build, build_clients, build_node
+from tests.testkit.packages import CannotBeHad, require
 
 GROUND = "NODE_TEST_GROUND"
 MISSING = "NODE_TEST_MISSING"

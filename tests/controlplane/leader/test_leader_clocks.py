@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.clocks.clocks_faketime import library, skew
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
-from tests.images.images_packages import CannotBeHad
 from tests.testkit.controlplane.installed import Place
+from tests.testkit.faketime import skew
 from tests.testkit.serving import noticed
 from tests.testkit.waiting import until
 
@@ -20,15 +19,6 @@ LEAD = 1000.0
 PATIENCE = 200.0
 SLACK = 3.0
 """Seconds: by which two clocks that follow one Date of whole seconds may differ, and what is said travels."""
-
-
-@pytest.fixture(scope="module")
-def faketime() -> Path:
-    """The library; the tests are skipped where it cannot be had."""
-    try:
-        return library()
-    except CannotBeHad as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.images.images_packages import CannotBeHad, require
+from tests.testkit.packages import CannotBeHad, require
 
 _LIBRARY = "*/faketime/libfaketimeMT.so.1"
 
