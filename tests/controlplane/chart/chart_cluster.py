@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
 
+PREVIOUS_CHART = Path(__file__).parent / "previous" / "elastic-job-supervisor-0.1.0.tgz"
 LINUX = {"kubernetes.io/os": "linux"}
 _SECONDS = 120.0
 # Each list of the API, but what comes and goes by itself and what is only asked.
@@ -109,28 +109,6 @@ async def installation(plane: ControlPlane, home: Path, level: str) -> AsyncIter
         await present.helm("uninstall", RELEASE, "--ignore-not-found", "--wait")
         await until(present.empty, "the pods of the test before are gone")
         yield present
-
-
-def previous_chart(directory: Path) -> Path:
-    """As an earlier release might have been: its definition of jobs knows no `leastToStart` and no column Reason."""
-    copy = shutil.copytree(CHART, directory / "previous")
-    chart = copy / "Chart.yaml"
-    chart.write_text(chart.read_text("utf-8").replace("version: 0.1.0\napp", "version: 0.0.9\napp"), "utf-8")
-    definition = copy / "files" / "crds" / "supervisedjobs.yaml"
-    lines = definition.read_text("utf-8").splitlines()
-    definition.write_text("\n".join(_without(lines, "                leastToStart:", "name: Reason")) + "\n", "utf-8")
-    return copy
-
-
-def _without(lines: Sequence[str], field: str, column: str) -> Sequence[str]:
-    begin = lines.index(field)
-    depth = _depth(field)
-    end = next(number for number in range(begin + 1, len(lines)) if _depth(lines[number]) <= depth)
-    return [line for line in (*lines[:begin], *lines[end:]) if column not in line]
-
-
-def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 def rights(rules: Sequence[Any]) -> set[tuple[str, str, str, str]]:

@@ -24,9 +24,8 @@ from supervisor.store.notice_codec import NoticeCodec
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import POLICY
 from tests.supervisor.store.store_behaviour import opened, put_job
-from tests.supervisor.store.upgrade_values import BOOT, EPISODES, JOBS, QUIET, RUNNING, T0
+from tests.supervisor.store.upgrade_values import BOOT, EPISODES, JOBS, PREVIOUS, QUIET, RUNNING, T0, stored
 
-PREVIOUS = Path(__file__).parent / "previous"
 HOME = "default"
 EPOCH = 3
 NEWEST = {notice.id: notice for notice in EPISODES}
@@ -36,11 +35,6 @@ BY_NAME = {job.name: job for job in JOBS}
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return Path(shutil.copy(PREVIOUS / "store.sqlite", tmp_path))
-
-
-def stored(plural: str) -> list[Any]:
-    found: list[Any] = json.loads((PREVIOUS / f"{plural}.json").read_text("utf-8"))
-    return found
 
 
 async def test_a_file_is_read_with_every_field_and_goes_on(file: Path) -> None:
@@ -82,6 +76,7 @@ def test_resources_are_read_with_every_field(codec: Codec[Any, Any], plural: str
     assert {record.epoch for record in records} == {EPOCH}
     for record, resource in zip(records, stored(plural), strict=True):
         spec, status = codec.encode(record.value, record, EPOCH)
+        assert codec.metadata(record.value).get("ownerReferences") == resource["metadata"].get("ownerReferences")
         assert status["conditions"] == resource["status"]["conditions"]
         assert _known(spec, resource["spec"]) == resource["spec"]
         assert _known(status, resource["status"]) == resource["status"]

@@ -1,6 +1,9 @@
 """Notices and jobs that the version before stored, with every field set in one of them. See previous/README.md."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName, Source, cluster_job
@@ -18,6 +21,8 @@ from supervisor.domain.job import (
     SupervisedJob,
 )
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
+
+PREVIOUS = Path(__file__).parent / "previous"
 
 T0 = 1_700_000_000.0
 BOOT = "f1a1c9d2-5f0e-4a53-9d0e-3f7a2a0d7c11"
@@ -226,3 +231,9 @@ QUIET = replace(
     ),
 )
 JOBS = (WAITING, RUNNING, OPERATED, STOPPING, FINISHED, QUIET)
+
+
+def stored(plural: str) -> list[Any]:
+    """The resources of one kind, as the API server returned them."""
+    found: list[Any] = json.loads((PREVIOUS / f"{plural}.json").read_text("utf-8"))
+    return found
