@@ -67,5 +67,5 @@ async def test_without_a_supervisor_a_job_ends_after_its_grace_and_says_why(open
     await world.supervisor.kill()
     _terminate(job)
     assert await job.wait(60) == 143
-    assert "the supervisor is away after 1 s: ending run 1 without" in job.child.tail()
+    assert "the supervisor is unreachable after 1 s: ending run 1 without a checkpoint" in job.child.tail()
     assert not any(event.kind is Kind.CHECKPOINT_SAVED for event in job.events())

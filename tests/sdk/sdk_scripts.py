@@ -23,7 +23,7 @@ TRAINING = """
             sys.exit(-1)
         time.sleep(0.005)
 """
-HOLDING = "kubeai.elastic: the job stops: said by a test. This process waits until it may go, at most {} s\n"
+HOLDING = "kubeai.elastic: the job stops: sent by a test. This process waits for its release, at most {} s\n"
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def test_the_directive_is_found_among_all_annotations() -> None:
     assert found == Directive(DirectiveKind.STOP, job="", run=5, generation=17, reason='it "really" goes')
     found = parse(f'{KEY}="5 17 LEAVE"')
     assert found is not None
-    assert (found.kind, found.reason) == (DirectiveKind.LEAVE, "an annotation of the pod says so")
+    assert (found.kind, found.reason) == (DirectiveKind.LEAVE, "the pod's annotation asks for it")
 
 
 @pytest.mark.parametrize(

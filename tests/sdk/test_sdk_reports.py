@@ -117,4 +117,4 @@ def test_notices_are_shown_at_once_and_called_about_once(supervisor: FakeSupervi
     calls = [line for line in script.out.read_text().splitlines() if line.startswith("notice")]
     assert calls == [f"notice a/{number} a node-1 True" for number in (1, 2, 1)]
     assert "left True node-1" in script.output()
-    assert script.err.read_text().count("the function for notices failed") == 1
+    assert script.err.read_text().count("a notice callback failed") == 1

@@ -154,7 +154,7 @@ def test_silence_is_unreachable() -> None:
     with answering(head + first, stay=True) as there, open_stream(there, STREAM, {}, silence=0.1) as stream:
         lines = iter(stream)
         assert next(lines) == {"type": 1}
-        with pytest.raises(Unreachable, match=r"nothing heard for 0.1 s"):
+        with pytest.raises(Unreachable, match=r"no data for 0.1 s"):
             next(lines)
 
 

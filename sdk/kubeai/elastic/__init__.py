@@ -1,4 +1,4 @@
-"""Tells a training process in time that its capacity is about to be reclaimed.
+"""Warns a training process before its capacity is reclaimed.
 
     import kubeai.elastic as kubeai
 
@@ -9,7 +9,8 @@
             sys.exit(-1)
         train(batch)
 
-The functions are loaded when one is first used: the commands beside them, one of which starts every second, need none.
+The functions are imported on first use, because the commands in this package, one of which starts every second, do
+not need them.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # for a type checker it would mean that every name exists
+if not TYPE_CHECKING:  # a type checker would take it to mean that every name exists
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import api  # noqa: PLC0415 - see above; http.client, ssl and dataclasses come with it
+        from . import api  # noqa: PLC0415 - see above; it imports http.client, ssl and dataclasses
 
         functions = {public: getattr(api, public) for public in api.__all__}
-        globals().update(functions)  # asked for once: from now on they are plain attributes, as cheap as any
-        # A module that has this function is looked through in full at each `kubeai.check_alive()`: 12 ns more.
+        globals().update(functions)  # from now on they are plain attributes
+        # A module with a `__getattr__` costs 12 ns more at each `kubeai.check_alive()`.
         globals().pop("__getattr__", None)
         return functions[name]

@@ -1,4 +1,4 @@
-"""The sockets and threads under `testing.FakeSupervisor`: one thread a connection, none left after `stop`."""
+"""The sockets and threads of `testing.FakeSupervisor`: one thread per connection, none left after `stop`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _END = b"\0"
 
 @dataclass(frozen=True)
 class Call:
-    """One POST."""
+    """A POST request."""
 
     path: str
     token: str
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An answer that says no, in the contract's words."""
+    """An error response with a code of the wire contract."""
 
     status: int
     code: str
@@ -41,30 +41,30 @@ class Refusal:
 
 @dataclass(eq=False)
 class OpenStream:
-    """One stream that was granted: what is put into it goes out in order."""
+    """An accepted stream. Data is sent in the order in which it is queued."""
 
     hello: Line
     token: str
     _out: queue.SimpleQueue[bytes] = field(default_factory=queue.SimpleQueue)
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are, in a chunk of their own."""
+        """Send raw bytes in a chunk of their own."""
         self._out.put(data)
 
     def send_line(self, line: Line) -> None:
-        """Send one line."""
+        """Send a message as one line of JSON."""
         self.send(json.dumps(line).encode() + b"\n")
 
     def drop(self) -> None:
-        """Break the connection after what was sent so far."""
+        """Break the connection after the data queued so far."""
         self._out.put(_DROP)
 
     def end(self) -> None:
-        """End the stream in order after what was sent so far."""
+        """End the stream cleanly after the data queued so far."""
         self._out.put(_END)
 
     def copy_to(self, write: Callable[[bytes], Any], heartbeat: float) -> None:
-        """Write everything out until the stream is dropped or ended, or its caller is gone (OSError)."""
+        """Write queued data until the stream is dropped or ended, or until a write fails with OSError."""
         while True:
             try:
                 data = self._out.get(timeout=heartbeat)
@@ -82,7 +82,7 @@ Reply = Union[Line, Refusal, OpenStream]
 
 
 class FakeServer:
-    """Listens on loopback and asks `on_call` about every POST; `on_closed` hears of every stream that is over."""
+    """Listens on loopback. Calls `on_call` for every POST and `on_closed` for every stream that has ended."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class FakeServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening, wake every connection that waits for a request, and wait for all threads."""
+        """Stop listening, wake every connection that waits for a request, and join all threads."""
         self._server.shutdown()
         self._thread.join()
         self._server.hang_up()
@@ -133,7 +133,7 @@ class _Server(ThreadingMixIn, TCPServer):
                 connection.shutdown(socket.SHUT_RD)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Callers that leave in the middle are what tests are about."""
+        """Ignore errors: tests disconnect on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._object(200, reply)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Say nothing: the test's output is the test's."""
+        """Log nothing, so that the test's output stays readable."""
 
     def _object(self, status: int, content: Line) -> None:
         data = json.dumps(content).encode()

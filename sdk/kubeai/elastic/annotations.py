@@ -1,6 +1,6 @@
-"""The second path: a directive in an annotation of this process's pod, which a volume shows as a file.
+"""Reads directives from an annotation of the pod, which a downward-API volume shows as a file.
 
-It needs no network of the pod's. The kubelet shows a changed annotation within a second.
+This second path needs no network in the pod. The kubelet updates the file within a second.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ FILE = "annotations"
 KEY = "job-supervisor.kube-ai.io/directive"
 
 _POLL_SECONDS = 1.0
-_MAX_BYTES = 1024 * 1024  # of all annotations of an object Kubernetes takes 256 KiB, here escaped
+_MAX_BYTES = 1024 * 1024  # Kubernetes allows 256 KiB of annotations; here they are escaped
 _FIELDS = 3
-_MAX_DIGITS = 16  # as many as every JSON parser keeps; Python itself refuses to read thousands
+_MAX_DIGITS = 16  # what every JSON parser keeps; Python refuses to parse thousands of digits
 
 
 class AnnotationWatch:
-    """Looks at the file, and hands on what it says of this process.
+    """Polls the annotations file and passes this process's directive to the monitor.
 
-    A directive that was there before this process may have been for an earlier one in the same pod. It counts only
-    once the supervisor has said that this process is of that run.
+    A directive that was there before this process started may be for an earlier process in the same pod. It counts only
+    after the supervisor has confirmed that this process belongs to that run.
     """
 
     def __init__(self, directory: Path, monitor: Monitor) -> None:
@@ -39,7 +39,7 @@ class AnnotationWatch:
         self._initial = self._directive
 
     def poll(self) -> float | None:
-        """Look once; seconds until the next time, None where there is no such file, which is so from the start."""
+        """Read the file once and return the seconds until the next poll, or None if there was no file at the start."""
         if not self._is_there:
             return None
         self._reread()
@@ -61,7 +61,7 @@ class AnnotationWatch:
 
 
 def parse(text: str) -> Directive | None:
-    """The directive among annotations as the kubelet writes them, one `key="value"` a line; None without a good one."""
+    """Return the directive in annotations as the kubelet writes them (one `key="value"` per line), or None."""
     for line in text.splitlines():
         key, _, quoted = line.partition("=")
         if key == KEY:
@@ -70,14 +70,14 @@ def parse(text: str) -> Directive | None:
 
 
 def _parse_directive(quoted: str) -> Directive | None:
-    """Of `"RUN GENERATION STOP|LEAVE REASON"`."""
+    """Parse `"RUN GENERATION STOP|LEAVE REASON"`."""
     words = quoted[1:-1].split(" ", _FIELDS)
     if not (len(quoted) > 1 and quoted[0] == quoted[-1] == '"' and len(words) >= _FIELDS):
         return None
     run, generation, kind = words[:_FIELDS]
     if not (_is_number(run) and _is_number(generation) and kind in ("STOP", "LEAVE")):
         return None
-    reason = words[_FIELDS].replace('\\"', '"') if len(words) > _FIELDS else "an annotation of the pod says so"
+    reason = words[_FIELDS].replace('\\"', '"') if len(words) > _FIELDS else "the pod's annotation asks for it"
     return Directive(DirectiveKind(kind), job="", run=int(run), generation=int(generation), reason=reason)
 
 

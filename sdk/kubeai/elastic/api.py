@@ -1,4 +1,4 @@
-"""The functions of the library. They belong to the process: one session, started by `init`."""
+"""The public functions of the library. They share one session per process, which `init` starts."""
 
 from __future__ import annotations
 
@@ -30,61 +30,68 @@ _session = Session()
 
 
 def init(rank: Callable[[], int | None] | None = None, *, sigterm: bool = False) -> None:
-    """Begin to listen for reclaims, in the background. Never raises, never waits for the network.
+    """Start listening for reclaims in the background. Never raises and never waits for the network.
 
-    Call it after the framework's own init, in every training process; more calls change nothing. Where no supervisor
-    is configured or reachable, one line on stderr says so and `check_alive()` stays True.
+    Call it in every training process, after the framework's own init. Further calls have no effect. If no supervisor is
+    configured or reachable, it prints one line on stderr and `check_alive()` stays True.
+
+    A child forked from a process that has called this shares its flag. Calls in the child have no effect. Call it in
+    each
+    process that trains, after the fork.
 
     Args:
-        rank: asked from another thread, about twice a second, which rank this process has now (None = unknown). Not
-            needed with torch.distributed, Horovod, or a rank in the environment that does not change. A script that is
-            a single process says `lambda: 0`.
-        sigterm: take SIGTERM for a LEAVE of this process, then call the handler that was there before. Only the main
-            thread can ask for it. Forked children get back the handler that was there before.
-
-    A forked child of a process that has called this shares its flag and is no process of its own: its calls change
-    nothing. Call it in each process that trains, after the fork.
+        rank: Returns the present rank of this process, or None if it is unknown. It is called from another thread,
+            about twice a second. It is not needed with torch.distributed, Horovod, or a rank in the environment that
+            does not change. A script with a single process passes `lambda: 0`.
+        sigterm: Treat SIGTERM as a LEAVE of this process, then call the previous handler. This works only in the main
+            thread. Forked children get the previous handler back.
     """
     _session.start(rank, sigterm=sigterm)
 
 
 def notice() -> Notice | None:
-    """The notice on this process's own host, else the job's most urgent one; None without any.
+    """Return the notice for this process's own host, otherwise the job's most urgent one; None if there is none.
 
-    Shown at once, before anything is decided: it may be withdrawn, and it does not say what is to be done.
+    A notice is available before the supervisor has decided anything. It may be withdrawn, and it does not say what to
+    do.
     """
     held = _session.state.notice
     return None if held is None else held.at(time.monotonic())
 
 
 def seconds_left() -> float | None:
-    """Seconds until the first of the noticed hosts is gone, never below 0; None when nothing says so."""
+    """Return the seconds until the first noticed host is gone, at least 0; None if that is unknown."""
     return _session.state.seconds_left(time.monotonic())
 
 
 def directive() -> Directive:
-    """What the supervisor has decided for this process and is in effect; RUN of generation 0 before it has spoken."""
+    """Return the directive that is in effect; RUN with generation 0 until the supervisor has sent one."""
     return _session.state.directive
 
 
 def should_checkpoint() -> bool:
-    """Whether a checkpoint is asked for: for each CHECKPOINT, LEAVE or STOP, until `checkpoint_saved` is called."""
+    """Return whether a checkpoint is requested: after each CHECKPOINT, LEAVE or STOP, until `checkpoint_saved`."""
     return _session.state.wants_checkpoint
 
 
 def checkpoint_saved(step: int | None = None) -> None:
-    """Say that a checkpoint of the present state is on disk; `step` is the last step it contains. Returns at once.
+    """Report that a checkpoint of the present state is on disk. Returns at once.
 
-    From rank 0 after a STOP this lets the job be suspended. Scripts that do not call it are taken to have saved when
-    they exit.
+    After a STOP, this report from rank 0 lets the job be suspended. A script that never calls it is assumed to have
+    saved
+    when it exits.
+
+    Args:
+        step: The last step in the checkpoint.
     """
     _session.checkpoint_saved(step)
 
 
 def on_notice(callback: Callable[[Notice], object]) -> None:
-    """Call `callback` in a thread of the library's whenever a notice appears, also if that was before this call.
+    """Call `callback` whenever a notice appears, including one that appeared before this call.
 
-    It should return soon: the next call, and the report of a saved checkpoint, wait for it. What it raises is one
-    line on stderr.
+    The callback runs in a thread of the library. It should return quickly, because later callbacks and checkpoint
+    reports
+    wait for it. An exception that it raises is printed as one line on stderr.
     """
     _session.on_notice(callback)

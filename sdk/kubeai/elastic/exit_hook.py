@@ -1,7 +1,8 @@
-"""The end of a process that was told to end: say so, and after a STOP wait for the job to be suspended.
+"""Runs when a process exits: reports the exit, and after a STOP waits until the job is suspended.
 
-Rank 0 is told to STOP alone. Were it gone at once, the others would form a new ring and step past its checkpoint, and
-the launcher's operator might restart the job before it is suspended; so it holds on until it is released.
+Only rank 0 receives the STOP at first. If it exited at once, the others would form a new ring and train past its
+checkpoint, and the launcher's operator might restart the job before it is suspended. So rank 0 waits until it is
+released.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ if TYPE_CHECKING:
     from .stderr import StderrLog
 
 _HOLD_SECONDS = 20.0
-_LEAVE_SECONDS = (
-    5.0  # nobody waits for a worker that leaves alone; long enough for one more attempt at the slowest pace
-)
-_POST_SECONDS = 2.0  # a post in the training's own thread must not outlast a release by much
+# Nobody waits for a worker that leaves alone; this is enough for one more attempt at the slowest pace.
+_LEAVE_SECONDS = 5.0
+_POST_SECONDS = 2.0  # a post in the training thread must not take much longer than the release
 
 
 def hold_seconds(environ: Mapping[str, str]) -> float:
-    """How long a process may be held after a STOP: KUBEAI_EXIT_HOLD in seconds, else 20; 0 = not at all."""
+    """Return how long a process may wait after a STOP: KUBEAI_EXIT_HOLD in seconds, 20 by default, 0 for not at all."""
     try:
         seconds = float(environ.get("KUBEAI_EXIT_HOLD", _HOLD_SECONDS))
     except ValueError:
@@ -37,26 +37,27 @@ def hold_seconds(environ: Mapping[str, str]) -> float:
 
 
 def report_exit(monitor: Monitor, uplink: Uplink, stderr: StderrLog, hold: float) -> None:
-    """Report `left` and wait, `hold` seconds at most; at once where no LEAVE or STOP has taken effect."""
+    """Report `left` and wait at most `hold` seconds. Return at once if no LEAVE or STOP is in effect."""
     directive = monitor.state.directive
     if not directive.is_final:
         return
     if directive.kind is DirectiveKind.LEAVE:
         if directive.generation == 0:
-            return  # SIGTERM, and no supervisor has ever spoken: nobody to tell
+            return  # SIGTERM, and no supervisor was ever connected
         _report_left(monitor, uplink, stderr, time.monotonic() + min(hold, _LEAVE_SECONDS))
         return
-    reason = directive.reason.rstrip(".")  # The supervisor says whole sentences.
-    stderr.once("hold", f"the job stops: {reason}. This process waits until it may go, at most {hold:g} s")
+    reason = directive.reason.rstrip(".")  # The supervisor sends whole sentences.
+    stderr.once("hold", f"the job stops: {reason}. This process waits for its release, at most {hold:g} s")
     deadline = time.monotonic() + hold
     _report_left(monitor, uplink, stderr, deadline)
     monitor.wait_for(lambda: monitor.is_released, max(0.0, deadline - time.monotonic()))
 
 
 def _report_left(monitor: Monitor, uplink: Uplink, stderr: StderrLog, deadline: float) -> None:
-    """In this thread, since the reporter's may be busy with a function of the user's, and no thread can start now.
+    """Post the report from this thread: the reporter may be busy in user code, and no thread can start at exit.
 
-    Tried once however near the deadline is: for a script that acknowledges nothing this is the job's acknowledgement.
+    It is tried once however near the deadline is: for a script that acknowledges nothing, this report is the job's
+    acknowledgement.
     """
     retry = RetryPolicy(stderr)
     last_post = max(deadline, time.monotonic() + _POST_SECONDS)
@@ -70,7 +71,7 @@ def _report_left(monitor: Monitor, uplink: Uplink, stderr: StderrLog, deadline: 
 
 
 def _post(monitor: Monitor, uplink: Uplink, retry: RetryPolicy, deadline: float) -> float | None:
-    """Report once; None when that is done with, else seconds to wait before the next attempt."""
+    """Post once. Return None when the report is delivered or no longer needed, otherwise the seconds until a retry."""
     try:
         uplink.report(monitor.left(), timeout=min(_POST_SECONDS, max(0.001, deadline - time.monotonic())))
     except RunIsOver:

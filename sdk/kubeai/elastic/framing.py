@@ -1,7 +1,7 @@
-"""From the bytes of a chunked HTTP body to lines; no I/O.
+"""Decodes a chunked HTTP body into lines, without I/O.
 
-The body is decoded here and not by http.client because its buffered reader holds a lock while it waits for bytes: a
-process that forks meanwhile gets a reader that can be neither used nor closed. Nothing here has a lock.
+http.client is not used for this because its buffered reader holds a lock while it waits for bytes. A process that
+forks meanwhile gets a reader that can be neither used nor closed. Nothing here takes a lock.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 import re
 
 MAX_LINE = 1024 * 1024  # bytes; the contract's bound for the largest message in either direction
-_MAX_CHUNK_HEAD = 1024  # bytes; a size in hex is 16 at most, the rest would be extensions that nobody sends
+_MAX_CHUNK_HEAD = 1024  # bytes; a size in hex has at most 16 digits, and nobody sends extensions
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]{1,16})\s*(?:;.*)?")
 
 
-class Malformed(ValueError):  # noqa: N818 - named for what the bytes are
-    """The bytes are not what the contract says; nothing after them can be trusted."""
+class Malformed(ValueError):  # noqa: N818 - the name describes the bytes
+    """The bytes violate the wire contract. Nothing after them can be trusted."""
 
 
 class ChunkDecoder:
-    """Takes the chunked transfer coding off. `ended` turns True at the last chunk; what follows it is ignored."""
+    """Decodes the chunked transfer coding. `ended` is True after the last chunk; later bytes are ignored."""
 
     def __init__(self) -> None:
         self.ended = False
         self._raw = bytearray()
-        self._left = 0  # bytes of the open chunk still to come, its closing CRLF included
+        self._left = 0  # bytes still missing of the open chunk, including its final CRLF
 
     def feed(self, data: bytes) -> bytes:
-        """The part of the body that `data` completes. Raises Malformed."""
+        """Return the part of the body that `data` completes. Raises Malformed."""
         self._raw += data
         body = bytearray()
         while self._raw and not self.ended:
@@ -38,11 +38,11 @@ class ChunkDecoder:
         end = self._raw.find(b"\r\n")
         if end < 0:
             if len(self._raw) > _MAX_CHUNK_HEAD:
-                raise Malformed("a chunk without a size")
+                raise Malformed("chunk has no size")
             return False
         head = _CHUNK_HEAD.fullmatch(self._raw[:end])
         if head is None:
-            raise Malformed("a chunk without a size")
+            raise Malformed("chunk has no size")
         del self._raw[: end + 2]
         size = int(head[1], 16)
         self.ended = size == 0
@@ -58,16 +58,16 @@ class ChunkDecoder:
 
 
 class LineSplitter:
-    """Cuts a body into its lines."""
+    """Splits a body into lines."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, body: bytes) -> list[bytes]:
-        """The lines that `body` completes, without their ends. Raises Malformed when one is longer than MAX_LINE."""
+        """Return the lines that `body` completes, without line ends. Raises Malformed if one exceeds MAX_LINE."""
         self._rest += body
         *lines, rest = self._rest.split(b"\n")
         self._rest = rest
         if any(len(line) > MAX_LINE for line in [*lines, rest]):
-            raise Malformed(f"a line of more than {MAX_LINE} bytes")
+            raise Malformed(f"line longer than {MAX_LINE} bytes")
         return [bytes(line) for line in lines]

@@ -1,13 +1,14 @@
-"""Who this process is and whom it talks to: a few files in one directory.
+"""The identity of this process and the address of its supervisor, as a few files in one directory.
 
-Training processes are often started over ssh and see no environment of ours, so everything they need is in files at one
-fixed path. They are replaced while the process lives (a new address, a new token), hence read again at each connection.
+Training processes are often started over ssh and do not inherit our environment variables, so everything they need is
+in files at a fixed path. The files are replaced while the process lives (a new address, a new token), so they are read
+again for each connection.
 
-The files are not replaced together. Whoever writes them writes `run` before `token`, and `read` reads `token` before
-`run`: a process of an older run may then see its own token beside the new number, and stop, but never the new token
-beside its own number, with which it would speak for a run that is not its own.
+The files are not replaced together. A writer writes `run` before `token`, and `read` reads `token` before `run`. A
+process of an older run may then see its own token with the new run number, and stop. It never sees the new token with
+its own run number, which would let it speak for another run.
 
-In a pod the directory has neither `job` nor `run`. The token names the pod, which says the rest, and ends with its run.
+In a pod the directory has neither `job` nor `run`. The token names the pod, which implies both, and expires with it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ DEFAULT_DIRECTORY = "/var/run/kubeai"
 
 @dataclass(frozen=True)
 class Identity:
-    """What the identity directory said at one moment; `job` and `run` are None where the pod is the identity."""
+    """A snapshot of the identity directory. `job` and `run` are None if the pod is the identity."""
 
     directory: Path
     address: str
@@ -34,12 +35,12 @@ class Identity:
 
 
 def directory() -> Path:
-    """The identity directory: the environment's KUBEAI_DIR, else the fixed path."""
+    """Return the identity directory: KUBEAI_DIR if set, otherwise the fixed path."""
     return Path(os.environ.get("KUBEAI_DIR") or DEFAULT_DIRECTORY)
 
 
 def read(directory: Path) -> Identity | None:
-    """What the files say now; None when one is missing, empty or malformed, which all mean: not configured."""
+    """Read the files. Return None (not configured) if one is missing, empty or malformed."""
     try:
         token = _text(directory / "token")
         address = _text(directory / "address")
@@ -51,7 +52,7 @@ def read(directory: Path) -> Identity | None:
 
 
 def write(identity: Identity) -> None:
-    """Put the files of one run in place, in the order that readers rely on; `ca` is copied. Raises OSError."""
+    """Write the files of one run in the order that readers rely on. The CA file is copied. Raises OSError."""
     home = identity.directory
     if identity.run is not None:
         write_atomically(home / "run", f"{identity.run}\n")
@@ -64,7 +65,7 @@ def write(identity: Identity) -> None:
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace the file's whole content, so that a reader sees the old text or the new one. Raises OSError."""
+    """Replace a file so that a reader sees either the old or the new content. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -77,7 +78,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def _run(directory: Path) -> tuple[str | None, int | None]:
-    """Job and run, or neither; one without the other is half written."""
+    """Return job and run, or neither. One without the other is a half-written state and raises."""
     if not (directory / "job").exists() and not (directory / "run").exists():
         return None, None
     return _text(directory / "job"), int(_text(directory / "run"))

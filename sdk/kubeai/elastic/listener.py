@@ -1,4 +1,4 @@
-"""The thread that holds the stream: opens it, applies its lines, opens it again."""
+"""The thread that holds the stream: it opens it, applies its lines and reopens it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from .monitor import Monitor
     from .stderr import StderrLog
 
-_FIRST_RANK_SECONDS = 1.0  # a hello without a rank makes the supervisor think for a moment that rank 0 is unknown
+_FIRST_RANK_SECONDS = 1.0  # without a rank in the hello, the supervisor would briefly not know rank 0
 
 
 class Listener:
-    """Reads one stream after the other until the run is over."""
+    """Reads one stream after another until the run is over."""
 
     def __init__(self, monitor: Monitor, uplink: Uplink, stderr: StderrLog) -> None:
         self._monitor = monitor
@@ -33,7 +33,7 @@ class Listener:
         self._has_noted_stop = False
 
     def run(self) -> None:
-        """Listen; returns when the run is over, or after `close`."""
+        """Listen until the run is over or `close` is called."""
         self._monitor.wait_for_rank(_FIRST_RANK_SECONDS)
         try:
             while not self._is_closed:
@@ -42,14 +42,14 @@ class Listener:
             self._monitor.end_run()
 
     def close(self) -> None:
-        """Listen no longer, said by another thread: the supervisor hears of our end at once."""
+        """Stop listening. Callable from another thread; the supervisor sees the disconnect at once."""
         self._is_closed = True
         stream = self._stream
         if stream is not None:
             stream.close()
 
     def _listen(self) -> float:
-        """Hold one stream as long as it lasts; seconds to wait before the next."""
+        """Read one stream to its end and return the seconds to wait before the next."""
         try:
             self._hold_stream()
         except (Refused, Unreachable) as error:
@@ -76,7 +76,7 @@ class Listener:
         try:
             line = parse(message)
         except MalformedLine as error:
-            self._stderr.once("line", f"a directive that cannot be understood is ignored: {error}")
+            self._stderr.once("line", f"ignoring a malformed directive: {error}")
             return
         self._uplink.learn_run(line.directive.run)
         self._monitor.receive(line)

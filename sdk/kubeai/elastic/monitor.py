@@ -1,7 +1,7 @@
-"""What the library's threads and the training script share: the state, and what is still to be said about it.
+"""The state that the library's threads and the training script share, and the reports that are still to be sent.
 
-Changes are made under one condition and wake everybody who waits for one. The state itself is immutable and replaced
-as a whole, so the script and forked children read it without a lock.
+Every change takes one condition and wakes all waiters. The state itself is immutable and replaced as a whole, so the
+script and forked children read it without a lock.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from .values import Directive, Notice
 
-_MAX_NOTICES = 64  # waiting for a callback that does not return; the oldest are dropped
+_MAX_NOTICES = 64  # queued while a callback is running; the oldest are dropped
 
 
 class ReportKind(str, Enum):
-    """What a process reports."""
+    """The kinds of reports."""
 
     RANK = "rank"
     SAVED = "saved"
@@ -34,7 +34,7 @@ class ReportKind(str, Enum):
 
 @dataclass(frozen=True)
 class Report:
-    """Something to say until it is confirmed; `generation` is that of the directive it answers."""
+    """A report that is repeated until it is confirmed. `generation` is that of the directive it answers."""
 
     kind: ReportKind
     rank: int | None
@@ -43,13 +43,13 @@ class Report:
 
 
 class Monitor:
-    """See the module. Attributes may be read without the lock; methods that change something take it."""
+    """Shared state. Attributes may be read without the lock; methods that change something take it."""
 
     def __init__(self) -> None:
         self.rank: int | None = None
         self.step: int | None = None
         self.run_is_over = False
-        # Reentrant, as the default is: the script may say `checkpoint_saved` in a signal handler.
+        # Reentrant (the default), because a signal handler may call `checkpoint_saved`.
         self._changed = threading.Condition()
         self._received = State()
         self._is_terminated = False
@@ -62,33 +62,33 @@ class Monitor:
 
     @property
     def state(self) -> State:
-        """What was heard, and SIGTERM where that was asked for: a supervisor's own LEAVE or STOP comes before it."""
+        """The received state and a watched SIGTERM. A LEAVE or STOP of the supervisor takes precedence."""
         received = self._received
         return apply_sigterm(received) if self._is_terminated and not received.directive.is_final else received
 
     @property
     def is_released(self) -> bool:
-        """Whether nothing is left to wait for: the job is suspended or over."""
+        """Whether the job is suspended or over, so that nothing is left to wait for."""
         return self.state.release or self.run_is_over
 
     def receive(self, line: Line) -> None:
-        """Apply a line. The flag has fallen when this returns, if the line says so."""
+        """Apply a line. If it lowers the flag, the flag is down when this returns."""
         with self._changed:
             self._notices.append(line.notice)
             self._set_state(apply(self._received, line, time.monotonic()))
 
     def receive_annotation(self, directive: Directive, *, is_news: bool) -> None:
-        """Apply what the pod's annotation says; as for `receive`."""
+        """Apply a directive from the pod's annotation, as `receive` does."""
         with self._changed:
             state = apply_annotation(self._received, directive, is_news=is_news)
             if state is not self._received:
                 self._set_state(state)
 
     def run_timer(self, poll: Callable[[], float | None]) -> None:
-        """Let pending directives take effect when they are due, and look elsewhere meanwhile; does not return.
+        """Apply pending directives when they are due, and call `poll` in between. Does not return.
 
         Args:
-            poll: called now and then; returns after how many seconds to call it again at the latest, None for never.
+            poll: Returns the seconds until it must be called again at the latest, or None for never.
         """
         while True:
             seconds = poll()
@@ -102,7 +102,7 @@ class Monitor:
                 self._changed.wait(min(wait for wait in waits if wait is not None))
 
     def checkpoint_saved(self, step: int | None) -> None:
-        """Note that a checkpoint is on disk, to be reported."""
+        """Record that a checkpoint is on disk, to be reported."""
         with self._changed:
             generation = self.state.directive.generation
             self.step = self.step if step is None else step
@@ -111,16 +111,17 @@ class Monitor:
             self._set_state(saved)
 
     def terminate(self) -> None:
-        """Take SIGTERM for a LEAVE.
+        """Treat SIGTERM as a LEAVE.
 
-        Called in a signal handler, so it takes no lock and wakes nobody: the script may have been interrupted anywhere,
-        in the middle of waking the threads too.
+        This runs in a signal handler, so it takes no lock and wakes no thread: the script may be interrupted anywhere,
+        even
+        while it wakes the threads.
         """
         self._is_terminated = True
         flag.lower()
 
     def set_rank(self, rank: int | None) -> None:
-        """Note what a look at the rank has found."""
+        """Record the result of a rank poll."""
         with self._changed:
             if rank != self.rank or not self._has_polled_rank:
                 self.rank = rank
@@ -128,33 +129,33 @@ class Monitor:
                 self._wake()
 
     def wait_for_rank(self, seconds: float) -> int | None:
-        """The rank, once somebody has looked for it or the time is over."""
+        """Wait until the rank has been polled once, at most `seconds`, and return it."""
         self.wait_for(lambda: self._has_polled_rank, seconds)
         return self.rank
 
     def stream_opened(self, hello_rank: int | None) -> None:
-        """Note that the supervisor hears us and which rank the hello said."""
+        """Record that a stream is open and which rank its hello contained."""
         with self._changed:
             self._has_stream, self._reported_rank = True, hello_rank
             self._wake()
 
     def stream_ended(self) -> None:
-        """Note that there is no stream; the next hello says the rank."""
+        """Record that there is no stream. The next hello will contain the rank."""
         with self._changed:
             self._has_stream = False
 
     def end_run(self) -> None:
-        """Note that the supervisor has no more to say to this run."""
+        """Record that the run is over for the supervisor."""
         with self._changed:
             self.run_is_over = True
             self._wake()
 
     def left(self) -> Report:
-        """The report that this process ends."""
+        """Return the report that this process exits."""
         return Report(ReportKind.LEFT, self.rank, self.step, self.state.directive.generation)
 
     def next_report(self) -> Report | None:
-        """What is to be said next: a saved checkpoint, then a rank that is not the one that was told last."""
+        """Return the next report to send: a saved checkpoint first, then a changed rank."""
         with self._changed:
             if self.run_is_over:
                 return None
@@ -165,31 +166,31 @@ class Monitor:
             return None
 
     def confirm(self, report: Report) -> None:
-        """Note that a report from `next_report` has arrived."""
+        """Record that a report from `next_report` was delivered."""
         with self._changed:
             self._reported_rank = report.rank
             if self._saved is report:
                 self._saved = None
 
     def take_notices(self) -> list[Notice | None]:
-        """The notices of all lines since the last call; None for a line without one."""
+        """Return the notices of all lines since the last call; None for a line without a notice."""
         with self._changed:
             notices = list(self._notices)
             self._notices.clear()
             return notices
 
-    def wait_for(self, what: Callable[[], bool], seconds: float) -> None:
-        """Wait until `what()` holds, or the time is over."""
+    def wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait until `condition()` is true, at most `seconds`."""
         with self._changed:
-            self._changed.wait_for(what, seconds)
+            self._changed.wait_for(condition, seconds)
 
     def wait_beyond(self, version: int, seconds: float) -> int:
-        """Wait until something has changed since `version`, or the time is over; the version now."""
+        """Wait until the version differs from `version`, at most `seconds`, and return the present version."""
         self.wait_for(lambda: self._version != version, seconds)
         return self._version
 
     def _set_state(self, state: State) -> None:
-        # The state first: whoever sees the flag fallen must find the directive that did it.
+        # Set the state first: a thread that sees the flag down must find the directive that lowered it.
         self._received = state
         if state.directive.is_final:
             flag.lower()

@@ -1,4 +1,4 @@
-"""Which rank this process has, asked again and again: elastic frameworks change it at every re-rendezvous."""
+"""Determines the rank of this process repeatedly, because elastic frameworks change it at every rendezvous."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")
 
 
 class _Source(IntEnum):
-    """Who may say the rank, the most trustworthy first."""
+    """Sources of the rank, the most trustworthy first."""
 
     FRAMEWORK = 0
     CALLABLE = 1
@@ -25,10 +25,11 @@ class _Source(IntEnum):
 
 
 class RankWatch:
-    """Looks for the rank in frameworks that the script has loaded, a callable of the user's, and the environment.
+    """Reads the rank from frameworks that the script has loaded, a callable of the user, and the environment.
 
-    A source that has once answered is not replaced by a weaker one. Between two rendezvous a framework knows no rank
-    for a moment, while the environment still names the one of the process's birth.
+    A source that has answered once is never replaced by a weaker one. Between two rendezvous a framework briefly knows
+    no
+    rank, while the environment still has the rank from the start of the process.
     """
 
     def __init__(self, modules: Mapping[str, ModuleType], environ: Mapping[str, str], stderr: StderrLog) -> None:
@@ -40,7 +41,7 @@ class RankWatch:
         self._rank: int | None = None
 
     def poll(self) -> int | None:
-        """The rank now; where nobody knows it at the moment, the one last known. Runs code that is not ours."""
+        """Return the present rank, or the last known one. Runs user and framework code."""
         asked = {
             _Source.FRAMEWORK: self._from_framework,
             _Source.CALLABLE: self._from_callable,
@@ -66,7 +67,7 @@ class RankWatch:
             return None
         try:
             return _rank(self.callable())
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and training must go on
+        except Exception as error:  # noqa: BLE001 - user code may raise anything, and training must continue
             self._stderr.once("rank", f"the rank function failed: {error!r}")
             return None
 
@@ -82,7 +83,7 @@ def _is_true(module: ModuleType, name: str) -> bool:
 def _ask(module: ModuleType, name: str) -> Any:
     try:
         return getattr(module, name)()
-    except Exception:  # noqa: BLE001 - half imported, or shut down since the last question: it does not know
+    except Exception:  # noqa: BLE001 - the framework may be half imported or already shut down
         return None
 
 
@@ -90,7 +91,7 @@ def _rank(value: Any) -> int | None:
     if value is None or isinstance(value, bool):
         return None
     try:
-        rank = operator.index(value)  # an int, or one of numpy
+        rank = operator.index(value)  # an int or a numpy integer
     except TypeError:
         return None
     return rank if rank >= 0 else None

@@ -1,4 +1,4 @@
-"""The thread that may be kept waiting: it runs the user's functions and posts reports."""
+"""The thread that may block: it runs user callbacks and posts reports."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from .stderr import StderrLog
     from .values import Notice
 
-_POLL_SECONDS = 0.5  # between two looks at the rank
+_POLL_SECONDS = 0.5  # between two polls of the rank
 
 
 class Reporter:
-    """Looks at the rank, calls back about notices, and reports what is to be reported until it is confirmed."""
+    """Polls the rank, calls the notice callbacks, and repeats each report until it is confirmed."""
 
     def __init__(
         self, monitor: Monitor, uplink: Uplink, ranks: RankWatch, callbacks: NoticeCallbacks, stderr: StderrLog
@@ -33,7 +33,7 @@ class Reporter:
         self._not_before = 0.0
 
     def run(self) -> None:
-        """Report; does not return."""
+        """Poll, notify and report forever."""
         version = 0
         while True:
             self._monitor.set_rank(self._ranks.poll())
@@ -63,27 +63,27 @@ class Reporter:
 
 
 class NoticeCallbacks:
-    """Calls each function once for each notice; one that was withdrawn and comes back is called about again."""
+    """Calls each callback once per notice. A notice that was withdrawn and returns is reported again."""
 
     def __init__(self, stderr: StderrLog) -> None:
         self._stderr = stderr
         self._callbacks: list[tuple[Callable[[Notice], object], set[str]]] = []
 
     def add(self, callback: Callable[[Notice], object]) -> None:
-        """Call this one too, first about the present notice."""
+        """Add a callback. It is called with the present notice first."""
         self._callbacks.append((callback, set()))
 
     def notify(self, notice: Notice | None) -> None:
-        """Call those that have not heard of this notice."""
-        for callback, heard in list(self._callbacks):
+        """Call the callbacks that have not seen this notice."""
+        for callback, notified in list(self._callbacks):
             if notice is None:
-                heard.clear()
-            elif notice.id not in heard:
-                heard.add(notice.id)
+                notified.clear()
+            elif notice.id not in notified:
+                notified.add(notice.id)
                 self._call(callback, notice)
 
     def _call(self, callback: Callable[[Notice], object], notice: Notice) -> None:
         try:
             callback(notice)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and training must go on
-            self._stderr.once("callback", f"the function for notices failed: {error!r}")
+        except Exception as error:  # noqa: BLE001 - user code may raise anything, and training must continue
+            self._stderr.once("callback", f"a notice callback failed: {error!r}")

@@ -1,8 +1,8 @@
-"""One process's life with the supervisor: its threads, its forks and its end.
+"""The session of one process with the supervisor: its threads, fork handling and exit.
 
-Three daemon threads, because three kinds of waiting must not hold each other up: for the moment a directive takes
-effect, for the next line (which includes connecting), and for whatever may take its time (reports, the user's
-functions). None holds a lock of the logging module or of sys.stderr, which a fork would copy.
+Three daemon threads keep three kinds of waiting apart: for the moment a directive takes effect, for the next line
+(including connecting), and for anything that may take time (reports, user callbacks). None of them holds a lock of
+the logging module or of sys.stderr, which a fork would copy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AFTER_BUG_SECONDS = 5.0
 
 
 class Session:
-    """Does nothing until it is started, in the process that it is started in; forked children only read it."""
+    """Does nothing until it is started. Forked children can only read it."""
 
     def __init__(self) -> None:
         self._stderr = StderrLog()
@@ -51,11 +51,11 @@ class Session:
 
     @property
     def state(self) -> State:
-        """What was heard so far; in a forked child, what was heard before the fork."""
+        """The received state; in a forked child, the state at the fork."""
         return self._monitor.state
 
     def start(self, rank: Callable[[], int | None] | None, *, sigterm: bool) -> None:
-        """Begin to listen, the first time; a rank function and the wish to watch SIGTERM are taken over each time."""
+        """Start listening on the first call. The arguments are applied on each call."""
         if self._is_child:
             return
         if rank is not None:
@@ -66,12 +66,12 @@ class Session:
             self._sigterm.watch()
 
     def checkpoint_saved(self, step: int | None) -> None:
-        """Note a checkpoint, to be reported."""
+        """Record a checkpoint, to be reported."""
         if not self._is_child:
             self._monitor.checkpoint_saved(_whole(step))
 
     def on_notice(self, callback: Callable[[Notice], object]) -> None:
-        """Call this about notices."""
+        """Add a notice callback."""
         self._callbacks.add(callback)
 
     def _start_once(self) -> None:
@@ -92,14 +92,14 @@ class Session:
             for name, task in (("time", run_timer), ("report", reporter.run), ("listen", listener.run)):
                 threading.Thread(target=self._guarded, args=(task,), name=f"kubeai-{name}", daemon=True).start()
             atexit.register(self._end, uplink, listener)
-        except Exception as error:  # noqa: BLE001 - no memory, no threads: whatever it is, training goes on
-            self._stderr.once("absent", f"cannot listen for reclaims: {error!r}. Training goes on, unwarned")
+        except Exception as error:  # noqa: BLE001 - without memory or threads training still continues
+            self._stderr.once("absent", f"cannot listen for reclaims: {error!r}. Training continues without warnings")
 
     def _guarded(self, task: Callable[[], None]) -> None:
         while True:
             try:
                 return task()
-            except Exception as error:  # noqa: BLE001 - a mistake of ours costs a warning at most, never the training
+            except Exception as error:  # noqa: BLE001 - a bug of ours may cost a warning, never the training
                 self._stderr.once("internal", f"an internal error, please report it: {error!r}")
             time.sleep(_AFTER_BUG_SECONDS)
 
@@ -111,14 +111,14 @@ class Session:
     def _end(self, uplink: Uplink, listener: Listener) -> None:
         if self._is_child:
             return
-        self._sigterm.restore()  # a SIGTERM ends the wait below at once, as it always did
-        with contextlib.suppress(KeyboardInterrupt):  # asked to go at once
+        self._sigterm.restore()  # with the previous handler, a SIGTERM ends the wait below at once
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C skips the wait
             exit_hook.report_exit(self._monitor, uplink, self._stderr, exit_hook.hold_seconds(os.environ))
         listener.close()
 
 
 def _whole(step: int | None) -> int | None:
-    """The step as an int, also where it is numpy's; None where it is none."""
+    """Convert a step to int, also from numpy; None if it is no integer."""
     try:
         return None if step is None else operator.index(step)
     except TypeError:

@@ -1,7 +1,7 @@
-"""SIGTERM as a second way to learn that this process is to leave, for scripts that ask for it.
+"""Optional SIGTERM handling: treats SIGTERM as a LEAVE of this process.
 
-Where SIGTERM reaches the training process at all (torchrun, a single process as a pod's first), it comes even when the
-network to the supervisor is cut. It is taken for a LEAVE of this process alone.
+Where SIGTERM reaches the training process (torchrun, a process that is a pod's first), it arrives even if the network
+to the supervisor is cut.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 class Sigterm:
-    """Calls `terminate` at each SIGTERM, then the handler that was there before."""
+    """Calls `terminate` on each SIGTERM, then the previous handler."""
 
     def __init__(self, terminate: Callable[[], None], stderr: StderrLog) -> None:
         self._terminate = terminate
         self._stderr = stderr
         self._pid = 0
-        self._previous: Any = None  # what signal.getsignal gives: a function, SIG_DFL or SIG_IGN
+        self._previous: Any = None  # from signal.getsignal: a function, SIG_DFL or SIG_IGN
         self._masks: dict[int, set[int]] = {}
 
     def watch(self) -> None:
-        """Take SIGTERM, once; one line on stderr where that cannot be."""
+        """Install the handler once. Prints one line on stderr if that is not possible."""
         previous = signal.getsignal(signal.SIGTERM)
         if previous == self._handle:
             return
         if previous is None:
-            self._stderr.once("sigterm", "SIGTERM is not watched: it has a handler that is not Python's")
+            self._stderr.once("sigterm", "SIGTERM is not watched: its handler was not installed by Python")
             return
         if threading.current_thread() is not threading.main_thread():
-            self._stderr.once("sigterm", "SIGTERM is not watched: only init() in the main thread can do that")
+            self._stderr.once("sigterm", "SIGTERM is not watched: call init() in the main thread")
             return
         self._previous = previous
         is_first = not self._pid
@@ -47,13 +47,13 @@ class Sigterm:
             os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._forked)
 
     def restore(self) -> None:
-        """Put the handler back that was there before; not over one that was set since, nor in another thread."""
+        """Restore the previous handler, unless another one was set since or this is not the main thread."""
         if self._pid and signal.getsignal(signal.SIGTERM) == self._handle:
             with contextlib.suppress(ValueError):
                 signal.signal(signal.SIGTERM, self._previous)
 
-    # Between a fork and the restored handler Python forgets a SIGTERM that arrives in the child (seen when a process is
-    # terminated as soon as it has started): it would live on. So it is blocked for that long.
+    # Python loses a SIGTERM that arrives in the child between the fork and the restored handler (seen when a process is
+    # terminated right after its start), and the child would live on. So SIGTERM is blocked during that time.
 
     def _block(self) -> None:
         self._masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

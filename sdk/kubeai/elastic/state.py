@@ -1,6 +1,6 @@
-"""What the supervisor's lines mean for this process: pure, from the state so far, a line and the time.
+"""Applies the supervisor's lines to the state of this process, as pure functions of state, line and time.
 
-Times are seconds of one monotonic clock, of which nothing here asks the present value.
+Times are seconds of one monotonic clock, which the caller passes in.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from .values import Directive, DirectiveKind, Notice
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NO_DIRECTIVE = Directive(DirectiveKind.RUN, job="", run=0, generation=0, reason="nothing heard from a supervisor")
+NO_DIRECTIVE = Directive(DirectiveKind.RUN, job="", run=0, generation=0, reason="no directive received yet")
 
 
-class MalformedLine(ValueError):  # noqa: N818 - named for what the line is
-    """A line of type directive without what such a line must have. It changes nothing."""
+class MalformedLine(ValueError):  # noqa: N818 - the name describes the line
+    """A line of type directive lacks a required field. It has no effect."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of type `directive`, checked; durations in seconds from its receipt."""
+    """A validated line of type `directive`. Durations are seconds from its receipt."""
 
     directive: Directive
     act_in: float
@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Pending:
-    """A directive that takes effect at `due`, unless a later line comes first."""
+    """A directive that takes effect at `due` unless a later line replaces it."""
 
     directive: Directive
     due: float
@@ -42,19 +42,19 @@ class Pending:
 
 @dataclass(frozen=True)
 class HeldNotice:
-    """A notice and the moment its host is gone."""
+    """A notice and the deadline of its host."""
 
     notice: Notice
     deadline: float | None
 
     def at(self, now: float) -> Notice:
-        """The notice as it is now."""
+        """Return the notice with `seconds_left` as of `now`."""
         return replace(self.notice, seconds_left=_until(self.deadline, now))
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything that was heard, as far as it still matters."""
+    """The state that results from everything received."""
 
     directive: Directive = NO_DIRECTIVE
     pending: Pending | None = None
@@ -66,18 +66,18 @@ class State:
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether the directive asks for a checkpoint that nobody has said is saved."""
+        """Whether the directive requests a checkpoint that has not been reported as saved."""
         return self.directive.kind is not DirectiveKind.RUN and self.saved_for != self.directive.generation
 
     def seconds_left(self, now: float) -> float | None:
-        """Seconds until the first of the noticed hosts is gone, never below 0; None when that is unknown."""
+        """Return the seconds until the first noticed host is gone, at least 0; None if that is unknown."""
         if self.deadline is None and self.notice is not None:
             return _until(self.notice.deadline, now)
         return _until(self.deadline, now)
 
 
 def parse(message: Mapping[str, Any]) -> Line:
-    """Check a message of type `directive`; fields that are not known are ignored. Raises MalformedLine."""
+    """Validate a message of type `directive`. Unknown fields are ignored. Raises MalformedLine."""
     try:
         directive = Directive(
             kind=DirectiveKind(message["directive"]),
@@ -94,23 +94,26 @@ def parse(message: Mapping[str, Any]) -> Line:
             release=_checked(message.get("release", False), bool),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        # OverflowError: JSON has whole numbers that no float holds.
+        # OverflowError: JSON allows integers that no float can hold.
         raise MalformedLine(f"{type(error).__name__}: {error}") from error
 
 
 def apply(state: State, line: Line, now: float) -> State:
-    """The state after `line` was received at `now`: the latest line wins, except over a STOP or LEAVE in effect."""
-    heard = replace(state, notice=_held(line.notice, now), release=line.release)
+    """Return the state after `line` was received at `now`.
+
+    The latest line wins, except over a STOP or LEAVE in effect.
+    """
+    received = replace(state, notice=_held(line.notice, now), release=line.release)
     if state.directive.is_final:
-        return heard
+        return received
     deadline = None if line.seconds_left is None else now + line.seconds_left
-    return advance(replace(heard, pending=Pending(line.directive, now + line.act_in), deadline=deadline), now)
+    return advance(replace(received, pending=Pending(line.directive, now + line.act_in), deadline=deadline), now)
 
 
 def apply_annotation(state: State, directive: Directive, *, is_news: bool) -> State:
-    """The state after the pod's annotation has said this; a supervisor that has said more since then is believed.
+    """Return the state after a directive from the pod's annotation. A newer one of the supervisor wins.
 
-    Of a directive that is no news only a supervisor can say whether it is for this run.
+    Only the supervisor can say whether a directive that is not new is for this run.
     """
     last = state.directive if state.pending is None else state.pending.directive
     is_ours = is_news if last == NO_DIRECTIVE else directive.run == last.run
@@ -120,14 +123,14 @@ def apply_annotation(state: State, directive: Directive, *, is_news: bool) -> St
 
 
 def advance(state: State, now: float) -> State:
-    """The state at `now`: what was pending and is due has taken effect."""
+    """Return the state at `now`: a pending directive that is due has taken effect."""
     if state.pending is None or now < state.pending.due:
         return state
     return replace(state, directive=state.pending.directive, pending=None)
 
 
 def apply_sigterm(state: State) -> State:
-    """The state of a process that SIGTERM tells to leave. The generation stays: no decision of the supervisor's."""
+    """Return the state after SIGTERM. The generation stays, because the supervisor decided nothing."""
     leave = replace(state.directive, kind=DirectiveKind.LEAVE, reason="SIGTERM has arrived")
     return replace(state, directive=leave, saved_for=leave.generation if state.saved_after_signal else None)
 
@@ -158,13 +161,13 @@ def _optional_number(value: Any) -> float | None:
 
 
 def _number(value: Any) -> float:
-    """A finite number of seconds; below 0 counts as 0: what should have happened happens now."""
+    """Return a finite number of seconds, at least 0: a negative one means that the event is already due."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise TypeError(f"{value!r} is no number of seconds")
+        raise TypeError(f"{value!r} is not a number of seconds")
     return max(0.0, float(value))
 
 
 def _checked(value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        raise TypeError(f"{value!r} is no {kind.__name__}")
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
     return value

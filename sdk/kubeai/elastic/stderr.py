@@ -1,4 +1,4 @@
-"""What the library says to people: single lines on stderr, each at most once in a process."""
+"""Messages of the library: single lines on stderr, each at most once per process."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ _STDERR = 2
 
 
 class StderrLog:
-    """Writes to the descriptor itself.
+    """Writes to the file descriptor directly.
 
-    sys.stderr has a lock, and a logging handler has another: a thread of ours that held one while the training process
-    forks or ends would hang it.
+    sys.stderr has a lock, and a logging handler has another. A thread of the library that held one while the training
+    process forks or exits would hang it.
     """
 
     def __init__(self) -> None:
-        self._said: dict[str, object] = {}
+        self._first: dict[str, object] = {}
 
     def once(self, topic: str, text: str) -> None:
-        """Say one line, the first time that anything is said on this topic."""
+        """Write a line unless one was written for this topic before."""
         mine = object()
-        if self._said.setdefault(topic, mine) is mine:  # setdefault, since several threads may speak at once
+        if self._first.setdefault(topic, mine) is mine:  # setdefault is atomic: several threads may write at once
             line = f"kubeai.elastic: {text}\n".encode(errors="replace")
             with contextlib.suppress(OSError):
                 os.write(_STDERR, line)

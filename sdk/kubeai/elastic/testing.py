@@ -1,14 +1,14 @@
-"""A FAKE supervisor for tests: it speaks the contract on loopback and decides nothing.
+"""A fake supervisor for tests: it speaks the wire contract on loopback and decides nothing.
 
-`FakeSupervisor` records what callers say and sends them what the test tells it to. It keeps no job alive, knows no
-notices, checks no revision, and its tokens are worth nothing: passing against it says that a script or a command
-speaks the contract, not that a real supervisor would decide the same.
+`FakeSupervisor` records what callers send and sends them what the test tells it to. It keeps no job alive, knows no
+notices, checks no revision, and its tokens are worthless. A test against it shows that a script or command speaks the
+contract, not that a real supervisor would decide the same.
 
     with FakeSupervisor() as supervisor:
         supervisor.write_identity(directory)          # KUBEAI_DIR of the process under test
         ...start the training process...
         supervisor.wait_for(lambda: supervisor.hellos)
-        supervisor.direct(0, directive="STOP")        # to rank 0; else a process id, or ALL
+        supervisor.direct(0, directive="STOP")        # to rank 0; or a process id, or ALL
         supervisor.wait_for(lambda: supervisor.reports_of("left"))
         supervisor.direct(ALL, directive="STOP", release=True)
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ALL = None
-"""Every process, or every job's launcher."""
+"""Every process, or the launcher of every job."""
 
 PROCESSES = "/v1/processes/"
 LAUNCHERS = "/v1/launchers/"
@@ -40,7 +40,7 @@ LAUNCHERS = "/v1/launchers/"
 
 @dataclass(frozen=True)
 class Message:
-    """What somebody said, as it came: the hello of a stream or a report. Refused ones are not recorded."""
+    """A received message: the hello of a stream or a report. Refused ones are not recorded."""
 
     path: str
     token: str
@@ -48,13 +48,13 @@ class Message:
 
 
 class FakeSupervisor:
-    """A fake, see the module. A context manager; afterwards no thread of it is left.
+    """A fake supervisor, used as a context manager. No thread is left afterwards.
 
-    Heartbeats come every `heartbeat` seconds. What `direct` and `order` said last is also the first line of every
-    stream opened later; until then processes hear RUN, and launchers that run 1 should be running.
+    Heartbeats come every `heartbeat` seconds. The last directive or order is also the first line of every stream opened
+    later. Until then processes receive RUN, and launchers an order to run number 1.
     """
 
-    launcher_token = "fake-launcher"  # noqa: S105 - made up
+    launcher_token = "fake-launcher"  # noqa: S105 - a fake
 
     def __init__(self, heartbeat: float = 1.0) -> None:
         self.hellos: list[Message] = []
@@ -69,7 +69,7 @@ class FakeSupervisor:
         self._orders: dict[str | None, Line] = {}
         self._generation = 0
 
-    def __enter__(self) -> FakeSupervisor:  # noqa: PYI034 - typing.Self is younger than Python 3.8
+    def __enter__(self) -> FakeSupervisor:  # noqa: PYI034 - typing.Self needs Python 3.11
         self.start()
         return self
 
@@ -78,22 +78,22 @@ class FakeSupervisor:
 
     @property
     def address(self) -> str:
-        """Its `http://HOST:PORT`, the same one after `stop` and `start`."""
+        """Its `http://HOST:PORT`, which stays the same after `stop` and `start`."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def open_streams(self) -> list[Line]:
-        """The hellos of the streams that are open; one that its caller has left stays until the next heartbeat."""
+        """The hellos of all open streams. A disconnected one stays until the next heartbeat."""
         with self._changed:
             return [stream.hello for stream in self._streams]
 
     def start(self) -> None:
-        """Listen: on a free port the first time, on the same one afterwards."""
+        """Listen on a free port, and on the same port after a restart."""
         self._server = FakeServer(self._port, self._answer, self._forget, self._heartbeat)
         self._port = self._server.port
 
     def stop(self, *, goodbye: bool = False) -> None:
-        """Break all streams, or end them in order with a goodbye; stop listening. Waits for the threads."""
+        """Break all streams, or end them cleanly with a goodbye, and stop listening. Waits for the threads."""
         with self._changed:
             server, self._server = self._server, None
             self._refusals[""] = Refusal(503, "not_serving", "the fake supervisor stops")
@@ -106,17 +106,17 @@ class FakeSupervisor:
 
     @staticmethod
     def job_token(job: str, run: int) -> str:
-        """The token of one job's run."""
+        """Return the token of a run of a job."""
         return f"fake-job:{job}:{run}"
 
     def write_identity(self, directory: Path, job: str = "job", run: int = 1) -> None:
-        """Make `directory` the identity directory of a process of that job's run."""
+        """Make `directory` the identity directory of a process of this run."""
         identity.write(identity.Identity(directory, self.address, self.job_token(job, run), job, run, None))
 
     def direct(self, process: str | int | None = ALL, *, directive: str = "RUN", **fields: Any) -> None:
-        """Say this to one process (its id, or its rank as an int) or to ALL, in place of what it was told before.
+        """Send a directive to one process (its id, or its rank as an int) or to ALL. It replaces the previous one.
 
-        `fields` are those of a line of type `directive`. What is left out is neutral; the generation grows.
+        `fields` are those of a line of type `directive`. Missing ones get neutral values. The generation increases.
         """
         with self._changed:
             self._generation += 1
@@ -128,7 +128,7 @@ class FakeSupervisor:
                     stream.send_line(self._directive(stream))
 
     def order(self, job: str | None = ALL, *, order: str = "run", **fields: Any) -> None:
-        """Say this to one job's launcher or to ALL, as `direct` does; `fields` are those of a line of type `order`."""
+        """Send an order to one job's launcher or to ALL. `fields` are those of a line of type `order`."""
         with self._changed:
             self._generation += 1
             if job is ALL:
@@ -139,43 +139,43 @@ class FakeSupervisor:
                     stream.send_line(self._order(stream))
 
     def refuse(self, status: int, code: str, message: str = "refused by a test", *, path: str = "/") -> None:
-        """Refuse every later call whose path begins with `path`, until `accept`."""
+        """Refuse all later calls whose path begins with `path`, until `accept`."""
         with self._changed:
             self._refusals[path] = Refusal(status, code, message)
 
     def accept(self) -> None:
-        """Refuse no longer."""
+        """Stop refusing calls."""
         with self._changed:
             self._refusals.clear()
 
     def drop(self) -> None:
-        """Break all open streams, without a last line."""
+        """Break all open streams without a last line."""
         with self._changed:
             for stream in self._streams:
                 stream.drop()
 
     def send_raw(self, data: bytes) -> None:
-        """Send these bytes on every open stream, whatever they are."""
+        """Send these bytes on every open stream."""
         with self._changed:
             for stream in self._streams:
                 stream.send(data)
 
     def reports_of(self, kind: str) -> list[Line]:
-        """The processes' reports of one kind so far."""
+        """Return the processes' reports of one kind."""
         with self._changed:
             return [report.body for report in self.reports if report.body.get("kind") == kind]
 
-    def wait_for(self, what: Callable[[], T], seconds: float = 60.0) -> T:
-        """The first true value of `what()`, which is asked again whenever something came. Raises TimeoutError."""
+    def wait_for(self, condition: Callable[[], T], seconds: float = 60.0) -> T:
+        """Return the first true value of `condition()`. Raises TimeoutError after `seconds`."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while True:
-                value = what()
+                value = condition()
                 if value:
                     return value
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"not within {seconds:g} s; heard {self.hellos} and {self.reports}")
-                self._changed.wait(0.02)  # bounded: what it waits for may change without a message
+                    raise TimeoutError(f"not within {seconds:g} s; received {self.hellos} and {self.reports}")
+                self._changed.wait(0.02)  # bounded: the condition may become true without a message
 
     def _answer(self, call: Call) -> Reply:
         with self._changed:
@@ -186,7 +186,7 @@ class FakeSupervisor:
     def _refusal(self, call: Call) -> Refusal | None:
         kind = "fake-launcher" if call.path.startswith(LAUNCHERS) else "fake-job:"
         if not call.token.startswith(kind):
-            return Refusal(401, "bad_token", "that is no token of this fake")
+            return Refusal(401, "bad_token", "not a token of this fake supervisor")
         if call.path == LAUNCHERS + "stream" and self._is_live_elsewhere(call.body):
             return Refusal(409, "name_is_live", f"{call.body['job']} is live")
         return next((refusal for path, refusal in self._refusals.items() if call.path.startswith(path)), None)
@@ -210,7 +210,7 @@ class FakeSupervisor:
         return stream
 
     def _remember(self, report: Line) -> None:
-        """Keep what the next line depends on: a process's rank, a launcher's hosts."""
+        """Keep what the next line depends on: the rank of a process, the hosts of a launcher."""
         for stream in self._streams:
             if "process" in report and stream.hello.get("process") == report["process"]:
                 stream.hello["rank"] = report["rank"]
@@ -226,7 +226,7 @@ class FakeSupervisor:
         _, job, run = stream.token.split(":")
         override = next((self._directives[name] for name in _process_names(stream) if name in self._directives), {})
         neutral: Line = {"directive": "RUN", "act_in": 0, "seconds_left": None, "generation": 0, "release": False}
-        about: Line = {"job": job, "run": int(run), "reason": "said by a test", "notice": None}
+        about: Line = {"job": job, "run": int(run), "reason": "sent by a test", "notice": None}
         return {"type": "directive", **neutral, **about, **override}
 
     def _order(self, stream: OpenStream) -> Line:
@@ -236,13 +236,13 @@ class FakeSupervisor:
         hosts = override.get("hosts", stream.hello.get("report", {}).get("hosts", []))
         exclusions = override.get("exclusions", [])
         neutral: Line = {"order": "run", "run": run, "stopping": False, "token": self.job_token(job, run)}
-        about: Line = {"generation": 0, "phase": "Running", "reason": "said by a test"}
+        about: Line = {"generation": 0, "phase": "Running", "reason": "sent by a test"}
         granted: Line = {"hosts": hosts, "exclusions": exclusions, "workers": len(set(hosts) - set(exclusions))}
         return {"type": "order", **neutral, **about, **granted, **override}
 
 
 def _process_names(stream: OpenStream) -> tuple[str | int | None, ...]:
-    """What `direct` may call a process, the most particular first."""
+    """Return the names by which `direct` may address a process, the most specific first."""
     rank = stream.hello.get("rank")
     return (stream.hello["process"], ALL) if rank is None else (stream.hello["process"], rank, ALL)
 

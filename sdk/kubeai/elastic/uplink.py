@@ -1,4 +1,4 @@
-"""This process's calls to the supervisor: who we are, and what each refusal means."""
+"""This process's calls to the supervisor, and the meaning of each refusal."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 _STREAM = "/v1/processes/stream"
 _REPORT = "/v1/processes/report"
-_SLOWEST_SECONDS = 5.0  # as the longest back-off: what was refused for good is asked again for ever, but seldom
-_QUIET_SECONDS = 15.0  # as the wire's silence: a supervisor that restarts is back before anybody is told of it
+_SLOWEST_SECONDS = 5.0  # the longest back-off; a final refusal is retried forever at this pace
+_QUIET_SECONDS = 15.0  # the silence limit of the stream; a restarting supervisor is back before we report its absence
 
 
-class RunIsOver(Exception):  # noqa: N818 - named for what it means
-    """The supervisor has no more to say to this run: stop calling."""
+class RunIsOver(Exception):  # noqa: N818 - the name describes the state
+    """The run is over for the supervisor: stop calling."""
 
 
 class NotConfigured(wire.Unreachable):
-    """The identity directory does not say whom to call: look again later."""
+    """The identity directory is incomplete: try again later."""
 
 
 class Uplink:
-    """Speaks for one process of one run, whose identity is read again at each call."""
+    """Calls the supervisor for one process of one run. The identity is read again for each call."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -43,7 +43,7 @@ class Uplink:
         self._learned_run: int | None = None
 
     def open(self, rank: int | None, step: int | None) -> wire.Stream:
-        """Say hello. Raises RunIsOver, wire.Refused or wire.Unreachable."""
+        """Open the stream. Raises RunIsOver, wire.Refused or wire.Unreachable."""
         own = self._identity()
         hello = {**self._common_fields(), "rank": rank, "pid": os.getpid(), "step": step, "sdk": __version__}
         if own.run is None:
@@ -52,7 +52,7 @@ class Uplink:
             return wire.open_stream(_endpoint(own), _STREAM, hello)
 
     def report(self, report: Report, timeout: float = 5.0) -> None:
-        """Post a report; returns when it is confirmed. Raises as `open` does."""
+        """Post a report and return when it is confirmed. Raises as `open` does."""
         own = self._identity()
         body = {
             **self._common_fields(),
@@ -66,14 +66,14 @@ class Uplink:
             wire.post(_endpoint(own), _REPORT, body, timeout)
 
     def learn_run(self, run: int) -> None:
-        """Note which run the supervisor takes this process for: where only it knows, it is said back from now on."""
+        """Remember the run that the supervisor assigned. It is sent back if the identity directory names none."""
         if self._learned_run is None:
             self._learned_run = run
 
     def note_stop(self, directive: Directive) -> None:
-        """Leave word in the identity directory that a STOP has arrived, where it can be written.
+        """Record a STOP in the identity directory, if that is writable.
 
-        kubeai-run reads it when the command ends while the supervisor is away.
+        kubeai-run reads it if the command ends while the supervisor is away.
         """
         with contextlib.suppress(OSError):
             identity.write_atomically(self._directory / "stopped", f"{directive.run} {directive.generation}\n")
@@ -95,7 +95,7 @@ class Uplink:
 
 
 class RetryPolicy:
-    """How long to wait after a failed call, and whether to say so."""
+    """Decides how long to wait after a failed call, and whether to print a message."""
 
     def __init__(self, stderr: StderrLog) -> None:
         self._stderr = stderr
@@ -103,22 +103,22 @@ class RetryPolicy:
         self._was_reached = False
 
     def was_reached(self, seconds: float) -> None:
-        """A stream was open for so long. A short one does not make the next attempts come faster."""
+        """Record that a stream was open for `seconds`. A short one does not reset the back-off."""
         self._was_reached = True
         if seconds >= _SLOWEST_SECONDS:
             self._backoff.reset()
 
     def after(self, error: wire.Refused | wire.Unreachable, absent_seconds: float = 0.0) -> float:
-        """Seconds to wait now; `absent_seconds` is how long the supervisor has been away."""
+        """Return the seconds to wait after an error. `absent_seconds` is how long the supervisor has been away."""
         if isinstance(error, wire.Refused) and not _may_pass(error):
             self._stderr.once(f"refused {error.code}", f"the supervisor refuses this process: {error}")
             return _SLOWEST_SECONDS
         if not self._was_reached or absent_seconds > _QUIET_SECONDS:
-            self._stderr.once("absent", f"no supervisor: {error}. Training goes on, unwarned of reclaims")
+            self._stderr.once("absent", f"no supervisor: {error}. Training continues without warnings of reclaims")
         return self.pause()
 
     def pause(self) -> float:
-        """Seconds to wait after a stream that ended in order."""
+        """Return the seconds to wait after a stream that ended cleanly."""
         return self._backoff.next()
 
 
@@ -141,5 +141,5 @@ def _endpoint(own: identity.Identity) -> wire.Endpoint:
 
 
 def _host() -> str:
-    # Horovod's name first: its processes run with the launcher's environment, HOSTNAME included.
+    # Horovod's name first: its processes have the launcher's environment, including HOSTNAME.
     return os.environ.get("HOROVOD_HOSTNAME") or os.environ.get("KUBEAI_HOST") or socket.gethostname()

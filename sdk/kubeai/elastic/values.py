@@ -1,4 +1,4 @@
-"""What the library tells a training script: plain frozen values."""
+"""The values that the library returns to a training script."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from enum import Enum
 
 
 class DirectiveKind(str, Enum):
-    """What this process is to do."""
+    """What this process must do."""
 
     RUN = "RUN"
-    """Go on."""
+    """Continue."""
     CHECKPOINT = "CHECKPOINT"
-    """Save a checkpoint and go on."""
+    """Save a checkpoint and continue."""
     LEAVE = "LEAVE"
-    """Save what is yours and exit: this worker's host will be gone, the job goes on without it."""
+    """Save local data and exit: this worker's host will be reclaimed, and the job continues without it."""
     STOP = "STOP"
-    """Save a checkpoint and exit non-zero: the whole job stops, to go on later."""
+    """Save a checkpoint and exit with a non-zero code: the whole job stops and resumes later."""
 
 
 @dataclass(frozen=True)
 class Directive:
-    """What the supervisor decided for this process, and why. Generation 0: nothing was heard yet."""
+    """A decision of the supervisor for this process, and its reason. Generation 0 means that none was received."""
 
     kind: DirectiveKind
     job: str
@@ -31,15 +31,15 @@ class Directive:
 
     @property
     def is_final(self) -> bool:
-        """Whether this process is to end; `check_alive()` is False exactly then."""
+        """Whether this process must exit. `check_alive()` is False exactly then."""
         return self.kind in (DirectiveKind.LEAVE, DirectiveKind.STOP)
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A host will be reclaimed: this process's own where that one has a notice, else the job's most urgent.
+    """A host will be reclaimed: this process's own host, or otherwise the most urgent one of the job.
 
-    `seconds_left` is counted at the moment the notice was asked for; None when the source does not say.
+    `seconds_left` is counted when the notice is read. It is None if the source names no time.
     """
 
     id: str

@@ -1,3 +1,3 @@
-"""The version, on its own so that nothing has to be imported to know it."""
+"""The version, in a module of its own so that reading it imports nothing else."""
 
 __version__ = "0.2.0"

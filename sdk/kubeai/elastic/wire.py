@@ -1,10 +1,10 @@
-"""The HTTP contract with the supervisor, from the caller's side: short posts and line streams.
+"""The client side of the HTTP contract with the supervisor: short posts and line streams.
 
-http.client is used directly: nothing here follows a redirect or asks the environment for a proxy, so a token goes to
-the configured address and nowhere else.
+http.client is used directly. Nothing here follows redirects or uses a proxy from the environment, so a token is sent
+to the configured address only.
 
-    Refused       the supervisor answered, and said no: `code` says what to do next
-    Unreachable   no usable answer: try again later
+    Refused       the supervisor refused the call; `code` says what to do next
+    Unreachable   there was no usable answer; try again later
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _CONNECT_SECONDS = 5.0
 _RECEIVE_BYTES = 65536
 _FAULTS = (OSError, http.client.HTTPException, ValueError)
 
-# All open connections. Module-wide because a forked child has to find them without any object of the parent's
-# threads, whose locks may have been held at the moment of the fork. A closed socket in it is harmless.
+# All open connections. A module variable, because a forked child must find them without an object of the parent's
+# threads, whose locks may have been held during the fork. A closed socket in it is harmless.
 _open_sockets: set[socket.socket] = set()
 
 
-class Refused(Exception):  # noqa: N818 - named for what happened to the call
-    """The supervisor refused the call. `code` is the contract's word, or "" when the answer had none."""
+class Refused(Exception):  # noqa: N818 - the name describes the outcome
+    """The supervisor refused the call. `code` is the contract's word, or "" if the answer had none."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(f"refused with {status} {code}: {message}")
@@ -47,12 +47,12 @@ class Refused(Exception):  # noqa: N818 - named for what happened to the call
 
 
 class Unreachable(Exception):  # noqa: N818 - as above
-    """There was no usable answer: nobody listens, the connection broke, or what came is not of the contract."""
+    """There was no usable answer: no listener, a broken connection, or a response that violates the contract."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where to call and as whom: `http://HOST:PORT` or `https://HOST:PORT`, a bearer token, a PEM file to trust."""
+    """Where to call: `http://HOST:PORT` or `https://HOST:PORT`, with a bearer token and an optional CA file (PEM)."""
 
     address: str
     token: str = field(repr=False)
@@ -60,31 +60,31 @@ class Endpoint:
 
 
 class Backoff:
-    """Waits between attempts, in seconds: full jitter under a ceiling that doubles from `first` to `maximum`."""
+    """Computes waits between attempts in seconds: full jitter below a ceiling that doubles up to `maximum`."""
 
     def __init__(self, first: float = 0.1, maximum: float = 5.0) -> None:
         self._first = first
         self._maximum = maximum
         self._ceiling = first
-        # Not the shared generator: drawing from it would change the training's own random numbers.
+        # Not the shared generator, because drawing from it would change the training's random numbers.
         self._random = random.SystemRandom()
 
     def next(self) -> float:
-        """The next wait."""
+        """Return the next wait."""
         wait = self._random.uniform(0, self._ceiling)
         self._ceiling = min(self._maximum, self._ceiling * 2)
         return wait
 
     def reset(self) -> None:
-        """Begin again with short waits."""
+        """Start with short waits again."""
         self._ceiling = self._first
 
 
 class Stream:
-    """The lines of one open stream. Iterating yields each as a dict; heartbeats count as life and are left out.
+    """An open stream. Iterating yields each line as a dict, without heartbeats.
 
-    The iteration ends when the supervisor has ended the stream in order, or after `close`. It raises Unreachable when
-    the connection breaks, is silent for too long, or carries anything that is no JSON object on a line of its own.
+    The iteration ends when the supervisor ends the stream cleanly or after `close`. It raises Unreachable if the
+    connection breaks, is silent for too long, or carries anything but one JSON object per line.
     """
 
     def __init__(self, sock: socket.socket, response: http.client.HTTPResponse, first: bytes, silence: float) -> None:
@@ -97,7 +97,7 @@ class Stream:
         self._chunks = ChunkDecoder()
         self._lines = LineSplitter()
 
-    def __enter__(self) -> Stream:  # noqa: PYI034 - typing.Self is younger than Python 3.8
+    def __enter__(self) -> Stream:  # noqa: PYI034 - typing.Self needs Python 3.11
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,11 +112,11 @@ class Stream:
             yield from self._messages(data)
 
     def close(self) -> None:
-        """End the stream, from any thread: a reader that waits wakes up and its iteration ends."""
+        """End the stream, from any thread. A waiting reader wakes up and its iteration ends."""
         self._closed = True
         _shut(self._sock)
-        # The shutdown woke the reader, which lets go of the lock; closing under its feet would free the descriptor's
-        # number while it still reads from it.
+        # The shutdown wakes the reader, which releases the lock. Closing earlier would free the descriptor's number
+        # while the reader still uses it.
         with self._reading:
             self._response.close()
             _release(self._sock)
@@ -135,18 +135,18 @@ class Stream:
             with self._reading:
                 data = self._sock.recv(_RECEIVE_BYTES)
         except socket.timeout as error:
-            raise Unreachable(f"nothing heard for {self._silence:g} s") from error
+            raise Unreachable(f"no data for {self._silence:g} s") from error
         except _FAULTS as error:
             if self._closed:
                 return b""
             raise Unreachable(f"the stream broke: {error}") from error
         if not data and not self._closed:
-            raise Unreachable("the stream ended in the middle")
+            raise Unreachable("the stream ended unexpectedly")
         return data
 
 
 def post(endpoint: Endpoint, path: str, body: Mapping[str, Any], timeout: float = 5.0) -> dict[str, Any]:
-    """Post one JSON object and return the answer's. Raises Refused or Unreachable; `timeout` is for each step."""
+    """Post a JSON object and return the response. Raises Refused or Unreachable. `timeout` is per step."""
     with _translated(endpoint), contextlib.ExitStack() as stack:
         sock = _connect(endpoint, timeout)
         stack.callback(_release, sock)
@@ -156,9 +156,9 @@ def post(endpoint: Endpoint, path: str, body: Mapping[str, Any], timeout: float 
 
 
 def open_stream(endpoint: Endpoint, path: str, hello: Mapping[str, Any], silence: float = 15.0) -> Stream:
-    """Say hello and return the stream that answers it. Raises Refused or Unreachable.
+    """Send the hello and return the stream. Raises Refused or Unreachable.
 
-    `silence` is how many seconds the supervisor may say nothing, before its first byte and later between two.
+    `silence` is the longest time in seconds without a byte from the supervisor.
     """
     with _translated(endpoint), contextlib.ExitStack() as stack:
         sock = _connect(endpoint, min(_CONNECT_SECONDS, silence))
@@ -167,17 +167,17 @@ def open_stream(endpoint: Endpoint, path: str, hello: Mapping[str, Any], silence
         response = _exchange(sock, endpoint, path, hello)
         stack.callback(response.close)
         if not response.chunked:
-            raise Unreachable(f"{endpoint.address} answered with something that is no stream")
+            raise Unreachable(f"{endpoint.address} did not answer with a stream")
         stream = Stream(sock, response, _buffered(sock, response, silence), silence)
         stack.pop_all()
         return stream
 
 
 def abandon_in_child() -> None:
-    """In a forked child: let go of the parent's connections without a word on them.
+    """Release the parent's connections in a forked child, without sending anything on them.
 
-    The child's copies of the descriptors would keep a dead parent's streams open. They cannot be closed in order here
-    (locks may be held by threads that do not exist in the child), so /dev/null takes their place.
+    The child's copies of the descriptors would keep a dead parent's streams open. They cannot be closed cleanly here
+    (locks may be held by threads that do not exist in the child), so /dev/null replaces them.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for sock in _open_sockets:
@@ -196,11 +196,11 @@ def _translated(endpoint: Endpoint) -> Iterator[None]:
 
 
 def _hint(endpoint: Endpoint, error: Exception) -> str:
-    """What is behind the error if one side speaks TLS and the other does not; OpenSSL's words say nothing of that."""
+    """Return a hint if one side speaks TLS and the other does not, which OpenSSL's messages do not say."""
     if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
-        return " (it does not speak TLS: http:// instead of https://?)"
+        return " (it does not speak TLS: use http:// instead of https://?)"
     if endpoint.address.startswith("http:") and isinstance(error, (ConnectionResetError, http.client.BadStatusLine)):
-        return " (or does it speak TLS: https:// instead of http://?)"
+        return " (if it speaks TLS, use https:// instead of http://)"
     return ""
 
 
@@ -214,11 +214,11 @@ def _connect(endpoint: Endpoint, timeout: float) -> socket.socket:
 
 
 def _connect_any(host: str, port: int, timeout: float) -> socket.socket:
-    failure: OSError = OSError("the name has no address")
-    # As bytes: a str would be encoded by the idna codec, whose first use imports modules in this thread.
+    failure: OSError = OSError("the host name has no address")
+    # As bytes: a str would go through the idna codec, whose first use imports modules in this thread.
     for family, kind, protocol, _, where in socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM):
         sock = socket.socket(family, kind, protocol)
-        _open_sockets.add(sock)  # before it connects: a fork may happen while it does
+        _open_sockets.add(sock)  # before it connects, because a fork may happen meanwhile
         try:
             sock.settimeout(timeout)
             sock.connect(where)
@@ -252,7 +252,7 @@ def _tls_context(ca: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=None if ca is None else str(ca))
     except OSError as error:
-        raise ValueError(f"{ca} holds no certificate to trust: {error}") from error
+        raise ValueError(f"{ca} contains no CA certificate: {error}") from error
 
 
 def _exchange(sock: socket.socket, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> http.client.HTTPResponse:
@@ -284,7 +284,7 @@ def _content(response: http.client.HTTPResponse) -> bytes:
 
 
 def _buffered(sock: socket.socket, response: http.client.HTTPResponse, silence: float) -> bytes:
-    """What http.client has read beyond the answer's head, or what happens to be there: never waits."""
+    """Return what http.client has read beyond the response head. Never waits."""
     sock.settimeout(0)
     try:
         return response.fp.peek()
@@ -300,18 +300,18 @@ def _object(line: bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(message, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - a fault of the peer's, not of a caller's type
+        raise ValueError("not a JSON object")  # noqa: TRY004 - the peer's fault, not a wrong type of the caller
     return message
 
 
 def _shut(sock: socket.socket) -> None:
-    # The plain socket's shutdown also for TLS: SSLSocket's would pull the session from under a thread that reads.
+    # Use the plain socket's shutdown also for TLS: SSLSocket's would remove the session that a reading thread uses.
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _release(sock: socket.socket) -> None:
-    # Shut down first, so that the peer hears the end even where a forked child still has a copy of the descriptor.
+    # Shut down first, so that the peer sees the end even if a forked child still has a copy of the descriptor.
     _shut(sock)
     sock.close()
     _open_sockets.discard(sock)

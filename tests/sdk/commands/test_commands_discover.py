@@ -97,7 +97,7 @@ def test_many_hosts_that_are_left_out_are_counted(identity: Path, hosts: Path) -
     assert said.stderr.endswith("h4 (not granted to this job) and 3 more\n")
     assert "h5" not in said.stderr
     write(hosts, "")
-    assert discover(identity, "--hosts-file", str(hosts)).stderr.endswith("the list of hosts is empty\n")
+    assert discover(identity, "--hosts-file", str(hosts)).stderr.endswith("the operator's host list is empty\n")
 
 
 def test_a_script_takes_the_place_of_the_file(identity: Path, hosts: Path, tmp_path: Path) -> None:

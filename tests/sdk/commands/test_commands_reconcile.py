@@ -239,9 +239,11 @@ def test_a_running_command_goes_on_until_it_is_stopped_or_its_grace_is_over() ->
     assert then(asked) == Wait(NOW + 60)
     assert then(given(STOP_1, asked), NOW + 59) == Wait(NOW + 60)
     assert then(given(WAIT, asked)) == Terminate()
-    remark = "no checkpoint is known to be saved after 60 s: ending run 1 without"
+    remark = "no checkpoint was reported after 60 s: ending run 1 without a checkpoint"
     assert then(given(STOP_1, asked), NOW + 60) == Terminate(remark)
-    assert then(asked.lost(), NOW + 60) == Terminate("the supervisor is away after 60 s: ending run 1 without")
+    assert then(asked.lost(), NOW + 60) == Terminate(
+        "the supervisor is unreachable after 60 s: ending run 1 without a checkpoint"
+    )
 
 
 def test_what_is_not_in_place_yet_is_tried_again_while_it_saves() -> None:

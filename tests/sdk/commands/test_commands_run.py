@@ -264,7 +264,7 @@ def test_without_a_word_of_a_checkpoint_the_command_is_ended_after_the_grace(lau
     until_registered(launched)
     launched.process.terminate()
     assert launched.end() == 143
-    assert "no checkpoint is known to be saved after 0.3 s: ending run 1 without" in launched.output()
+    assert "no checkpoint was reported after 0.3 s: ending run 1 without a checkpoint" in launched.output()
 
 
 def test_further_signals_end_the_command_without_a_checkpoint_and_then_kill_it(launchpad: Launchpad) -> None:
@@ -364,7 +364,7 @@ def test_exclusions_that_cannot_be_written_are_not_reported_and_tried_again(
     path.unlink()
     (path / "in the way").mkdir(parents=True)
     supervisor.order(run=1, exclusions=["a"])
-    launched.wait_for_output("trying again")
+    launched.wait_for_output("retrying")
     assert not any(report["applied"] for report in launched.reports())
     (path / "in the way").rmdir()
     path.rmdir()
@@ -376,10 +376,10 @@ def test_changes_of_the_operators_list_are_reported_and_an_unreadable_one_is_not
     launched = launchpad.start(*FOR_EVER)
     launched.wait_for_report(hosts=["a", "b"], running=True)
     launched.hosts.unlink()
-    launched.wait_for_output("going on with the last good list")
+    launched.wait_for_output("using the last good list")
     launched.hosts.write_text("b:1\nc:2\n", encoding="utf-8")
     launched.wait_for_report(hosts=["b", "c"])
-    launched.wait_for_output("can be read again")
+    launched.wait_for_output("is readable again")
     assert [] not in [report["hosts"] for report in launched.reports()]
 
 

@@ -85,7 +85,7 @@ def test_an_absent_supervisor_changes_nothing_and_hears_everything_when_it_is_ba
     pid = command_of(launched)
     hellos = len(supervisor.hellos)
     supervisor.stop()
-    launched.wait_for_output("the supervisor is away")
+    launched.wait_for_output("the supervisor is unreachable")
     supervisor.refuse(503, "not_serving")
     supervisor.start()
     supervisor.accept()
@@ -138,8 +138,8 @@ def test_a_certificate_that_is_not_trusted_is_no_absence_and_the_option_is_named
     address = supervisor.address.replace("http:", "https:")
     launched = launchpad.start("true", options=("--supervisor", address, "--register-timeout", "1"))
     assert launched.end() == 69
-    assert "cannot be reached yet: its certificate is not trusted: --ca-file names the CA" in launched.output()
-    assert "is away" not in launched.output()
+    assert "cannot be reached yet: its certificate is not trusted: --ca-file must name the CA" in launched.output()
+    assert "is unreachable" not in launched.output()
 
 
 def test_a_registration_that_is_refused_for_good_is_not_repeated(
@@ -158,7 +158,7 @@ def test_a_signal_while_the_supervisor_is_away_does_not_wait_for_it_long(
     launched = launchpad.start(*FOR_EVER)
     launched.wait_for_output("up")
     supervisor.stop()
-    launched.wait_for_output("the supervisor is away")
+    launched.wait_for_output("the supervisor is unreachable")
     asked = time.monotonic()
     launched.process.terminate()
     assert launched.end() == 143
@@ -172,9 +172,9 @@ def test_a_signal_while_the_supervisor_is_away_gives_it_the_grace_to_come_back(
     launched = launchpad.start(*FOR_EVER, options=("--save-grace", "60"))
     launched.wait_for_output("up")
     supervisor.stop()
-    launched.wait_for_output("the supervisor is away")
+    launched.wait_for_output("the supervisor is unreachable")
     launched.process.terminate()
-    launched.wait_for_output("which asks for it, is away")
+    launched.wait_for_output("which must request it, is unreachable")
     supervisor.order(order="wait", run=1, phase="Suspended")
     supervisor.start()
     assert launched.end() == 143
@@ -188,10 +188,10 @@ def test_a_supervisor_that_stays_away_is_waited_for_no_longer_than_the_grace(
     launched = launchpad.start(*FOR_EVER, options=("--save-grace", "0.3"))
     launched.wait_for_output("up")
     supervisor.stop()
-    launched.wait_for_output("the supervisor is away")
+    launched.wait_for_output("the supervisor is unreachable")
     launched.process.terminate()
     assert launched.end() == 143
-    assert "the supervisor is away after 0.3 s: ending run 1 without" in launched.output()
+    assert "the supervisor is unreachable after 0.3 s: ending run 1 without a checkpoint" in launched.output()
 
 
 def test_a_malformed_order_changes_nothing(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:

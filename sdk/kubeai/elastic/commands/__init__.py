@@ -1,1 +1,1 @@
-"""The commands that stand around a training job: kubeai-run and kubeai-discover-hosts."""
+"""The commands around a training job: kubeai-run and kubeai-discover-hosts."""

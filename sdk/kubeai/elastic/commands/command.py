@@ -1,4 +1,4 @@
-"""The user's command as a process group of its own."""
+"""Runs the user's command as a process group of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Callable, Mapping, Sequence
 
 _WRAPPER = Path(__file__).with_name("die_with_parent.py")
 _POLL_SECONDS = 0.02
-# After SIGKILL: what is still there then hangs in the kernel, and no patience of ours ends it.
+# After SIGKILL: what is still there then hangs in the kernel, and waiting longer does not help.
 _GIVE_UP_SECONDS = 2.0
 
 
@@ -22,13 +22,13 @@ class Command:
     """A started command. Start it from the main thread only (see ``die_with_parent``).
 
     Args:
-        arguments: program and arguments.
-        environment: the whole environment of the command.
-        grace: seconds that what is left of the group gets between SIGTERM and SIGKILL once the command itself is gone.
-        ended: called once, in a thread of ours, with the exit code (minus the signal) when the whole group is gone.
+        arguments: Program and arguments.
+        environment: The whole environment of the command.
+        grace: Seconds between SIGTERM and SIGKILL for the rest of the group once the command itself has ended.
+        on_exit: Called once, from another thread, with the exit code (minus the signal) when the whole group has ended.
 
     Raises:
-        OSError: no process could be started.
+        OSError: The process cannot be started.
     """
 
     def __init__(
@@ -48,15 +48,15 @@ class Command:
         self._waiter.start()
 
     def terminate(self) -> None:
-        """Ask the whole group to end."""
+        """Send SIGTERM to the whole group."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the whole group at once."""
+        """Send SIGKILL to the whole group."""
         self._signal(signal.SIGKILL)
 
     def join(self) -> None:
-        """Wait until the group is gone and ``on_exit`` was called."""
+        """Wait until the group has ended and ``on_exit`` was called."""
         self._waiter.join()
 
     def _wait(self) -> None:
@@ -65,7 +65,7 @@ class Command:
         self._on_exit(code)
 
     def _clear_group(self) -> None:
-        """End what the command left behind: its next run must not meet it."""
+        """End what the command left behind, so that its next run does not meet it."""
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + self._grace
         while self._has_live_member() and time.monotonic() < deadline + _GIVE_UP_SECONDS:
@@ -74,7 +74,7 @@ class Command:
             time.sleep(_POLL_SECONDS)
 
     def _has_live_member(self) -> bool:
-        # As process 1 of a container we inherit the command's orphans, and they count until somebody reaps them.
+        # As process 1 of a container we inherit the command's orphans, and they count until they are reaped.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
                 pass
@@ -85,13 +85,13 @@ class Command:
         return has_live_member(self._process.pid)
 
     def _signal(self, number: int) -> None:
-        # The group keeps its number, and the kernel reserves it, for as long as one member lives.
+        # The kernel reserves the group's number as long as one member lives.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
 
 def has_live_member(group: int) -> bool:
-    """Whether a process group has more than zombies: outside a cluster nobody may be there to reap orphans."""
+    """Return whether a process group has more than zombies, which nobody may reap outside a container."""
     processes = Path("/proc")
     if not processes.exists():
         return True
@@ -100,7 +100,7 @@ def has_live_member(group: int) -> bool:
 
 def _is_live_member(stat: Path, group: int) -> bool:
     try:
-        # After the name, which stands in brackets and may hold anything: state, parent, group.
+        # After the name, which is in parentheses and may contain anything: state, parent, group.
         state, _, member_of = stat.read_bytes().rpartition(b")")[2].split()[:3]
     except (OSError, ValueError):
         return False

@@ -1,13 +1,14 @@
-"""Run as a script: become a command that the kernel kills when the process that started it dies.
+"""A script that becomes a command which the kernel kills when its parent process dies.
 
     python -I -S die_with_parent.py PARENT_PID COMMAND [ARGUMENT ...]
 
-For kubeai-run being killed with SIGKILL, when nothing of ours can clean up. Its limits: Linux only; it holds for the
-command itself and not for what the command starts (a launcher looks after its own); a set-user-id command is exempt;
-and "the process that started it" means the thread that did, hence kubeai-run starts commands from its main thread.
+It covers a kubeai-run that is killed with SIGKILL and cannot clean up. Its limits: Linux only; it applies to the
+command
+itself and not to the command's children (a launcher ends its own); a set-user-id command is exempt; and the parent is
+the thread that started it, so kubeai-run starts commands from its main thread.
 
-A script of its own rather than a hook between fork and exec: kubeai-run has threads, and Python code in a forked child
-of a threaded process may hang on a lock that no thread is left to release.
+It is a separate script instead of a hook between fork and exec, because kubeai-run has threads, and Python code in a
+forked child of a threaded process may hang on a lock that no thread will release.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ def _main() -> int:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        # It died before the kernel knew of us.
+        # The parent died before prctl took effect.
         return 1
-    # Python ignores these two, and exec would hand that on.
+    # Python ignores these two signals, and exec would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
-        os.execvp(command[0], command)  # noqa: S606 - the user's command as it stands, without a shell.
+        os.execvp(command[0], command)  # noqa: S606 - the user's own command, without a shell.
     except OSError as error:
         sys.stderr.write(f"kubeai-run: {command[0]}: {error.strerror}\n")
         return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE

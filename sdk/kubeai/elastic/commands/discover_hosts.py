@@ -1,14 +1,14 @@
-"""kubeai-discover-hosts: the operator's present hosts that are this job's to use, minus the excluded ones.
+"""kubeai-discover-hosts: prints the operator's hosts that this job may use, without the excluded ones.
 
-Made for Horovod's ``--host-discovery-script``, which calls it every second and kills the whole job when it exits
-non-zero, or when a listed host cannot be reached for 30 s. So it never exits non-zero, and a host that was not in the
-last good list is admitted only once its port answers. It does not talk to the supervisor: kubeai-run keeps
-``hosts`` (the granted ones) and ``exclusions`` up to date, and an exclusion wins whatever else is known.
+Made for Horovod's ``--host-discovery-script``. Horovod calls it every second and kills the whole job when it exits
+non-zero, or when a listed host is unreachable for 30 s. So it always exits with 0, and a host that was not in the last
+good list is admitted only once its port answers. It does not talk to the supervisor: kubeai-run maintains the files
+``hosts`` (the granted ones) and ``exclusions``. An exclusion always wins.
 """
 
 from __future__ import annotations
 
-# pathlib would add a third to the start of a command that is called every second.
+# pathlib would make the start of a command that runs every second a third slower.
 # ruff: noqa: PTH105, PTH118, PTH123
 import argparse
 import contextlib
@@ -44,13 +44,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the hosts; always 0. What went wrong is one line on stderr."""
+    """Print the hosts and return 0. Problems are reported in one line on stderr."""
     problems: list[str] = []
     lines = _answer(sys.argv[1:] if argv is None else argv, problems)
     try:
         _write(_STDOUT, _text(lines))
     except OSError as error:
-        problems.append(f"nobody reads the answer: {error.strerror}")
+        problems.append(f"cannot write the list: {error.strerror}")
     if problems:
         with contextlib.suppress(OSError):
             _write(_STDERR, " ".join(f"kubeai-discover-hosts: {'; '.join(problems)}".split()) + "\n")
@@ -65,8 +65,8 @@ def _answer(argv: Sequence[str], problems: list[str]) -> list[str]:
         options = _options(argv)
         listed = hosts.source(options.hosts_file, options.hosts_script, os.environ).read()
         admitted = _admitted(listed, last, obstacle, options.port)
-    except (Exception, KeyboardInterrupt) as problem:  # noqa: BLE001 - whatever it is, an exit code would kill the job.
-        problems.append(f"{problem or type(problem).__name__}: going on with the last good list")
+    except (Exception, KeyboardInterrupt) as problem:  # noqa: BLE001 - any exit code but 0 would kill the job.
+        problems.append(f"{problem or type(problem).__name__}: using the last good list")
         return _chosen(last, obstacle)
     if admitted != last:
         _keep(directory, admitted, problems)
@@ -79,14 +79,16 @@ def _answer(argv: Sequence[str], problems: list[str]) -> list[str]:
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(prog="kubeai-discover-hosts", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
-        "--hosts-file", metavar="PATH", help=f"the operator's list [{hosts.FILE_VARIABLE}, {hosts.DEFAULT_FILE}]"
+        "--hosts-file", metavar="PATH", help=f"the operator's host list [{hosts.FILE_VARIABLE}, {hosts.DEFAULT_FILE}]"
     )
     parser.add_argument(
-        "--hosts-script", metavar="COMMAND", help=f"print the list instead of the file [{hosts.SCRIPT_VARIABLE}]"
+        "--hosts-script",
+        metavar="COMMAND",
+        help=f"command that prints the list, instead of the file [{hosts.SCRIPT_VARIABLE}]",
     )
     parser.add_argument(
         "--port",
-        help=f"must answer before a new host is listed, 0 = do not ask [{hosts.PORT_VARIABLE}, {hosts.DEFAULT_PORT}]",
+        help=f"must answer before a new host is listed; 0 = no check [{hosts.PORT_VARIABLE}, {hosts.DEFAULT_PORT}]",
     )
     options = parser.parse_args(argv)
     options.port = _port(options.port or os.environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT))
@@ -95,7 +97,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 def _port(text: str) -> int:
     if not text.isdigit() or int(text) > hosts.HIGHEST_PORT:
-        raise _UsageError(f"port {text!r} is no number from 0 to {hosts.HIGHEST_PORT}")
+        raise _UsageError(f"port {text!r} is not a number from 0 to {hosts.HIGHEST_PORT}")
     return int(text)
 
 
@@ -103,13 +105,13 @@ def _last_good(directory: str) -> dict[str, str]:
     try:
         return hosts.parse(hosts.read_text(os.path.join(directory, _LAST)))
     except OSError:
-        # None yet, or none that can be read: then every host is a new one.
+        # No readable list: every host is new.
         return {}
 
 
 def _obstacle_check(directory: str, problems: list[str]) -> Callable[[str], str]:
-    """Say why a host may not be used, "" where it may: excluded, or not granted where kubeai-run keeps such a list."""
-    # Exclusions before and after: a host may join, or leave, both lists in the moment between two readings.
+    """Return a function that says why a host may not be used: it is excluded or not granted; "" if it may."""
+    # Read the exclusions before and after, because a host may join or leave both lists between two reads.
     excluded = _names(directory, _EXCLUSIONS, problems) or set()
     granted = _names(directory, _GRANTED, problems)
     excluded |= _names(directory, _EXCLUSIONS, []) or set()
@@ -135,10 +137,11 @@ def _names(directory: str, file: str, problems: list[str]) -> set[str] | None:
 def _admitted(
     listed: dict[str, str], last: dict[str, str], obstacle: Callable[[str], str], port: int
 ) -> dict[str, str]:
-    """Keep what was admitted before and add what answers.
+    """Keep the hosts that were admitted before and add those whose port answers.
 
-    Excluded hosts stay admitted, so that a withdrawn exclusion needs no new answer; a new one is not asked while it may
-    not be used. A host that left the operator's list is forgotten: when it comes back it is asked again.
+    Excluded hosts stay admitted, so that a withdrawn exclusion needs no new probe. A new host is not probed while it
+    may
+    not be used. A host that left the operator's list is forgotten and probed again when it returns.
     """
     new = [name for name in listed if name not in last and not obstacle(name)]
     answering = set(new) if port == 0 else _answering(new, port)
@@ -146,10 +149,10 @@ def _admitted(
 
 
 def _answering(names: Sequence[str], port: int) -> set[str]:
-    """Ask all at once, a daemon thread each: the resolver cannot be interrupted, and must not hold us."""
+    """Probe all hosts at once, in a daemon thread each: the resolver cannot be interrupted and must not delay us."""
     if not names:
         return set()
-    import socket  # noqa: PLC0415 - with nothing new, which is nearly always, there is nobody to ask.
+    import socket  # noqa: PLC0415 - usually no host is new, and nothing is probed.
     import threading  # noqa: PLC0415
 
     answered: list[str] = []
@@ -159,7 +162,7 @@ def _answering(names: Sequence[str], port: int) -> set[str]:
             socket.create_connection((name, port), timeout=_PORT_SECONDS).close()
             answered.append(name)
         except (OSError, ValueError):
-            # Not reachable, or no name that could be: not admitted, and asked again at the next call.
+            # Unreachable or not a valid name: probed again at the next call.
             pass
 
     threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in names]
@@ -179,7 +182,7 @@ def _keep(directory: str, admitted: dict[str, str], problems: list[str]) -> None
             file.write(_text(admitted.values()))
         os.replace(temporary, path)
     except OSError as error:
-        problems.append(f"the last good list cannot be kept: {error.strerror}")
+        problems.append(f"cannot save the last good list: {error.strerror}")
 
 
 def _chosen(admitted: dict[str, str], obstacle: Callable[[str], str]) -> list[str]:
@@ -187,9 +190,9 @@ def _chosen(admitted: dict[str, str], obstacle: Callable[[str], str]) -> list[st
 
 
 def _why_none(listed: dict[str, str], obstacle: Callable[[str], str], port: int) -> str:
-    """Say why no host at all may be used: Horovod would wait for one in silence."""
+    """Explain why no host can be used, because Horovod would wait for one silently."""
     if not listed:
-        return "the list of hosts is empty"
+        return "the operator's host list is empty"
     reasons = [f"{name} ({obstacle(name) or f'does not answer on port {port}'})" for name in listed]
     more = f" and {len(reasons) - _MAX_NAMES} more" if len(reasons) > _MAX_NAMES else ""
     return f"no host can be used: {', '.join(reasons[:_MAX_NAMES])}{more}"
@@ -200,7 +203,7 @@ def _text(lines: Iterable[str]) -> str:
 
 
 def _write(descriptor: int, text: str) -> None:
-    """Write past Python's own buffers: what a broken pipe leaves in those fails at exit, with code 120."""
+    """Write without Python's buffers: data that a broken pipe leaves in them fails at exit, with code 120."""
     data = text.encode("utf-8", "surrogateescape")
     while data:
         data = data[os.write(descriptor, data) :]

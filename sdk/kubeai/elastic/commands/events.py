@@ -1,4 +1,4 @@
-"""What can happen to kubeai-run. Threads and signal handlers put these on the one queue that the main thread reads."""
+"""Events for kubeai-run. Threads and signal handlers put them on the queue that the main thread reads."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ if TYPE_CHECKING:
 
 
 class Event:
-    """Something that happened."""
+    """Base class of all events."""
 
 
 @dataclass(frozen=True)
 class Ordered(Event):
-    """The supervisor's present order came."""
+    """An order was received."""
 
     order: Order
 
 
 @dataclass(frozen=True)
 class Lost(Event):
-    """The stream ended, or could not be opened."""
+    """The stream ended or could not be opened."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Confirmed(Event):
-    """The supervisor knows what this report says."""
+    """The supervisor has confirmed a report."""
 
     report: Report
 
 
 @dataclass(frozen=True)
 class Rejected(Event):
-    """The supervisor will not have this job: end with this code."""
+    """The supervisor rejects this job: exit with this code."""
 
     code: ExitCode
     reason: str
@@ -45,27 +45,27 @@ class Rejected(Event):
 
 @dataclass(frozen=True)
 class LogMessage(Event):
-    """Something that only people need to know."""
+    """A message for people."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class HostsChanged(Event):
-    """The operator's list is another one."""
+    """The operator's host list has changed."""
 
     hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class CommandEnded(Event):
-    """The command and its whole group are gone; the code is the command's, or minus its signal."""
+    """The command and its whole group have ended, with the command's exit code or minus its signal."""
 
     exit_code: int
 
 
 @dataclass(frozen=True)
 class Signalled(Event):
-    """SIGTERM or SIGINT came."""
+    """SIGTERM or SIGINT was received."""
 
     number: int

@@ -1,4 +1,4 @@
-"""How kubeai-run ends."""
+"""Exit codes of kubeai-run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of kubeai-run; a command's own exit code is never passed on."""
+    """Exit codes of kubeai-run. The command's own exit code is never passed on."""
 
     SUCCEEDED = 0
     USAGE = 64
@@ -19,17 +19,17 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """One line for people."""
+        """A one-line description."""
         return _MEANINGS[self]
 
 
 _MEANINGS = {
-    ExitCode.SUCCEEDED: "the command ended with 0",
-    ExitCode.USAGE: "the command line or a file named in it is wrong",
-    ExitCode.UNREACHED: "the supervisor was not reached at the start, or refused the job",
+    ExitCode.SUCCEEDED: "the command exited with 0",
+    ExitCode.USAGE: "the command line, or a file that it names, is invalid",
+    ExitCode.UNREACHED: "the supervisor could not be reached at the start, or refused the job",
     ExitCode.BACK_OFF_LIMIT: "the command failed more often than --back-off-limit allows",
-    ExitCode.NAME_IS_LIVE: "another kubeai-run of this job's name is live",
-    ExitCode.TIMED_OUT: "the job waited for resources longer than --max-wait-time",
+    ExitCode.NAME_IS_LIVE: "another kubeai-run with this job name is running",
+    ExitCode.TIMED_OUT: "the job waited longer than --max-wait-time for resources",
     ExitCode.INTERRUPTED: "ended by SIGINT",
     ExitCode.TERMINATED: "ended by SIGTERM, or by the supervisor",
 }

@@ -1,7 +1,7 @@
-"""Named points at which kubeai-run can be made to kill itself, so that every interruption can be tested.
+"""Named points at which kubeai-run can be made to kill itself, so that tests can interrupt it anywhere.
 
-They stand in product code because the instant between two writes cannot be hit from outside. Nothing but the variable
-KUBEAI_RUN_FAILPOINT=NAME[:NTH] arms one, for one process, from its start on; the command does not inherit it.
+They are in product code because the instant between two writes cannot be hit from outside. Only the variable
+KUBEAI_RUN_FAILPOINT=NAME[:NTH] arms one, for one process, from its start. The command does not inherit it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ VARIABLE = "KUBEAI_RUN_FAILPOINT"
 _STDERR = 2
 
 
-class UnknownFailpoint(ValueError):  # noqa: N818 - named for what the text is.
-    """The variable names no failpoint, or no number of passings."""
+class UnknownFailpoint(ValueError):  # noqa: N818 - the name describes the text.
+    """The variable names no failpoint, or NTH is not a positive number."""
 
 
 class At(Enum):
-    """Every failpoint: between any two writes to the identity directory, and around every action and report."""
+    """All failpoints: between any two writes to the identity directory, and around every action and report."""
 
     HELLO_SENDING = "hello.sending"
     HELLO_ANSWERED = "hello.answered"
@@ -48,7 +48,7 @@ class At(Enum):
 
 
 class _Switch:
-    """At most one point, and how many passings are left."""
+    """The armed failpoint and how many passes are left."""
 
     def __init__(self) -> None:
         self.at: At | None = None
@@ -59,10 +59,10 @@ _switch = _Switch()
 
 
 def arm(environ: MutableMapping[str, str]) -> None:
-    """Take the variable out of the environment and arm what it names.
+    """Remove the variable from the environment and arm the failpoint that it names.
 
     Raises:
-        UnknownFailpoint: there is no such failpoint, or NTH is no number from 1 on.
+        UnknownFailpoint: There is no such failpoint, or NTH is not a positive number.
     """
     text = environ.pop(VARIABLE, "")
     name, _, nth = text.partition(":")
@@ -72,12 +72,12 @@ def arm(environ: MutableMapping[str, str]) -> None:
     except ValueError as error:
         raise UnknownFailpoint(f"{VARIABLE}: {error}") from error
     if passes < 1:
-        raise UnknownFailpoint(f"{VARIABLE}: {nth} does not count the passings of a failpoint")
+        raise UnknownFailpoint(f"{VARIABLE}: {nth} is not a positive number")
     _switch.at, _switch.passes = at, passes
 
 
 def failpoint(at: At) -> None:
-    """Pass a point; where that one is armed and due, the process is gone before this returns."""
+    """Pass a failpoint. If it is armed and due, this kills the process."""
     if _switch.at is not None:
         _pass(at)
 

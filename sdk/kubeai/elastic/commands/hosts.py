@@ -1,12 +1,12 @@
-"""The operator's list of hosts: where it comes from and how its lines are read.
+"""The operator's host list: its source and its format.
 
-``kubeai-discover-hosts`` starts once a second, so this module imports nothing that a plain file does not need
-(``dataclasses`` alone would cost as much as the whole interpreter's start).
+``kubeai-discover-hosts`` starts every second, so this module imports nothing that reading a file does not need
+(``dataclasses`` alone would double the start-up time of the interpreter).
 """
 
 from __future__ import annotations
 
-# pathlib would add a third to the start of a command that is called every second.
+# pathlib would make the start of a command that runs every second a third slower.
 # ruff: noqa: PTH100, PTH116, PTH123
 import os
 import time
@@ -24,19 +24,19 @@ DEFAULT_PORT = 22
 HIGHEST_PORT = 65535
 
 SCRIPT_SECONDS = 5.0
-# The operator rewrites the file in place by exec (0.15 s a call): what changed less than this ago may be half written,
-# and a file that was emptied less than a second ago is rather being rewritten than meant to be empty.
+# The operator rewrites the file in place by exec (0.15 s per call). A file that changed less than this ago may be half
+# written, and one that became empty less than a second ago is probably being rewritten.
 _SETTLING_SECONDS = 0.05
 _SETTLING_READS = 4
 _EMPTY_SECONDS = 1.0
 
 
-class Unreadable(Exception):  # noqa: N818 - named for the state the caller goes on with, not for an error.
-    """The operator's list cannot be had now: go on with the last good one."""
+class Unreadable(Exception):  # noqa: N818 - the name describes the list.
+    """The operator's list cannot be read now. The caller continues with the last good one."""
 
 
 class Source:
-    """Where the operator's list comes from: a script where one is named, else a file."""
+    """The source of the operator's list: a script if one is named, otherwise a file."""
 
     def __init__(self, file: str, script: str | None = None) -> None:
         self.file = os.path.abspath(file)
@@ -49,36 +49,36 @@ class Source:
             The operator's lines (``host`` or ``host:slots``) by host name, in the operator's order.
 
         Raises:
-            Unreadable: there is no usable list at the moment.
+            Unreadable: There is no usable list at the moment.
         """
         return parse(_output_of(self.script) if self.script else _settled_text(self.file))
 
     def environment(self) -> dict[str, str]:
-        """Name this source for ``kubeai-discover-hosts`` in a command's environment."""
+        """Return the variables that name this source for ``kubeai-discover-hosts``."""
         return {FILE_VARIABLE: self.file, SCRIPT_VARIABLE: self.script or ""}
 
 
 def source(file: str | None, script: str | None, environ: Mapping[str, str]) -> Source:
-    """Choose the source: an argument before the environment, the script before the file."""
+    """Choose the source: arguments take precedence over the environment, the script over the file."""
     chosen_script = script if script is not None or file is not None else environ.get(SCRIPT_VARIABLE)
     return Source(file or environ.get(FILE_VARIABLE) or DEFAULT_FILE, chosen_script or None)
 
 
 def parse(text: str) -> dict[str, str]:
-    """Read hostfile lines: host name to the line as it stands; blank lines and ``#`` comments are left out."""
+    """Parse hostfile lines into a dict of host name to line. Blank lines and ``#`` comments are skipped."""
     lines = (line.strip() for line in text.splitlines())
     return {name_of(line): line for line in lines if line and not line.startswith("#")}
 
 
 def name_of(line: str) -> str:
-    """Name the host of a ``host``, ``host:slots`` or ``host slots=N`` line."""
+    """Return the host name of a ``host``, ``host:slots`` or ``host slots=N`` line."""
     word = line.split(None, 1)[0]
     host, colon, slots = word.rpartition(":")
     return host if colon and slots.isdigit() else word
 
 
 def read_text(path: str) -> str:
-    """Read a small text file; bytes that are no UTF-8 are kept as they are."""
+    """Read a small text file. Bytes that are not UTF-8 are preserved."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return file.read()
 
@@ -94,12 +94,12 @@ def _settled_text(path: str) -> str:
     except OSError as error:
         raise Unreadable(f"hosts file {path}: {error.strerror}") from error
     if not text and 0 <= age < _EMPTY_SECONDS:
-        raise Unreadable(f"hosts file {path}: is being written")
+        raise Unreadable(f"hosts file {path}: being rewritten")
     return text
 
 
 def _output_of(script: str) -> str:
-    # Imported here: the usual source is a file, and subprocess costs a third of this command's start.
+    # Imported here, because the usual source is a file and subprocess takes a third of this command's start-up time.
     import shlex  # noqa: PLC0415
     import subprocess  # noqa: PLC0415
 
@@ -123,7 +123,7 @@ def _answer(process: Popen[bytes]) -> str:
         try:
             output, _ = process.communicate(timeout=SCRIPT_SECONDS)
         except subprocess.TimeoutExpired:
-            # The whole session: a grandchild that keeps the pipe open would hold us too.
+            # Kill the whole session, because a grandchild that keeps the pipe open would block us too.
             os.killpg(process.pid, signal.SIGKILL)
             raise Unreadable(f"hosts script: no answer within {SCRIPT_SECONDS:g} s") from None
     if process.returncode != 0:

@@ -1,6 +1,6 @@
-"""The two threads that talk with the supervisor: one follows the orders, one delivers the reports.
+"""The two threads that talk to the supervisor: one receives orders, the other delivers reports.
 
-They decide nothing. What they learn goes onto the main thread's queue; what they are to say comes from the outbox.
+They decide nothing. They put events on the main thread's queue and take reports from the outbox.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .outbox import Outbox
 
 _STREAM, _REPORT = "/v1/launchers/stream", "/v1/launchers/report"
-# A refusal that repeating the same registration cannot change: malformed, foreign token, oversized.
+# Refusals that the same registration would get again: malformed, wrong token, oversized.
 _FINAL_REFUSALS = (400, 403, 413)
 _OVERTAKE_SECONDS = 0.1
 _NAME_IS_LIVE, _OLDER_REVISION, _UNKNOWN_JOB = "name_is_live", "older_revision", "unknown_job"
@@ -32,17 +32,17 @@ _NAME_IS_LIVE, _OLDER_REVISION, _UNKNOWN_JOB = "name_is_live", "older_revision",
 
 @dataclass(frozen=True)
 class Supervisor:
-    """Where the supervisor is and how it knows us; the token is read again at each call, as it may be replaced."""
+    """The supervisor's address and our credentials. The token may be replaced, so it is read again for each call."""
 
     address: str
     token_file: Path
     ca: Path | None
 
     def endpoint(self) -> wire.Endpoint:
-        """Read the token.
+        """Read the token and return the endpoint.
 
         Raises:
-            wire.Unreachable: it cannot be read now.
+            wire.Unreachable: The token cannot be read now.
         """
         try:
             return wire.Endpoint(self.address, self.token_file.read_text(encoding="utf-8").strip(), self.ca)
@@ -54,10 +54,10 @@ class Link:
     """The connection to the supervisor.
 
     Args:
-        supervisor: whom to call.
-        job: what the job asks for.
-        outbox: what to report.
-        put: takes every event; called from both threads.
+        supervisor: The supervisor to call.
+        job: The request of the job.
+        outbox: The reports to deliver.
+        on_event: Called with every event, from both threads.
     """
 
     def __init__(self, supervisor: Supervisor, job: Job, outbox: Outbox, on_event: Callable[[Event], None]) -> None:
@@ -81,7 +81,7 @@ class Link:
             thread.start()
 
     def stop(self, timeout: float) -> None:
-        """End both threads; one that is inside a call may take until that call times out, and is not waited for."""
+        """Stop both threads. Waits at most `timeout` seconds for a thread that is inside a call."""
         self._stopped.set()
         self._outbox.close()
         self._close_stream()
@@ -105,7 +105,7 @@ class Link:
     def _event_for(self, refusal: wire.Refused) -> Event:
         if refusal.code == _NAME_IS_LIVE:
             return Rejected(ExitCode.NAME_IS_LIVE, refusal.message)
-        # Once registered, no refusal ends a job: whatever is wrong over there may be put right again.
+        # Once the job is registered, no refusal ends it: the supervisor's fault may be repaired.
         if refusal.status in _FINAL_REFUSALS and not self._is_registered:
             return Rejected(ExitCode.UNREACHED, str(refusal))
         return Lost(str(refusal))
@@ -165,7 +165,7 @@ class Link:
                 self._stopped.wait(backoff.next())
 
     def _deliver(self, report: Report) -> str:
-        """Post one report; returns what went wrong, or nothing."""
+        """Post one report and return the error message, or "" on success."""
         body = {"job": self._job.name, "instance": self._instance, **report.fields()}
         failpoint(At.REPORT_SENDING)
         try:
@@ -181,7 +181,7 @@ class Link:
 
     def _handle_refusal(self, report: Report, refusal: wire.Refused) -> str:
         if refusal.code == _OLDER_REVISION:
-            # A hello was faster. If there is nothing newer to say by now, say this again under a higher number.
+            # A hello was faster. If there is no newer report by now, repeat this one with a higher revision.
             self._outbox.raise_revision(report)
             self._stopped.wait(_OVERTAKE_SECONDS)
             return ""
@@ -194,6 +194,6 @@ class Link:
 
 def _explained(fault: wire.Unreachable) -> str:
     if isinstance(fault.__cause__, ssl.SSLCertVerificationError):
-        remedy = "--ca-file names the CA that signed it, and --supervisor has to use the certificate's name"
+        remedy = "--ca-file must name the CA that signed it, and --supervisor must use a name in the certificate"
         return f"its certificate is not trusted: {remedy} ({fault})"
     return str(fault)

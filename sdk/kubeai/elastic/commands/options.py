@@ -1,4 +1,4 @@
-"""What kubeai-run was asked to do: the command line and the environment, checked once."""
+"""Parses and validates the command line and environment of kubeai-run."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _MAX_BACK_OFF_SECONDS = 60.0
 
 _DESCRIPTION = """\
-Registers a job with the supervisor, runs its launcher command, and keeps it through reclaims: hosts that will be taken
-away are left out, a stop is told from a failure, and after a suspension the command is run again as a new run.
+Registers a job with the supervisor, runs its launcher command, and keeps the job running through reclaims: it excludes
+hosts that will be reclaimed, distinguishes a stop from a failure, and starts the command again after a suspension.
 
-In the command's arguments {workers} stands for the number of hosts that the run was granted. Its environment has
-KUBEAI_DIR, KUBEAI_JOB, KUBEAI_RUN, KUBEAI_WORKERS and KUBEAI_HOSTS_*, which kubeai-discover-hosts reads.
+In the command's arguments, {workers} is replaced by the number of granted hosts. Its environment contains KUBEAI_DIR,
+KUBEAI_JOB, KUBEAI_RUN, KUBEAI_WORKERS and KUBEAI_HOSTS_*, which kubeai-discover-hosts reads.
 """
 
 
 class UsageError(Exception):
-    """The command line, or a file named in it, is wrong: say so and end."""
+    """The command line, or a file that it names, is invalid."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Everything that was asked for.
+    """The parsed command line.
 
     Attributes:
-        job: what the job asks the supervisor for.
-        supervisor: whom to call.
-        source: the operator's list.
-        port: must answer before a new host is listed; 0 = do not ask.
-        limits: bounds in time and number.
-        back_off: seconds before the first restart.
-        directory: the run's KUBEAI_DIR; None = a temporary one.
-        command: the launcher's command, with {workers} still in it.
+        job: The request of the job.
+        supervisor: The supervisor to call.
+        source: The operator's host list.
+        port: TCP port that must answer before a new host is listed; 0 = no check.
+        limits: Limits in time and number.
+        back_off: Seconds before the first restart.
+        directory: The run's KUBEAI_DIR; None = a temporary one.
+        command: The launcher's command, with {workers} not yet replaced.
     """
 
     job: Job
@@ -67,10 +67,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
-    """Read the command line.
+    """Parse the command line.
 
     Raises:
-        UsageError: something in it is wrong.
+        UsageError: It is invalid.
     """
     before, command = _split(argv)
     given = _parser(environ).parse_args(before)
@@ -93,8 +93,11 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
 
 
 def back_off(first: float, restarts: int, draw: float) -> float:
-    """Seconds before the next restart: from ``first`` doubling to 60, with jitter; ``draw`` is from 0 to 1."""
-    # More doublings than this reach the bound whatever the first is, and would overflow a float some day.
+    """Return the seconds before the next restart.
+
+    The ceiling doubles from ``first`` up to 60 s. ``draw`` is a random number from 0 to 1 for the jitter.
+    """
+    # 32 doublings reach the ceiling from any useful value, and unlimited ones would overflow a float.
     ceiling = min(_MAX_BACK_OFF_SECONDS, 2.0 * first * 2.0 ** min(restarts, 32))
     return ceiling * (1 + draw) / 2
 
@@ -109,18 +112,18 @@ def _split(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 def _command(arguments: Sequence[str]) -> tuple[str, ...]:
     if not arguments:
-        raise UsageError("no command: give it after --")
+        raise UsageError("the command is missing; put it after --")
     if shutil.which(arguments[0]) is None:
-        raise UsageError(f"command {arguments[0]!r} cannot be found or executed")
+        raise UsageError(f"command {arguments[0]!r} was not found or is not executable")
     return tuple(arguments)
 
 
 def _job(given: argparse.Namespace) -> Job:
     if not _JOB_NAME.fullmatch(given.job):
-        raise UsageError("--job: 1 to 253 of a-z 0-9 - . that start and end with a letter or digit")
+        raise UsageError("--job: 1 to 253 characters of a-z 0-9 - . that start and end with a letter or digit")
     requested = given.max_workers if given.workers is None else given.workers
     if not given.min_workers <= requested <= given.max_workers:
-        raise UsageError("--min-workers must not be above --workers, nor --workers above --max-workers")
+        raise UsageError("--min-workers <= --workers <= --max-workers does not hold")
     return Job(
         name=given.job,
         framework=given.framework,
@@ -135,7 +138,7 @@ def _job(given: argparse.Namespace) -> Job:
 def _supervisor(given: argparse.Namespace) -> Supervisor:
     token_file = Path(given.token_file).absolute() if given.token_file else None
     if not given.supervisor or token_file is None:
-        raise UsageError(f"--supervisor [{_SUPERVISOR}] and --token-file [{TOKEN_FILE_VARIABLE}] are needed")
+        raise UsageError(f"--supervisor [{_SUPERVISOR}] and --token-file [{TOKEN_FILE_VARIABLE}] are required")
     _check_address(given.supervisor)
     _text(token_file)
     ca_file = Path(given.ca_file).absolute() if given.ca_file else None
@@ -145,7 +148,7 @@ def _supervisor(given: argparse.Namespace) -> Supervisor:
 
 
 def _source(given: argparse.Namespace, environ: Mapping[str, str]) -> hosts.Source:
-    """Choose the operator's list. A file has to be there at the start: later, the last good list stands in for it."""
+    """Choose the source of the host list. A file must exist at the start; later the last good list replaces it."""
     source = hosts.source(given.hosts_file, given.hosts_script, environ)
     if source.script is None:
         try:
@@ -162,9 +165,9 @@ def _check_address(address: str) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise UsageError("--supervisor: http://HOST:PORT or https://HOST:PORT")
+        raise UsageError("--supervisor must be http://HOST:PORT or https://HOST:PORT")
     if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
-        raise UsageError("--supervisor: beyond this machine only https, as the token travels with every call")
+        raise UsageError("--supervisor must use https beyond this machine, because every call contains the token")
 
 
 def _is_loopback(host: str) -> bool:
@@ -199,14 +202,24 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 
 def _add_job(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the job")
-    group.add_argument("--job", required=True, metavar="NAME", help="its name; only one of a name may be live")
-    group.add_argument("--max-workers", required=True, type=_workers, metavar="N", help="hosts, not slots")
-    group.add_argument("--min-workers", default=1, type=_workers, metavar="N", help="suspend below these [1]")
-    group.add_argument("--workers", type=_workers, metavar="N", help="hosts to ask for [--max-workers]")
-    group.add_argument("--framework", default="horovod", choices=("horovod", "torchrun"), help="[horovod]")
-    group.add_argument("--launcher-host", metavar="HOST", help="this host, where it may itself be reclaimed")
     group.add_argument(
-        "--max-wait-time", default=0.0, type=_seconds, metavar="SECONDS", help="for resources; 0 = for ever [0]"
+        "--job", required=True, metavar="NAME", help="name of the job; must be unique among running jobs"
+    )
+    group.add_argument(
+        "--max-workers", required=True, type=_workers, metavar="N", help="maximum number of hosts (not slots)"
+    )
+    group.add_argument(
+        "--min-workers", default=1, type=_workers, metavar="N", help="suspend the job below this number of hosts [1]"
+    )
+    group.add_argument("--workers", type=_workers, metavar="N", help="number of hosts to request [--max-workers]")
+    group.add_argument("--framework", default="horovod", choices=("horovod", "torchrun"), help="[horovod]")
+    group.add_argument("--launcher-host", metavar="HOST", help="name of this host, if it may be reclaimed itself")
+    group.add_argument(
+        "--max-wait-time",
+        default=0.0,
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long to wait for resources; 0 = forever [0]",
     )
 
 
@@ -219,53 +232,69 @@ def _add_supervisor(parser: argparse.ArgumentParser, environ: Mapping[str, str])
         "--token-file",
         default=environ.get(TOKEN_FILE_VARIABLE),
         metavar="PATH",
-        help=f"a launcher's token [{TOKEN_FILE_VARIABLE}]",
+        help=f"file with a launcher token [{TOKEN_FILE_VARIABLE}]",
     )
-    group.add_argument("--ca-file", metavar="PATH", help="certificates to trust, PEM")
+    group.add_argument("--ca-file", metavar="PATH", help="CA certificates to trust (PEM)")
     group.add_argument(
         "--directory",
         metavar="PATH",
-        help=f"{_DIRECTORY} of the job's processes; made 0700 [a temporary one, removed at the end]",
+        help=f"{_DIRECTORY} of the job's processes; created with mode 0700 [a temporary one, removed at the end]",
     )
 
 
 def _add_hosts(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
-    group = parser.add_argument_group("the operator's list of hosts")
-    group.add_argument("--hosts-file", metavar="PATH", help=f"[{hosts.FILE_VARIABLE}, {hosts.DEFAULT_FILE}]")
-    group.add_argument("--hosts-script", metavar="COMMAND", help=f"instead of the file [{hosts.SCRIPT_VARIABLE}]")
+    group = parser.add_argument_group("the operator's host list")
+    group.add_argument(
+        "--hosts-file", metavar="PATH", help=f"the list as a file [{hosts.FILE_VARIABLE}, {hosts.DEFAULT_FILE}]"
+    )
+    group.add_argument("--hosts-script", metavar="COMMAND", help=f"command that prints it [{hosts.SCRIPT_VARIABLE}]")
     group.add_argument(
         "--port",
         default=environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT),
         type=_port,
-        help=f"must answer before a new host is listed; 0 = do not ask [{hosts.PORT_VARIABLE}, {hosts.DEFAULT_PORT}]",
+        help=f"must answer before a new host is listed; 0 = no check [{hosts.PORT_VARIABLE}, {hosts.DEFAULT_PORT}]",
     )
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits")
-    group.add_argument("--back-off-limit", default=6, type=_count, metavar="N", help="restarts after failures [6]")
     group.add_argument(
-        "--back-off", default=1.0, type=_seconds, metavar="SECONDS", help="before the first; doubles up to 60 [1]"
+        "--back-off-limit", default=6, type=_count, metavar="N", help="maximum number of restarts after failures [6]"
     )
     group.add_argument(
-        "--register-timeout", default=60.0, type=_seconds, metavar="SECONDS", help="to reach the supervisor once [60]"
+        "--back-off",
+        default=1.0,
+        type=_seconds,
+        metavar="SECONDS",
+        help="delay before the first restart; doubles up to 60 [1]",
+    )
+    group.add_argument(
+        "--register-timeout",
+        default=60.0,
+        type=_seconds,
+        metavar="SECONDS",
+        help="time limit to reach the supervisor at the start [60]",
     )
     group.add_argument(
         "--save-grace",
         default=60.0,
         type=_seconds,
         metavar="SECONDS",
-        help="for a checkpoint once SIGTERM or SIGINT asks for the job's end, before --stop-grace; 0 = none [60]",
+        help="time for a checkpoint after SIGTERM or SIGINT, before --stop-grace; 0 = none [60]",
     )
     group.add_argument(
-        "--stop-grace", default=10.0, type=_seconds, metavar="SECONDS", help="from SIGTERM to SIGKILL [10]"
+        "--stop-grace",
+        default=10.0,
+        type=_seconds,
+        metavar="SECONDS",
+        help="time from SIGTERM to SIGKILL for the command [10]",
     )
     group.add_argument(
         "--offline-grace",
         default=30.0,
         type=_seconds,
         metavar="SECONDS",
-        help="for an absent supervisor to say that a command's end was a stop and no failure [30]",
+        help="how long to wait for an absent supervisor to say that a command's exit was a stop, not a failure [30]",
     )
 
 

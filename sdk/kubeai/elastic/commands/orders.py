@@ -1,4 +1,4 @@
-"""What the supervisor tells a launcher, and what the launcher tells it."""
+"""The messages between the supervisor and a launcher."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Mapping
 
 
 class OrderKind(Enum):
-    """What is to become of the command."""
+    """What the launcher must do with its command."""
 
     RUN = "run"
     WAIT = "wait"
@@ -25,21 +25,21 @@ class Result(Enum):
     TIMED_OUT = "timed_out"
 
 
-class MalformedOrder(Exception):  # noqa: N818 - named for what the line is.
-    """A line of type ``order`` that says nothing usable: ignore it, the next one may."""
+class MalformedOrder(Exception):  # noqa: N818 - the name describes the line.
+    """A line of type ``order`` is invalid. It is ignored; the next one may be valid."""
 
 
 TIMED_OUT_PHASE = "TimedOut"
 
 _MAX_NUMBER = 2**31
-# As the contract has them. Half a surrogate pair, which JSON can say, is in no file.
+# As in the contract. JSON allows half a surrogate pair, a file name does not.
 _HOST = re.compile(r"[^\s:\ud800-\udfff]{1,253}")
 _TOKEN = re.compile(r"[!-~]*")
 
 
 @dataclass(frozen=True)
 class Order:
-    """One line of type ``order``: the whole of what should be so."""
+    """A line of type ``order``: the complete desired state."""
 
     generation: int
     kind: OrderKind
@@ -54,10 +54,10 @@ class Order:
 
 
 def order_of(line: Mapping[str, Any]) -> Order:
-    """Read a line of type ``order``.
+    """Parse a line of type ``order``.
 
     Raises:
-        MalformedOrder: a field is missing or has another type.
+        MalformedOrder: A field is missing or has the wrong type.
     """
     try:
         order = Order(
@@ -81,14 +81,14 @@ def order_of(line: Mapping[str, Any]) -> Order:
 
 def _of(kind: type, value: Any) -> Any:
     if type(value) is not kind:
-        raise TypeError(f"{value!r} is no {kind.__name__}")
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
     return value
 
 
 def _number(value: Any) -> int:
-    # Above the most, no report that repeats the number would be taken.
+    # The supervisor refuses reports with larger numbers.
     if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
-        raise ValueError("no number of ours")
+        raise ValueError("not a number in the allowed range")
     return value
 
 
@@ -97,15 +97,15 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _text(value: Any, allowed: re.Pattern[str]) -> str:
-    """A text that goes into a file, where each has its line."""
+    """Check a text that becomes a line of a file."""
     if not allowed.fullmatch(_of(str, value)):
-        raise ValueError("a host or token that no file can hold")  # Not shown: a token is a secret.
+        raise ValueError("invalid characters in a host or token")  # The text is not shown: a token is secret.
     return str(value)
 
 
 @dataclass(frozen=True)
 class Report:
-    """The launcher's present state, as it travels."""
+    """The launcher's present state, as it is sent."""
 
     revision: int = 0
     hosts: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class Report:
     result: Result | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Spell the report as the contract does, without ``job`` and ``instance``."""
+        """Return the fields of the contract, without ``job`` and ``instance``."""
         return {
             "revision": self.revision,
             "hosts": list(self.hosts),
@@ -134,7 +134,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Job:
-    """What the job asks for, said in every hello."""
+    """The request of the job, sent in every hello."""
 
     name: str
     framework: str
@@ -145,7 +145,7 @@ class Job:
     launcher_host: str | None
 
     def hello(self, instance: str, report: Report) -> dict[str, Any]:
-        """Spell the hello as the contract does."""
+        """Return the hello of the contract."""
         return {
             "job": self.name,
             "instance": instance,

@@ -1,8 +1,8 @@
-"""What to do next, from all that is known: the one decision of kubeai-run. Pure.
+"""The decision of kubeai-run: a pure function from its state to the next step.
 
-``reconcile`` is asked again after every step and every event, so each step needs only to be safe to take now. In short:
-an order's exclusions first; then the end of a command that should not run; then how the last run ended, where a STOP is
-told from a failure; then the next run.
+``reconcile`` is called again after every step and every event, so each step only needs to be safe now. In order: the
+order's exclusions are applied first; then a command that should not run is ended; then the end of the last run is
+classified as a STOP or a failure; then the next run is started.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Limits:
-    """The bounds that the user set, in seconds but for the first.
+    """The limits that the user set, in seconds except for the first.
 
     Attributes:
-        restarts: failures that are followed by a restart.
-        register: for reaching the supervisor at the start.
-        save: from a request to end the job until its command's group is asked to end, for a checkpoint.
-        stop: from asking a command's group to end until it is killed.
-        offline: for the supervisor to come back and say that an end was a STOP.
-        settle: for an order that is on its way when a command ends; processes may hear of a STOP slightly earlier.
+        restarts: Failures that are followed by a restart.
+        register: To reach the supervisor at the start.
+        save: For a checkpoint, from a request to end the job until the command's group is asked to end.
+        stop: From asking a command's group to end until it is killed.
+        offline: For the supervisor to return and say that an end was a STOP.
+        settle: For an order in flight when a command ends; processes may receive a STOP slightly earlier.
     """
 
     restarts: int = 6
@@ -39,26 +39,26 @@ class Limits:
 
 
 class Step:
-    """What to do next."""
+    """Base class of all steps."""
 
 
 @dataclass(frozen=True)
 class Wait(Step):
-    """Nothing until something happens, or until an instant (None: however long that takes)."""
+    """Do nothing until the next event, or until an instant."""
 
     until: float | None = None
 
 
 @dataclass(frozen=True)
 class Apply(Step):
-    """Put the order's hosts, exclusions and token in place."""
+    """Write the order's hosts, exclusions and token."""
 
     order: Order
 
 
 @dataclass(frozen=True)
 class Start(Step):
-    """Start the command as this run; ``restart``: because the one before failed."""
+    """Start the command as this run. ``restart`` means that the previous run failed."""
 
     run: int
     restart: bool = False
@@ -66,7 +66,7 @@ class Start(Step):
 
 @dataclass(frozen=True)
 class Terminate(Step):
-    """Ask the command's group to end; ``message`` is what people should know about it, if anything."""
+    """Ask the command's group to end, and log ``message`` if there is one."""
 
     message: str = ""
 
@@ -78,7 +78,7 @@ class Kill(Step):
 
 @dataclass(frozen=True)
 class Finish(Step):
-    """Report the result, where there is one, and end with this exit code."""
+    """Report the result, if there is one, and exit with this code."""
 
     code: ExitCode
     result: Result | None
@@ -103,12 +103,12 @@ def _leave(state: RunnerState, code: ExitCode, limits: Limits, now: float) -> St
         return _success(state) or Finish(code, Result.TERMINATED if state.ending else None)
     if state.save_asked_at is None or state.end_asked_at is not None or not _is_wanted(state):
         return _end_command(state, limits, now)
-    # The order changes once rank 0 has saved: the supervisor tells it to, as before a reclaim.
+    # The order changes once rank 0 has saved: the supervisor stops it, as before a reclaim.
     deadline = state.save_asked_at + limits.save
     if now < deadline:
         return Wait(deadline if state.in_place else min(deadline, state.blocked_until))
-    why = "no checkpoint is known to be saved" if state.fresh else "the supervisor is away"
-    return Terminate(f"{why} after {limits.save:g} s: ending run {state.run} without")
+    why = "no checkpoint was reported" if state.fresh else "the supervisor is unreachable"
+    return Terminate(f"{why} after {limits.save:g} s: ending run {state.run} without a checkpoint")
 
 
 def _register(state: RunnerState, limits: Limits, now: float) -> Step:
@@ -123,7 +123,7 @@ def _while_running(state: RunnerState, limits: Limits, now: float) -> Step:
 
 
 def _is_wanted(state: RunnerState) -> bool:
-    """Whether the order lets the running command go on."""
+    """Whether the order allows the running command to continue."""
     order = state.order
     return order is not None and order.kind is OrderKind.RUN and order.run <= state.run
 
@@ -148,13 +148,13 @@ def _after_exit(state: RunnerState, order: Order, limits: Limits, now: float) ->
     if end is not None and not end.asked and state.stopped_by is None:
         return _after_a_failure(state, order, end, limits, now)
     if order.run > state.run or end is None:
-        # A run that is to stop before it was started is not worth its start: what follows it comes as the next order.
+        # Do not start a run that must stop at once; the next order says what follows.
         return Wait() if order.stopping else _start(state, Start(order.run), now)
     return _after_a_stop(state, order, state.stopped_by or 0, now)
 
 
 def _success(state: RunnerState) -> Finish | None:
-    """The end of a command that has done its work; None where it has not."""
+    """Return the final step if the command has succeeded."""
     end = state.end
     succeeded = end is not None and end.exit_code == 0 and not end.asked
     return Finish(ExitCode.SUCCEEDED, Result.SUCCEEDED) if succeeded else None
@@ -167,17 +167,17 @@ def _ended_by(order: Order) -> Finish:
 
 
 def _after_a_stop(state: RunnerState, order: Order, stopped_by: int, now: float) -> Step:
-    # An order that is newer than the stop and wants the job to run, without a new run number, was given by a supervisor
-    # that took the stop back before it had happened. Older ones, or those that still announce it, change nothing.
+    # An order that is newer than the stop and lets the same run continue comes from a supervisor that withdrew the stop
+    # before it happened. Older orders, or those that still announce the stop, change nothing.
     if order.generation > stopped_by and not order.stopping:
         return _start(state, Start(state.run + 1), now)
     return Wait()
 
 
 def _after_a_failure(state: RunnerState, order: Order, end: End, limits: Limits, now: float) -> Step:
-    """Wait for a word that it was none, then for the back-off, then start the next run or give up.
+    """Wait for a possible STOP, then for the back-off, then start the next run or give up.
 
-    The supervisor orders the next run as soon as it hears of the failure; the back-off and its limit are kept here.
+    The supervisor orders the next run as soon as it knows of the failure. The back-off and its limit are applied here.
     """
     in_contact = state.fresh and end.confirmed
     certain_at = end.at + (limits.settle if in_contact else limits.offline)
@@ -192,5 +192,5 @@ def _after_a_failure(state: RunnerState, order: Order, end: End, limits: Limits,
 
 
 def _start(state: RunnerState, start: Start, now: float) -> Step:
-    """Start, unless exclusions are not in place: a command must never see a host that it is to leave out."""
+    """Start, unless the exclusions are not applied: a command must never see a host that it must leave out."""
     return start if state.in_place and now >= state.blocked_until else Wait(state.blocked_until)

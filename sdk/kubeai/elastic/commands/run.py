@@ -1,6 +1,6 @@
-"""kubeai-run: keeps one job running through reclaims. Run it with --help.
+"""kubeai-run: keeps one job running through reclaims. See --help.
 
-The main thread reads one queue and takes one step at a time, as ``reconcile`` decides; every other thread only puts
+The main thread reads one queue and executes one step at a time, as ``reconcile`` decides. Every other thread only puts
 events on that queue.
 """
 
@@ -32,7 +32,7 @@ from .watch import HostsWatch
 from .workspace import Workspace
 
 _RETRY_SECONDS = 1.0
-# For the supervisor to confirm the result: short where somebody waits for this process to end.
+# For the supervisor to confirm the result. Shorter after a termination, because somebody waits for this process.
 _RESULT_SECONDS = 5.0
 _TERMINATED_SECONDS = 2.0
 _THREAD_SECONDS = 1.0
@@ -40,7 +40,7 @@ _TRUST_SECONDS = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; returns one of ``ExitCode``."""
+    """Run the job and return an ``ExitCode``."""
     try:
         arm(os.environ)
         options = parse(sys.argv[1:] if argv is None else argv, os.environ)
@@ -62,19 +62,19 @@ def _directory(options: Options) -> Iterator[Path]:
 
 
 def _log(text: str) -> None:
-    # A supervisor's words and a file's are in it: one line whatever they hold.
+    # Texts of the supervisor and of files may contain line breaks.
     with contextlib.suppress(OSError):
         sys.stderr.write(f"kubeai-run: {' '.join(text.split())}\n")
         sys.stderr.flush()
 
 
 class Runner:
-    """One job from its registration to its result."""
+    """Runs one job from its registration to its result."""
 
     def __init__(self, options: Options, workspace: Workspace) -> None:
         self._options = options
         self._workspace = workspace
-        # A SimpleQueue, because its put may be called from a signal handler.
+        # SimpleQueue.put may be called from a signal handler.
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._outbox = Outbox()
         self._link = Link(options.supervisor, options.job, self._outbox, self._events.put)
@@ -100,7 +100,7 @@ class Runner:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         numbers = [signal.SIGTERM]
-        # A shell ignores it for a script's background jobs: Ctrl-C, which reaches them too, is not meant for them.
+        # A shell ignores SIGINT for background jobs of a script, because Ctrl-C reaches them too.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             numbers.append(signal.SIGINT)
         previous = [signal.signal(number, lambda got, _: self._events.put(Signalled(got))) for number in numbers]
@@ -112,7 +112,7 @@ class Runner:
 
     def _close(self) -> None:
         if self._command is not None:
-            # Only after a fault of ours: every way out of the loop has ended the command before.
+            # Only after a bug: every regular way out of the loop has ended the command.
             self._command.kill()
             self._command.join()
         self._link.stop(_THREAD_SECONDS)
@@ -144,7 +144,7 @@ class Runner:
         )
 
     def _wait(self, until: float | None) -> None:
-        # Not for ever, as nobody says that the certificates to trust have been exchanged.
+        # Not forever, because no event reports rotated CA certificates.
         latest = time.monotonic() + _TRUST_SECONDS
         event = self._next(latest if until is None else min(until, latest))
         if event is not None:
@@ -195,24 +195,24 @@ class Runner:
         before, save, code = self._state, self._options.limits.save, ExitCode(128 + number)
         self._state = before.ask_to_end(code, time.monotonic()) if save else before.leave(code)
         if self._state.save_asked_at is not None and before.save_asked_at is None:
-            away = "" if before.fresh else "; the supervisor, which asks for it, is away"
+            away = "" if before.fresh else "; the supervisor, which must request it, is unreachable"
             _log(
                 f"{signal.Signals(number).name}: waiting up to {save:g} s for run {before.run} to save a checkpoint; "
-                f"a second signal ends it now{away}"
+                f"a second signal ends it at once{away}"
             )
 
     def _log_order(self, order: Order) -> None:
         before = self._state.order
         if self._logged_reasons:
             self._logged_reasons.clear()
-            _log("the supervisor is back" if before else "the supervisor was reached")
+            _log("the supervisor is reachable again" if before else "connected to the supervisor")
         if before is None or (before.phase, before.kind, before.run) != (order.phase, order.kind, order.run):
             _log(f"{order.phase}: {order.reason or 'no reason given'} ({order.kind.value}, run {order.run})")
 
     def _log_absence(self, reason: str) -> None:
-        # Each reason once an absence: the same one comes with every attempt.
+        # Log each reason once per absence: every attempt repeats it.
         if reason not in self._logged_reasons:
-            how = "cannot be reached yet" if self._state.order is None else "is away, going on"
+            how = "cannot be reached yet" if self._state.order is None else "is unreachable, continuing"
             _log(f"the supervisor {how}: {reason}")
         self._logged_reasons.add(reason)
 
@@ -233,7 +233,7 @@ class Runner:
             try:
                 self._write_or_start(step)
             except OSError as error:
-                _log(f"{error}: trying again")
+                _log(f"{error}: retrying")
                 self._state = self._state.blocked(now + _RETRY_SECONDS)
 
     def _write_or_start(self, step: Step) -> None:
@@ -256,7 +256,7 @@ class Runner:
     def _start(self, step: Start) -> None:
         order = self._state.order
         if order is None:
-            raise RuntimeError("nothing is started without an order")
+            raise RuntimeError("cannot start without an order")
         self._workspace.enter_run(step.run, order.token if order.run == step.run else None)
         failpoint(At.COMMAND_STARTING)
         arguments = [argument.replace("{workers}", str(order.workers)) for argument in self._options.command]
@@ -271,7 +271,7 @@ class Runner:
         _log(f"run {step.run} started with {order.workers} workers" + (", a restart" if step.restart else ""))
 
     def _environment(self, run: int, workers: int) -> dict[str, str]:
-        # The launcher's own token is not the command's business.
+        # The command must not see the launcher's token.
         inherited = {name: value for name, value in os.environ.items() if name != TOKEN_FILE_VARIABLE}
         return {
             **inherited,
@@ -293,13 +293,13 @@ class Runner:
         return step.code
 
     def _confirmation_deadline(self, result: Result) -> float:
-        """Returns until when to wait: after a save, for all of its grace, as the supervisor may be restarting."""
+        """Return until when to wait. After a save, wait for the whole grace: the supervisor may be restarting."""
         asked, limits = self._state.save_asked_at, self._options.limits
         deadline = time.monotonic() + (_TERMINATED_SECONDS if result is Result.TERMINATED else _RESULT_SECONDS)
         return deadline if asked is None else max(deadline, asked + limits.save)
 
     def _await_confirmation(self, deadline: float) -> None:
-        """Wait until the supervisor has confirmed the result, or for as long as that is worth it."""
+        """Wait until the supervisor has confirmed the result, at most until the deadline."""
         while time.monotonic() < deadline:
             event = self._next(deadline)
             if isinstance(event, Lost):

@@ -1,4 +1,4 @@
-"""Watches the operator's list of hosts, so that the supervisor knows it whether or not a command is running."""
+"""Watches the operator's host list, so that the supervisor knows it whether or not a command is running."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SCRIPT_SECONDS = 1.0
 
 
 class HostsWatch:
-    """Reads the list again and again; an unreadable one changes nothing and is remarked once.
+    """Reads the list periodically. An unreadable list changes nothing and is logged once.
 
     Args:
-        source: the operator's list.
-        put: takes every event; called from the watch's thread.
+        source: The operator's list.
+        on_event: Called with every event, from the watch's thread.
     """
 
     def __init__(self, source: hosts.Source, on_event: Callable[[Event], None]) -> None:
@@ -34,22 +34,22 @@ class HostsWatch:
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """End the thread; a script that is being run is not waited for longer than this."""
+        """Stop the thread. Waits at most `timeout` seconds for a running script."""
         self._stopped.set()
         self._thread.join(timeout)
 
     def poll(self) -> None:
-        """Read the list once and put what is new about it."""
+        """Read the list once and emit an event if it has changed."""
         try:
             names = tuple(self._source.read())
         except hosts.Unreadable as fault:
             if not self._fails:
-                instead = "no hosts are known yet" if self._last is None else "going on with the last good list"
+                instead = "no hosts are known yet" if self._last is None else "using the last good list"
                 self._on_event(LogMessage(f"{fault}: {instead}"))
             self._fails = True
             return
         if self._fails:
-            self._on_event(LogMessage("the operator's list can be read again"))
+            self._on_event(LogMessage("the operator's list is readable again"))
         self._fails = False
         if names != self._last:
             self._last = names

@@ -1,4 +1,4 @@
-"""The identity directory as kubeai-run keeps it: each file says what it says to the command and its processes."""
+"""The identity directory that kubeai-run maintains for its command and the training processes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Workspace:
     """The files of one job.
 
     Args:
-        directory: made for its owner alone where it does not exist.
-        job: the job's name.
-        address: the supervisor's address.
-        ca: file of the certificates to trust, where the address is https.
+        directory: The directory; created for its owner alone if it does not exist.
+        job: The job's name.
+        address: The supervisor's address.
+        ca: File with the CA certificates to trust, if the address is https.
 
     Raises:
-        OSError: from every method: the directory cannot be used now.
+        OSError: From every method: the directory cannot be used now.
     """
 
     def __init__(self, directory: Path, job: str, address: str, ca: Path | None) -> None:
@@ -39,16 +39,17 @@ class Workspace:
         self._trusted = ""
         self._token = ""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What an earlier job left in the same directory is about other runs, whatever their numbers.
+        # Files of an earlier job in the same directory are about other runs, whatever their numbers.
         self._remove(_STOPPED)
         self._remove(_TOKEN)
         self._remove(_CA)
 
     def list_hosts(self, hosts: Sequence[str], exclusions: Iterable[str]) -> None:
-        """Put the granted hosts and the excluded ones in place.
+        """Write the granted and the excluded hosts.
 
-        Unchanged ones are not written again, as every change is seen by somebody. In between, nobody may see a host as
-        granted and not excluded that never was: first go the hosts that are granted no longer, last come the new ones.
+        Unchanged files are not written again, because readers react to every change. No reader may ever see a host as
+        granted
+        and not excluded that never was: hosts that are no longer granted are removed first, new ones are added last.
         """
         before = self._written.get(_HOSTS)
         if before is not None:
@@ -66,13 +67,13 @@ class Workspace:
             self._written[name] = names
 
     def enter_run(self, run: int, token: str | None) -> None:
-        """Say that this is the present run.
+        """Make this the present run.
 
-        Without its token there is none: a process waits for it, rather than speak for the run before.
+        Without its token, the token file is absent: a process waits for it instead of speaking for the previous run.
         """
         self._remove(_TOKEN)
         failpoint(At.TOKEN_REMOVED)
-        # A new run asks every host anew: nobody has watched the list since the command of the last one ended.
+        # A new run probes every host again, because nothing has watched the list since the last command ended.
         self._remove(_LAST_HOSTS)
         failpoint(At.LAST_HOSTS_REMOVED)
         identity.write_atomically(self.directory / "run", f"{run}\n")
@@ -87,7 +88,7 @@ class Workspace:
             self.give_token(token)
 
     def renew_trust(self) -> None:
-        """Put in place the certificates that are to be trusted now; a file that cannot be read changes nothing."""
+        """Write the CA certificates that are valid now. An unreadable source file changes nothing."""
         if self._ca is None:
             return
         with contextlib.suppress(OSError, ValueError):
@@ -97,7 +98,7 @@ class Workspace:
                 self._trusted = trusted
 
     def give_token(self, token: str) -> None:
-        """Put the present run's token in place."""
+        """Write the present run's token."""
         if token and token != self._token:
             failpoint(At.TOKEN_GIVING)
             identity.write_atomically(self.directory / _TOKEN, f"{token}\n")
@@ -105,7 +106,7 @@ class Workspace:
             failpoint(At.TOKEN_GIVEN)
 
     def read_stop_marker(self) -> Stop | None:
-        """Read what a training process left about a STOP; None when there is nothing, or nothing usable."""
+        """Return the STOP that a training process recorded; None if there is none or it is unusable."""
         try:
             run, generation = (self.directory / _STOPPED).read_text(encoding="utf-8").split()
             return Stop(int(run), int(generation))
