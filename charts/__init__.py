@@ -1,1 +1,1 @@
-"""What of the chart is made of other files: `python -m charts` writes it, a test compares."""
+"""Generates the parts of the Helm chart that derive from other files (`python -m charts`). A test compares them."""

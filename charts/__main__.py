@@ -1,4 +1,4 @@
-"""Writes the parts of the chart that are made of others: `python -m charts`."""
+"""Writes the generated parts of the chart: `python -m charts`."""
 
 from charts.files import written
 

@@ -1,4 +1,4 @@
-"""The files of the chart that are made of others, as they should be."""
+"""The chart's generated files with their expected content."""
 
 import json
 import re
@@ -13,7 +13,7 @@ CHART = Path(__file__).parent / "elastic-job-supervisor"
 
 
 def written() -> Mapping[Path, str]:
-    """Each file with all of its text; what people write in it stays."""
+    """Return each generated file with its text. Hand-written parts of it are kept."""
     schema, readme = CHART / "values.schema.json", CHART / "README.md"
     boards = {CHART / "files" / "dashboards" / name: text for name, text in dashboards().items()}
     return {schema: _schema(schema.read_text("utf-8")), readme: _readme(readme.read_text("utf-8")), **boards}
@@ -32,10 +32,9 @@ def _readme(present: str) -> str:
         "agent": settings_table(agent_settings(), "NODE_AGENT"),
     }
     for name, table in parts.items():
-        present = _exchanged(present, f"<!-- {name} -->", table, f"<!-- end of {name} -->")
+        present = _replaced(present, f"<!-- {name} -->", table, f"<!-- end of {name} -->")
     return present
 
 
-def _exchanged(text: str, begin: str, between: str, end: str) -> str:
-    """With something else between two marks."""
+def _replaced(text: str, begin: str, between: str, end: str) -> str:
     return re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{between}\n{end}", text, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""The settings of both services as a part of the chart's schema: nonsense is refused before anything is installed."""
+"""The settings of both services as part of the chart's schema, so that invalid values fail before an installation."""
 
 import typing
 from pathlib import Path
@@ -34,26 +34,26 @@ SUPERVISOR_OWNED = frozenset(
         "webhook_name",
     }
 )
-"""Settings of the supervisor that the chart itself sets, from other values or because nothing else works in a pod."""
+"""Settings of the supervisor that the chart sets itself."""
 
 AGENT_OWNED = frozenset(
     {"ca_file", "metrics_address", "node_name", "probe_address", "sources", "supervisor", "token_file"}
 )
-"""And of the agent."""
+"""Settings of the agent that the chart sets itself."""
 
 
 def supervisor_settings() -> Schema:
-    """What `supervisor.settings` may hold."""
+    """Return the schema of `supervisor.settings`."""
     return _schema(SupervisorSettings, SUPERVISOR_OWNED)
 
 
 def agent_settings() -> Schema:
-    """What `agent.settings` may hold."""
+    """Return the schema of `agent.settings`."""
     return _schema(AgentSettings, AGENT_OWNED)
 
 
 def camel(field: str) -> str:
-    """A field's name as values have it: `window_seconds` is `windowSeconds`."""
+    """Return a field's name in values.yaml: `window_seconds` becomes `windowSeconds`."""
     first, *others = field.split("_")
     return first + "".join(other.capitalize() for other in others)
 
@@ -71,9 +71,9 @@ def _property(hint: Any) -> Schema:
 
 
 def _inlined(schema: Schema, components: Schema) -> Schema:
-    """Without references, as there are only small enums behind them."""
+    """Resolve references. They only point to small enums."""
     if "anyOf" in schema:
-        # Null is what a file of values says with an empty string.
+        # A values file says null with an empty string.
         kept = [_inlined(each, components) for each in schema["anyOf"] if each != {"type": "null"}]
         return {**{name: value for name, value in schema.items() if name != "anyOf"}, **kept[0]}
     if "$ref" in schema:
@@ -85,7 +85,7 @@ def _inlined(schema: Schema, components: Schema) -> Schema:
 def _plain(schema: Schema) -> Schema:
     kept = {name: value for name, value in schema.items() if name not in {"default", "title"}}
     if "pattern" in kept:
-        # Python's end of the text is not known elsewhere.
+        # Only Python knows \\Z.
         kept["pattern"] = kept["pattern"].replace(r"\Z", "$")
     return {name: _plain(value) if name == "items" else value for name, value in kept.items()}
 

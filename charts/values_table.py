@@ -1,30 +1,30 @@
-"""The tables of the chart's README: its values with their comments, and the settings with their descriptions."""
+"""The tables of the chart's README: the values with their comments, and the settings with their descriptions."""
 
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+import yaml  # type: ignore[import-untyped]  # The stubs would be one more package for one call.
 
 from charts.settings_schema import Schema
 
 
-class Undocumented(Exception):  # noqa: N818  # It names what is so.
-    """A value has no comment: write one above it."""
+class Undocumented(Exception):  # noqa: N818 - the name describes the value
+    """A value has no comment. Write one above it."""
 
 
 def values_table(text: str) -> str:
-    """Every value of a values.yaml with its default and the comment above it; a comment speaks for all that is below.
+    """Return a row per value of values.yaml with its default and comment. A comment on a map covers the whole map.
 
     Raises:
-        Undocumented: One has none.
+        Undocumented: A value has no comment.
     """
     rows = _rows(text.splitlines(), yaml.compose(text, yaml.SafeLoader), ())
     return _table(("value", "default", ""), ((f"`{path}`", f"`{default}`", comment) for path, default, comment in rows))
 
 
 def settings_table(schema: Schema, prefix: str) -> str:
-    """Every setting that a map `settings` may hold, with its variable."""
+    """Return a row per setting in a `settings` map with its environment variable."""
     rows = (
         (f"`{name}`", f"`{prefix}_{_snake(name)}`", each.get("description", ""))
         for name, each in schema["properties"].items()
@@ -50,12 +50,12 @@ def _rows(lines: Sequence[str], node: Any, above: tuple[str, ...]) -> Iterator[t
 
 
 def _comment(lines: Sequence[str], line: int) -> str:
-    """What stands directly above a line."""
-    said: list[str] = []
+    """Return the comment directly above a line."""
+    comment: list[str] = []
     while line > 0 and lines[line - 1].strip().startswith("#"):
         line -= 1
-        said.insert(0, lines[line].strip().removeprefix("#").strip())
-    return " ".join(said)
+        comment.insert(0, lines[line].strip().removeprefix("#").strip())
+    return " ".join(comment)
 
 
 def _written(node: Any) -> str:

@@ -1,4 +1,4 @@
-"""The Grafana dashboards of the chart, as code: `python -m charts` writes them."""
+"""The chart's Grafana dashboards as code. `python -m charts` writes them."""
 
 from collections.abc import Mapping
 
@@ -6,5 +6,5 @@ from charts.dashboards import health, jobs, reclaims
 
 
 def dashboards() -> Mapping[str, str]:
-    """Each by the name of its file, as Grafana imports it."""
+    """Return each dashboard's JSON by file name."""
     return {f"{page.name}.json": page.text() for page in (reclaims.page(), jobs.page(), health.page())}

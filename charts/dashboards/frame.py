@@ -1,4 +1,4 @@
-"""What is around the panels of each dashboard, and the text that it becomes."""
+"""The common frame of the dashboards and their JSON."""
 
 import json
 from collections.abc import Sequence
@@ -17,8 +17,6 @@ Panel = Builder[model.Panel]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Panels under a heading."""
-
     title: str
     panels: Sequence[Panel]
 
@@ -28,10 +26,10 @@ class Page:
     """One dashboard.
 
     Attributes:
-        name: Of its file, and its id for links.
-        title: As it is listed.
-        about: What it answers.
-        sections: What is on it, from above.
+        name: File name and dashboard id.
+        title: Title in the list of dashboards.
+        about: Description.
+        sections: Sections from top to bottom.
     """
 
     name: str
@@ -40,7 +38,7 @@ class Page:
     sections: Sequence[Section]
 
     def text(self) -> str:
-        """As Grafana imports it."""
+        """Return the JSON that Grafana imports."""
         return json.dumps(_whole(self._built()), indent=1, sort_keys=True) + "\n"
 
     def _built(self) -> Any:
@@ -64,7 +62,7 @@ def _others() -> dashboard.DashboardLink:
 
 
 def _whole(board: dict[str, Any]) -> dict[str, Any]:
-    """With an id for each panel, by which links name it, and without what variables of another kind have."""
+    """Add a panel id for links, and remove fields that belong to other kinds of variables."""
     for variable in board["templating"]["list"]:
         for other in ("auto", "auto_count", "auto_min"):
             del variable[other]

@@ -1,7 +1,7 @@
-"""Whether everybody is protected, and whether the protection itself is well."""
+"""The dashboard for coverage and for the health of the supervisor and its agents."""
 
 from charts.dashboards.frame import Page, Section
-from charts.dashboards.panels import Query, Says, areas, bars, lines, number, rows, states
+from charts.dashboards.panels import PanelText, Query, areas, bars, lines, number, rows, states
 from charts.dashboards.queries import each, rate, rate_quantile, total
 
 _UNCOVERED = "job_supervisor_uncovered_workers"
@@ -9,8 +9,7 @@ _REFUSED = "job_supervisor_refused_total"
 
 
 def page() -> Page:
-    """The dashboard."""
-    about = "Whether all workers would be warned, how old what is known of nodes is, refusals, the store, the leader."
+    about = "Coverage of the workers, age of the data about nodes, refusals, the store and the leader."
     return Page(
         "health", "Elastic jobs: health", about, (_now(), _coverage(), _agents(), _supervisor(), _on_a_cluster())
     )
@@ -21,17 +20,20 @@ def _now() -> Section:
         "Now",
         (
             number(
-                Says("Leaders", "Supervisors that lead, of each installation: one, always."),
+                PanelText("Leaders", "Leading supervisors of each installation. It must always be one."),
                 Query("sum by (cluster, namespace, job) (job_supervisor_leader)", "{{cluster}} {{namespace}} {{job}}"),
                 good_from=1,
                 bad_from=2,
             ),
-            number(Says("Agents", "Connected now."), Query('sum(job_supervisor_agents{state="connected"})', "")),
             number(
-                Says(
+                PanelText("Agents", "Agents that are connected now."),
+                Query('sum(job_supervisor_agents{state="connected"})', ""),
+            ),
+            number(
+                PanelText(
                     "Agents unknown",
-                    "Of the nodes that are not known to be reclaimed, those whose agent is silent. Nodes that were "
-                    "removed without a notice count for a day.",
+                    "Ratio of nodes without a notice whose agent is silent. Nodes that were removed without a notice "
+                    "count for one day.",
                     "percentunit",
                 ),
                 Query(
@@ -41,14 +43,16 @@ def _now() -> Section:
                 ),
                 bad_from=0.5,
             ),
-            number(Says("Workers", "Hosts of running jobs."), Query("sum(job_supervisor_workers)", "")),
+            number(PanelText("Workers", "Hosts of running jobs."), Query("sum(job_supervisor_workers)", "")),
             number(
-                Says("Workers uncovered", "Without a live agent, or without a stream of the training process."),
+                PanelText(
+                    "Workers uncovered", "Workers without a live agent, or whose training process has no stream."
+                ),
                 Query(f"max(sum by (missing) ({_UNCOVERED}))", ""),
                 bad_from=1,
             ),
             number(
-                Says("Store failures", "In the time that is shown."),
+                PanelText("Store failures", "In the selected time range."),
                 Query(total("job_supervisor_store_failures_total"), ""),
                 bad_from=1,
             ),
@@ -61,19 +65,22 @@ def _coverage() -> Section:
         "Coverage",
         (
             lines(
-                Says("Workers uncovered", "Of the hosts of running jobs, those that nobody would warn."),
+                PanelText("Workers uncovered", "Hosts of running jobs that would get no warning."),
                 Query(f"sum by (missing) ({_UNCOVERED})", "no {{missing}}"),
                 Query("sum(job_supervisor_workers)", "all"),
             ),
             areas(
-                Says("Sources", "What each source of each agent says. Unknown is not clear."),
+                PanelText("Sources", "State of each source of each agent. Unknown does not mean clear."),
                 Query("sum by (source, state) (job_supervisor_agent_sources)", "{{source}} {{state}}"),
             ),
             areas(
-                Says("Agents", "Those the supervisor knows."),
+                PanelText("Agents", "Agents that the supervisor knows."),
                 Query("sum by (state) (job_supervisor_agents)", "{{state}}"),
             ),
-            lines(Says("Streams", "Open at the leader."), Query("sum by (peer) (job_supervisor_streams)", "{{peer}}")),
+            lines(
+                PanelText("Streams", "Open streams of the leader."),
+                Query("sum by (peer) (job_supervisor_streams)", "{{peer}}"),
+            ),
         ),
     )
 
@@ -83,29 +90,29 @@ def _agents() -> Section:
         "Node agents",
         (
             lines(
-                Says("Age of answers", "Since the last usable answer of a source: the longest, and p99.", "s"),
+                PanelText("Age of answers", "Time since the last usable answer of a source: maximum and p99.", "s"),
                 Query("max by (source) (node_agent_poll_age_seconds)", "max, {{source}}"),
                 Query("quantile by (source) (0.99, node_agent_poll_age_seconds)", "p99, {{source}}"),
             ),
             lines(
-                Says("Answers", "By what they say, a second.", "ops"),
+                PanelText("Answers", "Answers per second by result.", "ops"),
                 Query(rate("node_agent_polls_total", ["source", "result"]), "{{source}} {{result}}"),
             ),
             lines(
-                Says("Time of a poll, p99", "Until the metadata service has answered.", "s"),
+                PanelText("Time of a poll, p99", "Time until the metadata service answers.", "s"),
                 Query(rate_quantile(0.99, "node_agent_poll_seconds", ["source"]), "{{source}}"),
             ),
             lines(
-                Says("Report to acknowledgement, p99", "Until what an agent reports is durable.", "s"),
+                PanelText("Report to acknowledgement, p99", "Time until a report of an agent is durable.", "s"),
                 Query(rate_quantile(0.99, "node_agent_acknowledgement_seconds"), "all"),
             ),
             lines(
-                Says("Connections", "Agents that are connected, by their own word, and connections made."),
+                PanelText("Connections", "Agents that report a connection, and new connections."),
                 Query("sum(node_agent_connected)", "connected"),
                 Query(each("node_agent_connections_total"), "made"),
             ),
             lines(
-                Says("Reports", "Not acknowledged yet, and made."),
+                PanelText("Reports", "Unacknowledged reports, and new reports."),
                 Query("sum(node_agent_outbox_reports)", "waiting"),
                 Query(each("node_agent_reports_total", ["announcement"]), "made, {{announcement}}"),
             ),
@@ -114,37 +121,40 @@ def _agents() -> Section:
 
 
 def _supervisor() -> Section:
-    leads = (("0", "stands by", "blue"), ("1", "leads", "green"))
+    leads = (("0", "standby", "blue"), ("1", "leader", "green"))
     return Section(
         "Supervisor",
         (
             states(
-                Says("Who leads", "Each supervisor, over time."),
+                PanelText("Leader", "State of each supervisor over time."),
                 Query("max by (instance) (job_supervisor_leader)", "{{instance}}"),
                 leads,
             ),
             rows(
-                Says("Versions", "Of all that run."),
+                PanelText("Versions", "Versions of all supervisors and agents."),
                 Query(
                     'count by (version, job) ({__name__=~"job_supervisor_build_info|node_agent_build_info"})',
                     "",
                 ),
             ),
             lines(
-                Says("Store, p99", "Until a change is durable, by operation.", "s"),
+                PanelText("Store, p99", "Time until a change is durable, by operation.", "s"),
                 Query(rate_quantile(0.99, "job_supervisor_store_seconds", ["operation"]), "{{operation}}"),
             ),
             lines(
-                Says("Store failures and waiting notices", "What could not be made durable."),
+                PanelText("Store failures and waiting notices", "Changes that could not be made durable."),
                 Query(each("job_supervisor_store_failures_total", ["operation"]), "failed, {{operation}}"),
                 Query("sum(job_supervisor_unconfirmed_notices)", "notices waiting"),
             ),
             bars(
-                Says("Refused", "Messages that were refused, by where they came and why."),
+                PanelText("Refused", "Refused messages by wire and reason."),
                 Query(each(_REFUSED, ["wire", "code"]), "{{wire}} {{code}}"),
             ),
             lines(
-                Says("Records dropped", "Changes that metrics, Events and the page have not heard of; decisions have."),
+                PanelText(
+                    "Records dropped",
+                    "Changes that metrics, Events and the status page missed. Decisions did not miss them.",
+                ),
                 Query(each("job_supervisor_journal_dropped_total"), "dropped"),
             ),
         ),
@@ -156,15 +166,15 @@ def _on_a_cluster() -> Section:
         "On a cluster",
         (
             lines(
-                Says("Webhook, p99", "Until a new pod has its answer.", "s"),
+                PanelText("Webhook, p99", "Time to review a new pod.", "s"),
                 Query(rate_quantile(0.99, "job_supervisor_webhook_seconds"), "all"),
             ),
             bars(
-                Says("Webhook", "Reviews of new pods by what came of them."),
+                PanelText("Webhook", "Reviews of new pods by outcome."),
                 Query(each("job_supervisor_webhook_reviews_total", ["outcome"]), "{{outcome}}"),
             ),
             bars(
-                Says("Kubernetes Events", "By what became of them."),
+                PanelText("Kubernetes Events", "Kubernetes Events by outcome."),
                 Query(each("job_supervisor_kubernetes_events_total", ["outcome"]), "{{outcome}}"),
                 width=24,
             ),

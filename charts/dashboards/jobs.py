@@ -1,7 +1,7 @@
-"""What becomes of jobs."""
+"""The dashboard for the phases of jobs."""
 
 from charts.dashboards.frame import Page, Section
-from charts.dashboards.panels import Query, Says, areas, bars, lines, number
+from charts.dashboards.panels import PanelText, Query, areas, bars, lines, number
 from charts.dashboards.queries import each, each_quantile, rate, total
 
 _JOBS = "job_supervisor_jobs"
@@ -13,33 +13,37 @@ _WORKER = "job_supervisor_released_worker_seconds_total"
 
 
 def page() -> Page:
-    """The dashboard."""
-    about = "Jobs by phase, suspensions and what they gave back, and how much time checkpoints had left."
+    about = "Jobs by phase, suspensions and released resources, and the time margin of checkpoints."
     return Page("jobs", "Elastic jobs: jobs", about, (_now(), _phases(), _checkpoints(), _suspensions()))
 
 
 def _now() -> Section:
     return Section(
-        "Now, and in the time that is shown",
+        "Now, and in the selected time range",
         (
             number(
-                Says("Jobs", "Supervised and not finished."), Query(f'sum({_JOBS}{{phase!~"Finished|TimedOut"}})', "")
+                PanelText("Jobs", "Supervised jobs that have not finished."),
+                Query(f'sum({_JOBS}{{phase!~"Finished|TimedOut"}})', ""),
             ),
             number(
-                Says("Without their hosts", "Waiting or suspended now."),
+                PanelText("Without hosts", "Jobs that are waiting or suspended now."),
                 Query(f'sum({_JOBS}{{phase=~"Waiting|Suspended"}})', ""),
             ),
             number(
-                Says("Suspensions", "Jobs that stopped with a checkpoint and gave their hosts back."),
+                PanelText("Suspensions", "Jobs that stopped with a checkpoint and released their hosts."),
                 Query(total("job_supervisor_suspensions_total"), ""),
             ),
-            number(Says("Resumes", "Jobs that went on from there."), Query(total("job_supervisor_resumes_total"), "")),
             number(
-                Says("Timed out", "Jobs that waited longer than they may."),
+                PanelText("Resumes", "Suspended jobs that continued."), Query(total("job_supervisor_resumes_total"), "")
+            ),
+            number(
+                PanelText("Timed out", "Jobs that waited longer than their maximum."),
                 Query(total("job_supervisor_timeouts_total"), ""),
                 bad_from=1,
             ),
-            number(Says("GPU time given back", "While jobs were suspended.", "s"), Query(total(_GPU), "")),
+            number(
+                PanelText("Released GPU time", "GPU time that suspended jobs released.", "s"), Query(total(_GPU), "")
+            ),
         ),
     )
 
@@ -49,20 +53,20 @@ def _phases() -> Section:
         "Phases",
         (
             areas(
-                Says("Jobs by phase", "See the status of a job for its reason."),
+                PanelText("Jobs by phase", "The status of a job has the reason for its phase."),
                 Query(f"sum by (phase) ({_JOBS})", "{{phase}}"),
                 width=24,
             ),
             bars(
-                Says("Suspended, resumed, timed out", "When."),
+                PanelText("Suspended, resumed, timed out", "Events over time."),
                 Query(each("job_supervisor_suspensions_total"), "suspended"),
                 Query(each("job_supervisor_resumes_total"), "resumed"),
                 Query(each("job_supervisor_timeouts_total"), "timed out"),
             ),
             lines(
-                Says("Workers", "Hosts of running jobs, and hosts that are left out."),
+                PanelText("Workers", "Hosts of running jobs, and excluded hosts."),
                 Query("sum(job_supervisor_workers)", "of running jobs"),
-                Query("sum(job_supervisor_excluded_hosts)", "left out"),
+                Query("sum(job_supervisor_excluded_hosts)", "excluded"),
             ),
         ),
     )
@@ -73,27 +77,29 @@ def _checkpoints() -> Section:
         "Checkpoints",
         (
             lines(
-                Says("Time for a checkpoint", "From the decision to stop until rank 0 has acknowledged it.", "s"),
+                PanelText("Checkpoint time", "Time from the decision to stop until rank 0 acknowledges it.", "s"),
                 Query(each_quantile(0.5, _CHECKPOINT), "p50"),
                 Query(each_quantile(0.99, _CHECKPOINT), "p99"),
                 exemplars=True,
             ),
             lines(
-                Says("Margin", "Left until the deadline when it was acknowledged; 0 is too late.", "s"),
+                PanelText("Margin", "Time left until the deadline at the acknowledgement. 0 means too late.", "s"),
                 Query(each_quantile(0.5, _MARGIN), "p50"),
                 Query(each_quantile(0.05, _MARGIN), "p5"),
                 exemplars=True,
             ),
             lines(
-                Says(
-                    "Waited for",
-                    "Least time left of any STOP that is not acknowledged yet; empty while there is none.",
+                PanelText(
+                    "Pending STOPs",
+                    "Shortest time left of any unacknowledged STOP; empty if there is none.",
                     "s",
                 ),
                 Query("min(job_supervisor_unacknowledged_stop_seconds_left)", "left"),
             ),
             bars(
-                Says("Acknowledgements", "By what acknowledged: a checkpoint, or the process that left."),
+                PanelText(
+                    "Acknowledgements", "Acknowledgements by kind: a saved checkpoint, or the exit of the process."
+                ),
                 Query(each("job_supervisor_acknowledgements_total", ["kind"]), "{{kind}}"),
             ),
         ),
@@ -105,12 +111,12 @@ def _suspensions() -> Section:
         "Suspensions",
         (
             lines(
-                Says("How long they lasted", "From the suspension until the job trains again.", "s"),
+                PanelText("Duration", "Time from the suspension until the job trains again.", "s"),
                 Query(each_quantile(0.5, _SUSPENDED), "p50"),
                 Query(each_quantile(0.9, _SUSPENDED), "p90"),
             ),
             lines(
-                Says("Given back", "GPUs and workers that suspended jobs would have held."),
+                PanelText("Released", "GPUs and workers that suspended jobs released."),
                 Query(rate(_GPU), "GPUs"),
                 Query(rate(_WORKER), "workers"),
             ),

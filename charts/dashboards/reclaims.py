@@ -1,7 +1,7 @@
-"""What is being taken away, how much warning there is, and what that costs."""
+"""The dashboard for reclaims, lead times and losses."""
 
 from charts.dashboards.frame import Page, Section
-from charts.dashboards.panels import Query, Says, bars, lines, number, rows
+from charts.dashboards.panels import PanelText, Query, bars, lines, number, rows
 from charts.dashboards.queries import each, each_quantile, total, total_quantile
 
 _NOTICES = "job_supervisor_notices_total"
@@ -15,33 +15,33 @@ _DRILL = "The source `simulated` is a drill."
 
 
 def page() -> Page:
-    """The dashboard."""
-    about = "Reclaims by source, zone and instance type; how much warning there was; what was saved and what was lost."
+    about = "Reclaims by source, zone and instance type, their lead times, and saved and lost work."
     return Page("reclaims", "Elastic jobs: reclaim events", about, (_now(), _timeline(), _decided(), _costs()))
 
 
 def _now() -> Section:
     return Section(
-        "In the time that is shown",
+        "In the selected time range",
         (
-            number(Says("Reclaims", f"Announcements received. {_DRILL}"), Query(total(_RECLAIMS), "")),
+            number(PanelText("Reclaims", f"Received announcements. {_DRILL}"), Query(total(_RECLAIMS), "")),
             number(
-                Says("Under way", "Nodes and pods with an active notice now."),
+                PanelText("Active", "Nodes and pods that have an active notice now."),
                 Query("sum(job_supervisor_active_notices) or 0 * sum(job_supervisor_leader)", ""),
             ),
             number(
-                Says("Lead time, median", "From a notice's receipt to its deadline.", "s"),
+                PanelText("Lead time, p50", "Time from a notice's receipt to its deadline.", "s"),
                 Query(total_quantile(0.5, _LEAD), ""),
             ),
             number(
-                Says("Groups", "Groups of reclaims that made a job smaller or stopped it."),
+                PanelText("Groups", "Groups of reclaims that shrank or stopped a job."),
                 Query(total("job_supervisor_groups_total"), ""),
             ),
             number(
-                Says("Saved in time", "Checkpoints that were acknowledged before the deadline."), Query(_IN_TIME, "")
+                PanelText("Saved in time", "Checkpoints acknowledged before the deadline."),
+                Query(_IN_TIME, ""),
             ),
             number(
-                Says("Steps lost", "Steps that had to be done again, where jobs report them."),
+                PanelText("Steps lost", "Repeated steps of jobs that report their steps."),
                 Query(total("job_supervisor_steps_lost_total"), ""),
                 bad_from=1,
             ),
@@ -53,32 +53,35 @@ def _timeline() -> Section:
     return Section(
         "Reclaims",
         (
-            bars(Says("By source", f"Who announced them. {_DRILL}"), Query(each(_RECLAIMS, ["source"]), "{{source}}")),
             bars(
-                Says("By zone", "By the node's label topology.kubernetes.io/zone."),
+                PanelText("By source", f"The source of the announcement. {_DRILL}"),
+                Query(each(_RECLAIMS, ["source"]), "{{source}}"),
+            ),
+            bars(
+                PanelText("By zone", "By the node's label topology.kubernetes.io/zone."),
                 Query(each(_RECLAIMS, ["zone"]), "{{zone}}"),
             ),
             bars(
-                Says("By instance type", "By the node's label node.kubernetes.io/instance-type."),
+                PanelText("By instance type", "By the node's label node.kubernetes.io/instance-type."),
                 Query(each(_RECLAIMS, ["instance_type"]), "{{instance_type}}"),
             ),
             rows(
-                Says("Where they were", "All of them in the time that is shown."),
+                PanelText("By source, zone and instance type", "All reclaims in the selected time range."),
                 Query(total(_RECLAIMS, ["source", "zone", "instance_type"]), ""),
             ),
             lines(
-                Says(
+                PanelText(
                     "Lead time",
-                    "From a notice's receipt to its deadline: the median, and what nine of ten have at least.",
+                    "Time from a notice's receipt to its deadline: p50 and p10.",
                     "s",
                 ),
                 Query(each_quantile(0.5, _LEAD, ["source"]), "p50, {{source}}"),
                 Query(each_quantile(0.1, _LEAD, ["source"]), "p10, {{source}}"),
             ),
             bars(
-                Says(
-                    "What became of notices",
-                    "Withdrawn: it stays after all. Gone: it was taken. Expired: nobody took it.",
+                PanelText(
+                    "Outcome of notices",
+                    "Withdrawn: the reclaim was cancelled. Gone: it is gone. Expired: it was never reclaimed.",
                 ),
                 Query(each(_NOTICES, ["outcome"]), "{{outcome}}"),
             ),
@@ -91,21 +94,25 @@ def _decided() -> Section:
         "Decisions",
         (
             bars(
-                Says("Groups", "Reclaims that came together: the job went on smaller, or stopped with a checkpoint."),
+                PanelText("Groups", "Reclaims handled together: the job shrank, or stopped with a checkpoint."),
                 Query(each("job_supervisor_groups_total", ["outcome"]), "{{outcome}}"),
             ),
             lines(
-                Says("Hosts left out", "Hosts that launchers do not use now, and those newly left out."),
-                Query("sum(job_supervisor_excluded_hosts)", "left out"),
-                Query(each("job_supervisor_exclusions_total"), "newly"),
+                PanelText("Excluded hosts", "Hosts that launchers exclude now, and new exclusions."),
+                Query("sum(job_supervisor_excluded_hosts)", "excluded"),
+                Query(each("job_supervisor_exclusions_total"), "new"),
             ),
             lines(
-                Says("Notice to decision, p99", "A shrink waits for the rest of its group.", "s"),
+                PanelText(
+                    "Notice to decision, p99", "Time to the decision. A shrink waits for the rest of its group.", "s"
+                ),
                 Query(each_quantile(0.99, "job_supervisor_notice_to_decision_seconds", ["decision"]), "{{decision}}"),
                 exemplars=True,
             ),
             lines(
-                Says("Notice to directive, p99", "Until a training process's stream has it.", "s"),
+                PanelText(
+                    "Notice to directive, p99", "Time until the directive is on a training process's stream.", "s"
+                ),
                 Query(
                     each_quantile(0.99, "job_supervisor_notice_to_directive_seconds", ["directive"]), "{{directive}}"
                 ),
@@ -120,12 +127,12 @@ def _costs() -> Section:
         "Saved and lost",
         (
             bars(
-                Says("Checkpoints", "In time, or not before the deadline."),
+                PanelText("Checkpoints", "Checkpoints saved before the deadline, or too late."),
                 Query(_IN_TIME_EACH, "saved in time"),
                 Query(each("job_supervisor_late_stops_total"), "too late"),
             ),
             bars(
-                Says("Steps lost", "Steps that had to be done again, where jobs report them."),
+                PanelText("Steps lost", "Repeated steps of jobs that report their steps."),
                 Query(each("job_supervisor_steps_lost_total"), "steps"),
             ),
         ),

@@ -75,11 +75,11 @@ def test_bars_count_every_event_once(recording: Recording) -> None:
     shrunk = [group for group in figures.groups if group.meaning is GroupMeaning.SHRINK]
     assert _counted(recording, "By source") == {"aliyun": figures.notices}
     assert _counted(recording, "By zone") == {"unknown": figures.notices}
-    assert _counted(recording, "What became of notices") == _but_none(
+    assert _counted(recording, "Outcome of notices") == _but_none(
         {"received": figures.notices, "withdrawn": recording.truth.withdrawn, "gone": _gone(recording)}
     )
     assert _counted(recording, "Groups") == {"shrunk": _changes(figures), "stopped": figures.suspensions}
-    assert _counted(recording, "Hosts left out")["newly"] == sum(len(group.hosts) for group in shrunk)
+    assert _counted(recording, "Excluded hosts")["new"] == sum(len(group.hosts) for group in shrunk)
     assert _counted(recording, "Suspended, resumed, timed out") == {
         "suspended": figures.suspensions,
         "resumed": figures.resumes,

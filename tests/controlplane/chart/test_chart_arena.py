@@ -47,7 +47,9 @@ async def _versions(present: Installation) -> list[Any]:
     return [(each["metadata"]["uid"], each.get("rules"), each.get("spec", {}).get("selector")) for each in found]
 
 
-@pytest.mark.parametrize(("annotations", "whose"), [(_OWNED, f"of {NAMESPACE}/arena-artifacts"), ({}, "of no release")])
+@pytest.mark.parametrize(
+    ("annotations", "whose"), [(_OWNED, f"it is of {NAMESPACE}/arena-artifacts"), ({}, "it has no release")]
+)
 async def test_it_is_refused_beside_arenas_own_and_installed_after_it(
     cluster_with_helm: Installation, annotations: dict[str, str], whose: str, tmp_path: Path
 ) -> None:
@@ -55,7 +57,9 @@ async def test_it_is_refused_beside_arenas_own_and_installed_after_it(
     async with _arena(cluster_with_helm, annotations, page.desk(tmp_path)):
         before = await _versions(cluster_with_helm)
         for values, flags in (({}, []), ({}, ["--take-ownership"]), ({"fullnameOverride": "another"}, [])):
-            with pytest.raises(Refused, match=f"the ClusterRole {RELEASE} is not of this release [(]{whose}[)]"):
+            with pytest.raises(
+                Refused, match=f"the ClusterRole {RELEASE} does not belong to this release [(]{whose}[)]"
+            ):
                 await cluster_with_helm.install(values, *flags)
         assert await _versions(cluster_with_helm) == before
         assert RELEASE not in await cluster_with_helm.helm("list", "--all", "--short")

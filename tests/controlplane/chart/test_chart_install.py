@@ -54,7 +54,7 @@ async def test_a_second_release_is_refused(cluster_with_helm: Installation) -> N
     """Two supervisors would decide about the same jobs."""
     await cluster_with_helm.install()
     for values in ({}, {"fullnameOverride": "another"}):
-        with pytest.raises(Refused, match=f"is not of this release [(]of {NAMESPACE}/{RELEASE}[)]"):
+        with pytest.raises(Refused, match=f"does not belong to this release [(]it is of {NAMESPACE}/{RELEASE}[)]"):
             await cluster_with_helm.helm("install", "another", str(CHART), values=values)
 
 
