@@ -34,7 +34,7 @@ that holds its connection and says nothing, after this long and one time-out."""
 _TOO_SHORT = 0.5
 """Seconds; a watch that ends sooner, over and over, would be a storm of requests."""
 
-_UNDEFINED_SECONDS = 10.0
+UNDEFINED_SECONDS = 10.0
 """A person installs a definition or grants a right: one small request each time."""
 
 _log = structlog.get_logger()
@@ -69,7 +69,7 @@ class Reflector(Generic[R]):
         *,
         cached: bool = False,
         optional: bool = False,
-        undefined_seconds: float = _UNDEFINED_SECONDS,
+        undefined_seconds: float = UNDEFINED_SECONDS,
         on_synced: Callable[[], None] = lambda: None,
     ) -> None:
         self._cached = cached

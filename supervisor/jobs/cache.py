@@ -1,20 +1,14 @@
 """The jobs of one kind and their pods, as the API server last told of them."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Generic
 
-import structlog
-
-from servicekit.backoff import Backoff
 from servicekit.clock import Clock
-from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient, Selection
-from servicekit.kubernetes.errors import ApiError, NotFoundError
 from servicekit.kubernetes.objects import ObjectKey
-from servicekit.kubernetes.reflector import Reflector
+from servicekit.kubernetes.reflector import UNDEFINED_SECONDS, Reflector
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.view import ClusterView
@@ -23,18 +17,10 @@ from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.placement import Placement
 from supervisor.jobs.kind import J, JobKind, JobState
 
-_UNDEFINED_SECONDS = 10.0
-"""Between two looks whether the kind is defined by now: one request that costs nothing, and nobody waits for it."""
-
-_FIRST_PAUSE = 0.1
-_MAX_PAUSE = 1.0
-
 OnJobs = Callable[[Collection[JobName]], None]
 
 _Pods = dict[ObjectKey, tuple[str, Pod]]
 """With the uid of the job that a pod's owner names; empty where it names none."""
-
-_log = structlog.get_logger()
 
 
 class JobCache(Generic[J]):
@@ -47,6 +33,9 @@ class JobCache(Generic[J]):
         clock: For the reflector.
         namespace: The only namespace whose jobs are followed; empty for all.
         undefined_seconds: Between two looks whether the kind is defined by now.
+
+    Attributes:
+        listed: Whether the jobs were ever listed: what is stored of others is kept until then.
     """
 
     def __init__(  # noqa: PLR0913 - the last two are for tests
@@ -57,21 +46,25 @@ class JobCache(Generic[J]):
         clock: Clock,
         *,
         namespace: str = "",
-        undefined_seconds: float = _UNDEFINED_SECONDS,
+        undefined_seconds: float = UNDEFINED_SECONDS,
     ) -> None:
         self.kind = kind
         self.client = ResourceClient(server, kind.resource, kind.decode, Selection(namespace=namespace))
-        self._undefined_seconds = undefined_seconds
         self._cache: Cache[J] = Cache(self._job_moved)
-        self._reflector = Reflector(self.client, self._cache, clock)
+        self._reflector = Reflector(
+            self.client,
+            self._cache,
+            clock,
+            optional=True,
+            undefined_seconds=undefined_seconds,
+            on_synced=self._note_listed,
+        )
         self._jobs: dict[JobName, J] = {}
         self._pods: dict[JobName, _Pods] = {}
         self._counts: Counter[str] = Counter()
         self._placements: dict[JobName, Mapping[Host, Placement]] = {}  # Asked for with every pass, of all jobs.
-        self._defined = True
         self._listeners: list[OnJobs] = []
-        self._fault = Fault(f"watch of {kind.resource.plural}", clock)
-        self.synced = False
+        self.listed = False
         view.pods_changed.add(self._pod_moved)
 
     def subscribe(self, on_change: OnJobs) -> None:
@@ -113,41 +106,23 @@ class JobCache(Generic[J]):
         return job is not None and self._counts[job.metadata.name] > 1
 
     async def first(self) -> None:
-        """Lists once; there are no jobs where the kind is not defined.
+        """Lists as soon as the API server answers; there are no jobs where the kind is not defined.
 
         Raises:
-            ApiError: The list could not be had.
+            ApiError: It refuses, and waiting will not help.
         """
-        try:
-            await self._reflector.list()
-        except NotFoundError:
-            if self._defined:
-                _log.info("jobs.undefined", kind=self.kind.name, looks_again_seconds=self._undefined_seconds)
-            self._defined = False
-        else:
-            self.synced = self._defined = True
-            self._fault.recovered()
+        await self._reflector.first()
 
     async def run(self) -> None:
         """Root task: follows the jobs, also where their kind is defined later."""
-        backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
-        while True:
-            try:
-                await self.first()
-                await self._follow(backoff)
-            except ApiError as error:
-                self._fault.failed(str(error))
-                await asyncio.sleep(backoff.next())
-
-    async def _follow(self, backoff: Backoff) -> None:
-        while self._defined:
-            await self._reflector.once()
-            backoff.reset()
-        await asyncio.sleep(self._undefined_seconds)
+        await self._reflector.run()
 
     def _pods_of(self, name: JobName, job: J) -> Iterator[Pod]:
         """By the owner's uid where the pods have it, as names are the same after a job was deleted and made anew."""
         return (pod for uid, pod in self._pods.get(name, {}).values() if uid in ("", job.metadata.uid))
+
+    def _note_listed(self) -> None:
+        self.listed = True
 
     def _job_moved(self, before: J | None, after: J | None) -> None:
         if before is not None:

@@ -3,14 +3,12 @@
 One is the only record of a try, so it stays for as long as that is what was decided, and is not made twice.
 """
 
-import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 import msgspec
 import structlog
 
-from servicekit.backoff import Backoff
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
@@ -37,9 +35,6 @@ _SELECTOR = ",".join(f"{name}={value}" for name, value in _LABELS.items())
 _LOOK_SECONDS = 1.0
 """Between two looks whether one of ours is still wanted, while there is one."""
 
-_UNDEFINED_SECONDS = 10.0
-_FIRST_PAUSE = 0.1
-_MAX_PAUSE = 1.0
 _OPERATORS_SHARE = 0.8
 """Of a try's time: the operator gives up before we do, and takes back what it has made."""
 
@@ -112,15 +107,15 @@ class ScaleOuts:
         self._client = ResourceClient(
             context.cluster.server, SCALE_OUTS, lambda data: msgspec.json.decode(data, type=ScaleOut), selection
         )
-        self._reflector = Reflector(self._client, self._cache, context.cluster.clock)
-        self._known = False
+        self._reflector = Reflector(
+            self._client, self._cache, context.cluster.clock, optional=True, on_synced=context.cluster.on_change
+        )
         self._wakeup = Wakeup()
-        self._watch_fault = Fault(f"watch of {SCALE_OUTS.plural}", context.cluster.clock)
         self._tidy_fault = Fault(f"deletion of {SCALE_OUTS.plural}", context.cluster.clock)
 
     def growable(self, state: State) -> int:
         """Returns how many workers the operator can be asked for; none while one of ours may be there."""
-        if not self._known or self._of(state.job.metadata.uid, self._cache.objects.values()):
+        if not self._reflector.synced or self._of(state.job.metadata.uid, self._cache.objects.values()):
             return 0
         return growable(state, namesakes=self._context.jobs.namesakes(state.name))
 
@@ -178,18 +173,8 @@ class ScaleOuts:
         return not ours
 
     async def follow(self) -> None:
-        """Root task: follows, whatever happens; also where they are defined later."""
-        backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
-        while True:
-            try:
-                await self._follow(backoff)
-            except NotFoundError:
-                self._known = False
-                await asyncio.sleep(_UNDEFINED_SECONDS)
-            except ApiError as error:
-                self._known = False
-                self._watch_fault.failed(str(error))
-                await asyncio.sleep(_UNDEFINED_SECONDS if isinstance(error, RefusedError) else backoff.next())
+        """Root task: follows, also where they are defined later."""
+        await self._reflector.run()
 
     async def tidy(self) -> None:
         """Root task: deletes those that are done with."""
@@ -209,15 +194,6 @@ class ScaleOuts:
             self._tidy_fault.failed(str(error))
         else:
             self._tidy_fault.recovered()
-
-    async def _follow(self, backoff: Backoff) -> None:
-        await self._reflector.list()
-        self._known = True
-        self._watch_fault.recovered()
-        self._context.cluster.on_change()
-        while True:
-            await self._reflector.once()
-            backoff.reset()
 
     async def _delete(self, one: ScaleOut) -> None:
         try:
