@@ -10,6 +10,7 @@ import pytest
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result
 from tests.controlplane.operator.operator_jobs import RESUME, names, operating
+from tests.controlplane.trainingjob.conftest import Operated, RunningJob
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, supervising
 from tests.supervisor.jobs.first_sdk import serving
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, PREFIX
@@ -24,10 +25,16 @@ async def node_of(jobs: ElasticJobs, pod: str) -> str:
     return str((await jobs.namespace.get_pod(pod))["spec"]["nodeName"])
 
 
-async def suspended(jobs: ElasticJobs, supervised: Supervision, name: str = "bert") -> None:
-    """A job of three workers is below its minimum of two in a moment, stops, and is suspended."""
+async def stopping(jobs: ElasticJobs, supervised: Supervision, name: str = "bert") -> None:
+    """Two of three workers are noticed, and the job needs two."""
     for worker in range(2):
         await supervised.notices(await node_of(jobs, f"{name}-worker-{worker}"))
+    await supervised.world.job(name, lambda known: known.decision.stop is not None, "is to stop")
+
+
+async def suspended(jobs: ElasticJobs, supervised: Supervision, name: str = "bert") -> None:
+    """A job of three workers is below its minimum of two in a moment, stops, and is suspended."""
+    await stopping(jobs, supervised, name)
     await supervised.answers(name)
     await supervised.phase(name, Phase.SUSPENDED)
     # What was decided is one thing, and what has been done about it another.
@@ -36,17 +43,9 @@ async def suspended(jobs: ElasticJobs, supervised: Supervision, name: str = "ber
     await supervised.spared()
 
 
-async def test_doomed_hosts_are_left_out_and_their_pods_replaced(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
-) -> None:
+async def test_doomed_hosts_are_left_out_and_their_pods_replaced(running_job: RunningJob, jobs: ElasticJobs) -> None:
     """All in one change, before their machine goes; the pod goes at the last moment and another one joins."""
-    await jobs.nodes(5)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path, leave_margin_seconds=1.0) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await jobs.submit("bert", 4)
-        await supervised.phase("bert", Phase.RUNNING)
+    async with running_job(4, nodes=5, leave_margin_seconds=1.0) as supervised:
         doomed = await node_of(jobs, "bert-worker-1")
         deadline = time.time() + 15
         await supervised.notices(doomed, left=15)
@@ -67,17 +66,9 @@ async def test_doomed_hosts_are_left_out_and_their_pods_replaced(
         assert await node_of(jobs, "bert-worker-4") != doomed or Host("bert-worker-4") in job.decision.exclusions
 
 
-async def test_a_stopped_job_is_suspended_at_once_and_resumed(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
-) -> None:
+async def test_a_stopped_job_is_suspended_at_once_and_resumed(running_job: RunningJob, jobs: ElasticJobs) -> None:
     """No restart is counted, all pods are gone, and it comes back as another run."""
-    await jobs.nodes(3)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await jobs.submit("bert", 3)
-        await supervised.phase("bert", Phase.RUNNING)
+    async with running_job(3) as supervised:
         await suspended(jobs, supervised)
         status = await jobs.phase("bert", "Suspended")
         assert not status.get("restartCount")
@@ -88,17 +79,9 @@ async def test_a_stopped_job_is_suspended_at_once_and_resumed(
         assert not (await jobs.status("bert")).get("restartCount")
 
 
-async def test_a_job_resumes_smaller_and_later_at_its_own_size(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
-) -> None:
+async def test_a_job_resumes_smaller_and_later_at_its_own_size(running_job: RunningJob, jobs: ElasticJobs) -> None:
     """Workers, variables and host lists say the same number, and what the job asked for is not lost."""
-    await jobs.nodes(3)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await jobs.submit("bert", 3)
-        await supervised.phase("bert", Phase.RUNNING)
+    async with running_job(3) as supervised:
         await suspended(jobs, supervised)
         for workers, run in ((2, 2), (3, 3)):
             supervised.grant("bert", workers)
@@ -145,16 +128,12 @@ async def _times_out(jobs: ElasticJobs, supervised: Supervision) -> None:
 
 
 async def test_a_job_whose_launcher_vanishes_is_suspended_and_resumed(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+    running_job: RunningJob, jobs: ElasticJobs
 ) -> None:
     """Its operator would leave it without one for ever; it does not wait for capacity, so it does not time out."""
-    await jobs.nodes(3)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path, launcher_grace_seconds=1.0) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await jobs.submit("bert", 3, annotations={**OPTED_IN, f"{PREFIX}max-wait-time": "20"})
-        await supervised.phase("bert", Phase.RUNNING)
+    async with running_job(
+        3, annotations={**OPTED_IN, f"{PREFIX}max-wait-time": "20"}, launcher_grace_seconds=1.0
+    ) as supervised:
         await jobs.delete_pod("bert-launcher")
         job = await supervised.phase("bert", Phase.SUSPENDED)
         assert job.decision.reason == (
@@ -167,37 +146,21 @@ async def test_a_job_whose_launcher_vanishes_is_suspended_and_resumed(
 
 
 async def test_a_launcher_that_fails_after_a_stop_is_suspended_nevertheless(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+    running_job: RunningJob, jobs: ElasticJobs
 ) -> None:
-    await jobs.nodes(3)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await jobs.submit("bert", 3)
-        await supervised.phase("bert", Phase.RUNNING)
-        for worker in range(2):
-            await supervised.notices(await node_of(jobs, f"bert-worker-{worker}"))
-        await supervised.world.job("bert", lambda known: known.decision.stop is not None, "is to stop")
+    async with running_job(3) as supervised:
+        await stopping(jobs, supervised)
         await jobs.end_pod("bert-launcher", "Failed")
         await supervised.phase("bert", Phase.SUSPENDED)
         await jobs.phase("bert", "Suspended")
 
 
 async def test_a_job_that_succeeds_while_it_is_stopped_has_succeeded(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+    running_job: RunningJob, jobs: ElasticJobs
 ) -> None:
     """It is not suspended, which would train it again."""
-    await jobs.nodes(3)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await jobs.submit("bert", 3)
-        await supervised.phase("bert", Phase.RUNNING)
-        for worker in range(2):
-            await supervised.notices(await node_of(jobs, f"bert-worker-{worker}"))
-        await supervised.world.job("bert", lambda known: known.decision.stop is not None, "is to stop")
+    async with running_job(3) as supervised:
+        await stopping(jobs, supervised)
         await jobs.end_pod("bert-launcher", "Succeeded")
         job = await supervised.phase("bert", Phase.FINISHED)
         assert job.observed.result is Result.SUCCEEDED
@@ -205,14 +168,8 @@ async def test_a_job_that_succeeds_while_it_is_stopped_has_succeeded(
         assert set(await jobs.annotations("bert")) == set(OPTED_IN)
 
 
-async def test_the_next_launcher_leaves_the_same_hosts_out(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
-    await jobs.nodes(3)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await jobs.submit("bert", 3)
-        await supervised.phase("bert", Phase.RUNNING)
+async def test_the_next_launcher_leaves_the_same_hosts_out(running_job: RunningJob, jobs: ElasticJobs) -> None:
+    async with running_job(3) as supervised:
         await supervised.notices(await node_of(jobs, "bert-worker-0"), left=300)
         await supervised.world.job("bert", lambda known: bool(known.decision.exclusions), "leaves hosts out")
         await supervised.phase("bert", Phase.RUNNING)
@@ -227,18 +184,12 @@ async def test_the_next_launcher_leaves_the_same_hosts_out(cluster: Cluster, job
         assert (jobs.edl("bert") / "excluded_hosts").read_text(encoding="utf-8") == text
 
 
-async def test_a_job_deleted_in_mid_reclaim_is_let_go(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
-    await jobs.nodes(6)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
+async def test_a_job_deleted_in_mid_reclaim_is_let_go(operated: Operated, jobs: ElasticJobs) -> None:
+    async with operated(6) as supervised:
         for name in ("bert", "other"):
             await jobs.submit(name, 3)
             await supervised.phase(name, Phase.RUNNING)
-        for worker in range(2):
-            await supervised.notices(await node_of(jobs, f"bert-worker-{worker}"))
-        await supervised.world.job("bert", lambda known: known.decision.stop is not None, "is to stop")
+        await stopping(jobs, supervised)
         await jobs.delete("bert")
         await supervised.world.forgotten("bert")
         await suspended(jobs, supervised, "other")
@@ -274,16 +225,8 @@ async def test_a_resume_that_was_interrupted_is_brought_to_its_end(
             await supervised.phase("bert", Phase.RUNNING, run=2)
 
 
-async def test_a_job_that_a_person_suspends_is_left_to_them(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
-) -> None:
-    await jobs.nodes(3)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await jobs.submit("bert", 2)
-        await supervised.phase("bert", Phase.RUNNING)
+async def test_a_job_that_a_person_suspends_is_left_to_them(running_job: RunningJob, jobs: ElasticJobs) -> None:
+    async with running_job(2) as supervised:
         await jobs.annotate("bert", "true")
         await jobs.phase("bert", "Suspended")
         await supervised.world.forgotten("bert")
@@ -309,15 +252,9 @@ async def _held(jobs: ElasticJobs, supervised: Supervision) -> None:
     await until(old, "the job is older than it may wait")
 
 
-async def test_a_person_resumes_a_job_by_taking_the_annotation_back(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
-) -> None:
+async def test_a_person_resumes_a_job_by_taking_the_annotation_back(operated: Operated, jobs: ElasticJobs) -> None:
     """The operator would leave it Suspended; how old it is does not count as time that it has waited."""
-    await jobs.nodes(3)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
+    async with operated() as supervised:
         await _held(jobs, supervised)
         supervised.grant("bert", 2)
         await jobs.annotate("bert", None)
@@ -326,13 +263,9 @@ async def test_a_person_resumes_a_job_by_taking_the_annotation_back(
         assert f"{PREFIX}job-suspended" not in await jobs.annotations("bert")
 
 
-async def test_a_person_resumes_a_job_by_hand(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
+async def test_a_person_resumes_a_job_by_hand(operated: Operated, jobs: ElasticJobs) -> None:
     """In the two steps that it takes; between them it is said to wait for capacity, and afterwards nobody stops it."""
-    await jobs.nodes(3)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
+    async with operated() as supervised:
         await _held(jobs, supervised)
         await jobs.annotate("bert", None)
         job = await supervised.world.appears("bert")
@@ -348,35 +281,21 @@ async def test_a_person_resumes_a_job_by_hand(cluster: Cluster, jobs: ElasticJob
 
 
 async def test_a_job_whose_launchers_container_has_ended_is_suspended_before_its_pod_is_failed(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+    running_job: RunningJob, jobs: ElasticJobs
 ) -> None:
     """As where the first SDK stops everybody: nobody answers, and the operator must not see a failure."""
-    await jobs.nodes(3)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await jobs.submit("bert", 3)
-        await supervised.phase("bert", Phase.RUNNING)
-        for worker in range(2):
-            await supervised.notices(await node_of(jobs, f"bert-worker-{worker}"))
-        await supervised.world.job("bert", lambda known: known.decision.stop is not None, "is to stop")
+    async with running_job(3) as supervised:
+        await stopping(jobs, supervised)
         await jobs.end_container("bert-launcher", 1)
         job = await supervised.phase("bert", Phase.SUSPENDED)
         assert "The run ended with code 1." in job.decision.reason
         assert not (await jobs.phase("bert", "Suspended")).get("restartCount")
 
 
-async def test_a_launcher_that_does_not_answer_holds_nothing_up(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
-) -> None:
+async def test_a_launcher_that_does_not_answer_holds_nothing_up(operated: Operated, jobs: ElasticJobs) -> None:
     """Its list cannot be written, and the job is suspended as soon as rank 0 has left all the same."""
-    await jobs.nodes(3)
     stuck = jobs.edl("bert") / "discover_hosts.sh"
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
+    async with operated() as supervised:
         await jobs.submit("bert", 3)
         os.mkfifo(stuck)  # A command that reads it never ends.
         try:
@@ -395,17 +314,13 @@ async def _there(path: Path) -> bool:
 
 
 async def test_processes_that_have_no_stream_are_asked_to_stop(
-    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
+    running_job: RunningJob, api: Api, jobs: ElasticJobs
 ) -> None:
     """In the first SDK's own way, once nobody has turned out to be rank 0, until the run has ended."""
-    await jobs.nodes(3)
     async with (
         serving("127.0.0.1", b"ok") as (port, heard),
-        supervising(cluster, jobs.namespace, tmp_path, stop_port=port, rank_zero_grace_seconds=0.5) as supervised,
-        operating(cluster, jobs.namespace.name),
+        running_job(3, stop_port=port, rank_zero_grace_seconds=0.5) as supervised,
     ):
-        await jobs.submit("bert", 3)
-        await supervised.phase("bert", Phase.RUNNING)
         here = {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
         await api.patch(f"{jobs.namespace.path}/pods/bert-worker-2/status", {"status": here})
         for worker in range(2):

@@ -1,5 +1,7 @@
 """A TrainingJob that was resumed smaller grows while it runs, whatever else happens to it and its operator."""
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from supervisor.jobs.trainingjob.kind import TrainingJobKind
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts, scale_out_name
 from supervisor.store.interface import Snapshot
 from tests.controlplane.operator.operator_jobs import names, operating
+from tests.controlplane.trainingjob.conftest import Operated
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, running, supervising
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import Cluster, ControlPlane
@@ -41,6 +44,22 @@ async def smaller(jobs: ElasticJobs, supervised: Supervision, workers: int = 2) 
     await supervised.spared()
     supervised.grant("bert", workers)
     return await supervised.phase("bert", Phase.RUNNING, run=2)
+
+
+ShrunkJob = Callable[..., AbstractAsyncContextManager[Supervision]]
+
+
+@pytest.fixture
+def shrunk_job(operated: Operated, jobs: ElasticJobs) -> ShrunkJob:
+    """Supervises `bert` on four nodes after it has been resumed with fewer than its four workers."""
+
+    @asynccontextmanager
+    async def start(workers: int = 2, **policy: float) -> AsyncIterator[Supervision]:
+        async with operated(4, **policy) as supervised:
+            await smaller(jobs, supervised, workers)
+            yield supervised
+
+    return start
 
 
 async def cordoned(api: Api, jobs: ElasticJobs, *numbers: int, unschedulable: bool = True) -> None:
@@ -75,14 +94,9 @@ async def scale_out(jobs: ElasticJobs, phase: str) -> Any:
 
 
 @pytest.mark.brief
-async def test_it_has_its_own_size_back_while_it_runs(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
+async def test_it_has_its_own_size_back_while_it_runs(shrunk_job: ShrunkJob, jobs: ElasticJobs) -> None:
     """In the same run, without a restart; its spec stays as it was resumed, and nothing is left behind."""
-    await jobs.nodes(4)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await smaller(jobs, supervised)
+    async with shrunk_job() as supervised:
         supervised.room("bert", 2)
         job = await supervised.world.job("bert", lambda known: len(known.decision.hosts) == 4, "has grown")
         job = await supervised.world.job("bert", lambda known: known.decision.growth is None, "knows that")
@@ -100,14 +114,9 @@ async def test_it_has_its_own_size_back_while_it_runs(cluster: Cluster, jobs: El
         assert grown.decision.reason == "Going on with 4 of 4 requested hosts."
 
 
-async def test_it_grows_in_steps(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
+async def test_it_grows_in_steps(shrunk_job: ShrunkJob, jobs: ElasticJobs) -> None:
     """Each is its own ScaleOut, of another name: the operator counts the pods of a name."""
-    await jobs.nodes(4)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await smaller(jobs, supervised)
+    async with shrunk_job() as supervised:
         supervised.room("bert", 1)
         job = await supervised.world.job("bert", lambda known: len(known.decision.hosts) == 4, "has grown twice")
         assert job.decision.run == 2
@@ -118,15 +127,10 @@ async def test_it_grows_in_steps(cluster: Cluster, jobs: ElasticJobs, tmp_path: 
 
 
 async def test_an_operator_that_cannot_make_them_leaves_everything_as_it_was(
-    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
+    shrunk_job: ShrunkJob, api: Api, jobs: ElasticJobs
 ) -> None:
     """It takes back what does not come up; we ask again later, and then it works."""
-    await jobs.nodes(4)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path, resume_timeout_seconds=15.0) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await smaller(jobs, supervised)
+    async with shrunk_job(resume_timeout_seconds=15.0) as supervised:
         free = await free_nodes(jobs)
         await cordoned(api, jobs, *free[1:])
         supervised.room("bert", 2)
@@ -159,18 +163,11 @@ async def test_an_operator_that_does_not_act_is_not_waited_for(
             await supervised.world.job("bert", lambda known: len(known.decision.hosts) == 4, "has grown")
 
 
-async def test_a_request_that_is_refused_is_harmless(
-    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
-) -> None:
+async def test_a_request_that_is_refused_is_harmless(shrunk_job: ShrunkJob, api: Api, jobs: ElasticJobs) -> None:
     """The run goes on, and grows once it is not refused any more."""
-    await jobs.nodes(4)
     quota = f"{jobs.namespace.path}/resourcequotas"
     counted = "count/scaleouts.kai.alibabacloud.com"
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path, resume_timeout_seconds=15.0) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await smaller(jobs, supervised)
+    async with shrunk_job(resume_timeout_seconds=15.0) as supervised:
         await api.create(quota, {"metadata": {"name": "none"}, "spec": {"hard": {counted: "0"}}})
 
         async def in_force() -> bool:
@@ -185,16 +182,9 @@ async def test_a_request_that_is_refused_is_harmless(
         assert job.decision.run == 2
 
 
-async def test_a_worker_that_is_not_listed_yet_saves_nobody(
-    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
-) -> None:
+async def test_a_worker_that_is_not_listed_yet_saves_nobody(shrunk_job: ShrunkJob, api: Api, jobs: ElasticJobs) -> None:
     """A notice in the middle of a growth stops the run; the next one is not harmed by what the operator had begun."""
-    await jobs.nodes(4)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path, resume_timeout_seconds=60.0) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await smaller(jobs, supervised)
+    async with shrunk_job(resume_timeout_seconds=60.0) as supervised:
         free = await free_nodes(jobs)
         await cordoned(api, jobs, free[1])
         supervised.room("bert", 2)
@@ -224,15 +214,8 @@ async def test_a_worker_that_is_not_listed_yet_saves_nobody(
         assert not (await jobs.status("bert")).get("currentScaler")
 
 
-async def test_a_job_that_ends_in_the_middle_is_left_alone(
-    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
-) -> None:
-    await jobs.nodes(4)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await smaller(jobs, supervised)
+async def test_a_job_that_ends_in_the_middle_is_left_alone(shrunk_job: ShrunkJob, api: Api, jobs: ElasticJobs) -> None:
+    async with shrunk_job() as supervised:
         await cordoned(api, jobs, *await free_nodes(jobs))
         supervised.room("bert", 2)
         await scale_out(jobs, "Scaling")
@@ -243,15 +226,10 @@ async def test_a_job_that_ends_in_the_middle_is_left_alone(
 
 
 async def test_a_person_who_suspends_it_in_the_middle_finds_nothing_of_ours(
-    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
+    shrunk_job: ShrunkJob, api: Api, jobs: ElasticJobs
 ) -> None:
     """Their next run would lose workers to it."""
-    await jobs.nodes(4)
-    async with (
-        supervising(cluster, jobs.namespace, tmp_path) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await smaller(jobs, supervised)
+    async with shrunk_job() as supervised:
         await cordoned(api, jobs, *await free_nodes(jobs))
         supervised.room("bert", 2)
         await scale_out(jobs, "Scaling")
@@ -261,17 +239,10 @@ async def test_a_person_who_suspends_it_in_the_middle_finds_nothing_of_ours(
 
 
 async def test_a_host_that_is_gone_stays_left_out_while_the_operator_lists_it(
-    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
+    shrunk_job: ShrunkJob, api: Api, jobs: ElasticJobs
 ) -> None:
     """It does not look at its workers while it adds some: without that a process would be started on a dead machine."""
-    await jobs.nodes(4)
-    async with (
-        supervising(
-            cluster, jobs.namespace, tmp_path, resume_timeout_seconds=30.0, leave_margin_seconds=1.0
-        ) as supervised,
-        operating(cluster, jobs.namespace.name),
-    ):
-        await smaller(jobs, supervised, workers=3)
+    async with shrunk_job(workers=3, resume_timeout_seconds=30.0, leave_margin_seconds=1.0) as supervised:
         await cordoned(api, jobs, *await free_nodes(jobs))
         supervised.room("bert", 1)
         await scale_out(jobs, "Scaling")
