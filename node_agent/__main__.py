@@ -1,4 +1,4 @@
-"""`elastic-node-agent`: run the agent with the settings of the environment."""
+"""`elastic-node-agent`: runs the agent with the settings of the environment."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from servicekit.settings import SettingsError, describe
 _EXIT_CODES = """\
 exit codes:
   0   stopped by a signal
-  1   failed; the log says how
+  1   failed; see the log
   3   a newer agent speaks for this node
   64  wrong usage
   78  wrong settings
@@ -22,11 +22,10 @@ exit codes:
 
 
 def main() -> None:
-    """Run until the agent is told to stop."""
     _parser().parse_args()
-    # Its own lines would stand between ours; what it has to say comes back as the status of a call.
+    # gRPC's own log lines would mix with ours, and the status of a call tells the same.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # Imported after gRPC's variable is set, and not at all for a usage message.
+    # Imported only after gRPC's variable is set; a usage message needs neither.
     from node_agent.app import run  # noqa: PLC0415
     from servicekit import lifecycle  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The agent's wiring list."""
+"""Wires the agent's parts together and runs them."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ DISTRIBUTION = "elastic-job-supervisor"
 
 
 class ExitCode(enum.IntEnum):
-    """How the agent ends."""
+    """Exit codes of the agent."""
 
     STOPPED = 0
     FAILED = 1
@@ -52,13 +52,13 @@ class ExitCode(enum.IntEnum):
 
 
 async def run(settings: Settings) -> ExitCode:
-    """Run the agent until SIGTERM, SIGINT, or until it is replaced."""
+    """Runs the agent until SIGTERM or SIGINT, or until a newer agent replaces it."""
     stop = asyncio.Event()
     with stop_on_signals(stop):
         try:
             await _serve(settings, stop)
         except RootTaskEnded as ended:
-            return _verdict(ended)
+            return _exit_code(ended)
         except ConfigurationError as error:
             structlog.get_logger().error("agent.misconfigured", reason=str(error))
             return ExitCode.MISCONFIGURED
@@ -79,28 +79,28 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
         version=version(DISTRIBUTION),
     )
     metrics = _metrics(settings, outbox, uplink, clock)
-    parts = _Parts({"uplink": uplink.run}, {})
+    tasks = _Tasks({"uplink": uplink.run}, {})
     if metrics is not None:
-        parts.loops["metrics"] = metrics.server(address.parse(settings.metrics_address)).run
+        tasks.root["metrics"] = metrics.server(address.parse(settings.metrics_address)).run
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(_api_server(settings))
-        spot: Spot = ALWAYS if server is None else _add_cluster(parts, server, settings, node, outbox, clock)
+        spot: Spot = ALWAYS if server is None else _add_cluster(tasks, server, settings, node, outbox, clock)
         for kind in settings.sources:
             source = await stack.enter_async_context(_source(kind, settings, clock))
-            # What a file says was put there on purpose.
-            asked: Spot = ALWAYS if kind is SourceKind.FILE else spot
+            # A file is read on every node: somebody wrote it on purpose.
+            polled_if: Spot = ALWAYS if kind is SourceKind.FILE else spot
             on_poll = ignore_poll if metrics is None else metrics.on_poll
-            poll = partial(Poller, spot=asked, max_lead=settings.max_lead_seconds, on_poll=on_poll)
-            parts.add(poll(source, node, outbox, clock, settings.poll_seconds))
-        health = AgentHealth(parts.watchdogs, uplink, node, outbox, clock)
+            make = partial(Poller, spot=polled_if, max_lead=settings.max_lead_seconds, on_poll=on_poll)
+            tasks.add(make(source, node, outbox, clock, settings.poll_seconds))
+        health = AgentHealth(tasks.watchdogs, uplink, node, outbox, clock)
         await stack.enter_async_context(_probes(settings.probe_address, health))
-        await run_tasks(parts.loops, stop)
+        await run_tasks(tasks.root, stop)
 
 
 def _metrics(settings: Settings, outbox: Outbox, uplink: Uplink, clock: Clock) -> "AgentMetrics | None":
     if not settings.metrics_address:
         return None
-    # Imported here: what is not asked for is to cost nothing.
+    # Imported here: an agent without metrics does not pay for the library.
     from node_agent.metrics import AgentMetrics  # noqa: PLC0415
 
     metrics = AgentMetrics(version(DISTRIBUTION), clock)
@@ -109,25 +109,25 @@ def _metrics(settings: Settings, outbox: Outbox, uplink: Uplink, clock: Clock) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """What runs: root tasks by name, and the pulse of each source."""
+class _Tasks:
+    """Root tasks by name, and the watchdog of each source."""
 
-    loops: dict[str, Callable[[], Coroutine[Any, Any, None]]]
+    root: dict[str, Callable[[], Coroutine[Any, Any, None]]]
     watchdogs: dict[str, Watchdog]
 
     def add(self, poller: Poller) -> None:
-        self.loops[f"source {poller.source}"] = poller.run
+        self.root[f"source {poller.source}"] = poller.run
         self.watchdogs[poller.source] = poller.watchdog
 
 
 def _add_cluster(  # noqa: PLR0913, PLR0917 - a part of the wiring list
-    parts: _Parts, server: ApiServer, settings: Settings, node: ThisNode, outbox: Outbox, clock: Clock
+    tasks: _Tasks, server: ApiServer, settings: Settings, node: ThisNode, outbox: Outbox, clock: Clock
 ) -> Spot:
-    """What the API server is asked: this node's pods, and whether it is spot."""
+    """Follows this node's pods and labels through the API server."""
     pods = PodWatch(server, settings.node_name, outbox, clock)
     label = SpotLabel(server, node, settings.not_spot_labels, clock)
-    parts.loops.update({"pods": pods.follow, f"source {reclaim.SOURCE}": pods.run, "node": label.follow})
-    parts.watchdogs[reclaim.SOURCE] = pods.watchdog
+    tasks.root.update({"pods": pods.follow, f"source {reclaim.SOURCE}": pods.run, "node": label.follow})
+    tasks.watchdogs[reclaim.SOURCE] = pods.watchdog
     return label
 
 
@@ -152,7 +152,7 @@ def _access(settings: Settings) -> Access | None:
     except ConfigurationError as error:
         if settings.pods is PodsMode.ON:
             raise
-        # A pod that has no account mounted is not meant to use one.
+        # A pod without a mounted service account is not meant to use the API server.
         structlog.get_logger().warning("pods.not_watched", reason=str(error))
         return None
 
@@ -179,11 +179,11 @@ def _make_source(kind: SourceKind, settings: Settings, clock: Clock) -> Source:
 
 
 @contextlib.asynccontextmanager
-async def _probes(where: str, health: AgentHealth) -> AsyncIterator[None]:
-    if not where:
+async def _probes(bind: str, health: AgentHealth) -> AsyncIterator[None]:
+    if not bind:
         yield
         return
-    probes = Probes(health.live, health.ready, address.parse(where))
+    probes = Probes(health.live, health.ready, address.parse(bind))
     try:
         structlog.get_logger().info("probes.listening", address=str(await probes.start()))
         yield
@@ -191,7 +191,7 @@ async def _probes(where: str, health: AgentHealth) -> AsyncIterator[None]:
         await probes.stop()
 
 
-def _verdict(ended: RootTaskEnded) -> ExitCode:
+def _exit_code(ended: RootTaskEnded) -> ExitCode:
     log = structlog.get_logger()
     if isinstance(ended.__cause__, AgentReplaced):
         log.warning("agent.replaced", reason=str(ended.__cause__))

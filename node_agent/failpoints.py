@@ -1,4 +1,4 @@
-"""Where the agent can be made to kill itself (see `servicekit.failpoints`): around every step of a notice's way."""
+"""The agent's failpoints (see `servicekit.failpoints`): around every step of a notice's way."""
 
 from enum import StrEnum
 

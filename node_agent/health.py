@@ -1,4 +1,4 @@
-"""What the probes say about this agent."""
+"""The agent's answers to liveness and readiness probes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from servicekit.probes import Health
 
 @dataclass(frozen=True, slots=True)
 class AgentHealth:
-    """Live: its loops turn. Ready: the supervisor has acknowledged it on the present stream."""
+    """Live while all loops turn; ready while the supervisor has welcomed the agent on the present stream."""
 
     sources: Mapping[str, Watchdog]
     uplink: Uplink
@@ -24,13 +24,12 @@ class AgentHealth:
     clock: Clock
 
     def live(self) -> Health:
-        """Nothing outside this process can make it fail."""
+        """Depends on nothing outside this process."""
         loops = {f"source {name}": watchdog.alive for name, watchdog in self.sources.items()}
         loops["uplink"] = self.uplink.watchdog.alive
         return Health(all(loops.values()), {"loops": loops})
 
     def ready(self) -> Health:
-        """With the age of the last good poll of each source, in seconds."""
         detail = {
             "supervisor": self._supervisor(),
             "unacknowledged": len(self.outbox.unacknowledged()),

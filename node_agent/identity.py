@@ -1,4 +1,4 @@
-"""Who this node is: its name from the settings, its uid from the settings or from the first source that knows it."""
+"""This node's name and uid. The uid comes from the settings, or from the first source that knows it."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ class ThisNode:
 
     Args:
         name: The node's name.
-        uid: Empty: from the first source that knows it.
+        uid: Empty: the first source that knows it calls `resolve`.
     """
 
     def __init__(self, name: str, uid: str) -> None:
@@ -21,7 +21,7 @@ class ThisNode:
         self._known = asyncio.Event()
         self._subject: Subject | None = None
         if uid:
-            self._settle(uid)
+            self._set_uid(uid)
 
     @property
     def subject(self) -> Subject | None:
@@ -29,7 +29,7 @@ class ThisNode:
         return self._subject
 
     def resolve(self, identity: NodeIdentity) -> None:
-        """A source knows the machine; the uid that was there first stays."""
+        """Takes a source's identity of the machine. The uid that came first stays."""
         structlog.get_logger().info(
             "node.identified",
             uid=identity.uid,
@@ -38,10 +38,10 @@ class ThisNode:
             instance_type=identity.instance_type,
         )
         if self._subject is None:
-            self._settle(identity.uid)
+            self._set_uid(identity.uid)
 
     async def wait_subject(self, within: float) -> Subject | None:
-        """Wait for the uid, at most so many seconds."""
+        """Waits for the uid, at most that many seconds."""
         try:
             async with asyncio.timeout(within):
                 await self._known.wait()
@@ -49,6 +49,6 @@ class ThisNode:
             return None
         return self._subject
 
-    def _settle(self, uid: str) -> None:
+    def _set_uid(self, uid: str) -> None:
         self._subject = Subject(SubjectKind.NODE, self.name, uid)
         self._known.set()

@@ -1,4 +1,4 @@
-"""Everything that an agent measures."""
+"""The agent's metrics."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,16 +19,11 @@ _ACKNOWLEDGING = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
 
 
 class AgentMetrics:
-    """Of one agent: told by its pollers and its outbox, and looks at the rest when asked.
-
-    Args:
-        version: The agent's.
-        clock: Monotonic instants.
-    """
+    """Pollers and the outbox call its hooks; the rest is collected at each scrape."""
 
     def __init__(self, version: str, clock: Clock) -> None:
         self._clock = clock
-        self._made = dict[NoticeId, float]()
+        self._reported_at = dict[NoticeId, float]()
         self.registry = registry()
         Info("node_agent_build", "The version that runs.", registry=self.registry).info({"version": version})
         self._polls = Counter(
@@ -48,12 +43,11 @@ class AgentMetrics:
         )
 
     def observe(self, outbox: Outbox, uplink: Uplink) -> None:
-        """Looks there from now on; once."""
+        """Starts to collect from these; to be called once."""
         outbox.observer = self
-        self.registry.register(_Present(outbox, uplink, self._clock))
+        self.registry.register(_StateCollector(outbox, uplink, self._clock))
 
     def server(self, address: Address) -> MetricsServer:
-        """What serves them."""
         return MetricsServer(self.registry, address, self._clock)
 
     @log_errors_once
@@ -67,20 +61,20 @@ class AgentMetrics:
     def on_report(self, report: NoticeReport) -> None:
         """See `node_agent.outbox.OutboxObserver`."""
         self._reports.labels(report.announcement.name.lower()).inc()
-        # The outbox keeps as many: each leaves it acknowledged, or replaced by a later word on the same notice.
-        self._made[report.id] = self._clock.monotonic()
+        # Bounded like the outbox: a report leaves it acknowledged, or replaced by a later one on the same notice.
+        self._reported_at[report.id] = self._clock.monotonic()
 
     @log_errors_once
     def on_acknowledged(self, notice: NoticeId) -> None:
         """See `node_agent.outbox.OutboxObserver`."""
-        made = self._made.pop(notice, None)
-        if made is not None:
-            self._acknowledging.observe(self._clock.monotonic() - made)
+        at = self._reported_at.pop(notice, None)
+        if at is not None:
+            self._acknowledging.observe(self._clock.monotonic() - at)
 
 
 @dataclass(frozen=True)
-class _Present(Collector):
-    """What is so now."""
+class _StateCollector(Collector):
+    """Reads the present state of the outbox and the uplink at each scrape."""
 
     outbox: Outbox
     uplink: Uplink
@@ -95,7 +89,7 @@ class _Present(Collector):
         now = self.clock.monotonic()
         for status in self.outbox.statuses():
             if status.state is not SourceState.NOT_SPOT:
-                since = self.uplink.began if status.last_good is None else status.last_good
+                since = self.uplink.started_at if status.last_good is None else status.last_good
                 ages.add_metric((status.source,), now - since)
         yield ages
         connected = float(self.uplink.welcomed)

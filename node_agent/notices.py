@@ -1,4 +1,4 @@
-"""What the agent tells the supervisor: notices, and the state of each source."""
+"""The agent's reports to the supervisor: notices, and the state of each source."""
 
 import enum
 from dataclasses import dataclass
@@ -10,15 +10,13 @@ NoticeId = NewType("NoticeId", str)
 
 
 class SubjectKind(enum.Enum):
-    """What a notice may be about."""
-
     NODE = enum.auto()
     POD = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Who will be gone: a node by its name, a pod as namespace/name; the uid tells incarnations apart."""
+    """A node by its name, or a pod as namespace/name. The uid tells incarnations apart."""
 
     kind: SubjectKind
     name: str
@@ -26,7 +24,7 @@ class Subject:
 
 
 class Announcement(enum.Enum):
-    """A source's present word on a subject."""
+    """Whether a source announces a reclaim of a subject, or has withdrawn it."""
 
     ACTIVE = enum.auto()
     WITHDRAWN = enum.auto()
@@ -34,7 +32,7 @@ class Announcement(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NoticeReport:
-    """One source's word on one subject.
+    """What one source announces about one subject.
 
     Attributes:
         revision: Grows with every change to this notice in the life of this agent.
@@ -53,14 +51,15 @@ class NoticeReport:
 
     @property
     def id(self) -> NoticeId:
-        """The same for every report about this subject by this source, over restarts too."""
+        """The same for every report by this source about this subject, also after a restart."""
         return NoticeId(f"{self.source}/{self.subject.uid}")
 
 
 class SourceState(enum.Enum):
-    """What the last poll of a source said. Unknown is neither "no notice" nor "reclaimed".
+    """The result of a source's last poll.
 
-    Not spot is one that is not asked, because the node's label says that there is nothing to announce.
+    UNKNOWN means neither that there is no notice nor that there is one. NOT_SPOT: the source is not polled, as the
+    node's label says that the node is not spot.
     """
 
     UNKNOWN = enum.auto()
@@ -71,12 +70,12 @@ class SourceState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """How a source is doing.
+    """The state of one source.
 
     Attributes:
-        last_good: When a poll last got a usable answer, on the monotonic clock; None when none did.
-        detail: Why the state is unknown or not spot, or what a source that is clear warns of; for people.
-        about: What it speaks of. Of one that speaks of pods, clear means that it sees them all.
+        last_good: When a poll last got a usable answer, on the monotonic clock; None before the first.
+        detail: For people: why the state is unknown or not spot, or the warning of a source that is clear.
+        about: The kind of subject that the source reports on. If these are pods, clear means that it sees all of them.
     """
 
     source: SourceName

@@ -1,6 +1,7 @@
-"""What the supervisor has to know: the latest word on every notice and of every source.
+"""Keeps the latest report on every notice and the state of every source, until the supervisor has acknowledged them.
 
-Bounded, latest wins; what was acknowledged is not sent again on its own, but said again in every hello while it is so.
+Bounded; a later report replaces an earlier one. An acknowledged report is not sent again by itself, but every hello
+repeats it while its notice is active.
 """
 
 import asyncio
@@ -15,23 +16,20 @@ class OutboxFull(Exception):  # noqa: N818 - it names what is so
 
 
 class OutboxObserver(Protocol):
-    """Told of what comes and what is settled; it neither raises nor waits."""
+    """Hooks for metrics. They neither raise nor wait."""
 
     def on_report(self, report: NoticeReport) -> None:
-        """A report was taken in."""
+        """The outbox has taken a report."""
 
     def on_acknowledged(self, notice: NoticeId) -> None:
-        """The latest report on this notice is durable."""
+        """The supervisor has made the latest report on this notice durable."""
 
 
 class Outbox:
-    """The agent's side of what is durable and what is not yet.
+    """Holds reports until they are acknowledged and their notices have ended.
 
     Args:
-        limit: Most notices at a time, acknowledged ones that are still active included.
-
-    Attributes:
-        witness: Who is told, if anybody.
+        limit: The most notices at a time, including acknowledged ones that are still active.
     """
 
     def __init__(self, limit: int) -> None:
@@ -44,7 +42,7 @@ class Outbox:
         self._changed = asyncio.Event()
 
     def put(self, report: NoticeReport) -> None:
-        """Take a report; it replaces an older one about the same notice.
+        """Takes a report, which replaces an older one about the same notice.
 
         Raises:
             OutboxFull: The notice is new and there is no room.
@@ -59,19 +57,19 @@ class Outbox:
             self.observer.on_report(report)
 
     def finish(self, notice: NoticeId) -> None:
-        """Nothing more will be said of it, as its subject is gone: it leaves as soon as it is acknowledged."""
+        """Ends a notice whose subject is gone: it leaves the outbox as soon as it is acknowledged."""
         self._finished.add(notice)
-        self._let_go(notice)
+        self._drop_if_done(notice)
 
     def set_status(self, status: SourceStatus) -> None:
-        """Take the present state of a source; that it was polled once more and said the same is no change."""
+        """Takes the present state of a source. Another poll with the same result is not a change."""
         before = self._statuses.get(status.source)
         self._statuses[status.source] = status
         if before is None or (before.state, before.detail) != (status.state, status.detail):
             self._changed.set()
 
     def acknowledge(self, notice: NoticeId, revision: int) -> None:
-        """The supervisor has made this notice durable at this revision; an older one than ours settles nothing."""
+        """Records that the supervisor has made this revision durable; one that is older than ours changes nothing."""
         report = self._reports.get(notice)
         if report is None or revision < report.revision:
             return
@@ -80,30 +78,29 @@ class Outbox:
         self._unacknowledged.discard(notice)
         if report.announcement is Announcement.WITHDRAWN:
             self._finished.add(notice)
-        self._let_go(notice)
+        self._drop_if_done(notice)
 
-    def _let_go(self, notice: NoticeId) -> None:
+    def _drop_if_done(self, notice: NoticeId) -> None:
         if notice in self._finished and notice not in self._unacknowledged:
             self._finished.discard(notice)
             self._reports.pop(notice, None)
 
     def unacknowledged(self) -> Sequence[NoticeReport]:
-        """What is not durable yet, oldest notice first."""
+        """Returns the reports that are not durable yet, oldest notice first."""
         return [report for notice, report in self._reports.items() if notice in self._unacknowledged]
 
     def reports(self) -> Sequence[NoticeReport]:
-        """Every active notice and every withdrawal that is not durable yet."""
+        """Returns every active notice and every withdrawal that is not durable yet."""
         return list(self._reports.values())
 
     def statuses(self) -> Sequence[SourceStatus]:
-        """The present state of every source."""
         return list(self._statuses.values())
 
     def wake(self) -> None:
-        """Make whoever waits for a change look again."""
+        """Ends `wait_changed`, also without a change."""
         self._changed.set()
 
     async def wait_changed(self) -> None:
-        """Wait until something was put or noted since the last call. One caller at a time."""
+        """Waits for a report or a source state that is newer than the last call. One caller at a time."""
         await self._changed.wait()
         self._changed.clear()

@@ -1,6 +1,6 @@
-"""A pod as the agent keeps it: what tells a reclaim from every other end, and nothing else.
+"""A pod as the agent keeps it: only the fields by which a reclaim differs from every other end.
 
-A node has up to 250 pods, whose manifests are some megabytes; those that are not opted in are kept as names.
+A node has up to 250 pods, whose manifests are some megabytes; of those that are not opted in only the name is kept.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from servicekit.kubernetes.objects import Metadata
 
 PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
 
-# What the wire carries for people, in characters.
+# Characters of a text for people that the wire carries.
 _MAX_TEXT = 512
 _OPTED_IN = "true"
 
@@ -27,9 +27,8 @@ class Pod:
     """A pod of this node.
 
     Attributes:
-        metadata: Which pod it is.
-        opted_in: Whether an annotation gives it into our care.
-        state: What tells a reclaim; read of those alone that are opted in.
+        opted_in: Whether an annotation asks for supervision.
+        state: Decoded only for opted-in pods.
     """
 
     metadata: Metadata
@@ -38,7 +37,7 @@ class Pod:
 
 
 class _Part(msgspec.Struct, frozen=True, rename="camel"):
-    """Part of a pod, as Kubernetes names its fields."""
+    """Base of the parts of a pod that are decoded."""
 
 
 class _Annotations(_Part, frozen=True):
@@ -94,10 +93,10 @@ _DECODER = msgspec.json.Decoder(_Pod)
 
 
 def read_pod(data: bytes | msgspec.Raw) -> Pod:
-    """One pod out of its manifest.
+    """Decodes a pod.
 
     Raises:
-        msgspec.MsgspecError: It does not decode.
+        msgspec.MsgspecError: The JSON is not a pod.
     """
     read = _DECODER.decode(data)
     opted_in = _opted_in(read.metadata)

@@ -1,4 +1,4 @@
-"""Watches the pods of this node through the API server, and reports those that are being taken away."""
+"""Watches the pods of this node through the API server and reports reclaims of them."""
 
 import asyncio
 
@@ -18,59 +18,52 @@ from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 
-# Seconds between two looks at whether the watch goes on: so late a watch that broke is unknown.
-_TURN = 1.0
+# Seconds between two checks of the watch: a watch that broke shows as unknown this late.
+_CHECK_SECONDS = 1.0
 
 
 class PodWatch:
-    """Follows the pods of a node; what it knows of one is known until the pod is gone.
-
-    Args:
-        server: Where they are.
-        node: Their node's name.
-        outbox: Where reports and the state of this source go.
-        clock: Monotonic instants.
-    """
+    """Follows the pods of a node. A notice about a pod stays until the pod is gone or the reclaim is withdrawn."""
 
     def __init__(self, server: ApiServer, node: str, outbox: Outbox, clock: Clock) -> None:
         self._outbox = outbox
         self._clock = clock
-        # This machine's may be minutes off, and a pod has seconds.
+        # This machine's clock may be minutes off, and a pod has seconds.
         self._cluster_clock = ClusterClock(clock)
         server.on_date = self._cluster_clock.observe
         self._cache: Cache[Pod] = Cache(self._changed)
         collection = ResourceClient(server, PODS, read_pod, Selection(fields=f"spec.nodeName={node}"))
-        # From the API server's memory: thousands of agents that start at once would have etcd read everything.
+        # Lists come from the API server's memory: thousands of agents that start at once would make etcd read all pods.
         self._reflector = Reflector(collection, self._cache, clock, cached=True)
         self._reported: dict[str, NoticeReport] = {}
         self._waiting = set[ObjectKey]()
         self._last_good: float | None = None
         self._overflow = Fault(f"outbox for source {reclaim.SOURCE}", clock)
         self.watchdog = Watchdog(clock)
-        self._note()
+        self._set_status()
 
     async def follow(self) -> None:
-        """Root task: follows the pods for ever."""
+        """Root task: keeps the cache of pods in step."""
         await self._reflector.run()
 
     async def run(self) -> None:
-        """Root task: says every second whether the pods are followed."""
+        """Root task: reports every second whether the pods are followed."""
         while True:
-            self.watchdog.feed(_TURN)
+            self.watchdog.feed(_CHECK_SECONDS)
             self.once()
-            await asyncio.sleep(_TURN)
+            await asyncio.sleep(_CHECK_SECONDS)
 
     def once(self) -> None:
-        """One look at the watch, and another try for what found no room."""
-        self._note()
+        """Updates the source's state and tries again the reports for which the outbox had no room."""
+        self._set_status()
         for key in [*self._waiting]:
-            self._weigh(self._cache.objects[key])
+            self._report(self._cache.objects[key])
 
-    def _note(self) -> None:
+    def _set_status(self) -> None:
         trouble = self._reflector.trouble
         if trouble is None:
             self._last_good = self._clock.monotonic()
-        # That the pods are seen says nothing about the node, and neither does a notice on one of them.
+        # The state is about pods: it says nothing about the node, and a notice on a pod does not change it.
         state = SourceState.UNKNOWN if trouble else SourceState.CLEAR
         self._outbox.set_status(SourceStatus(reclaim.SOURCE, state, self._last_good, trouble or "", SubjectKind.POD))
 
@@ -78,9 +71,9 @@ class PodWatch:
         if before is not None and (after is None or after.metadata.uid != before.metadata.uid):
             self._gone(before)
         if after is not None:
-            self._weigh(after)
+            self._report(after)
 
-    def _weigh(self, pod: Pod) -> None:
+    def _report(self, pod: Pod) -> None:
         last = self._reported.get(pod.metadata.uid)
         new = reclaim.report(last, pod, reclaim.classify(pod), self._clock.monotonic(), self._cluster_clock.now())
         self._waiting.discard(pod.metadata.key)
@@ -105,7 +98,7 @@ class PodWatch:
         )
 
     def _gone(self, pod: Pod) -> None:
-        """Its uid never comes back: what was said of it stays so, and need not be said again."""
+        """Ends the pod's notice. A uid never comes back, so there is nothing more to report."""
         self._waiting.discard(pod.metadata.key)
         last = self._reported.pop(pod.metadata.uid, None)
         if last is not None:

@@ -1,4 +1,4 @@
-"""The loop that asks one source, once a second, and passes on what its answers amount to."""
+"""Polls one source, once a second, and puts reports and the source's state into the outbox."""
 
 import asyncio
 import math
@@ -20,34 +20,34 @@ from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 
-# Seconds that one poll may take in all: a source that hangs must not cost the polls after it.
+# Seconds for one poll: a source that hangs must not delay the polls after it.
 POLL_LIMIT = 1.0
-# The period varies downwards only, so that the promised wait for a poll holds.
+# The period varies downwards only, so that the promised maximum between two polls holds.
 _JITTER = 0.1
 
 OnPoll = Callable[[SourceName, SourceState, float | None], None]
-"""Told of each poll: the source, what it amounts to, and the seconds it took; None where the source was not asked."""
+"""A hook for metrics: the source, the result of a poll, and its seconds; None where the source was not asked."""
 
 
 def ignore_poll(_source: SourceName, _result: SourceState, _seconds: float | None) -> None:
-    """Where nothing is measured."""
+    """Does nothing: an `OnPoll` for agents without metrics."""
 
 
 class Poller:
-    """Asks one source, never twice at once.
+    """Polls one source, never twice at once.
 
     Args:
-        source: Whom to ask.
-        node: Whom the answers are about; the source is asked for that first.
-        outbox: Where reports and the state of the source go.
+        source: The source.
+        node: The node that the answers are about. The source is first asked for its uid.
+        outbox: Takes reports and the source's state.
         clock: Monotonic instants.
         period: Seconds between the starts of two polls.
-        spot: Whether there is anything to ask.
-        max_lead: Seconds; an announcement further ahead is unknown, until it is nearer.
-        on_poll: Told of each poll.
+        spot: While the node is not spot, the source is not polled.
+        max_lead: Seconds; an announcement further ahead counts as unknown until it is nearer.
+        on_poll: Called after each poll.
     """
 
-    def __init__(  # noqa: PLR0913 - the last has a default
+    def __init__(  # noqa: PLR0913 - half of them have defaults
         self,
         source: Source,
         node: ThisNode,
@@ -78,11 +78,10 @@ class Poller:
 
     @property
     def source(self) -> SourceName:
-        """Whom it asks."""
         return self._source.name
 
     async def run(self) -> None:
-        """Poll for ever, the first time as soon as it is known whether to."""
+        """Root task: polls. The first poll waits a moment for the answer whether the node is spot."""
         await self._spot.wait_known()
         while True:
             started = self._clock.monotonic()
@@ -92,10 +91,10 @@ class Poller:
             await asyncio.sleep(max(0.0, started + period - self._clock.monotonic()))
 
     async def once(self) -> None:
-        """One poll and what follows from it."""
+        """Polls once and handles the answer."""
         if self._spot.not_spot_reason:
             self._fault.recovered()
-            self._take(tracking.Skipped(f"the node is not spot: {self._spot.not_spot_reason}"))
+            self._handle(tracking.Skipped(f"the node is not spot: {self._spot.not_spot_reason}"))
             self._on_poll(self.source, SourceState.NOT_SPOT, None)
             return
         began = self._clock.monotonic()
@@ -108,13 +107,13 @@ class Poller:
             self._fault.failed(answer.reason)
         seconds = self._clock.monotonic() - began
         self._warn(answer)
-        self._take(answer)
+        self._handle(answer)
         self._on_poll(self.source, self.tracked.status.state, seconds)
 
     async def _ask(self) -> Answer:
-        """Ask who the node is until that is known, then what is announced.
+        """Asks for the node's identity until it is known, then for announcements.
 
-        A service that cannot tell the machine's id is not the metadata service, whatever its 404 seems to say.
+        A service that cannot tell the machine's id is not the metadata service, so its 404 does not mean "clear".
         """
         if not self._identified:
             identity = await self._source.identify()
@@ -130,19 +129,19 @@ class Poller:
         return answer
 
     def _warn(self, answer: Answer | tracking.Unknown) -> None:
-        """Log a warning when it comes, once: an unknown between does not make it new."""
+        """Logs a warning once when it appears; an unknown answer in between does not make it new."""
         if not isinstance(answer, Clear) or answer.warning == self._warned:
             return
         self._warned = answer.warning
         if answer.warning:
             structlog.get_logger().warning("source.warned", source=self.source, warning=answer.warning)
 
-    def _take(self, answer: Answer | tracking.Unknown | tracking.Skipped) -> None:
+    def _handle(self, answer: Answer | tracking.Unknown | tracking.Skipped) -> None:
         failpoint(At.SOURCE_ANSWERED)
         before = self.tracked
         self.tracked, report = tracking.step(before, answer, self._node.subject, self._clock.monotonic())
         if report is not None and not self._put(report):
-            # As if nothing had been reported: the next poll makes the same report again.
+            # Forgets the report, so that the next poll makes it again.
             self.tracked = replace(self.tracked, reported=before.reported)
         self._outbox.set_status(self.tracked.status)
 

@@ -1,4 +1,4 @@
-"""What can be set, by variables `NODE_AGENT_…`."""
+"""The agent's settings, from the variables `NODE_AGENT_…`."""
 
 import enum
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ PREFIX = "NODE_AGENT"
 
 
 class PodsMode(enum.StrEnum):
-    """Whether the pods of the node are watched."""
+    """Whether the agent watches the pods of its node."""
 
     AUTO = "auto"
     ON = "on"
@@ -27,7 +27,7 @@ class PodsMode(enum.StrEnum):
 
 
 class SourceKind(enum.StrEnum):
-    """The sources there are."""
+    """Names of the sources."""
 
     ALIYUN = "aliyun"
     AWS = "aws"
@@ -36,49 +36,49 @@ class SourceKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Every setting, with its default, unit and reason."""
+    """The settings, each with its default, unit and reason."""
 
     node_name: Annotated[
         str,
         Meta(
             pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$",
-            description="The node's name, as the token and the launcher's host list have it.",
+            description="The node's name, as in the agent's token and in the launcher's host list.",
         ),
     ]
     supervisor: Annotated[str, Meta(description="host:port of the supervisor's agent port.")]
-    token_file: Annotated[Path, Meta(description="The agent's token; read again at each connection.")]
+    token_file: Annotated[Path, Meta(description="File with the agent's token; read again for each connection.")]
     ca_file: Annotated[
         Path | None,
-        Meta(description="Who signed the supervisor's certificate. Empty: no TLS, which only loopback may have."),
+        Meta(description="CA file for the supervisor's certificate. Empty: no TLS, which is allowed on loopback only."),
     ] = None
     node_uid: Annotated[
         str,
         Meta(
             max_length=128,
             pattern=r"^[!-~]*$",
-            description="The machine's id. Empty: from the first source that knows it. Set it to the node's name where "
-            "none does, knowing that a new machine under an old name is then taken for the old one.",
+            description="The machine's id. Empty: from the first source that knows it. Where none does, set it to the "
+            "node's name; a new machine with an old name is then taken for the old one.",
         ),
     ] = ""
     sources: Annotated[
         tuple[SourceKind, ...],
         Meta(
             min_length=1,
-            description="Who announces reclaims, with commas between. New workers start on a node only while all "
-            "of them answer, so name none that is not there.",
+            description="Sources of announcements, separated by commas. New workers start on a node only while all of "
+            "them answer, so name only those that exist here.",
         ),
     ] = (SourceKind.ALIYUN,)
     metadata_url: Annotated[
-        str, Meta(description="Base address that `aliyun` asks; the default is link-local to an ECS instance.")
+        str, Meta(description="Base URL for the source `aliyun`; the default is link-local on an ECS instance.")
     ] = "http://100.100.100.200"
     metadata_mode: Annotated[
         MetadataMode,
-        Meta(description="plain, hardened (with session tokens), or auto: plain until it is refused."),
+        Meta(description="plain, hardened (with session tokens), or auto: plain until a request is refused."),
     ] = MetadataMode.AUTO
     aws_metadata_url: Annotated[
         str,
         Meta(
-            description="Base address that `aws` asks; http://[fd00:ec2::254] where the instance has IPv6 only. "
+            description="Base URL for the source `aws`; http://[fd00:ec2::254] where the instance has IPv6 only. "
             "An agent without the host's network needs a hop limit of 2 on the instance: with 1, no token reaches it."
         ),
     ] = "http://169.254.169.254"
@@ -86,68 +86,73 @@ class Settings:
     pods: Annotated[
         PodsMode,
         Meta(
-            description="Whether the node's opted-in pods are watched for eviction, through the API server of the "
-            "agent's own pod. auto: where the agent is a pod with an account; on: and do not start elsewhere."
+            description="Whether to watch the node's opted-in pods for eviction through the API server. auto: if the "
+            "agent runs in a pod with a service account; on: always, and do not start without one; off: never."
         ),
     ] = PodsMode.AUTO
     not_spot_labels: Annotated[
         tuple[Annotated[str, Meta(pattern="^[^=]+=")], ...],
         Meta(
-            description="NAME=VALUE of the node's labels, with commas between: on a node with any of them no cloud is "
-            "asked, as it has nothing to announce. Seen where pods are watched."
+            description="Node labels as NAME=VALUE, separated by commas. A node with any of them is not spot capacity, "
+            "so no cloud is polled there. The agent sees labels only where it watches pods."
         ),
     ] = ("node.alibabacloud.com/spot-strategy=NoSpot",)
     account_dir: Annotated[
-        Path, Meta(description="The account that the agent's pod speaks with: token, ca.crt and namespace.")
+        Path, Meta(description="Directory of the pod's service account: token, ca.crt and namespace.")
     ] = SERVICE_ACCOUNT_DIR
     api_timeout_seconds: Annotated[
-        float, Meta(gt=0, le=60.0, description="An API server that has not answered a request by then counts as away.")
+        float,
+        Meta(
+            gt=0, le=60.0, description="Seconds; an API server that has not answered a request by then is unavailable."
+        ),
     ] = 5.0
     poll_seconds: Annotated[
         float,
-        Meta(ge=0.02, le=1.0, description="Seconds between polls: what is promised about latency rests on 1 at most."),
+        Meta(ge=0.02, le=1.0, description="Seconds between polls. The promised latency rests on at most 1."),
     ] = 1.0
     max_lead_seconds: Annotated[
         float,
         Meta(
             gt=0,
             le=366 * 86400.0,
-            description="An announcement further ahead than this counts as unknown, and is acted upon once it is "
-            "nearer: clouds announce minutes ahead, and a job should not stop now for the year 9999.",
+            description="Seconds. An announcement further ahead counts as unknown until it is nearer: clouds announce "
+            "minutes ahead, and a job should not stop now for the year 9999.",
         ),
     ] = 3600.0
     outbox_limit: Annotated[
-        int, Meta(ge=1, le=100_000, description="Most notices kept; a node has two, and a few hundred with its pods.")
+        int,
+        Meta(ge=1, le=100_000, description="The most notices kept; a node has two, and a few hundred with its pods."),
     ] = 1024
     heartbeat_seconds: Annotated[
         float,
         Meta(
             ge=0.05,
             le=60.0,
-            description="Seconds between heartbeats until the supervisor names its own; three are silence.",
+            description="Seconds between heartbeats until the supervisor sets its own; missing three ends a stream.",
         ),
     ] = 5.0
     probe_address: Annotated[
-        str, Meta(description="host:port of /livez and /readyz; port 0 takes a free one, empty turns them off.")
+        str, Meta(description="host:port for /livez and /readyz; port 0 picks a free port, empty disables them.")
     ] = ""
     metrics_address: Annotated[
         str,
         Meta(
-            description="host:port of /metrics for Prometheus, without TLS and without a token; port 0 takes a free "
-            "one, empty turns them off."
+            description="host:port for /metrics, without TLS and without a token; port 0 picks a free port, empty "
+            "disables them."
         ),
     ] = ""
     log_format: Annotated[LogFormat, Meta(description="console or json.")] = LogFormat.JSON
-    log_level: Annotated[LogLevel, Meta(description="The least important line that is written.")] = LogLevel.INFO
+    log_level: Annotated[LogLevel, Meta(description="The least severe level that is logged.")] = LogLevel.INFO
     failpoint: Annotated[
-        str, Meta(description="For tests: NAME[:NTH][@USR1], where this process kills itself; see docs/adr/0011.")
+        str,
+        Meta(description="For tests: NAME[:NTH][@USR1] at which the process kills itself; docs/adr/0011."),
     ] = ""
 
     def __post_init__(self) -> None:
         settings.checked("supervisor", self.supervisor, address.parse)
         if self.ca_file is None and not address.parse(self.supervisor).is_loopback:
             raise ValueError(
-                "SUPERVISOR is not on loopback, so CA_FILE must be set: the token would travel in the open"
+                "SUPERVISOR is not on loopback, so CA_FILE must be set: the token would be sent without encryption"
             )
         for field, served in (("probe_address", self.probe_address), ("metrics_address", self.metrics_address)):
             if served:
@@ -158,7 +163,7 @@ class Settings:
 
 def _check_sources(chosen: Settings) -> None:
     if len(set(chosen.sources)) != len(chosen.sources):
-        raise ValueError("SOURCES names one twice")
+        raise ValueError("SOURCES names a source twice")
     if SourceKind.FILE in chosen.sources and chosen.file_path is None:
         raise ValueError("FILE_PATH must be set for the source `file`")
     if set(chosen.sources) == {SourceKind.FILE} and not chosen.node_uid:
@@ -174,9 +179,9 @@ def _check_url(text: str) -> None:
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """Read the settings.
+    """Reads the settings.
 
     Raises:
-        SettingsError: Something is unknown, missing or bad.
+        SettingsError: A setting is unknown, missing or invalid.
     """
     return settings.load(Settings, PREFIX, environ)

@@ -1,39 +1,39 @@
-"""What the answers of one source amount to. Pure: state, answer and now give the next state and what to report."""
+"""Turns the answers of one source into reports. Pure: state, answer and now give the next state and the report."""
 
 from dataclasses import dataclass, replace
 
 from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, SourceStatus, Subject
 from node_agent.sources import Answer, Clear, Noticed
 
-# So many clear answers in a row withdraw a notice: one may be a slip of the cloud's.
+# This many clear answers in a row withdraw a notice: a single one may be an error of the cloud's.
 CLEARS_TO_WITHDRAW = 3
-# A deadline that moved by more than this many seconds is news.
+# A deadline that moved by more than this many seconds is reported again.
 _DEADLINE_DRIFT = 1.0
-# The instant on our own clock is an estimate that jumps within the whole seconds of an HTTP date as well.
+# The same for an instant on our own clock: an estimate, which also jumps by the whole seconds of an HTTP date.
 _ESTIMATE_DRIFT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A poll that got no usable answer, and why."""
+    """A poll without a usable answer."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """No poll, and why there is nothing to ask."""
+    """No poll, as the source has nothing to announce."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """Where one source stands, since this agent started.
+    """The state of one source since this agent started.
 
     Attributes:
         clears: Clear answers in a row.
-        reported: The last report about this node, None before the first.
+        reported: The last report about this node; None before the first.
     """
 
     status: SourceStatus
@@ -42,23 +42,22 @@ class Tracked:
 
 
 def start(source: SourceName) -> Tracked:
-    """A source that was not polled yet."""
     return Tracked(SourceStatus(source, SourceState.UNKNOWN, detail="not polled yet"))
 
 
 def step(
     state: Tracked, answer: Answer | Unknown | Skipped, subject: Subject | None, now: float
 ) -> tuple[Tracked, NoticeReport | None]:
-    """Take one answer.
+    """Handles one answer.
 
     Args:
-        state: Where the source stood.
-        answer: What it said.
+        state: The state before.
+        answer: The answer.
         subject: This node; None while its uid is not known, and then nothing is reported.
         now: The monotonic instant of the answer.
 
     Returns:
-        Where the source stands now, and the report that this makes, if any.
+        The state after, and the report if there is one.
     """
     after = _after(state, answer, now)
     report = None if subject is None else _report(after, answer, subject, now)
@@ -91,7 +90,7 @@ def _report(after: Tracked, answer: Answer | Unknown | Skipped, subject: Subject
 
 
 def _withdrawal(after: Tracked, subject: Subject) -> NoticeReport | None:
-    """Said once, also by an agent that announced nothing: the one before it may have."""
+    """Reported once, also by an agent that announced nothing: an earlier agent of this node may have."""
     if after.clears < CLEARS_TO_WITHDRAW:
         return None
     if after.reported and after.reported.announcement is Announcement.WITHDRAWN:
@@ -109,11 +108,11 @@ def _announcement(after: Tracked, answer: Noticed, subject: Subject, now: float)
         announced=answer.announced,
         message=answer.message,
     )
-    return report if after.reported is None or _is_news(after.reported, report) else None
+    return report if after.reported is None or _differs(after.reported, report) else None
 
 
 def _deadline(reported: NoticeReport | None, answer: Noticed, now: float) -> float | None:
-    """Without an instant that the source names, a usual lead counts from its first answer: repeated, it is no news."""
+    """Where the source names no instant, its usual lead counts from the first answer: a repetition changes nothing."""
     if answer.seconds_left is None:
         return None
     deadline = now + answer.seconds_left
@@ -128,8 +127,8 @@ def _next_revision(state: Tracked) -> int:
     return state.reported.revision + 1 if state.reported else 1
 
 
-def _is_news(old: NoticeReport, new: NoticeReport) -> bool:
-    """Compared with what was last reported, so that a slow drift adds up."""
+def _differs(old: NoticeReport, new: NoticeReport) -> bool:
+    """Compares with the last report and not with the last answer, so that a slow drift adds up."""
     if old.announcement is not new.announcement or old.message != new.message:
         return True
     old_announced = old.announced.timestamp() if old.announced else None

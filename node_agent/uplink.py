@@ -1,4 +1,4 @@
-"""Keeps a stream to the supervisor, for ever."""
+"""Keeps a stream to the supervisor open."""
 
 import asyncio
 
@@ -22,24 +22,24 @@ _IDENTITY_SECONDS = 1.0
 
 
 class AgentReplaced(Exception):  # noqa: N818 - it names what happened
-    """A newer agent speaks for this node: this one ends."""
+    """A newer agent reports for this node: this one ends."""
 
 
 class Uplink:
-    """Connects, says what there is to say, and connects again when the stream is lost.
+    """Connects, runs a stream, and connects again when the stream is lost.
 
     Args:
-        endpoint: Where the supervisor is.
-        node: Whom this agent speaks for; nothing is said before its uid is known.
-        outbox: What there is to say.
+        endpoint: The supervisor's address and credentials.
+        node: This node; nothing is sent before its uid is known.
+        outbox: Reports and source states to send.
         clock: Wall time for the session, monotonic instants for the rest.
-        heartbeat: Seconds between heartbeats until the supervisor names its own.
+        heartbeat: Seconds between heartbeats until the supervisor sets its own.
         version: The agent's version.
 
     Attributes:
-        began: When it was made, on the monotonic clock.
-        welcomed: Whether there is a stream on which the supervisor has welcomed this agent.
-        welcomes: On how many streams it has.
+        started_at: Monotonic instant of construction.
+        welcomed: Whether the supervisor has welcomed this agent on the present stream.
+        welcomes: The number of streams on which it has.
     """
 
     def __init__(  # noqa: PLR0913 - the wiring list passes them by name
@@ -56,17 +56,17 @@ class Uplink:
         self._backoff = Backoff(_FIRST_DELAY, _MAX_DELAY)
         self._fault = Fault("supervisor", clock)
         self.watchdog = Watchdog(clock)
-        self.began = clock.monotonic()
+        self.started_at = clock.monotonic()
         self.welcomed = False
         self.welcomes = 0
 
     @property
     def trouble(self) -> str | None:
-        """Why there is no stream, for people; None while there is one, or none was tried."""
+        """Why there is no stream, for people; None while there is one, and before the first attempt."""
         return self._fault.reason
 
     async def run(self) -> None:
-        """Keep a stream until cancelled, which says goodbye.
+        """Root task: keeps a stream open. When cancelled, it says goodbye.
 
         Raises:
             AgentReplaced: A newer agent has taken over.
@@ -74,8 +74,8 @@ class Uplink:
         node = await self._identity()
         while True:
             started = self._clock.monotonic()
-            await self._one_stream(node)
-            # A supervisor that welcomes and drops at once is met ever more slowly too.
+            await self._connect_once(node)
+            # The backoff also grows for a supervisor that welcomes the agent and drops it at once.
             if self._clock.monotonic() - started > _MAX_DELAY:
                 self._backoff.reset()
             self.watchdog.feed(_MAX_DELAY)
@@ -88,10 +88,9 @@ class Uplink:
             if node is not None:
                 return node
 
-    async def _one_stream(self, node: Subject) -> None:
-        """Everything between two delays."""
+    async def _connect_once(self, node: Subject) -> None:
         try:
-            await self._converse(node)
+            await self._run_stream(node)
         except StreamLost as error:
             self._fault.failed(self._endpoint.explain(str(error)))
         except NotConfigured as error:
@@ -99,13 +98,13 @@ class Uplink:
         except SessionSuperseded as superseded:
             if self._ever_welcomed:
                 raise AgentReplaced(str(superseded)) from superseded
-            # Never welcomed: the clock went back since an earlier life of this very agent.
+            # Never welcomed: the clock has gone back since an earlier run of this very agent.
             self._session = superseded.session + 1
             structlog.get_logger().warning("session.raised", session=self._session, reason=str(superseded))
         finally:
             self.welcomed = False
 
-    async def _converse(self, node: Subject) -> None:
+    async def _run_stream(self, node: Subject) -> None:
         async with self._endpoint.channel() as channel:
             call = ReclaimServiceStub(channel).Connect(None, metadata=self._endpoint.metadata())
             stream = Stream(call, self._outbox, self._clock, self._heartbeat, self.watchdog)

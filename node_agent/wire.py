@@ -1,4 +1,4 @@
-"""Our values as messages of the stream."""
+"""Encodes reports and states as messages of the stream. `now` is monotonic throughout."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from reclaim.v1 import reclaim_pb2 as pb
 
 from node_agent.notices import Announcement, NoticeReport, SourceState, SourceStatus, Subject, SubjectKind
 
-# What the contract allows for a text meant for people, in characters.
+# Characters that the contract allows for a text for people.
 _MAX_TEXT = 512
 
 _KINDS = {SubjectKind.NODE: pb.SUBJECT_KIND_NODE, SubjectKind.POD: pb.SUBJECT_KIND_POD}
@@ -26,7 +26,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class AgentIdentity:
-    """Who says hello: the node, this life of its agent, the agent's version."""
+    """The sender of a hello: the node, and this run of its agent."""
 
     node: Subject
     session: int
@@ -36,7 +36,6 @@ class AgentIdentity:
 def hello(
     identity: AgentIdentity, statuses: Sequence[SourceStatus], reports: Sequence[NoticeReport], now: float
 ) -> pb.AgentMessage:
-    """The first message of a stream; `now` is monotonic, as below."""
     return pb.AgentMessage(
         hello=pb.Hello(
             node=identity.node.name,
@@ -50,22 +49,18 @@ def hello(
 
 
 def notice(report: NoticeReport, now: float) -> pb.AgentMessage:
-    """A report, with the seconds that are left now, when it is sent."""
     return pb.AgentMessage(notice=_notice(report, now))
 
 
 def source(status: SourceStatus, now: float) -> pb.AgentMessage:
-    """The state of a source, with the age of its last good poll now."""
     return pb.AgentMessage(source=_source(status, now))
 
 
 def heartbeat() -> pb.AgentMessage:
-    """Nothing new, and still here."""
     return pb.AgentMessage(heartbeat=pb.Heartbeat())
 
 
 def goodbye(reason: str) -> pb.AgentMessage:
-    """The stream ends on purpose."""
     return pb.AgentMessage(goodbye=pb.Goodbye(reason=reason))
 
 

@@ -1,4 +1,4 @@
-"""Where announcements come from. Each source is one module here; this is what they have in common."""
+"""The interface of all sources of announcements. Each source is a module of this package."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,15 +8,15 @@ from node_agent.notices import SourceName
 
 
 class SourceUnavailable(Exception):  # noqa: N818 - it names what is so; an unknown is no error of the agent's
-    """The source gave no usable answer: the state is unknown. The text is the reason, for people."""
+    """The source gave no usable answer, so its state is unknown. The text is the reason, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """The source says that nothing is announced.
+    """Nothing is announced.
 
     Attributes:
-        warning: What it warns of all the same, for people: no notice, and no job is touched for it.
+        warning: For people, where the source warns of a risk: it is not a notice, and no job is touched for it.
     """
 
     warning: str = ""
@@ -24,13 +24,13 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """The source says that the node will be reclaimed.
+    """The node will be reclaimed.
 
     Attributes:
         announced: The instant that the source named; None where it names none.
         seconds_left: Seconds from this answer until then. A source that names no instant gives its usual lead, which
             counts from the first of these answers; None: it has none, and the supervisor's default stands in.
-        message: For people; free of anything that changes from poll to poll.
+        message: For people; it must not have anything that changes from poll to poll.
     """
 
     announced: datetime | None
@@ -43,7 +43,7 @@ Answer = Clear | Noticed
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """The machine under this node, as its cloud knows it. What a cloud does not tell is empty."""
+    """The machine under this node, as its cloud describes it. A field that the cloud does not tell is empty."""
 
     uid: str
     region: str = ""
@@ -52,9 +52,9 @@ class NodeIdentity:
 
 
 class Source(Protocol):
-    """One place that announces reclaims of this node.
+    """A source of announcements about this node.
 
-    The caller bounds each call in time by cancelling it, and never makes two at once.
+    The caller cancels a call that takes too long, and never makes two calls at once.
     """
 
     @property
@@ -62,18 +62,18 @@ class Source(Protocol):
         """Part of every notice's id."""
 
     async def identify(self) -> NodeIdentity | None:
-        """Who this node is; None where this source never knows.
+        """Returns this node's identity; None where this source never knows it.
 
         Raises:
-            SourceUnavailable: Not known now; ask again.
+            SourceUnavailable: It is not known now; ask again.
         """
 
     async def poll(self) -> Answer:
-        """Ask once.
+        """Asks once for announcements.
 
         Raises:
-            SourceUnavailable: No usable answer.
+            SourceUnavailable: There was no usable answer.
         """
 
     async def close(self) -> None:
-        """Give back what the source holds open."""
+        """Releases connections and files."""

@@ -1,7 +1,7 @@
 """Source `aliyun`: the metadata service of an Alibaba Cloud ECS spot instance.
 
-`…/instance/spot/termination-time` answers 404 or nothing at all while no release is planned, and the UTC instant of the
-release from five minutes before it. Everything else, refusals and time-outs included, is unknown.
+`…/instance/spot/termination-time` answers with 404 or an empty body while no release is planned, and with the UTC
+instant of the release from five minutes before it. Everything else, including refusals and time-outs, is unknown.
 """
 
 import enum
@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from node_agent.notices import SourceName
 from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, SourceUnavailable, machine
-from node_agent.sources.announcement import read
+from node_agent.sources.announcement import parse
 from node_agent.sources.http import MetadataHttp, Reply
 from node_agent.sources.lead import seconds_left
 from node_agent.sources.session_token import TokenClient, TokenHeaders
@@ -28,9 +28,9 @@ _IDENTITY = machine.Paths(
 
 
 class MetadataMode(enum.StrEnum):
-    """How the metadata service is asked."""
+    """Whether requests to the metadata service carry a session token."""
 
-    # Plain until it is refused for want of a token, with tokens from then on.
+    # Without a token until a request is refused for the lack of one, with tokens from then on.
     AUTO = "auto"
     PLAIN = "plain"
     HARDENED = "hardened"
@@ -55,48 +55,36 @@ class AliyunSource:
 
     @property
     def name(self) -> SourceName:
-        """Part of every notice's id."""
         return NAME
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.close()
 
     async def identify(self) -> NodeIdentity:
-        """The instance, asked for once: the service limits the rate of requests.
-
-        Raises:
-            SourceUnavailable: The service does not tell the instance's id now.
-        """
+        """Asks for the instance once: the service limits the rate of requests."""
         if self._identity is None:
             self._identity = await machine.identify(self._get, _IDENTITY)
         return self._identity
 
     async def poll(self) -> Answer:
-        """Ask once whether a release is planned.
-
-        Raises:
-            SourceUnavailable: Anything but the documented answers.
-        """
         reply = await self._get(_TERMINATION_TIME)
         if reply.status == HTTPStatus.NOT_FOUND:
             return Clear()
         if reply.status != HTTPStatus.OK:
             raise SourceUnavailable(f"HTTP {reply.status}")
-        announced = read(reply.body)
+        announced = parse(reply.body)
         if announced is None:
             return Clear()
         left = seconds_left(announced, reply.date, self._clock.wall())
         return Noticed(announced, left, "the spot instance will be released")
 
     async def _get(self, path: str) -> Reply:
-        """A GET, with a token where one is needed."""
         if not self._tokens_wanted:
             reply = await self._http.request("GET", path)
             if self._mode is MetadataMode.PLAIN or not _refused(reply):
                 return reply
         reply = await self._tokens.get(path)
-        # Only a token that helped shows that tokens are what was missing.
+        # Only if the token helped was the lack of a token the reason for the refusal.
         self._tokens_wanted = self._mode is MetadataMode.HARDENED or not _refused(reply)
         return reply
 

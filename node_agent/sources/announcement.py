@@ -1,20 +1,20 @@
-"""The text that announces a release: nothing, or one UTC timestamp. Anything else is malformed."""
+"""Parses the text of an announcement: empty, or one UTC timestamp. Anything else is malformed."""
 
 import re
 from datetime import UTC, datetime, timedelta
 
 from node_agent.sources import SourceUnavailable
 
-# More than this is no timestamp, whatever it is: 20 bytes are one.
+# A timestamp has 20 bytes.
 MAX_BYTES = 4096
 
-# strptime alone takes "2015-1-5T1:2:3Z" too.
+# strptime alone also accepts "2015-1-5T1:2:3Z".
 _TIMESTAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _LEAP_SECOND = b"T23:59:60Z"
 
 
-def read(body: bytes) -> datetime | None:
-    """The announced instant, or None where nothing is announced.
+def parse(body: bytes) -> datetime | None:
+    """Returns the announced instant; None where nothing is announced.
 
     Raises:
         SourceUnavailable: The text is neither empty nor a timestamp such as `2015-01-05T18:02:00Z`.
@@ -26,7 +26,7 @@ def read(body: bytes) -> datetime | None:
         raise SourceUnavailable("malformed announcement")
     try:
         if text.endswith(_LEAP_SECOND):
-            # Unix time has no such second: it is the next day's first one.
+            # Unix time has no such second: it is the first of the next day.
             return _instant(text.removesuffix(_LEAP_SECOND) + b"T23:59:59Z") + timedelta(seconds=1)
         return _instant(text)
     except (ValueError, OverflowError) as error:

@@ -1,6 +1,6 @@
-"""Source `file`: a file that somebody else writes, for drills, tests and clouds with an announcer of their own.
+"""Source `file`: a file that another program writes, for drills, tests and clouds without a source of their own here.
 
-Absent or empty: nothing is announced. A UTC timestamp: the node is gone then.
+Absent or empty: nothing is announced. A UTC timestamp: the node will be gone at that instant.
 """
 
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node_agent.notices import SourceName
 from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, SourceUnavailable
-from node_agent.sources.announcement import MAX_BYTES, read
+from node_agent.sources.announcement import MAX_BYTES, parse
 from servicekit.clock import Clock
 
 NAME = SourceName("file")
@@ -24,20 +24,13 @@ class FileSource:
 
     @property
     def name(self) -> SourceName:
-        """Part of every notice's id."""
         return NAME
 
     async def identify(self) -> NodeIdentity | None:
-        """A file does not know the machine."""
         return None
 
     async def poll(self) -> Answer:
-        """Read the file once.
-
-        Raises:
-            SourceUnavailable: It cannot be read, or holds something else.
-        """
-        announced = read(_content(self._path))
+        announced = parse(_content(self._path))
         if announced is None:
             return Clear()
         return Noticed(announced, announced.timestamp() - self._clock.wall(), "announced in a file")
@@ -48,7 +41,7 @@ class FileSource:
 
 def _content(path: Path) -> bytes:
     try:
-        # Without O_NONBLOCK a pipe in the file's place would stop the whole agent until somebody writes to it.
+        # Without O_NONBLOCK, a pipe in place of the file would block the whole agent until somebody writes to it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return b""
@@ -66,7 +59,7 @@ def _regular_content(descriptor: int) -> bytes:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise SourceUnavailable("not a regular file")
     content = os.read(descriptor, MAX_BYTES + 1)
-    # Cut short, a file of blanks would read as clear, and a timestamp before anything else as a notice.
+    # If the file were cut, many blanks would read as clear, and a timestamp with text behind it as a notice.
     if len(content) > MAX_BYTES:
         raise SourceUnavailable(f"file larger than {MAX_BYTES} bytes")
     return content

@@ -1,4 +1,4 @@
-"""Requests to a metadata service on this machine's link: bounded, never redirected, slower when it asks for that."""
+"""Requests to a metadata service on this machine's link: bounded, not redirected, and slower on Retry-After."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from node_agent.sources import SourceUnavailable
 from node_agent.sources.announcement import MAX_BYTES
 from servicekit.clock import Clock
 
-# A wait that the service asks for is kept up to this many seconds: of the shortest lead, 120 s, it costs no more than
-# the slowest poll that a cloud recommends.
+# Seconds; a longer Retry-After is cut to this. Of the shortest lead, 120 s, it costs no more than the slowest poll that
+# a cloud recommends.
 MAX_WAIT = 5.0
 _SLOW_DOWN = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 _NO_HEADERS: Mapping[str, str] = {}
@@ -19,7 +19,7 @@ _NO_HEADERS: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer; `date` is its header as it came."""
+    """A complete answer; `date` is the Date header as received."""
 
     status: int
     body: bytes
@@ -27,7 +27,7 @@ class Reply:
 
 
 class MetadataHttp:
-    """Asks one metadata service. Needs a running loop.
+    """A client for one metadata service. Needs a running loop.
 
     Args:
         base_url: Scheme and host of the service, with a path before `/latest` where a proxy or simulator has one.
@@ -47,14 +47,13 @@ class MetadataHttp:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._session.close()
 
     async def request(self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> Reply:
-        """One request, whatever its status says.
+        """Sends a request and returns the answer, whatever its status.
 
         Raises:
-            SourceUnavailable: There was no whole answer, it was too large, or the service asked us to wait.
+            SourceUnavailable: There was no complete answer, it was too large, or the service has asked us to wait.
         """
         if self._clock.monotonic() < self._quiet_until:
             raise SourceUnavailable("waits because the service asked for it")
@@ -62,16 +61,16 @@ class MetadataHttp:
             async with self._session.request(
                 method, f"{self._base}/{path}", headers=headers, allow_redirects=False
             ) as response:
-                self._heed(response)
+                self._note_retry_after(response)
                 return Reply(response.status, await _body(response), response.headers.get("Date"))
         except (aiohttp.ClientError, OSError) as error:
             raise SourceUnavailable(f"no answer: {type(error).__name__}") from error
 
-    def _heed(self, response: aiohttp.ClientResponse) -> None:
-        """Seconds only: a wait until a date would depend on a clock that may be wrong."""
+    def _note_retry_after(self, response: aiohttp.ClientResponse) -> None:
+        """Obeys seconds only: a wait until a date would depend on a clock that may be wrong."""
         wait = response.headers.get("Retry-After", "")
         if response.status in _SLOW_DOWN and wait.isascii() and wait.isdecimal():
-            # Long digits are no number that int() takes, and longer than the most in any case.
+            # More digits than a day of seconds has are beyond the limit in any case.
             seconds = MAX_WAIT if len(wait) > len("86400") else min(float(wait), MAX_WAIT)
             self._quiet_until = self._clock.monotonic() + seconds
 

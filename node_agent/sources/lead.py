@@ -1,25 +1,25 @@
-"""How much time an announcement leaves, by which clock."""
+"""Computes the seconds that an announcement leaves, by the most reliable clock."""
 
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-# Reclaims are announced minutes ahead: a Date that is further before one than this many seconds is wrong, or the
-# announcement is, which the node's own clock then shows.
+# Seconds. Reclaims are announced minutes ahead: where the Date is further ahead of the instant than this, one of the
+# two is wrong, and the node's own clock decides.
 _SANE_LEAD = 3600
-# And no announced machine is left running for so long: a Date that says it was is wrong, not the announcement.
+# Seconds. No machine runs on for so long after its announced end: a Date that says so is wrong, not the announcement.
 _SANE_OVERRUN = 600
 
 
 def seconds_left(announced: datetime, date: str | None, now: float) -> float:
-    """Seconds from the answer to the deadline, by the clock that named the deadline.
+    """Returns the seconds from the answer to the announced instant, by the clock that named it.
 
-    A node's clock that is wrong by a minute would shorten or lengthen the lead by a minute, so the answer's Date
-    wins. It has whole seconds: within its second the node's clock may tell how much of it has passed.
+    If the node's clock is wrong by a minute, the lead would be wrong by a minute, so the answer's Date wins. The Date
+    has whole seconds; within its second the node's clock tells the fraction.
 
     Args:
         announced: The instant that the source named.
         date: The Date header of the answer.
-        now: The node's own clock, Unix seconds; it counts alone where the Date is missing or cannot be true.
+        now: The node's own clock in Unix seconds; used alone where the Date is missing or cannot be right.
     """
     named = announced.timestamp()
     then = _instant(date)
@@ -29,11 +29,11 @@ def seconds_left(announced: datetime, date: str | None, now: float) -> float:
 
 
 def _instant(date: str | None) -> float | None:
-    """The Unix seconds of an HTTP date, which is GMT; None where there is none or it says no such thing."""
+    """Returns the Unix seconds of an HTTP date, which is GMT; None where it is missing or malformed."""
     try:
         instant = parsedate_to_datetime(date) if date else None
         if instant is not None and instant.tzinfo is None:
-            # As `-0000` or no zone at all is read: left alone it would be taken for this machine's local time.
+            # A zone of `-0000` or none: as a naive datetime it would be taken for this machine's local time.
             instant = instant.replace(tzinfo=UTC)
         return instant.timestamp() if instant else None
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Who the machine is, read from its metadata: one item a request, all of them stable."""
+"""Reads a machine's identity from its metadata service, one request an item. The items never change."""
 
 import asyncio
 import re
@@ -11,14 +11,14 @@ from node_agent.sources.http import Reply
 
 Get = Callable[[str], Awaitable[Reply]]
 
-# Region, zone and type are for people: they may hold up the first poll by this many seconds at most.
+# Region, zone and type are for people: they may delay the first poll by this many seconds at most.
 _DETAILS_SECONDS = 0.3
 _IDENTIFIER = re.compile(r"[!-~]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where a cloud keeps what makes up an identity."""
+    """The metadata paths of one cloud."""
 
     uid: str
     region: str
@@ -27,7 +27,7 @@ class Paths:
 
 
 async def identify(get: Get, paths: Paths) -> NodeIdentity:
-    """The machine; what is for people may be missing.
+    """Reads the identity; all but the uid may be missing.
 
     Raises:
         SourceUnavailable: The service does not tell the machine's id now.

@@ -1,4 +1,7 @@
-"""Session tokens: a PUT gives one, every GET carries it. Two clouds differ in the names of the headers only."""
+"""Session tokens of a metadata service: a PUT returns one, and every GET carries it.
+
+The two clouds differ only in the names of the headers.
+"""
 
 import asyncio
 import re
@@ -9,17 +12,17 @@ from node_agent.sources import SourceUnavailable
 from node_agent.sources.http import MetadataHttp, Reply
 from servicekit.clock import Clock
 
-# The longest life a service grants, in seconds; a new token is fetched this long before the end of the old one.
+# Seconds: the longest life that a service grants, and how long before the end a new token is fetched.
 _TTL = 21600
 _MARGIN = 300
-# While the old token is still good, a renewal may hold up a poll, which has one second, by this many at most.
+# While the old token is still valid, a renewal may delay a poll, which has one second, by this many at most.
 _RENEWAL_SECONDS = 0.3
 _TOKEN = re.compile(r"[!-~]{1,2048}")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenHeaders:
-    """The names of the headers: of the token, and of the seconds that a new one is to live."""
+    """The names of the headers for the token and for the life of a new one in seconds."""
 
     token: str
     ttl: str
@@ -33,13 +36,7 @@ class _Token:
 
 
 class TokenClient:
-    """GETs that carry a token.
-
-    Args:
-        http: The service.
-        headers: What it calls its headers.
-        clock: Monotonic instants, for the age of the token.
-    """
+    """Sends GET requests with a token, which it fetches and renews."""
 
     def __init__(self, http: MetadataHttp, headers: TokenHeaders, clock: Clock) -> None:
         self._http = http
@@ -48,10 +45,10 @@ class TokenClient:
         self._token: _Token | None = None
 
     async def get(self, path: str) -> Reply:
-        """A GET with a token; refused for its token (401), once more with a new one.
+        """Sends a GET with a token; after a 401 once more with a new token.
 
         Raises:
-            SourceUnavailable: There was no token, or no whole answer.
+            SourceUnavailable: There was no token, or no complete answer.
         """
         reply = await self._get(path)
         if reply.status == HTTPStatus.UNAUTHORIZED:
@@ -70,7 +67,7 @@ class TokenClient:
         return token if left >= _MARGIN else await self._renewed(token)
 
     async def _renewed(self, token: _Token) -> _Token:
-        """The old one serves for as long as it is good: a service that grants none may still answer."""
+        """Keeps the old token while it is valid: a service that grants no new one may still answer."""
         try:
             async with asyncio.timeout(_RENEWAL_SECONDS):
                 return await self._new()

@@ -87,4 +87,4 @@ def test_a_report_is_measured_until_it_is_acknowledged() -> None:
         outbox.acknowledge(report(number).id, 2)
     assert metrics.registry.get_sample_value("node_agent_reports_total", {"announcement": "active"}) == 2000
     assert metrics.registry.get_sample_value("node_agent_acknowledgement_seconds_count") == 1000
-    assert not metrics._made  # Nothing else shows that it does not grow.
+    assert not metrics._reported_at  # Nothing else shows that it does not grow.
