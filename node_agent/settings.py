@@ -149,15 +149,15 @@ class Settings:
     ] = ""
 
     def __post_init__(self) -> None:
-        settings.checked("supervisor", self.supervisor, address.parse)
+        settings.check_field("supervisor", self.supervisor, address.parse)
         if self.ca_file is None and not address.parse(self.supervisor).is_loopback:
             raise ValueError(
                 "SUPERVISOR is not on loopback, so CA_FILE must be set: the token would be sent without encryption"
             )
         for field, served in (("probe_address", self.probe_address), ("metrics_address", self.metrics_address)):
             if served:
-                settings.checked(field, served, address.parse)
-        settings.checked("failpoint", self.failpoint, lambda text: failpoints.parse(text, At))
+                settings.check_field(field, served, address.parse)
+        settings.check_field("failpoint", self.failpoint, lambda text: failpoints.parse(text, At))
         _check_sources(self)
 
 
@@ -168,8 +168,8 @@ def _check_sources(chosen: Settings) -> None:
         raise ValueError("FILE_PATH must be set for the source `file`")
     if set(chosen.sources) == {SourceKind.FILE} and not chosen.node_uid:
         raise ValueError("NODE_UID must be set: no source knows the machine's id")
-    settings.checked("metadata_url", chosen.metadata_url, _check_url)
-    settings.checked("aws_metadata_url", chosen.aws_metadata_url, _check_url)
+    settings.check_field("metadata_url", chosen.metadata_url, _check_url)
+    settings.check_field("aws_metadata_url", chosen.aws_metadata_url, _check_url)
 
 
 def _check_url(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Network addresses as they are written in settings."""
+"""Network addresses as settings write them."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ _MAX_PORT = 65535
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host, without brackets, and a port; port 0 asks for a free one."""
+    """A host, without brackets, and a port; port 0 stands for a free one."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it is certain that only this machine is meant: names other than `localhost` are not resolved."""
+    """Whether the host is certainly this machine: names other than `localhost` are not resolved."""
     if host == "localhost":
         return True
     try:
@@ -34,10 +34,10 @@ def is_loopback(host: str) -> bool:
 
 
 def parse(text: str) -> Address:
-    """Read `host:port`, with an IPv6 host in brackets.
+    """Parses `host:port`, with an IPv6 host in brackets.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The text has another form.
     """
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")

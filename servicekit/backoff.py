@@ -1,32 +1,32 @@
-"""Waiting longer and longer between attempts that go on for ever."""
+"""Exponential backoff with full jitter."""
 
 import random
 
 
 class Backoff:
-    """Full jitter: each delay is drawn between nothing and a bound that doubles.
+    """Draws each delay between zero and a bound that doubles.
 
-    Drawn from the whole range, because thousands of peers lose the same server in the same instant.
+    The delay is drawn from the whole range, because thousands of peers lose the same server in the same instant.
 
     Args:
-        first: Bound of the first delay, seconds.
-        most: The bound stops growing here, seconds.
+        first_seconds: Bound of the first delay.
+        max_seconds: The bound stops growing here.
     """
 
-    __slots__ = ("_bound", "_first", "_most", "_random")
+    __slots__ = ("_bound", "_first", "_max", "_random")
 
-    def __init__(self, first: float, most: float) -> None:
-        self._first = first
-        self._most = most
-        self._bound = first
+    def __init__(self, first_seconds: float, max_seconds: float) -> None:
+        self._first = first_seconds
+        self._max = max_seconds
+        self._bound = first_seconds
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
 
     def next(self) -> float:
-        """The seconds to wait before the next attempt."""
+        """Returns the seconds to wait before the next attempt."""
         bound = self._bound
-        self._bound = min(self._most, bound * 2)
+        self._bound = min(self._max, bound * 2)
         return self._random.uniform(0.0, bound)
 
     def reset(self) -> None:
-        """Start again at the first bound."""
+        """Starts again at the first bound."""
         self._bound = self._first

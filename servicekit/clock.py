@@ -1,4 +1,4 @@
-"""The clock of a process: instants that the system's clock cannot move, and that clock itself."""
+"""The clock of a process: instants that a step of the system's clock does not move, and the system's clock itself."""
 
 import time
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class BootTime:
-    """When the machine booted, by a clock that counts from there for as long as the machine runs.
+    """The instant of the machine's boot by a process's clock.
 
     Attributes:
-        boot: Which boot; empty where the machine does not tell.
-        at: Its instant, in Unix seconds.
+        boot: The id of the boot; empty where the machine does not tell.
+        at: Unix seconds.
     """
 
     boot: str
@@ -38,7 +38,7 @@ class Clock:
         return self._booted_at + _since_boot()
 
     def wall(self) -> float:
-        """Unix seconds of the system's clock, steps included: for instants that somebody else named by it just now."""
+        """Unix seconds of the system's clock, with its steps: to compare with instants that others just read."""
         return time.time()
 
     def monotonic(self) -> float:
@@ -47,11 +47,11 @@ class Clock:
 
     @property
     def boot_time(self) -> BootTime:
-        """The instant of the boot that `now` counts from."""
+        """The boot from which `now` counts."""
         return BootTime(_boot(), self._booted_at)
 
     def move(self, seconds: float) -> None:
-        """Moves `now`; only before anything depends on it."""
+        """Shifts `now`; to be called before anything depends on it."""
         self._booted_at += seconds
 
 

@@ -1,4 +1,4 @@
-"""How all commands report wrong usage and wrong settings: with the exit codes of sysexits.h."""
+"""Exit codes and argument parsing that all commands share; the codes are those of sysexits.h."""
 
 import argparse
 import sys
@@ -10,15 +10,15 @@ class SysExit(IntEnum):
     """Exit codes that all commands share."""
 
     USAGE = 64
-    """A command line that is wrong."""
+    """The command line is wrong."""
     TEMPFAIL = 75
-    """Start it again."""
+    """A temporary failure: start the command again."""
     CONFIG = 78
-    """A setting of the environment is wrong."""
+    """A setting in the environment is wrong."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Ends with 64 where what was typed is wrong."""
+    """Exits with 64 on a wrong command line."""
 
     def error(self, message: str) -> NoReturn:  # noqa: D102 - the library's
         self.print_usage(sys.stderr)

@@ -1,7 +1,7 @@
-"""What one connection to an HTTP server may take: aiohttp itself waits for ever for a request that never comes.
+"""Deadlines for the connections of an HTTP server: aiohttp itself waits for ever for a request that never comes.
 
-A connection always has a deadline, except while its answer is a stream: for a complete head once it is open or idle,
-and for the rest of the request and its answer once the head is there. No byte in between extends it.
+A connection always has a deadline, except while its answer is a stream. While it is open or idle, the deadline is for a
+complete head; after that, for the rest of the request and its answer. No byte in between extends it.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from aiohttp import web
 from servicekit.address import Address
 from servicekit.server_name import hide_versions
 
-_CLOSE_SECONDS = 2.0  # For the peer's part in the end of a TLS connection; 30 where nothing is said.
-_UNANSWERED_MILLISECONDS = 15_000  # As the wire's silence. The system's own patience is some 16 minutes.
+_CLOSE_SECONDS = 2.0  # For the peer's part in the end of a TLS connection; the default is 30.
+_UNANSWERED_MILLISECONDS = 15_000  # The silence after which the wire gives up a peer. The system's default: 16 minutes.
 _BACKLOG = 4096  # 128 makes a reconnect storm of 2,000 take 28 s.
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -30,56 +30,56 @@ class Drop(StrEnum):
     TOO_SLOW = "request or answer too slow"
     TOO_MANY = "more than one request at a time"
     IDLE = "no further request"
-    """Nothing is wrong with it: it has done its work."""
+    """Not a fault: the connection has done its work."""
 
 
 OnDrop = Callable[[Drop], None]
-"""Told of each connection that was dropped."""
+"""Called for each connection that was dropped."""
 
 
 class Connection(asyncio.Protocol):
-    """Stands between a transport and aiohttp's part of the connection, and watches the time.
+    """Stands between a transport and aiohttp's protocol, and enforces the deadlines.
 
     Args:
-        inner: aiohttp's part.
-        patience: Seconds for a complete head, and again for the rest of the request and the whole answer.
-        dropped: Told of the end that is not the peer's.
+        inner: aiohttp's protocol.
+        timeout_seconds: For a complete head, and again for the rest of the request and the whole answer.
+        on_drop: Called when this side ends the connection.
     """
 
-    __slots__ = ("_deadline", "_dropped", "_inner", "_otherwise", "_patience", "_request", "_transport")
+    __slots__ = ("_deadline", "_inner", "_on_drop", "_on_timeout", "_request", "_timeout_seconds", "_transport")
 
-    def __init__(self, inner: asyncio.Protocol, patience: float, dropped: OnDrop) -> None:
+    def __init__(self, inner: asyncio.Protocol, timeout_seconds: float, on_drop: OnDrop) -> None:
         self._inner = inner
-        self._patience = patience
-        self._dropped = dropped
+        self._timeout_seconds = timeout_seconds
+        self._on_drop = on_drop
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._otherwise = Drop.NO_REQUEST
+        self._on_timeout = Drop.NO_REQUEST
         self._request: web.Request | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open, and encrypted if it is meant to be."""
-        # Not a matter for isinstance: uvloop's transports are of no class of asyncio's.
+        """The connection is open, and the TLS handshake is done if there is one."""
+        # No isinstance: uvloop's transports are not of asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
         _bound_silence(transport)
-        self._expect(Drop.NO_REQUEST)
+        self._arm(Drop.NO_REQUEST)
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Hands on what belongs to a request; nobody honest sends more before that is answered."""
+        """Passes on the bytes of one request; no honest client sends a second one before the answer."""
         if self._request is not None and self._request.content.is_eof():
             self._drop(Drop.TOO_MANY)
         else:
-            if self._otherwise is Drop.IDLE:
-                self._otherwise = Drop.NO_REQUEST
+            if self._on_timeout is Drop.IDLE:
+                self._on_timeout = Drop.NO_REQUEST
             self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """The peer has nothing more to say."""
+        """The peer has closed its side."""
         return self._inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """The connection has ended."""
         self._disarm()
         self._transport = self._request = None
         self._inner.connection_lost(exc)
@@ -92,28 +92,28 @@ class Connection(asyncio.Protocol):
         """The peer has caught up."""
         self._inner.resume_writing()
 
-    def begin(self, request: web.Request) -> None:
-        """A complete head is there."""
+    def request_started(self, request: web.Request) -> None:
+        """A complete head has been received."""
         self._request = request
-        self._expect(Drop.TOO_SLOW)
+        self._arm(Drop.TOO_SLOW)
 
-    def stream(self) -> None:
-        """The answer takes as long as it takes: whoever sends it sees to peers that do not read."""
+    def answer_streams(self) -> None:
+        """The answer has no deadline: its sender handles peers that do not read."""
         self._disarm()
 
-    def end(self) -> None:
-        """The answer is there, and has to be taken; then the next request may come."""
+    def request_ended(self) -> None:
+        """The handler has answered; the peer has to read the answer and may send the next request."""
         self._request = None
         if self._transport is not None:
-            self._expect(Drop.IDLE)
+            self._arm(Drop.IDLE)
 
-    def _expect(self, otherwise: Drop) -> None:
+    def _arm(self, on_timeout: Drop) -> None:
         self._disarm()
-        self._otherwise = otherwise
-        self._deadline = asyncio.get_running_loop().call_later(self._patience, self._late)
+        self._on_timeout = on_timeout
+        self._deadline = asyncio.get_running_loop().call_later(self._timeout_seconds, self._time_out)
 
-    def _late(self) -> None:
-        self._drop(self._otherwise)
+    def _time_out(self) -> None:
+        self._drop(self._on_timeout)
 
     def _disarm(self) -> None:
         if self._deadline is not None:
@@ -123,19 +123,19 @@ class Connection(asyncio.Protocol):
     def _drop(self, why: Drop) -> None:
         self._disarm()
         if self._transport is not None:
-            self._dropped(why)
+            self._on_drop(why)
             self._transport.abort()
 
 
 class GuardedSite(web.BaseSite):
-    """Where a server listens, with a `Connection` for each peer. The application needs the `timed` middleware.
+    """A listening socket with a `Connection` for each peer. The application needs the `timed` middleware.
 
     Args:
         runner: Set up already.
-        address: Port 0 takes a free one.
-        context: Serves the certificate; None serves without TLS.
-        patience: Seconds for the TLS handshake, and then as each `Connection` has it.
-        dropped: As a `Connection` has it.
+        address: Port 0 picks a free port.
+        context: Has the server's certificate; None serves without TLS.
+        timeout_seconds: For the TLS handshake, and then as for a `Connection`.
+        on_drop: See `Connection`.
     """
 
     def __init__(
@@ -144,24 +144,24 @@ class GuardedSite(web.BaseSite):
         address: Address,
         context: ssl.SSLContext | None,
         *,
-        patience: float,
-        dropped: OnDrop,
+        timeout_seconds: float,
+        on_drop: OnDrop,
     ) -> None:
         super().__init__(runner, ssl_context=context, backlog=_BACKLOG)
-        self._patience = patience
+        self._timeout_seconds = timeout_seconds
         self._address = address
-        self._dropped = dropped
+        self._on_drop = on_drop
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The address, for people."""
         return str(self._address)
 
     async def start(self) -> None:
-        """Listen.
+        """Starts to listen.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address is not available.
         """
         hide_versions()
         await super().start()
@@ -172,7 +172,7 @@ class GuardedSite(web.BaseSite):
             self._address.port,
             backlog=self._backlog,
             ssl=self._ssl_context,
-            ssl_handshake_timeout=self._patience if secured else None,
+            ssl_handshake_timeout=self._timeout_seconds if secured else None,
             ssl_shutdown_timeout=_CLOSE_SECONDS if secured else None,
         )
 
@@ -180,27 +180,27 @@ class GuardedSite(web.BaseSite):
         server = self._runner.server
         if server is None:
             raise ConnectionAbortedError("the server has stopped")
-        return Connection(server(), self._patience, self._dropped)
+        return Connection(server(), self._timeout_seconds, self._on_drop)
 
 
 @web.middleware
 async def timed(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Tells the connection when a request begins and ends; the outermost middleware."""
+    """Tells the connection when a request starts and ends. It must be the outermost middleware."""
     connection = _of(request)
     if connection is None:
         return await handler(request)
-    connection.begin(request)
+    connection.request_started(request)
     try:
         return await handler(request)
     finally:
-        connection.end()
+        connection.request_ended()
 
 
 def mark_streaming(request: web.Request) -> None:
-    """Say that the answer to this request is a stream."""
+    """Marks the answer to this request as a stream, which has no deadline."""
     connection = _of(request)
     if connection is not None:
-        connection.stream()
+        connection.answer_streams()
 
 
 def _of(request: web.Request) -> Connection | None:
@@ -209,9 +209,9 @@ def _of(request: web.Request) -> Connection | None:
 
 
 def _bound_silence(transport: asyncio.BaseTransport) -> None:
-    """Give up a peer that acknowledges nothing.
+    """Ends a connection whose peer acknowledges nothing.
 
-    Keepalive would not: while something unacknowledged is on its way, as heartbeats are, it is not asked.
+    Keepalive does not: the kernel sends no probes while unacknowledged data, such as heartbeats, is on its way.
     """
     connection = transport.get_extra_info("socket")
     if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):

@@ -1,10 +1,10 @@
-"""The rule that reads a reclaim from the state of a pod, for node agents and supervisors alike. Pure.
+"""The one rule by which node agents and supervisors recognize a reclaim in the state of a pod. Pure.
 
-A reclaim is what somebody other than the pod's owner does to it. A deletion alone never is one: users, scale-ins and
-the garbage collector after a deleted job all ask for just that. Whoever takes capacity away says so beforehand, by the
-condition DisruptionTarget: the scheduler (preemption), the eviction API, the taint manager, the pod garbage collector
-and the kubelet (pressure, shutdown). Kubelets say it by the reason of the failure too, older ones by that alone. A
-virtual node has a condition of its own.
+A reclaim ends a pod against its owner's will. A deletion alone is never a reclaim: users, scale-ins and the garbage
+collector after a deleted job delete pods too. A component that takes capacity away first sets the condition
+DisruptionTarget: the scheduler (preemption), the eviction API, the taint manager, the pod garbage collector and the
+kubelet (pressure, shutdown). Kubelets also set the reason of the failure, older ones only that. A virtual node has a
+condition of its own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ DISRUPTED = "DisruptionTarget"
 EXPIRED = "ContainerInstanceExpired"
 
 _FAILED_BY_RECLAIM = frozenset(
-    # By the kubelet: pressure, room for a critical pod, a node that shuts down, or did when the pod arrived; by a
-    # virtual node: outbid.
+    # Set by the kubelet for pressure, room for a critical pod, and a node that shuts down or was shutting down when the
+    # pod arrived; by a virtual node that was outbid.
     {"Evicted", "Preempting", "Terminated", "Shutdown", "NodeShutdown", "BidFailed"}
 )
 _BY_KUBELET = "TerminationByKubelet"
 _EXPIRED_LEAD = timedelta(seconds=180)
-"""The grace that the Event beside the condition promises."""
+"""The grace that the Event with the condition promises."""
 
 _USUAL_GRACE = 30.0
-"""Seconds that the API server fills in where a pod does not say."""
+"""Seconds: the API server's default for a pod's grace."""
 
 _SLACK = timedelta(seconds=5)
 """The clocks of two machines may differ by this much before the order of two events counts."""
@@ -43,16 +43,16 @@ class PodCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """The parts of a pod's state that tell a reclaim from every other end.
+    """The parts of a pod's state by which a reclaim differs from every other end.
 
     Attributes:
-        succeeded: Its phase.
-        failed: Its phase.
+        succeeded: Whether its phase is Succeeded.
+        failed: Whether its phase is Failed.
         reason: Why it failed, in one word.
-        message: The same for people.
+        message: Why it failed, for people.
         conditions: At least those of the types `DISRUPTED` and `EXPIRED`.
-        grace: Seconds that it has from the request for its end; see `grace_of`.
-        deleted_at: When its grace ends or ended; None while nobody asked for its deletion.
+        grace: Seconds from the request for its end to its end; see `grace_of`.
+        deleted_at: When its grace ends or ended; None while nobody has asked for its deletion.
         ended_at: When its last container ended; see `ended_at_of`.
     """
 
@@ -68,12 +68,12 @@ class PodState:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """The pod will be, or was, taken away.
+    """The pod will be reclaimed, or was.
 
     Attributes:
         message: By whom and why, for people.
-        deadline: When its last process is gone, by the API server's clock; None where nobody says.
-        lead: The most seconds that there can be left until then, however the clocks differ.
+        deadline: When its last process is gone, by the API server's clock; None where it is not known.
+        lead: The most seconds that can be left until then, however much the clocks differ.
     """
 
     message: str
@@ -83,22 +83,22 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """Somebody wanted the pod gone, and does not any more."""
+    """A reclaim of the pod was announced and does not happen."""
 
 
 def grace_of(asked: float | None, usual: float | None) -> float:
-    """A pod's grace in seconds: as its end was asked for, else as its spec says."""
+    """Returns a pod's grace in seconds: of the request for its deletion, else of its spec, else the default."""
     return next((grace for grace in (asked, usual) if grace is not None), _USUAL_GRACE)
 
 
 def ended_at_of(ends: Sequence[datetime | None]) -> datetime | None:
-    """When the last of a pod's containers ended; None while one of them may be running."""
+    """Returns when the last of a pod's containers ended; None while one of them may be running."""
     known = [end for end in ends if end is not None]
     return max(known) if known and len(known) == len(ends) else None
 
 
 def classify(pod: PodState) -> Reclaim | Withdrawn | None:
-    """What a pod's state says about a reclaim; None: neither that it will be gone nor that it will not."""
+    """Classifies a pod's state; None: it tells neither that the pod is reclaimed nor that it is not."""
     if pod.succeeded:
         return None
     reclaims = list(_reclaims(pod))
@@ -106,7 +106,7 @@ def classify(pod: PodState) -> Reclaim | Withdrawn | None:
         return min(
             reclaims, key=lambda reclaim: float("inf") if reclaim.deadline is None else reclaim.deadline.timestamp()
         )
-    # One that is neither true nor false says nothing.
+    # A status that is neither True nor False says nothing.
     statuses = {each.status for each in pod.conditions if each.type in (DISRUPTED, EXPIRED)}
     return Withdrawn() if statuses == {"False"} else None
 
@@ -133,14 +133,14 @@ def _ends(pod: PodState, disrupted: PodCondition) -> datetime | None:
     if pod.deleted_at is not None:
         return pod.deleted_at
     if disrupted.reason == _BY_KUBELET and disrupted.since is not None:
-        # It deletes nothing: it ends the processes at once, and gives them the pod's own grace at most.
+        # The kubelet deletes nothing: it ends the processes at once, with the pod's own grace at most.
         return disrupted.since + timedelta(seconds=pod.grace)
-    # The deletion follows within milliseconds, and brings the deadline; or the disruption does not happen.
+    # The deletion follows within milliseconds and has the deadline, or the disruption does not happen.
     return None
 
 
 def _ending_already(pod: PodState, disrupted: PodCondition) -> bool:
-    """Whether the pod had been asked to end, or had ended, before anybody disrupted it."""
+    """Whether the pod had ended, or its deletion had been asked for, before the disruption."""
     asked = pod.deleted_at - timedelta(seconds=pod.grace) if pod.deleted_at else None
     ended = pod.ended_at if pod.failed else None
     return any(

@@ -1,7 +1,7 @@
-"""Named points in a service at which it can be made to kill itself, so that every interruption can be tested.
+"""Named points at which a service can be made to kill itself, so that every interruption can be tested.
 
-They stand in product code because the instant between two writes cannot be hit from outside. Nothing but a setting arms
-one, for one process, from its start on.
+They are in product code because nobody can hit the instant between two writes from outside. Only a setting arms one,
+for one process, from its start.
 """
 
 import enum
@@ -17,23 +17,23 @@ _STDERR = 2
 class Trigger:
     """Kills this process when it passes the point `name` for the `passes`-th time.
 
-    Counted from the start, or from the first SIGUSR1 on, where `waits`: a start passes many points that a test does not
-    mean.
+    Passes count from the start, or from SIGUSR1 on where `armed_by_signal` is set: a start passes many points that a
+    test does not mean.
     """
 
     name: str
     passes: int
-    waits: bool = False
+    armed_by_signal: bool = False
 
 
 _armed: Trigger | None = None
 
 
 def parse(text: str, names: Iterable[str]) -> Trigger | None:
-    """Read `NAME` or `NAME:NTH`, with `@USR1` behind it where that signal arms; None where nothing is set.
+    """Parses `NAME` or `NAME:NTH`, followed by `@USR1` if that signal arms it; None for an empty text.
 
     Raises:
-        ValueError: There is no such failpoint, or NTH is no number from 1 on.
+        ValueError: There is no such failpoint, or NTH is not a number from 1.
     """
     if not text:
         return None
@@ -44,20 +44,20 @@ def parse(text: str, names: Iterable[str]) -> Trigger | None:
     if name not in {str(known) for known in names}:
         raise ValueError(f"there is no failpoint {name!r}")
     if nth and not (nth.isascii() and nth.isdecimal() and int(nth) > 0):
-        raise ValueError(f"{nth!r} does not count the passings of a failpoint")
-    return Trigger(name, int(nth or 1), waits=bool(signalled))
+        raise ValueError(f"{nth!r} is not a number from 1")
+    return Trigger(name, int(nth or 1), armed_by_signal=bool(signalled))
 
 
 def arm(trigger: Trigger | None) -> None:
-    """Arm this trigger and no other, now or once it is signalled; None disarms. Call it from the main thread."""
-    if trigger is not None and trigger.waits:
+    """Arms this trigger and no other, now or on its signal; None disarms. To be called in the main thread."""
+    if trigger is not None and trigger.armed_by_signal:
         signal.signal(signal.SIGUSR1, lambda _number, _frame: _set(trigger))
     else:
         _set(trigger)
 
 
 def failpoint(name: enum.StrEnum) -> None:
-    """Pass a point; where that one is armed and due, the process is gone before this returns."""
+    """Passes a point. If it is armed and due, the process is killed before this returns."""
     if _armed is not None:
         _pass(_armed, name)
 

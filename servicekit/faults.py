@@ -1,4 +1,4 @@
-"""A failing dependency is logged once when it starts failing and once when it recovers."""
+"""Logs a failing dependency once when it starts to fail and once when it recovers."""
 
 import structlog
 
@@ -6,10 +6,13 @@ from servicekit.clock import Clock
 
 
 class Fault:
-    """Whether one dependency is failing at present, and why.
+    """The state of one dependency.
 
-    Call `failed` after each attempt that failed and `recovered` after each that went well; only a change is logged:
-    `dependency.failing` as a warning, `dependency.recovered` with the seconds and the number of failures between.
+    Call `failed` after each attempt that failed and `recovered` after each that succeeded. Only a change is logged:
+    `dependency.failing` as a warning, `dependency.recovered` with the seconds and the number of failures in between.
+
+    Attributes:
+        reason: Why the dependency fails; None while it works.
     """
 
     __slots__ = ("_clock", "_failures", "_log", "_since", "reason")
@@ -22,7 +25,7 @@ class Fault:
         self.reason: str | None = None
 
     def failed(self, reason: str) -> None:
-        """An attempt failed; another reason than before is no change, so it is logged for debugging only."""
+        """Notes a failed attempt. A new reason is not a change, so it is only logged for debugging."""
         if self.reason is None:
             self._since, self._failures = self._clock.monotonic(), 0
             self._log.warning("dependency.failing", reason=reason)
@@ -32,7 +35,7 @@ class Fault:
         self.reason = reason
 
     def recovered(self) -> None:
-        """An attempt went well."""
+        """Notes a successful attempt."""
         if self.reason is None:
             return
         seconds = round(self._clock.monotonic() - self._since, 1)

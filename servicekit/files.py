@@ -1,4 +1,4 @@
-"""Files for their owner alone, which others see whole or not at all."""
+"""Atomic writes of files that only their owner may read."""
 
 import os
 import tempfile
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """An empty file next to `path` that only its owner may read, to be linked or moved to `path` once it is finished.
+def draft_beside(path: Path) -> Iterator[Path]:
+    """Makes an empty file next to `path` that only its owner may read, to be linked or moved to `path` when finished.
 
-    It is removed at the end of the context, unless it was moved.
+    At the end of the context it is removed, unless it was moved.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     os.close(handle)
@@ -22,13 +22,13 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes a file that only its owner may read, in the place of an older one.
+    """Writes a file that only its owner may read; replaces an older one.
 
     Raises:
-        OSError: It cannot be written, or is something other than a file.
+        OSError: The file cannot be written, or the path is not a file.
     """
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is not a file")
-    with beside(path.resolve()) as file:
+    with draft_beside(path.resolve()) as file:
         file.write_text(text, encoding="utf-8")
         file.replace(path.resolve())

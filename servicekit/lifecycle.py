@@ -1,4 +1,4 @@
-"""Starting and ending a service: named root tasks, signals, the event loop."""
+"""Runs a service: its event loop, its root tasks and its signals."""
 
 import asyncio
 import signal
@@ -9,10 +9,10 @@ from typing import Any
 import uvloop
 
 
-def _ending_signals() -> tuple[signal.Signals, ...]:
-    """SIGTERM, and SIGINT unless it was ignored when the process started.
+def _stop_signals() -> tuple[signal.Signals, ...]:
+    """Returns SIGTERM, and SIGINT unless it was ignored when the process started.
 
-    A shell ignores SIGINT for the background jobs of a script: Ctrl-C in the terminal, which reaches them too, is not
+    A shell ignores SIGINT for the background jobs of a script: a Ctrl-C in the terminal reaches them too, but is not
     meant for them.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -24,7 +24,7 @@ class RootTaskEnded(RuntimeError):  # noqa: N818 - it names what happened, as ou
     """A root task returned or raised while the service was meant to run: the process should end.
 
     Attributes:
-        name: The name of the task. Where it raised, that exception is the cause.
+        name: The name of the task. If it raised, its exception is the cause.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,9 +33,9 @@ class RootTaskEnded(RuntimeError):  # noqa: N818 - it names what happened, as ou
 
 
 async def run_tasks(tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]], stop: asyncio.Event) -> None:
-    """Run named tasks until `stop` is set, then cancel them and wait for each to end.
+    """Runs named tasks until `stop` is set, then cancels them and waits for each to end.
 
-    What a task still has to do at the end (a goodbye on its stream) it does in its own `finally`.
+    A task does its cleanup, such as a goodbye on its stream, in its own `finally`.
 
     Raises:
         RootTaskEnded: A task returned or raised before `stop` was set, or raised while it was being stopped. The
@@ -45,7 +45,7 @@ async def run_tasks(tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
     stopped = asyncio.create_task(stop.wait(), name="stop")
     try:
         await asyncio.wait([stopped, *running], return_when=asyncio.FIRST_COMPLETED)
-        # Looked at before anything is cancelled: from then on ending is what the tasks were told to do.
+        # Checked before anything is cancelled: after that every task ends.
         ended_early = [] if stop.is_set() else [task for task in running if task.done()]
     finally:
         await _end([stopped, *running])
@@ -56,7 +56,7 @@ async def run_tasks(tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 async def _end(tasks: list[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
-    # Also marks every exception as seen; the first one is raised by the caller.
+    # This also marks every exception as retrieved; the caller raises the first one.
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -68,11 +68,11 @@ def _raise_if_failed(task: asyncio.Task[Any], *, ended_early: bool) -> None:
 
 @contextmanager
 def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` on SIGTERM and SIGINT for as long as the context lasts; an ignored SIGINT stays ignored.
+    """Sets `stop` on SIGTERM and SIGINT while the context lasts; an ignored SIGINT stays ignored.
 
     Needs a running loop in the main thread.
     """
-    loop, numbers = asyncio.get_running_loop(), _ending_signals()
+    loop, numbers = asyncio.get_running_loop(), _stop_signals()
     for number in numbers:
         loop.add_signal_handler(number, stop.set)
     try:
@@ -84,25 +84,25 @@ def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
 
 @contextmanager
 def cancel_on_signals() -> Iterator[None]:
-    """Cancel the present task on SIGTERM and SIGINT, and end the context quietly then: for what may wait for long.
+    """Cancels the present task on SIGTERM and SIGINT and ends the context without an error: for long waits.
 
-    Without a handler the first process of a container would not hear of them at all. `stop_on_signals` within it takes
-    over. An ignored SIGINT stays ignored. Needs a running loop in the main thread.
+    Without a handler, the first process of a container would ignore these signals. `stop_on_signals` takes over when it
+    is used inside this context. An ignored SIGINT stays ignored. Needs a running loop in the main thread.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    given_up, numbers = asyncio.Event(), _ending_signals()
+    signalled, numbers = asyncio.Event(), _stop_signals()
 
-    def give_up() -> None:
-        given_up.set()
+    def cancel() -> None:
+        signalled.set()
         if task is not None:
             task.cancel()
 
     for number in numbers:
-        loop.add_signal_handler(number, give_up)
+        loop.add_signal_handler(number, cancel)
     try:
         yield
     except asyncio.CancelledError:
-        if task is None or not given_up.is_set():
+        if task is None or not signalled.is_set():
             raise
         task.uncancel()
     finally:
@@ -111,9 +111,9 @@ def cancel_on_signals() -> Iterator[None]:
 
 
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run a service's main coroutine on uvloop and return its exit code.
+    """Runs a service's main coroutine on uvloop and returns its exit code.
 
-    uvloop, because a TLS stream costs 35 KB on it and 289 KB on the standard loop.
+    A TLS stream costs 35 KB on uvloop and 289 KB on the standard loop.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())

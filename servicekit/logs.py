@@ -1,4 +1,4 @@
-"""Logging: an event name and its fields, one line each, on stderr."""
+"""Logging to stderr: each line is an event name with fields."""
 
 import contextlib
 import enum
@@ -12,14 +12,14 @@ from structlog.typing import Processor
 
 
 class LogFormat(enum.StrEnum):
-    """How a line looks."""
+    """The format of a line."""
 
     CONSOLE = "console"
     JSON = "json"
 
 
 class LogLevel(enum.StrEnum):
-    """The least important line that is still written."""
+    """The least severe level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -28,22 +28,22 @@ class LogLevel(enum.StrEnum):
 
 
 class _Stderr(io.TextIOBase):
-    """Standard error, where a line that cannot be written is lost and nothing else is: a full disk ends no service."""
+    """Standard error that drops lines which cannot be written: a full disk must not end a service."""
 
     def write(self, text: str) -> int:
-        """Write what can be written."""
+        """Writes, or drops the text."""
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush what can be flushed."""
+        """Flushes if that is possible."""
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
 
 
 def configure(format: LogFormat, level: str) -> None:  # noqa: A002 - what the setting is called everywhere
-    """Set up structlog for the whole process.
+    """Sets up structlog for the whole process.
 
     Args:
         format: Console lines for people, JSON lines for collectors.
@@ -62,7 +62,7 @@ def configure(format: LogFormat, level: str) -> None:  # noqa: A002 - what the s
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Stderr())),
-        # Caching would keep the loggers of an earlier configuration, and a closed stream with them.
+        # A cache would keep the loggers of an earlier configuration, and with them a closed stream.
         cache_logger_on_first_use=False,
     )
 

@@ -1,4 +1,4 @@
-"""What a service counts and measures, and the server that Prometheus reads it from."""
+"""Helpers for Prometheus metrics, and the server that exposes them."""
 
 import asyncio
 import logging
@@ -20,11 +20,11 @@ from servicekit.faults import Fault
 PATH = "/metrics"
 
 _RETRY_SECONDS = 5.0
-_PATIENCE_SECONDS = 10.0
-"""As long as Prometheus waits for an answer; whoever takes longer to ask or to read is dropped."""
+_TIMEOUT_SECONDS = 10.0
+"""As long as Prometheus waits for an answer; a client that takes longer to ask or to read is dropped."""
 
 _MAX_EXEMPLAR = 128
-"""Characters of all names and values together: OpenMetrics takes no more."""
+"""Characters of all names and values together: the limit of OpenMetrics."""
 
 _OTHER = "other"
 
@@ -34,16 +34,16 @@ _log = structlog.get_logger()
 
 
 def registry() -> CollectorRegistry:
-    """An empty one: what this process measures, and nothing that libraries add by themselves.
+    """Makes an empty registry, without the metrics that the library adds by itself.
 
-    Without the instants at which counters were made, which Prometheus would keep as a series beside each.
+    Counters have no `_created` samples either: Prometheus would keep each as another series.
     """
     disable_created_metrics()  # type: ignore[no-untyped-call]  # It has no arguments.
     return CollectorRegistry()
 
 
 def exemplar(labels: Mapping[str, str]) -> dict[str, str]:
-    """As many of these labels as an exemplar may have, the first ones first."""
+    """Returns as many of these labels as fit into an exemplar, in their order."""
     kept: dict[str, str] = {}
     room = _MAX_EXEMPLAR
     for name, value in labels.items():
@@ -54,48 +54,48 @@ def exemplar(labels: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def log_errors_once(note: Callable[P, None]) -> Callable[P, None]:
-    """The same, but what it raises is logged once and goes no further: who calls it has more important things to do."""
+def log_errors_once(hook: Callable[P, None]) -> Callable[P, None]:
+    """Wraps a hook so that its errors are logged once and do not propagate: its callers have more important work."""
     failed = False
 
-    @wraps(note)
-    def noting(*arguments: P.args, **named: P.kwargs) -> None:
+    @wraps(hook)
+    def wrapped(*arguments: P.args, **named: P.kwargs) -> None:
         nonlocal failed
         try:
-            note(*arguments, **named)
-        except Exception:  # noqa: BLE001 - whatever it is, it is its own
+            hook(*arguments, **named)
+        except Exception:  # noqa: BLE001 - no error of a metric may reach the caller
             if not failed:
-                _log.exception("metrics.failed", metric=note.__name__)
+                _log.exception("metrics.failed", metric=hook.__name__)
             failed = True
 
-    return noting
+    return wrapped
 
 
 class LabelLimiter:
-    """Keeps labels few whose values others choose: the first so many stay as they are, later ones are `other`."""
+    """Limits the values of labels that others choose: the first ones are kept, all later ones become `other`."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_values: int) -> None:
+        self._max_values = max_values
         self._known: set[tuple[str, ...]] = set()
 
     def of(self, *values: str) -> tuple[str, ...]:
-        """The labels to use for these values, which count together."""
+        """Returns the labels to use for these values, which count as one."""
         if values not in self._known:
-            if len(self._known) >= self._most:
+            if len(self._known) >= self._max_values:
                 return (_OTHER,) * len(values)
             self._known.add(values)
         return values
 
 
 class MetricsServer:
-    """Plain HTTP with `GET /metrics`: OpenMetrics where that is asked for, else the older text.
+    """Serves `GET /metrics` over plain HTTP: OpenMetrics if the client asks for it, else the older text format.
 
-    Nothing that happens to it concerns the rest of the service: an address that cannot be had is tried again, and what
-    cannot be collected is answered with 500; each is logged once.
+    Its failures do not affect the rest of the service: an address that is not available is tried again, and metrics
+    that cannot be collected are answered with 500. Each is logged once.
 
     Args:
-        registry: What is served.
-        address: Where; port 0 takes a free one.
+        registry: The metrics.
+        address: Port 0 picks a free port.
         clock: For the log.
     """
 
@@ -106,7 +106,7 @@ class MetricsServer:
         self._collecting_fault = Fault("collecting metrics", clock)
 
     async def run(self) -> None:
-        """Root task: serves until cancelled, as soon as the address can be had."""
+        """Root task: serves until cancelled, as soon as the address is available."""
         while True:
             try:
                 async with self.serving() as address:
@@ -119,17 +119,18 @@ class MetricsServer:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Address]:
-        """Serves for as long as the context lasts, at that address.
+        """Serves while the context lasts; yields the address.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address is not available.
         """
         app = web.Application(middlewares=[timed])
         app.router.add_get(PATH, self._metrics)
         runner = web.AppRunner(app, access_log=None, logger=_silent(), auto_decompress=False, shutdown_timeout=0.1)
         await runner.setup()
         try:
-            await GuardedSite(runner, self._address, None, patience=_PATIENCE_SECONDS, dropped=_dropped).start()
+            site = GuardedSite(runner, self._address, None, timeout_seconds=_TIMEOUT_SECONDS, on_drop=_ignore_drop)
+            await site.start()
             yield Address(*runner.addresses[0][:2])
         finally:
             await runner.cleanup()
@@ -138,19 +139,19 @@ class MetricsServer:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         try:
             body = encode(self._registry)
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever asks is told and the service goes on
+        except Exception as error:  # noqa: BLE001 - the client gets an error, and the service goes on
             self._collecting_fault.failed(repr(error))
             return web.Response(status=500, text="the metrics cannot be collected\n")
         self._collecting_fault.recovered()
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 
-def _dropped(_why: Drop) -> None:
-    """Nobody minds: it is asked for again in a moment."""
+def _ignore_drop(_why: Drop) -> None:
+    """Does nothing: Prometheus asks again in a moment."""
 
 
 def _silent() -> logging.Logger:
-    """For aiohttp, which would write lines of its own about bytes that are not HTTP."""
-    logger = logging.Logger("metrics")  # noqa: LOG001 - nobody else is to find it, so that it ends with us
+    """Returns a logger that writes nothing: aiohttp would log every request that is not HTTP."""
+    logger = logging.Logger("metrics")  # noqa: LOG001 - not registered, so that it ends with the server
     logger.addHandler(logging.NullHandler())
     return logger

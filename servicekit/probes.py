@@ -1,4 +1,4 @@
-"""The probes server: `/livez` and `/readyz` for whoever supervises this process."""
+"""The HTTP server for liveness and readiness probes: `/livez` and `/readyz`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,19 +13,20 @@ from servicekit.server_name import hide_versions
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One answer to one probe. The detail is for people; it must encode as JSON and name no job."""
+    """The answer to a probe. The detail is for people; it must encode as JSON and must not name a job."""
 
     ok: bool
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Probes:
-    """A small HTTP server with the two probes: 200 where healthy, 503 where not, and the detail as JSON.
+    """Answers both probes with 200 or 503, and the detail as JSON.
 
     Args:
-        live: Asked at every `/livez`: False asks for a restart, so it must not depend on anything outside the process.
-        ready: Asked at every `/readyz`.
-        address: Where to listen; port 0 takes a free one, which `start` returns.
+        live: Called for every `/livez`. An unhealthy answer asks for a restart, so it must not depend on anything
+            outside the process.
+        ready: Called for every `/readyz`.
+        address: Port 0 picks a free port, which `start` returns.
     """
 
     def __init__(
@@ -41,10 +42,10 @@ class Probes:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
 
     async def start(self) -> Address:
-        """Listen, and return the address in use.
+        """Starts to listen and returns the address.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address is not available.
         """
         hide_versions()
         await self._runner.setup()
@@ -53,7 +54,7 @@ class Probes:
         return Address(host, port)
 
     async def stop(self) -> None:
-        """Stop listening; open connections are closed."""
+        """Stops listening and closes open connections."""
         await self._runner.cleanup()
 
 

@@ -1,4 +1,4 @@
-"""The name that HTTP servers give themselves."""
+"""The `Server` header of HTTP answers."""
 
 from aiohttp import web_response
 
@@ -6,9 +6,9 @@ _NAME = "job-supervisor"
 
 
 def hide_versions() -> None:
-    """Names this product in the `Server` header of every answer, without any versions.
+    """Sets the `Server` header of every answer to this product's name, without versions.
 
-    aiohttp names itself and Python, with their versions, and has no setting for it. A hook of the application would not
-    be asked about what is refused before there is a request.
+    aiohttp names itself and Python, with their versions, and has no setting for it. A hook of the application does not
+    run for a connection that is refused before there is a request.
     """
-    web_response.SERVER_SOFTWARE = _NAME  # type: ignore[attr-defined]  # It is not meant to be changed.
+    web_response.SERVER_SOFTWARE = _NAME  # type: ignore[attr-defined]  # Not part of aiohttp's public interface.

@@ -1,4 +1,4 @@
-"""Settings: the environment, parsed once into a frozen dataclass."""
+"""Parses the environment into a frozen dataclass of settings."""
 
 import dataclasses
 import enum
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class BadValueError(ValueError):
-    """The value of one field is bad: for checks in `__post_init__` that concern one field."""
+    """The value of one field is invalid: to be raised by checks in `__post_init__` that concern one field."""
 
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field}: {why}")
@@ -23,7 +23,7 @@ class BadValueError(ValueError):
 
 
 class SettingsError(ValueError):
-    """A setting is unknown, missing or bad: somebody has to correct the environment.
+    """A setting is unknown, missing or invalid: a person has to correct the environment.
 
     Attributes:
         variable: The environment variable, or `PREFIX_*` where several contradict each other.
@@ -35,20 +35,20 @@ class SettingsError(ValueError):
 
 
 def load(cls: type[T], prefix: str, environ: Mapping[str, str]) -> T:
-    """Read a frozen dataclass from the variables `PREFIX_FIELD`.
+    """Reads a frozen dataclass from the variables `PREFIX_FIELD`.
 
     A field's annotation may carry bounds, unit and reason:
-    `Annotated[float, msgspec.Meta(ge=0.1, le=1.0, description="…")]`. A field that is a tuple is written with commas
-    between; an empty value stands for None where None is allowed. Checks over several fields belong in
-    `__post_init__`, as a `ValueError`; those over one, as a `BadValueError`.
+    `Annotated[float, msgspec.Meta(ge=0.1, le=1.0, description="…")]`. The parts of a tuple are separated by commas; an
+    empty value stands for None where None is allowed. `__post_init__` checks what bounds cannot: it raises a
+    `BadValueError` about one field, and a `ValueError` about several.
 
     Args:
         cls: The dataclass; a field without a default is required.
-        prefix: With or without the underscore at its end.
+        prefix: With or without a final underscore.
         environ: Usually `os.environ`.
 
     Raises:
-        SettingsError: A variable with the prefix is unknown, a required one is missing, or a value does not fit.
+        SettingsError: A variable with the prefix is unknown, a required one is missing, or a value is invalid.
     """
     prefix = prefix.removesuffix("_") + "_"
     given = {name: text for name, text in environ.items() if name.startswith(prefix)}
@@ -67,11 +67,11 @@ def load(cls: type[T], prefix: str, environ: Mapping[str, str]) -> T:
         raise SettingsError(prefix + "*", str(error)) from error
 
 
-def checked(field: str, text: str, parse: Callable[[str], object]) -> None:
-    """Checks the text of one field by a function that raises a `ValueError`.
+def check_field(field: str, text: str, parse: Callable[[str], object]) -> None:
+    """Checks the text of one field with a function that raises a `ValueError`.
 
     Raises:
-        BadValueError: It does.
+        BadValueError: The function has raised.
     """
     try:
         parse(text)
@@ -80,7 +80,7 @@ def checked(field: str, text: str, parse: Callable[[str], object]) -> None:
 
 
 def describe(cls: type[Any], prefix: str) -> str:
-    """Every variable with its default and description, for `--help`."""
+    """Returns the text for `--help`: every variable with its default and description."""
     prefix = prefix.removesuffix("_") + "_"
     hints = typing.get_type_hints(cls, include_extras=True)
     return "\n".join(_described(prefix, field, hints[field.name]) for field in _fields(cls))
@@ -94,7 +94,7 @@ def _described(prefix: str, field: dataclasses.Field[Any], hint: Any) -> str:
 
 
 def _written(default: Any) -> str:
-    """A default as it would be written in the environment."""
+    """Writes a default as in the environment."""
     if default is dataclasses.MISSING:
         return "must be set"
     text = ",".join(str(part) for part in default) if isinstance(default, tuple) else str(default)
@@ -126,7 +126,7 @@ def _value(variable: str, text: str, hint: Any) -> Any:
 
 
 def _why(raw: Any, hint: Any) -> str:
-    """What is wrong with a value, in words for people; empty where the library's own are no worse."""
+    """Explains to people why a value is invalid; empty where the library's message is as good."""
     kind, bounds = _bare(hint), _bounds(hint)
     if isinstance(raw, list):
         part = typing.get_args(kind)[0]
@@ -143,7 +143,7 @@ def _why(raw: Any, hint: Any) -> str:
 
 
 def _bounds(hint: Any) -> list[str]:
-    """Those of a number, such as `at least 1`."""
+    """Returns the bounds of a number in words, such as `at least 1`."""
     words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
     notes = [note for note in typing.get_args(hint)[1:] if isinstance(note, msgspec.Meta)]
     found = [(text, getattr(note, name)) for note in notes for name, text in words.items()]
@@ -159,12 +159,12 @@ def _converts(raw: Any, hint: Any) -> bool:
 
 
 def _bare(hint: Any) -> Any:
-    """The annotation without its bounds and description."""
+    """Returns the annotation without its bounds and description."""
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 def _path(kind: type[Any], value: Any) -> Any:
-    """What msgspec does not know by itself."""
+    """Decodes the types that msgspec does not know."""
     if kind is Path:
         return Path(value)
     raise NotImplementedError(f"a setting cannot be a {kind.__name__}")

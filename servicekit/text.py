@@ -1,12 +1,12 @@
-"""The rule for texts that people read and that others wrote."""
+"""Makes texts that peers wrote safe to print."""
 
 _MAX_TEXT = 512
 
 
 def one_line(text: str) -> str:
-    """At most 512 characters, with a space in place of each one that is not printed.
+    """Cuts a text to 512 characters and replaces each character that is not printable by a space.
 
-    A text may quote anything, and whoever writes it must neither command a terminal nor add a line to a log or a table.
-    Names are not texts: one that has such a character is refused.
+    A text may quote anything, and its author must neither control a terminal nor add a line to a log or a table. Use it
+    for texts only: a name with such a character has to be refused.
     """
     return "".join(letter if letter.isprintable() else " " for letter in text[:_MAX_TEXT])

@@ -1,8 +1,8 @@
-"""A server certificate that is exchanged while it serves.
+"""A server certificate that is rotated while it is in use.
 
-The two files are compared by content every few seconds, because whoever exchanges them (a Kubernetes secret, a renewal
-job) swaps links or renames and says nothing. A pair is tried by a handshake in memory before anybody else sees it; one
-that is half-written or otherwise no good is refused, and the old one goes on. Open connections keep what they have.
+The content of the two files is compared every few seconds, because those that rotate them (a Kubernetes secret, a
+renewal job) swap links or rename files without a signal. A new pair is first tested by a handshake in memory. A pair
+that is half-written or otherwise unusable is refused, and the old one stays in use. Open connections keep theirs.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from servicekit.faults import Fault
 
 _DAY = 86400.0
 _LONGEST_WARNING_SECONDS = 14 * _DAY
-_WARNING_SHARE = 0.1  # Whatever renews a certificate does so long before the last tenth of its life.
-_NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which the ssl module has no name for.
+_WARNING_SHARE = 0.1  # A certificate is usually renewed long before the last tenth of its life.
+_NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME; the ssl module has no name for it.
 
 _log = structlog.get_logger()
 
 
 class CertificateUnusable(Exception):  # noqa: N818 - it names what is so
-    """There is no pair that could be served: correct the files. The text says what is wrong with them."""
+    """The files have no usable pair: a person has to correct them. The text says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where the certificate is: PEM, the leaf first and then its chain, and the leaf's key, not encrypted."""
+    """The files of a certificate, in PEM: the leaf followed by its chain, and the leaf's key without encryption."""
 
     certificate: Path
     key: Path
@@ -41,7 +41,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate chain and its key, as they were read together."""
+    """A certificate chain and its key, read together."""
 
     certificate: bytes
     key: bytes
@@ -49,13 +49,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """When a certificate is good, in Unix seconds."""
+    """The validity period of a certificate, in Unix seconds."""
 
     begins: float
     ends: float
 
     def validity(self, now: float) -> "Validity":
-        """What there is to say about it now."""
+        """Returns the certificate's state at that instant."""
         near = min(_LONGEST_WARNING_SECONDS, _WARNING_SHARE * (self.ends - self.begins))
         if now >= self.ends:
             return Validity.OVER
@@ -63,7 +63,7 @@ class Lifetime:
 
 
 class Validity(Enum):
-    """Whether somebody should see to a new certificate."""
+    """Whether a certificate has to be renewed."""
 
     GOOD = "good"
     NEAR_ITS_END = "near its end"
@@ -71,15 +71,15 @@ class Validity(Enum):
 
 
 class ServerCertificate:
-    """Serves the newest good pair of the files.
+    """Serves the newest usable pair of the files, by its `context`.
 
     Args:
         files: Read now, and again by `run`.
-        poll_seconds: Between two looks at the files.
+        poll_seconds: Between two checks of the files.
         clock: For the certificate's end, and for the log.
 
     Raises:
-        CertificateUnusable: The pair that is there now is no good.
+        CertificateUnusable: The present pair is not usable.
     """
 
     def __init__(self, files: Files, poll_seconds: float, clock: Clock) -> None:
@@ -90,21 +90,21 @@ class ServerCertificate:
         self._warned = Validity.GOOD
         self.pair = _read(files)
         self._present = _loaded(self.pair)
-        self._lifetime = _tried(self._present, self.pair)
-        # The context that a connection ends up with is exchanged, and not loaded anew: it keeps one certificate for
-        # each type of key, and would go on serving the old one after a change of type.
+        self._lifetime = _tested(self._present, self.pair)
+        # A new pair gets a new context: a context keeps one certificate for each type of key, so after a change of the
+        # type it would go on serving the old one.
         self.context = _context()
         self.context.sni_callback = self._choose
         self._warn()
 
     async def run(self) -> None:
-        """Look at the files for ever."""
+        """Root task: checks the files."""
         while True:
             await asyncio.sleep(self._poll_seconds)
-            self.look()
+            self.reload()
 
-    def look(self) -> None:
-        """Take a new pair if there is a good one."""
+    def reload(self) -> None:
+        """Takes the pair of the files if it is new and usable."""
         try:
             found = _read(self._files)
             if found != self.pair:
@@ -117,7 +117,7 @@ class ServerCertificate:
 
     def _take(self, found: Pair) -> None:
         context = _loaded(found)
-        self._lifetime = _tried(context, found)
+        self._lifetime = _tested(context, found)
         self.pair, self._present = found, context
         _log.info("certificate.exchanged", days_left=self._days_left())
 
@@ -125,7 +125,7 @@ class ServerCertificate:
         connection.context = self._present
 
     def _warn(self) -> None:
-        """Once for each turn for the worse."""
+        """Logs a warning once for each change for the worse."""
         validity = self._lifetime.validity(self._clock.wall())
         if validity is not self._warned and validity is not Validity.GOOD:
             _log.warning("certificate.ends", validity=validity.value, days_left=self._days_left())
@@ -146,7 +146,7 @@ def _context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.num_tickets = 0  # Nobody resumes: each connection verifies the certificate that is served now.
+    context.num_tickets = 0  # No resumption: each connection verifies the certificate that is served now.
     return context
 
 
@@ -155,16 +155,16 @@ def _loaded(pair: Pair) -> ssl.SSLContext:
     try:
         _load(context, pair)
     except (ssl.SSLError, OSError, ValueError) as error:
-        raise CertificateUnusable(f"the certificate and its key are no PEM, or do not fit: {error}") from error
+        raise CertificateUnusable(f"the certificate and its key are not PEM, or do not match: {error}") from error
     return context
 
 
 def _load(context: ssl.SSLContext, pair: Pair) -> None:
-    """The ssl module loads from files only, and those on disk may have changed since they were read."""
+    """Loads from memory: the ssl module takes only files, and those on disk may have changed since they were read."""
     with os.fdopen(os.memfd_create("certificate"), "wb") as file:
         file.write(pair.key + b"\n" + pair.certificate)
         file.flush()
-        # Without a function OpenSSL would ask a terminal for the passphrase.
+        # Without this function OpenSSL would ask for a passphrase at the terminal.
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=_no_passphrase)
 
 
@@ -172,11 +172,11 @@ def _no_passphrase() -> NoReturn:
     raise ValueError("the key is encrypted")
 
 
-def _tried(context: ssl.SSLContext, pair: Pair) -> Lifetime:
-    """What a client that trusts this very leaf sees in a handshake.
+def _tested(context: ssl.SSLContext, pair: Pair) -> Lifetime:
+    """Performs a handshake with a client that trusts this very leaf, and returns what the client sees.
 
     Raises:
-        CertificateUnusable: It would not talk to a server with this pair.
+        CertificateUnusable: The client refuses a server with this pair.
     """
     try:
         seen = _handshake(context, _trusting(pair))
@@ -187,8 +187,8 @@ def _tried(context: ssl.SSLContext, pair: Pair) -> Lifetime:
 
 def _trusting(pair: Pair) -> ssl.SSLContext:
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False  # Which names clients use is theirs to know.
-    # Its issuer need not be known here, and its end is warned of: refusing to start would help nobody.
+    client.check_hostname = False  # The names that clients use are not known here.
+    # The issuer is not known here, and an expired certificate is warned of: not to start would help nobody.
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
     client.load_verify_locations(cadata=pair.certificate.decode("ascii"))
     return client

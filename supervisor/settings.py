@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from servicekit.address import Address, parse
 from servicekit.logs import LogFormat, LogLevel
-from servicekit.settings import checked
+from servicekit.settings import check_field
 from supervisor.decide.policy import Policy
 from supervisor.domain.drill import EVENT_REASON
 
@@ -270,7 +270,7 @@ class Settings(Policy):
             "metrics_address": self.metrics_address,
         }
         for field, text in {**addresses, **{field: text for field, text in optional.items() if text}}.items():
-            checked(field, text, parse)
+            check_field(field, text, parse)
 
     def _check_events(self) -> None:
         if len(self.event_leads) < len(self.reclaim_events):

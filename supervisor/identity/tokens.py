@@ -13,7 +13,7 @@ from typing import Any, Self
 import jwt
 
 from servicekit.failpoints import failpoint
-from servicekit.files import beside
+from servicekit.files import draft_beside
 from supervisor.domain.ids import Host, JobName, is_name
 from supervisor.failpoints import At
 
@@ -178,7 +178,7 @@ def _until(claims: dict[str, Any]) -> float | None:
 
 def _create(path: Path) -> None:
     """Links a finished file into place, so that two processes at a first start agree on one secret."""
-    with beside(path) as file, suppress(FileExistsError):  # Where another process was first its secret counts.
+    with draft_beside(path) as file, suppress(FileExistsError):  # Where another process was first its secret counts.
         file.write_bytes(secrets.token_hex(_SECRET_BYTES).encode())
         failpoint(At.SECRET_WRITTEN)
         path.hardlink_to(file)

@@ -103,7 +103,7 @@ class CertificateRenewer:
         try:
             if self.keys.authority.needs_renewal(self._leaf, self._clock.now()):
                 self._leaf = self._issue()
-                self.certificate.look()
+                self.certificate.reload()
         except OSError as error:
             self._files_fault.failed(str(error))
             return

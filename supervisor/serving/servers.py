@@ -16,7 +16,7 @@ from servicekit import grpc_events
 from servicekit.address import Address
 from servicekit.connections import Drop, GuardedSite, timed
 from servicekit.failpoints import failpoint
-from servicekit.files import beside
+from servicekit.files import draft_beside
 from servicekit.tls import ServerCertificate
 from supervisor.failpoints import At
 from supervisor.ingest.agents import ReclaimService
@@ -92,7 +92,7 @@ class Servers:
         await runner.setup()
         context = None if self.certificate is None else self.certificate.context
         patience = self.settings.connection_seconds
-        await GuardedSite(runner, self.settings.http, context, patience=patience, dropped=self._dropped).start()
+        await GuardedSite(runner, self.settings.http, context, timeout_seconds=patience, on_drop=self._dropped).start()
         return runner, Address(*runner.addresses[0][:2])
 
     def _dropped(self, why: Drop) -> None:
@@ -119,7 +119,7 @@ class Servers:
 
 def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
     """Says where this supervisor serves, for those who let it choose its ports."""
-    with beside(directory / ENDPOINTS_FILE) as file:
+    with draft_beside(directory / ENDPOINTS_FILE) as file:
         file.write_bytes(msgspec.json.encode(endpoints))
         failpoint(At.ENDPOINTS_WRITTEN)
         file.replace(directory / ENDPOINTS_FILE)

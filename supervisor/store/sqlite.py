@@ -18,7 +18,7 @@ import structlog
 
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from servicekit.files import beside
+from servicekit.files import draft_beside
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
@@ -260,7 +260,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, Snapshot]:
 
 def _create(path: Path) -> None:
     """Makes a store in another file and links it into place: a first start that is interrupted leaves no empty one."""
-    with beside(path) as file:
+    with draft_beside(path) as file:
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             rows.create(connection)
         failpoint(At.STORE_PREPARED)

@@ -71,7 +71,9 @@ class Webhook:
         await runner.setup()
         try:
             context = None if self.certificate is None else self.certificate.context
-            await GuardedSite(runner, self.address, context, patience=_PATIENCE_SECONDS, dropped=self._dropped).start()
+            await GuardedSite(
+                runner, self.address, context, timeout_seconds=_PATIENCE_SECONDS, on_drop=self._dropped
+            ).start()
             yield Address(*runner.addresses[0][:2])
         finally:
             await runner.cleanup()

@@ -98,7 +98,7 @@ async def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await runner.setup()
     dropped: Counter[Drop] = Counter()
     site = GuardedSite(
-        runner, Address("127.0.0.1", 0), context, patience=PATIENCE, dropped=lambda why: dropped.update([why])
+        runner, Address("127.0.0.1", 0), context, timeout_seconds=PATIENCE, on_drop=lambda why: dropped.update([why])
     )
     await site.start()
     yield Guarded(Address(*runner.addresses[0][:2]), dropped, client)

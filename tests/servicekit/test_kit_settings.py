@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from servicekit.address import Address, parse
-from servicekit.settings import SettingsError, checked, load
+from servicekit.settings import SettingsError, check_field, load
 
 
 class Mode(enum.StrEnum):
@@ -31,7 +31,7 @@ class Example:
     def __post_init__(self) -> None:
         if self.limit == 13:
             raise ValueError("13 with that name is too much")
-        checked("name", self.name, _not_bad)
+        check_field("name", self.name, _not_bad)
 
 
 def _not_bad(name: str) -> None:

@@ -119,10 +119,10 @@ def test_something_unusable_does_not_replace_what_is_served(authority: Authority
     with capture_logs() as logged:
         spoil(authority, how)
         for _ in range(3):
-            served.look()
+            served.reload()
             assert shown(served, authority.ca_pem) == before
         after = authority.issue()
-        served.look()
+        served.reload()
     assert shown(served, authority.ca_pem) == after
     events = [entry["event"] for entry in logged if entry["log_level"] != "debug"]
     assert events == ["dependency.failing", "certificate.exchanged", "dependency.recovered"]
@@ -140,7 +140,7 @@ def test_the_new_certificate_is_shown_whatever_the_types_of_the_keys(
     served = certificate(authority)
     assert shown(served, authority.ca_pem, name) == first[0]
     authority.place(*second)
-    served.look()
+    served.reload()
     assert shown(served, authority.ca_pem, name) == second[0]
 
 
@@ -159,7 +159,7 @@ def test_the_same_pair_again_is_no_change(authority: Authority) -> None:
     served = certificate(authority)
     with capture_logs() as logged:
         authority.place(authority.cert_file.read_bytes(), authority.key_file.read_bytes())
-        served.look()
+        served.reload()
     assert not logged
 
 
@@ -188,10 +188,10 @@ def test_a_certificate_that_is_over_is_served_with_one_warning(authority: Author
     with capture_logs() as logged:
         served = certificate(authority)
         for _ in range(3):
-            served.look()
+            served.reload()
     assert [(entry["event"], entry["validity"]) for entry in logged] == [("certificate.ends", "over")]
     with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
         shown(served, authority.ca_pem)
     authority.issue()
-    served.look()
+    served.reload()
     assert shown(served, authority.ca_pem)

@@ -146,6 +146,6 @@ def test_a_certificate_that_cannot_be_served_is_said_in_a_sentence(tmp_path: Pat
     command = [sys.executable, "-m", "supervisor", "serve"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
-    assert "do not fit" in ended.stderr
+    assert "do not match" in ended.stderr
     assert ended.stderr.count("\n") == 1
     assert not (tmp_path / "data").exists()
