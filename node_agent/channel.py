@@ -50,7 +50,7 @@ class Endpoint:
         trusted = _read(self.ca_file)
         if _CERTIFICATE not in trusted:
             # For an empty file gRPC takes its default CAs (seen with 1.85 and a CA among the defaults).
-            raise NotConfigured(f"{self.ca_file} holds no certificate")
+            raise NotConfigured(f"{self.ca_file} contains no CA certificate")
         credentials = grpc.ssl_channel_credentials(root_certificates=trusted)
         return grpc.aio.secure_channel(str(self.address), credentials, options=_OPTIONS)
 
@@ -67,7 +67,7 @@ class Endpoint:
         token = _read(self.token_file).decode("ascii", errors="replace").strip()
         # gRPC would send some of these, and report the others as an illegal header without naming the file.
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise NotConfigured(f"{self.token_file} holds no token")
+            raise NotConfigured(f"{self.token_file} contains no token")
         return (("authorization", f"Bearer {token}"),)
 
 

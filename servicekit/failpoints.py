@@ -44,7 +44,7 @@ def parse(text: str, names: Iterable[str]) -> Trigger | None:
     if name not in {str(known) for known in names}:
         raise ValueError(f"there is no failpoint {name!r}")
     if nth and not (nth.isascii() and nth.isdecimal() and int(nth) > 0):
-        raise ValueError(f"{nth!r} is not a number from 1")
+        raise ValueError(f"failpoint {name!r}: {nth!r} is not a number from 1")
     return Trigger(name, int(nth or 1), armed_by_signal=bool(signalled))
 
 

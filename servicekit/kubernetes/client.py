@@ -155,7 +155,7 @@ class ResourceClient(Generic[R]):
         """Makes one; its status, if it has one, is another change.
 
         Raises:
-            ChangedMeanwhileError: It is there already.
+            ConflictError: It is there already.
         """
         return await self.make(key, {"spec": spec})
 
@@ -163,7 +163,7 @@ class ResourceClient(Generic[R]):
         """Makes one of all that is not its name: `metadata` such as labels, and whatever else its kind has.
 
         Raises:
-            ChangedMeanwhileError: It is there already.
+            ConflictError: It is there already.
         """
         named = {"name": key.name, **({"namespace": key.namespace} if self.resource.namespaced else {}), **metadata}
         body = {"apiVersion": self.resource.api_version, "kind": self.resource.kind, "metadata": named, **content}
@@ -174,8 +174,8 @@ class ResourceClient(Generic[R]):
         """Replaces the spec or the status of an object that is still as it was read.
 
         Raises:
-            ChangedMeanwhileError: It is not.
-            NotThereError: It is gone.
+            ConflictError: It is not.
+            NotFoundError: It is gone.
         """
         # A patch, as a PUT of a trimmed object would remove other people's labels and owner references.
         patch = [
@@ -191,8 +191,8 @@ class ResourceClient(Generic[R]):
         """Merges changes into an object, whatever else of it has changed since it was read; `part` such as "status".
 
         Raises:
-            ChangedMeanwhileError: Another object has that name by now.
-            NotThereError: None has.
+            ConflictError: Another object has that name by now.
+            NotFoundError: None has.
         """
         body = msgspec.json.encode({**content, "metadata": {**(metadata or {}), "uid": read.metadata.uid}})
         path = self._path(read.metadata.key) + (f"/{part}" if part else "")
@@ -208,8 +208,8 @@ class ResourceClient(Generic[R]):
         """Changes an object that is still as it was read, by operations of a JSON patch.
 
         Raises:
-            ChangedMeanwhileError: It is not.
-            NotThereError: It is gone.
+            ConflictError: It is not.
+            NotFoundError: It is gone.
         """
         as_read = {"op": "replace", "path": "/metadata/resourceVersion", "value": read.metadata.resource_version}
         body = msgspec.json.encode([as_read, *operations])
@@ -220,8 +220,8 @@ class ResourceClient(Generic[R]):
         """Deletes an object that is still as it was read.
 
         Raises:
-            ChangedMeanwhileError: It is not.
-            NotThereError: It is gone.
+            ConflictError: It is not.
+            NotFoundError: It is gone.
         """
         metadata = read.metadata
         await self._delete(metadata.key, {"uid": metadata.uid, "resourceVersion": metadata.resource_version})
@@ -230,8 +230,8 @@ class ResourceClient(Generic[R]):
         """Deletes an object, whatever of it has changed since it was read; with its own grace where none is given.
 
         Raises:
-            ChangedMeanwhileError: Another object has that name by now.
-            NotThereError: None has.
+            ConflictError: Another object has that name by now.
+            NotFoundError: None has.
         """
         grace = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
         await self._delete(read.metadata.key, {"uid": read.metadata.uid}, **grace)

@@ -56,7 +56,7 @@ async def execute(server: ApiServer, pod: ObjectKey, container: str, command: Se
     The pod is found by its name: whoever means one pod and no later bearer of the name has the command check that.
 
     Raises:
-        NotThereError: There is no such pod.
+        NotFoundError: There is no such pod.
         ApiUnavailableError: It could not be run, or is not known to have ended; it may run nevertheless.
         RefusedError: It may not be run.
     """

@@ -57,7 +57,7 @@ class Events:
         """Creates an Event, or increments the count of an existing one.
 
         Raises:
-            NotThereError: The namespace is gone.
+            NotFoundError: The namespace is gone.
             ApiUnavailableError: Try again later, as often as needed: the name of an Event identifies its content.
             ApiError: The API server refuses the Event.
         """

@@ -69,8 +69,8 @@ async def test_the_certificates_names_and_addresses_are_good(
     ("trusted", "sdk_says", "agent_says"),
     [
         (FOREIGN, "unable to get local issuer", "unable to get local issuer"),
-        (b"", "holds no certificate", "holds no certificate"),
-        (b"junk", "holds no certificate", "holds no certificate"),
+        (b"", "contains no CA certificate", "contains no CA certificate"),
+        (b"junk", "contains no CA certificate", "contains no CA certificate"),
         (None, "unable to get local issuer", "without TLS"),
     ],
     ids=["foreign", "empty", "junk", "none"],
