@@ -6,17 +6,35 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from charts.dashboards import dashboards
+from charts.rights import rights_table, role_rules
 from charts.settings_schema import agent_settings, supervisor_settings
 from charts.values_table import settings_table, values_table
+from supervisor.jobs.kind import AnyKind
+from supervisor.jobs.registry import KINDS
 
 CHART = Path(__file__).parent / "elastic-job-supervisor"
+_PAGES = Path(__file__).parents[1] / "docs" / "kinds"
 
 
 def written() -> Mapping[Path, str]:
     """Return each generated file with its text. Hand-written parts of it are kept."""
     schema, readme = CHART / "values.schema.json", CHART / "README.md"
     boards = {CHART / "files" / "dashboards" / name: text for name, text in dashboards().items()}
-    return {schema: _schema(schema.read_text("utf-8")), readme: _readme(readme.read_text("utf-8")), **boards}
+    return {
+        schema: _schema(schema.read_text("utf-8")),
+        readme: _readme(readme.read_text("utf-8")),
+        **boards,
+        **{CHART / "files" / "kinds" / f"{kind.name}.yaml": role_rules(kind) for kind in KINDS},
+        **{_page(kind): _kind_page(kind) for kind in KINDS},
+    }
+
+
+def _page(kind: AnyKind) -> Path:
+    return _PAGES / f"{kind.name}.md"
+
+
+def _kind_page(kind: AnyKind) -> str:
+    return _replaced(_page(kind).read_text("utf-8"), "<!-- rights -->", rights_table(kind), "<!-- end of rights -->")
 
 
 def _schema(present: str) -> str:

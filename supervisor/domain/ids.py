@@ -28,11 +28,11 @@ STANDALONE = "standalone"
 
 
 def kind_of(name: JobName) -> str:
-    """The lower-case kind of a job, such as `trainingjob`."""
+    """Returns the kind of a job in lower case."""
     _, slash, resource = name.partition("/")
     return resource.partition(".")[0] if slash else STANDALONE
 
 
 def cluster_job(namespace: str, kind: str, name: str) -> JobName:
-    """The name of a cluster's job; `kind` is its lower-case kind, such as `trainingjob`."""
+    """Returns the name of a cluster's job; `kind` is its kind in lower case."""
     return JobName(f"{namespace}/{kind}.{name}")

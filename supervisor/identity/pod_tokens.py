@@ -52,7 +52,7 @@ class PodOwner(Protocol):
 
     @property
     def kind(self) -> str:
-        """Such as TrainingJob."""
+        """The kind of the owner's object."""
 
     @property
     def name(self) -> str:

@@ -38,31 +38,33 @@ class TrainingJobKind:
             group=_GROUP,
             resources=("trainingjobs",),
             verbs=("get", "list", "watch", "patch"),
-            reason="Follows jobs, and marks those that it suspends or resumes.",
+            reason="to follow jobs, and to suspend, resize and resume them; get after a conflicting change",
         ),
         Right(
             group=_GROUP,
             resources=("trainingjobs/status",),
             verbs=("patch",),
-            reason="Starts a suspended job over: the operator knows no other way out of Suspended.",
+            reason="the status from which the operator restarts a suspended job",
         ),
         Right(
             group=_GROUP,
             resources=("scaleouts",),
             verbs=("list", "watch", "create", "delete"),
-            reason="Asks the operator for more workers, and takes the request away when it is done with.",
+            reason="to let a job that was resumed smaller grow while it runs. Without these rights, or the CRD of "
+            "ScaleOuts, the job regains its size at its next resume",
         ),
         Right(
             group="",
             resources=("configmaps",),
             verbs=("get", "patch"),
-            reason="Corrects the list of hosts in `<job>-config` before a resume with another number of workers.",
+            reason="the host list of a job that resumes, in its ConfigMap `<job>-config`",
         ),
         Right(
             group="",
             resources=("pods/exec",),
             verbs=("get", "create"),
-            reason="Excludes hosts in a launcher that was made without the webhook.",
+            reason="to write the excluded hosts into launchers that do not mount the list; API servers before 1.35 "
+            "require get, later ones create",
         ),
     )
     discovery = Discovery(directory="/etc/edl", file="discover_hosts.sh", script=DISCOVERY)

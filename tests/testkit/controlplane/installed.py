@@ -11,6 +11,7 @@ import aiohttp
 import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
 from servicekit.clock import Clock
+from supervisor.jobs.registry import KINDS
 from supervisor.store.kubernetes import KubernetesStore, Options
 from tests.supervisor.store.store_behaviour import opened
 from tests.testkit.controlplane.api import Api, Refused, client
@@ -25,7 +26,7 @@ _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _OURS = "/apis/job-supervisor.kube-ai.io/v1alpha1"
 _GROUP = "job-supervisor.kube-ai.io"
 _DEFAULT = "/api/v1/namespaces/default"
-RULES = (
+COMMON_RULES: tuple[Mapping[str, Any], ...] = (
     {
         "apiGroups": [_GROUP],
         "resources": ["reclaimnotices", "supervisedjobs"],
@@ -40,20 +41,7 @@ RULES = (
     {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
     {"nonResourceURLs": ["/openid/v1/jwks", "/.well-known/openid-configuration"], "verbs": ["get"]},
     {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
-    {
-        "apiGroups": ["kai.alibabacloud.com"],
-        "resources": ["trainingjobs"],
-        "verbs": ["get", "list", "watch", "patch"],
-    },
-    {"apiGroups": ["kai.alibabacloud.com"], "resources": ["trainingjobs/status"], "verbs": ["patch"]},
-    {
-        "apiGroups": ["kai.alibabacloud.com"],
-        "resources": ["scaleouts"],
-        "verbs": ["list", "watch", "create", "delete"],
-    },
-    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch", "delete"]},
-    {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
     {
         "apiGroups": ["admissionregistration.k8s.io"],
@@ -62,7 +50,17 @@ RULES = (
         "verbs": ["get", "patch"],
     },
 )
-"""All that the supervisor may do in the whole cluster: just what docs/kubernetes/permissions.md lists."""
+"""What the supervisor may do in the whole cluster for every kind of job: what the page on permissions lists."""
+
+RULES = (
+    *COMMON_RULES,
+    *(
+        {"apiGroups": [right.group], "resources": list(right.resources), "verbs": list(right.verbs)}
+        for kind in KINDS
+        for right in kind.rights
+    ),
+)
+"""With what the kinds of jobs need beside that."""
 
 OWN_RULES = (
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},

@@ -1,0 +1,45 @@
+"""A kind of job is one folder and one line in the registry."""
+
+import re
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from supervisor.jobs import registry
+from supervisor.jobs.kind import AnyKind
+from supervisor.jobs.registry import KINDS
+
+_ROOT = Path(registry.__file__).parents[2]
+_CODE = ("supervisor", "node_agent", "servicekit", "sdk/kubeai", "charts")
+_TEXT = frozenset({".py", ".yaml", ".json", ".tpl", ".txt", ".html", ".css", ".js", ".proto", ".toml"})
+
+
+def _own(path: Path, kind: AnyKind) -> bool:
+    """Whether a file is a kind's own; the line of the registry is the only other place."""
+    folder, chart = f"supervisor/jobs/{kind.name}/", f"charts/elastic-job-supervisor/files/kinds/{kind.name}.yaml"
+    return path.as_posix().startswith(folder) or path.as_posix() in (chart, "supervisor/jobs/registry.py")
+
+
+def _names(kind: AnyKind, text: str) -> bool:
+    return any(re.search(name, text, re.IGNORECASE) for name in (kind.name, kind.resource.plural, kind.resource.group))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_no_other_file_names_a_kind(kind: AnyKind) -> None:
+    files = chain.from_iterable((_ROOT / folder).rglob("*") for folder in _CODE)
+    paths = [path.relative_to(_ROOT) for path in files if path.suffix in _TEXT]
+    assert len(paths) > 300
+    assert [path for path in paths if not _own(path, kind) and _names(kind, (_ROOT / path).read_text("utf-8"))] == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_the_registry_names_a_kind_in_its_import_and_its_list_alone(kind: AnyKind) -> None:
+    lines = Path(registry.__file__).read_text("utf-8").splitlines()
+    assert len([line for line in lines if _names(kind, line)]) == 2
+
+
+def test_no_two_kinds_have_one_name_or_one_resource() -> None:
+    assert len({kind.name for kind in KINDS}) == len(KINDS)
+    assert len({(kind.resource.group, kind.resource.plural) for kind in KINDS}) == len(KINDS)
+    assert all(kind.name == kind.resource.kind.lower() for kind in KINDS)
