@@ -1,4 +1,4 @@
-"""SupervisedJob: what a job asked for, what is so, and what was decided. Each part has one writing module."""
+"""SupervisedJob: what a job asked for, the facts about it, and what was decided."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,7 +88,7 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What is so, as the launcher and rank 0 last said. Written by ingest only.
+    """The facts, as the launcher and rank 0 last reported them, or as a cluster shows them.
 
     `hosts` is the operator's list before any exclusion; `applied` the generation of the last order that is in place.
     `ending`: somebody has asked the launcher to end the job, and it starts nothing any more.
@@ -139,7 +139,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What control decided. Written by control only; `generation` grows with every change.
+    """What control decided; `generation` grows with every change.
 
     `hosts` are the job's to use, `exclusions` those of them that are left out because they will be reclaimed, since
     generation `excluded_at`. Each `…_since` and `…_until` is None while it does not apply.
@@ -175,7 +175,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedJob:
-    """One job: three parts with one writer each. `uid` tells a job from an earlier one of the same name."""
+    """One job. `uid` tells it from an earlier one of the same name.
+
+    `ingest` writes `spec` and `observed`, and the first `decision` together with the job; `control` writes the others.
+    """
 
     name: JobName
     uid: str
