@@ -30,15 +30,15 @@ _MAX_DAYS = 36500
 _EXIT_CODES = """\
 exit codes:
   0   done, or stopped by a signal
-  1   cannot be served, or failed
+  1   could not start serving, or failed
   64  wrong usage
-  75  no longer the leader: start it again, as one that stands by
+  75  no longer the leader: start it again as a standby
   78  wrong settings
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code, see `--help`."""
+    """Runs the command and returns its exit code, see `--help`."""
     given = _parser().parse_args(arguments)
     try:
         settings = load(Settings, PREFIX, os.environ)
@@ -46,24 +46,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         return _complain(str(error), SysExit.CONFIG)
     except (StoreError, SecretError, KeysError, CertificateUnusable, LeadershipError, OSError) as error:
-        return _complain(_said(error), _FAILED)
+        return _complain(_message(error), _FAILED)
     except RootTaskEnded as ended:
         return _ended(ended)
 
 
 def _ended(ended: RootTaskEnded) -> int:
     cause = ended.__cause__
-    while isinstance(cause, RootTaskEnded):  # A leader's tasks run within the one task of leading.
+    while isinstance(cause, RootTaskEnded):  # A leader's root tasks run within one root task of the process.
         cause = cause.__cause__
     if isinstance(cause, LeadershipLost):
         return _complain(str(cause), SysExit.TEMPFAIL)
     if not isinstance(cause, OSError):
-        raise ended  # A bug of ours: its traceback is what helps.
-    return _complain(_said(cause), _FAILED)
+        raise ended  # A bug: its traceback helps.
+    return _complain(_message(cause), _FAILED)
 
 
-def _said(error: Exception) -> str:
-    """Of the operating system's errors, the file and what is wrong with it."""
+def _message(error: Exception) -> str:
+    """The error's text; for an error of the operating system, the file and the reason."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
@@ -78,17 +78,17 @@ def _parser() -> CommandParser:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="serve agents, launchers and training processes")
     kinds = commands.add_parser("token", help="make a token").add_subparsers(dest="kind", required=True)
-    agent = kinds.add_parser("agent", help="for one node's agent")
+    agent = kinds.add_parser("agent", help="a token for the agent of one node")
     agent.add_argument("--node", required=True, type=_name)
-    launcher = kinds.add_parser("launcher", help="for one launcher")
+    launcher = kinds.add_parser("launcher", help="a token for one launcher")
     launcher.add_argument("--name", required=True, type=_name)
-    viewer = kinds.add_parser("viewer", help="for somebody who only looks")
-    operator = kinds.add_parser("operator", help="for somebody who looks and holds drills")
+    viewer = kinds.add_parser("viewer", help="a token that may read the status")
+    operator = kinds.add_parser("operator", help="a token that may read the status and hold drills")
     operator.add_argument("--name", required=True, type=_name)
     for kind in (agent, launcher, viewer, operator):
-        kind.add_argument("--days", type=_days, help="until it expires; without, it never does")
+        kind.add_argument("--days", type=_days, help="days until the token expires (default: never)")
         kind.add_argument(
-            "--out", type=Path, metavar="FILE", help="write it there, for its owner alone; without, print it"
+            "--out", type=Path, metavar="FILE", help="write the token to a file of mode 0600 (default: print it)"
         )
     return parser
 
@@ -122,14 +122,14 @@ def _failpoint(text: str) -> failpoints.Trigger | None:
 
 
 def _serve(settings: Settings) -> int:
-    # gRPC would write a line for each stranger whose handshake fails; what matters it raises.
+    # gRPC would log a line for each peer whose handshake fails; errors that matter are raised.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # Imported here: printing a token needs neither servers nor a loop, and gRPC reads that variable.
+    # Imported here: the token command needs no servers, and gRPC reads the variable above when it is imported.
     from supervisor.wiring.startup import serve  # noqa: PLC0415
 
     configure(settings.log_format, settings.log_level)
     failpoints.arm(_failpoint(settings.failpoint))
-    # What thousands of streams keep was gone through again and again: 22 % of the time while 10,000 opened.
+    # The garbage collector took 22 % of the time while 10,000 streams opened, as it traversed their objects repeatedly.
     gc.set_threshold(_COLLECT_EVERY, *gc.get_threshold()[1:])
     return run(lambda: serve(settings))
 
@@ -155,10 +155,10 @@ def _token(settings: Settings, given: argparse.Namespace) -> int:
 
 def _tokens(settings: Settings) -> Tokens:
     if settings.keys_secret:
-        # Imported here: what speaks with a cluster is of no use to a file.
+        # Imported here: a stand-alone supervisor does not need the Kubernetes client.
         from supervisor.wiring import keys as own_keys  # noqa: PLC0415
 
-        configure(settings.log_format, settings.log_level)  # Nothing but the token on standard output.
+        configure(settings.log_format, settings.log_level)  # Logs go to stderr: only the token may be on stdout.
         return asyncio.run(own_keys.tokens(settings))
     return Tokens.load(made(settings.data_dir))
 

@@ -1,10 +1,10 @@
-"""Where the supervisor can be made to kill itself (see `servicekit.failpoints`): around every write and action."""
+"""The points at which tests can kill the supervisor (see `servicekit.failpoints`): around every write and action."""
 
 from enum import StrEnum
 
 
 class At(StrEnum):
-    """The failpoints that are the same for all kinds of jobs, in the order in which a notice meets them."""
+    """The failpoints that all kinds of jobs share, in the order in which a notice passes them."""
 
     SECRET_WRITTEN = "secret.written"  # noqa: S105 - a point in the code
     SECRET_LINKED = "secret.linked"  # noqa: S105 - as above

@@ -1,4 +1,4 @@
-"""What was refused: counted by wire and code, and logged without a line for each."""
+"""Counts refused messages by wire and code, and logs them in summaries."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ _log = structlog.get_logger()
 
 
 class Wire(StrEnum):
-    """Where it was said."""
+    """The protocol of a refused message."""
 
     GRPC = "grpc"
     HTTP = "http"
@@ -22,10 +22,10 @@ class Wire(StrEnum):
 
 
 class Code(StrEnum):
-    """Why it was refused. The only labels there are: nothing that a peer says becomes one."""
+    """The reason of a refusal. These are the only label values: no text of a peer becomes one."""
 
     BAD_REQUEST = "bad_request"
-    """No call at all: bytes that are not HTTP."""
+    """The bytes are not HTTP."""
     UNKNOWN_CALL = "unknown_call"
     MALFORMED = "malformed"
     OVERSIZED = "oversized"
@@ -40,49 +40,49 @@ class Code(StrEnum):
     OLDER_SESSION = "older_session"
     SLOW_READER = "slow_reader"
     TOO_SLOW = "too_slow"
-    """A connection that was opened and not used, or a request that did not end."""
+    """The connection was not used, or the request did not end in time."""
     NOT_SERVING = "not_serving"
     INTERNAL = "internal"
-    """A fault of ours: logged with its traceback."""
+    """A bug of the supervisor, logged with its traceback."""
 
 
 class Refusals:
-    """Counts refusals. The first of a kind is logged at once, what follows as one number every few seconds."""
+    """Counts refusals. The first of each wire and code is logged at once, the following ones every few seconds."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[Wire, Code]] = Counter()
-        self._unsaid: dict[tuple[Wire, Code], int] = {}
+        self._unlogged: dict[tuple[Wire, Code], int] = {}
 
     def add(self, wire: Wire, code: Code, why: str, fault: Exception | None = None) -> None:
-        """Takes note of one refusal; `why` is for people and may quote the peer, a `fault` of ours has a traceback."""
+        """Counts one refusal; `why` is for people and may quote the peer, `fault` is an exception of our own code."""
         kind = wire, code
         self._counts[kind] += 1
-        if kind in self._unsaid:
-            self._unsaid[kind] += 1
+        if kind in self._unlogged:
+            self._unlogged[kind] += 1
             return
-        self._unsaid[kind] = 0
+        self._unlogged[kind] = 0
         _log.warning("peer.refused", wire=wire, code=code, why=readable(why), exc_info=fault)
 
     def counts(self) -> Mapping[tuple[Wire, Code], int]:
-        """How many there were of each kind since this process started."""
+        """The number of refusals by wire and code since this process started."""
         return self._counts
 
     async def run(self) -> None:
-        """Root task: summarizes, again and again."""
+        """Root task: logs a summary every few seconds."""
         while True:
             await asyncio.sleep(_SUMMARY_SECONDS)
             self.summarize()
 
     def summarize(self) -> None:
-        """Logs what was only counted since the last summary; a kind that has ended is news again when it returns."""
-        for (wire, code), more in list(self._unsaid.items()):
+        """Logs the counts since the last summary; after an interval without refusals the next one is logged at once."""
+        for (wire, code), more in list(self._unlogged.items()):
             if more:
                 _log.warning("peer.refused_more", wire=wire, code=code, count=more)
-                self._unsaid[wire, code] = 0
+                self._unlogged[wire, code] = 0
             else:
-                del self._unsaid[wire, code]
+                del self._unlogged[wire, code]
 
 
 def readable(text: str, most: int = _MAX_WHY) -> str:
-    """The beginning of a text that may quote a peer, without anything that a terminal would obey."""
+    """The beginning of a text that may quote a peer, without control characters."""
     return "".join(letter if letter.isprintable() else "�" for letter in text[:most])

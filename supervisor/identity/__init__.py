@@ -1,1 +1,1 @@
-"""Who speaks: tokens and what they are good for."""
+"""Authentication: tokens, and the principals that they identify."""

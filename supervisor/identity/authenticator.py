@@ -1,4 +1,4 @@
-"""Who sent an Authorization header, whichever kind of token is in it."""
+"""Identifies the sender of an Authorization header, for every kind of token."""
 
 from collections.abc import Awaitable
 from typing import Protocol
@@ -9,26 +9,26 @@ from supervisor.identity.tokens import ALGORITHM, Principal, Tokens, token_in
 
 
 class PodAuthenticator(Protocol):
-    """Knows the tokens of pods."""
+    """Authenticates tokens of pods."""
 
     def authenticate(self, token: str) -> Awaitable[Principal]:
-        """Who bears it."""
+        """Returns the principal of a token."""
 
 
 class Authenticator:
-    """Tokens of our own, and beside them those of pods where there is a cluster."""
+    """Accepts the supervisor's own tokens, and on a cluster those of pods."""
 
     def __init__(self, tokens: Tokens, pods: PodAuthenticator | None = None) -> None:
         self._tokens = tokens
         self._pods = pods
 
     async def authenticate(self, authorization: str | None) -> Principal:
-        """Who sent this Authorization header.
+        """Returns the principal that sent an Authorization header.
 
         Raises:
-            BadTokenError: Nobody that is known.
-            ForeignPodError: A pod that has nothing to say here.
-            CannotTellError: That cannot be said at present.
+            BadTokenError: The token is missing or invalid.
+            ForeignPodError: The pod is neither an agent\'s nor a job\'s.
+            CannotTellError: The token cannot be checked at present.
         """
         token = token_in(authorization)
         if self._pods is None or _is_ours(token):
@@ -37,8 +37,8 @@ class Authenticator:
 
 
 def _is_ours(token: str) -> bool:
-    """By its algorithm: an API server signs with a key of which the other half can be published."""
+    """Decides by the algorithm: API servers sign with asymmetric keys."""
     try:
         return bool(jwt.get_unverified_header(token).get("alg") == ALGORITHM)
-    except (jwt.InvalidTokenError, ValueError):  # As good as ours: refused.
+    except (jwt.InvalidTokenError, ValueError):  # Our own check refuses it.
         return True

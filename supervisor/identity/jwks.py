@@ -1,4 +1,4 @@
-"""Verifies service account tokens by the keys that the API server publishes: no request for a token."""
+"""Verifies service account tokens with the keys that the API server publishes, without a request per token."""
 
 import asyncio
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenE
 _DISCOVERY = "/.well-known/openid-configuration"
 _KEYS = "/openid/v1/jwks"
 _KEYS_TYPE = "application/jwk-set+json"
-"""Asked for plain JSON, the API server answers 406."""
+"""The API server answers 406 to `application/json`."""
 
 _ALGORITHMS = ["RS256", "ES256", "ES384", "ES512"]
-"""All that Kubernetes signs with."""
+"""The algorithms that Kubernetes signs with."""
 _KEY_TYPES = ("RSA", "EC")
 
 _LEEWAY_SECONDS = 10.0
-"""By which the clocks of the API server's machine and this one may differ."""
+"""How far the clocks of the API server and of this machine may differ."""
 
-_AGAIN_SECONDS = 10.0
-"""Between two looks for a key that is not known: anybody may name one."""
+_RETRY_SECONDS = 10.0
+"""The pause between two requests for an unknown key, as any peer can name one."""
 
 _REFRESH_SECONDS = 600.0
-"""A key that is published no more is good for so long."""
+"""A key stays valid for this long after the API server stops publishing it."""
 
 _log = structlog.get_logger()
 
@@ -56,13 +56,13 @@ class _Bound(msgspec.Struct, frozen=True):
 
 
 class JwksVerifier:
-    """The keys, kept while the API server is away.
+    """Implements `Verifier`; keeps the keys while the API server is unavailable.
 
     Args:
-        server: Whose keys.
-        audience: What tokens must be made for.
-        issuer: Who must have made them; empty: whoever the API server says it is.
-        clock: The API server's, by which tokens are good.
+        server: The API server.
+        audience: The audience that tokens must have.
+        issuer: The issuer that tokens must have; empty: the one that the API server publishes.
+        clock: The API server's clock, which decides whether a token has expired.
     """
 
     def __init__(self, server: ApiServer, audience: str, issuer: str, clock: Clock) -> None:
@@ -71,14 +71,13 @@ class JwksVerifier:
         self._given_issuer = issuer
         self._clock = clock
         self._fault = Fault("the API server's published keys", clock)
-        self._looking = asyncio.Lock()
+        self._fetching = asyncio.Lock()
         self._not_before = clock.monotonic()
         self._issuer = ""
         self._keys: dict[str, jwt.PyJWK] = {}
         self._refused: str | None = None
 
     async def claims(self, token: str) -> PodClaims:
-        """See `supervisor.identity.pod_tokens.Verifier`."""
         key = await self._key(_key_id(token))
         try:
             claims = jwt.decode(
@@ -87,7 +86,7 @@ class JwksVerifier:
                 algorithms=_ALGORITHMS,
                 audience=self._audience,
                 issuer=self._issuer,
-                # Whether it is good now is for the clock that made it, and the library has this machine's alone.
+                # The life of a token is checked by the API server's clock below; the library uses this machine's.
                 options={
                     "require": ["exp", "iss", "aud"],
                     "verify_exp": False,
@@ -99,7 +98,7 @@ class JwksVerifier:
             bound = msgspec.convert(claims["kubernetes.io"], _Bound)
             issued = float(claims.get("iat", 0.0))
         except (jwt.InvalidTokenError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
-            raise BadTokenError("the token is no pod's, has expired, or is not for us") from error
+            raise BadTokenError("the token is not a pod's, has expired, or is for another audience") from error
         return PodClaims(
             namespace=bound.namespace,
             account=bound.serviceaccount.name,
@@ -112,30 +111,30 @@ class JwksVerifier:
         now = self._clock.now()
         begins = max(float(claims.get("nbf", 0.0)), float(claims.get("iat", 0.0)))
         if not begins - _LEEWAY_SECONDS <= now < float(claims["exp"]) + _LEEWAY_SECONDS:
-            raise BadTokenError("the token has expired, or is not good yet")
+            raise BadTokenError("the token has expired, or is not valid yet")
 
     async def run(self) -> None:
-        """Root task: has the keys before anybody asks for one, and lets go of those that are published no more."""
+        """Root task: fetches the keys before the first token needs them, and drops keys that are published no more."""
         while True:
-            async with self._looking:
-                await self._look()
-            await asyncio.sleep(_AGAIN_SECONDS if self._fault.reason else _REFRESH_SECONDS)
+            async with self._fetching:
+                await self._fetch()
+            await asyncio.sleep(_RETRY_SECONDS if self._fault.reason else _REFRESH_SECONDS)
 
     async def _key(self, key_id: str) -> jwt.PyJWK:
         if key_id not in self._keys:
-            async with self._looking:
-                # Who waited has the answer of who was first.
+            async with self._fetching:
+                # While this call waited for the lock, another one may have fetched the keys.
                 if key_id not in self._keys and self._clock.monotonic() >= self._not_before:
-                    await self._look()
+                    await self._fetch()
         if key_id in self._keys:
             return self._keys[key_id]
         if self._refused is not None:
             raise KeysNotPublishedError(self._refused)
         if self._fault.reason is not None:
-            raise AuthenticationUnavailableError(f"the API server's keys cannot be had: {self._fault.reason}")
+            raise AuthenticationUnavailableError(f"the API server's keys cannot be fetched: {self._fault.reason}")
         raise BadTokenError("the token is signed with a key that the API server does not publish")
 
-    async def _look(self) -> None:
+    async def _fetch(self) -> None:
         try:
             issuer = self._given_issuer or await self._discover()
             self._keys = _usable(await self._server.request(Call(method="GET", path=_KEYS, accept=_KEYS_TYPE)))
@@ -150,7 +149,7 @@ class JwksVerifier:
         except ApiError as error:
             self._fault.failed(str(error))
         finally:
-            self._not_before = self._clock.monotonic() + _AGAIN_SECONDS
+            self._not_before = self._clock.monotonic() + _RETRY_SECONDS
 
     async def _discover(self) -> str:
         shown = await self._server.request(Call(method="GET", path=_DISCOVERY))
@@ -168,7 +167,7 @@ def _key_id(token: str) -> str:
 
 
 def _usable(shown: bytes) -> dict[str, jwt.PyJWK]:
-    """By id; a key of a kind that is not known here verifies nothing."""
+    """The keys by id, without those of unknown types."""
     try:
         keys = msgspec.json.decode(shown, type=_KeySet).keys
         known = [each for each in keys if each.get("kty") in _KEY_TYPES and each.get("kid")]

@@ -1,4 +1,4 @@
-"""The pod is the identity: a token that the cluster made for a pod says which one, and the pod says the rest."""
+"""Authenticates pods: a service account token names its pod, and the pod determines the principal."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from supervisor.identity.tokens import (
 )
 
 _NEW_SECONDS = 10.0
-"""A younger token may be of a pod that the watch has not told of yet: it takes two seconds to be opened again."""
+"""The pod of a younger token may not be in the cache yet: reopening the watch takes two seconds."""
 
 
 class KeysNotPublishedError(Exception):
-    """The API server does not show its keys: have it look at each token."""
+    """The API server does not publish its keys: each token needs a TokenReview."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClaims:
-    """What a good token says: which pod it was made for, the pod's service account, and when, in Unix seconds."""
+    """The claims of a valid token: its pod, the pod's service account, and when it was issued (Unix seconds)."""
 
     namespace: str
     account: str
@@ -35,36 +35,36 @@ class PodClaims:
 
 
 class Verifier(Protocol):
-    """Tells good tokens."""
+    """Verifies tokens of pods."""
 
     def claims(self, token: str) -> Awaitable[PodClaims]:
-        """What it says.
+        """Verifies a token and returns its claims.
 
         Raises:
-            BadTokenError: It is none, or for somebody else, or has expired.
-            CannotTellError: That cannot be said at present.
-            NotPublishedError: This verifier cannot say, nor will it.
+            BadTokenError: The token is invalid, expired or for another audience.
+            CannotTellError: The token cannot be checked at present.
+            NotPublishedError: This verifier cannot be used with this API server.
         """
 
 
 class PodOwner(Protocol):
-    """Whoever controls a pod."""
+    """The controller of a pod, in the pod's namespace."""
 
     @property
     def kind(self) -> str:
-        """The kind of the owner's object."""
+        """The kind, such as Job."""
 
     @property
     def name(self) -> str:
-        """In the pod's namespace."""
+        """The name."""
 
     @property
     def uid(self) -> str:
-        """Tells it from an earlier one of that name."""
+        """The uid, which tells it from an earlier object of the same name."""
 
 
 class Pod(Protocol):
-    """A pod that there is."""
+    """An existing pod."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -72,35 +72,35 @@ class Pod(Protocol):
 
     @property
     def account(self) -> str:
-        """Its service account."""
+        """The service account."""
 
     @property
     def node(self) -> str:
-        """Where it is, "" before that is decided."""
+        """The node; empty before the pod is bound."""
 
     @property
     def owner(self) -> PodOwner | None:
-        """Its controller."""
+        """The controller."""
 
 
 class Pods(Protocol):
-    """The pods of the cluster."""
+    """The cache of the cluster's pods."""
 
     @property
     def synced(self) -> bool:
-        """Whether these are all that there are, as far as anybody has said."""
+        """Whether the cache is complete."""
 
     def pod(self, uid: str) -> Pod | None:
-        """The pod of that uid, if there is one now."""
+        """The pod of that uid, if it exists."""
 
 
 class PodTokens:
-    """Says who bears a pod's token.
+    """Authenticates the tokens of pods.
 
     Args:
-        published: Asked first.
-        reviews: Asked where that cannot say.
-        pods: The live ones: a token outlives its pod by up to an hour.
+        published: The verifier that is used first.
+        reviews: The verifier that is used if the API server does not publish its keys.
+        pods: The existing pods: a token outlives its pod by up to an hour.
         agent_account: `namespace/name` of the service account of node agents.
         clock: For the age of a token.
     """
@@ -113,12 +113,12 @@ class PodTokens:
         self._clock = clock
 
     async def authenticate(self, token: str) -> Principal:
-        """An agent for its node, or a training process for its job.
+        """Returns an agent with its node, or a training process with its job.
 
         Raises:
-            BadTokenError: It is no good, or its pod is gone.
-            ForeignPodError: The pod is neither an agent's nor a job's.
-            CannotTellError: That cannot be said at present.
+            BadTokenError: The token is invalid, or its pod is gone.
+            ForeignPodError: The pod is neither an agent\'s nor a job\'s.
+            CannotTellError: The token cannot be checked at present.
         """
         claims = await self._claims(token)
         pod = self._live(claims)
@@ -135,7 +135,7 @@ class PodTokens:
     def _live(self, claims: PodClaims) -> Pod:
         pod = self._pods.pod(claims.uid)
         if pod is None and not self._pods.synced:
-            raise AuthenticationUnavailableError("the API server is away, and the token's pod is not known")
+            raise AuthenticationUnavailableError("the API server is unavailable, and the token's pod is not known")
         if pod is None and self._clock.now() < claims.issued + _NEW_SECONDS:
             raise AuthenticationUnavailableError("the token is new, and its pod is not known yet")
         if pod is None:
@@ -152,7 +152,7 @@ def _agent(pod: Pod) -> Agent:
 
 
 def _process(claims: PodClaims, pod: Pod) -> Process:
-    """Which run it is, the job knows."""
+    """The run is None: the job knows it."""
     owner = pod.owner
     if owner is None:
         raise ForeignPodError(f"pod {claims.namespace}/{claims.pod} belongs to no job")

@@ -1,4 +1,4 @@
-"""Has the API server look at each token, where it does not publish its keys."""
+"""Verifies service account tokens by TokenReviews, for API servers that do not publish their keys."""
 
 import hashlib
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _ACCOUNT = "system:serviceaccount"
 _POD_NAME, _POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
 
 _KEEP_SECONDS = 60.0
-"""A token is asked about once a minute: 5,000 agents and as many pods that reconnect together are asked about once."""
+"""A token is reviewed once a minute: when 5,000 agents and as many pods reconnect together, each needs one review."""
 _MAX_KEPT = 20_000
 
 
@@ -44,12 +44,12 @@ class _Outcome:
 
 
 class TokenReviewVerifier:
-    """Remembers for a minute what came of a token.
+    """Implements `Verifier`; remembers each result for a minute.
 
     Args:
-        server: Who is asked.
-        audience: What tokens must be made for.
-        clock: Monotonic instants.
+        server: The API server.
+        audience: The audience that tokens must have.
+        clock: For monotonic instants.
     """
 
     def __init__(self, server: ApiServer, audience: str, clock: Clock) -> None:
@@ -60,18 +60,17 @@ class TokenReviewVerifier:
         self._outcomes: dict[bytes, _Outcome] = {}
 
     async def claims(self, token: str) -> PodClaims:
-        """See `supervisor.identity.pod_tokens.Verifier`."""
         issued = self._issued(token)
         key = hashlib.sha256(token.encode()).digest()
         if self._known(key) is None:
             await self._ask(token, key, issued)
         outcome = self._outcomes[key]
         if outcome.claims is None:
-            raise BadTokenError("the token is no pod's, has expired, or is not for us")
+            raise BadTokenError("the token is not a pod's, has expired, or is for another audience")
         return outcome.claims
 
     def _issued(self, token: str) -> float:
-        """When, as it says itself; what is plainly no good costs no request."""
+        """When the token was issued, by its own unverified claim. A token that has expired costs no review."""
         try:
             said = jwt.decode(
                 token,
@@ -80,7 +79,7 @@ class TokenReviewVerifier:
             )
             return float(said.get("iat", 0.0))
         except (jwt.InvalidTokenError, LookupError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise BadTokenError("the token has expired, or is not for us") from error
+            raise BadTokenError("the token has expired, or is for another audience") from error
 
     def _known(self, key: bytes) -> _Outcome | None:
         outcome = self._outcomes.get(key)
@@ -111,7 +110,7 @@ class TokenReviewVerifier:
 
 
 def _claims(user: _User, issued: float) -> PodClaims | None:
-    """None for whoever is no pod."""
+    """None if the user is not a pod."""
     rest, _, account = user.username.rpartition(":")
     prefix, _, namespace = rest.rpartition(":")
     pod, uid = user.extra.get(_POD_NAME, [""])[0], user.extra.get(_POD_UID, [""])[0]

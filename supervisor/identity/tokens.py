@@ -1,7 +1,6 @@
-"""Stand-alone tokens: signed with a secret in a file that only its owner may read.
+"""The supervisor's own tokens, signed with a secret.
 
-Each names one agent and its node, one launcher, one job and run, one operator, or an onlooker; nothing else can be
-done with it.
+A token identifies one agent and its node, one launcher, the processes of one run of a job, an operator or a viewer.
 """
 
 import secrets
@@ -24,41 +23,41 @@ _SECRET_BYTES = 32
 
 
 class BadTokenError(Exception):
-    """The token is missing, forged, expired or of another kind: the caller must get a good one."""
+    """The token is missing, forged, expired or malformed: the caller needs another one."""
 
 
 class ForeignPodError(Exception):
-    """The token is a pod's that has nothing to say here."""
+    """The token is valid, but its pod is neither an agent's nor a job's."""
 
 
 class AuthenticationUnavailableError(Exception):
-    """Whose token it is cannot be said at present: try again later."""
+    """The token cannot be checked at present: try again later."""
 
 
 class SecretError(Exception):
-    """The secret's file cannot be trusted; the operator has to act."""
+    """The secret's file cannot be trusted; an administrator has to act."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """May report for one node."""
+    """An agent, which may report for one node."""
 
     node: Host
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """May register jobs, and speak for those that it registered."""
+    """A launcher, which may register jobs and report for its own jobs."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """May speak for a process of one run of one job.
+    """A training process, which may report for one run of one job.
 
-    A pod's token names no run, but the pod: `run` is None for the one that the job is in when the process first speaks,
-    and `host` is the pod. `host` is None where the process says it.
+    The token of a pod names the pod but no run: then `run` is None and stands for the job's run at the first message,
+    and `host` is the pod. With other tokens `host` is None, and the process names its host.
     """
 
     job: JobName
@@ -69,14 +68,14 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """May look; `until` is when the token ends (Unix seconds), None for one that never does."""
+    """A viewer, who may read the status. The token expires at `until` (Unix seconds); None: never."""
 
     until: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator(Viewer):
-    """May look, and hold drills; `name` says who did."""
+    """An operator, who may also hold drills; `name` appears in the log and the notice."""
 
     name: str
 
@@ -85,17 +84,17 @@ Principal = Agent | Launcher | Process | Viewer
 
 
 class Tokens:
-    """Makes tokens and says who bears one."""
+    """Makes and checks tokens."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Reads the secret of a data directory, or makes it at the first start (mode 0600).
+        """Reads the secret of a data directory, or creates it at the first start (mode 0600).
 
         Raises:
-            SecretError: The file is readable by others, or no secret.
+            SecretError: The file is readable by others, or too short.
         """
         path = directory / SECRET_FILE
         if not path.exists():
@@ -108,36 +107,40 @@ class Tokens:
         return cls(secret)
 
     def agent(self, node: str, until: float | None = None) -> str:
-        """A token for the agent of one node, for ever or `until` an instant in Unix seconds."""
+        """Makes a token for the agent of one node, valid `until` an instant in Unix seconds; None: for ever."""
         return self._sign({"kind": "agent", "node": node}, until)
 
     def launcher(self, name: str, until: float | None = None) -> str:
-        """A token for one launcher; `until` as for an agent."""
+        """Makes a token for one launcher."""
         return self._sign({"kind": "launcher", "name": name}, until)
 
     def process(self, job: str, uid: str, run: int) -> str:
-        """A token for the processes of one run of one job; `uid` keeps it from a later job of the same name."""
+        """Makes a token for the processes of one run of a job; `uid` excludes a later job of the same name."""
         return self._sign({"kind": "process", "job": job, "uid": uid, "run": run})
 
     def viewer(self, until: float | None = None) -> str:
-        """A token for onlookers; `until` as for an agent."""
+        """Makes a token for viewers."""
         return self._sign({"kind": "viewer"}, until)
 
     def operator(self, name: str, until: float | None = None) -> str:
-        """A token for who may hold drills; `until` as for an agent."""
+        """Makes a token for an operator."""
         return self._sign({"kind": "operator", "name": name}, until)
 
     def authenticate(self, authorization: str | None) -> Principal:
-        """Who sent this Authorization header.
+        """Returns the principal that sent an Authorization header.
 
         Raises:
-            BadTokenError: Nobody that is known.
+            BadTokenError: The token is missing or invalid.
         """
         token = token_in(authorization)
         try:
             claims = jwt.decode(token, self._secret, algorithms=[ALGORITHM], audience=_AUDIENCE)
-        except (jwt.InvalidTokenError, ValueError, OverflowError) as error:  # Bytes that are no text; an endless `exp`.
-            raise BadTokenError("the token is not one of ours, or has expired") from error
+        except (
+            jwt.InvalidTokenError,
+            ValueError,
+            OverflowError,
+        ) as error:  # Bytes that are not text; an infinite `exp`.
+            raise BadTokenError("the token is not from this supervisor, or has expired") from error
         return _principal(claims)
 
     def _sign(self, claims: dict[str, Any], until: float | None = None) -> str:
@@ -146,10 +149,10 @@ class Tokens:
 
 
 def token_in(authorization: str | None) -> str:
-    """The token of an Authorization header.
+    """Returns the bearer token of an Authorization header.
 
     Raises:
-        BadTokenError: There is none.
+        BadTokenError: The header has no bearer token.
     """
     scheme, _, token = (authorization or "").partition(" ")
     if scheme.lower() != "bearer" or not token:
@@ -169,7 +172,7 @@ def _principal(claims: dict[str, Any]) -> Principal:
             return Viewer(until=_until(claims))
         case {"kind": "operator", "name": str(name)} if is_name(name):
             return Operator(name=name, until=_until(claims))
-    raise BadTokenError("the token names nobody")
+    raise BadTokenError("the token identifies no principal")
 
 
 def _until(claims: dict[str, Any]) -> float | None:
@@ -177,7 +180,7 @@ def _until(claims: dict[str, Any]) -> float | None:
 
 
 def _create(path: Path) -> None:
-    """Links a finished file into place, so that two processes at a first start agree on one secret."""
+    """Links a complete file into place, so that two processes that start at once agree on one secret."""
     with draft_beside(path) as file, suppress(FileExistsError):  # Where another process was first its secret counts.
         file.write_bytes(secrets.token_hex(_SECRET_BYTES).encode())
         failpoint(At.SECRET_WRITTEN)
