@@ -27,7 +27,7 @@ class Authenticator:
 
         Raises:
             BadTokenError: The token is missing or invalid.
-            ForeignPodError: The pod is neither an agent\'s nor a job\'s.
+            ForeignPodError: The pod is neither an agent's nor a job's.
             CannotTellError: The token cannot be checked at present.
         """
         token = token_in(authorization)

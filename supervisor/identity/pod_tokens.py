@@ -117,7 +117,7 @@ class PodTokens:
 
         Raises:
             BadTokenError: The token is invalid, or its pod is gone.
-            ForeignPodError: The pod is neither an agent\'s nor a job\'s.
+            ForeignPodError: The pod is neither an agent's nor a job's.
             CannotTellError: The token cannot be checked at present.
         """
         claims = await self._claims(token)

@@ -181,7 +181,7 @@ def _until(claims: dict[str, Any]) -> float | None:
 
 def _create(path: Path) -> None:
     """Links a complete file into place, so that two processes that start at once agree on one secret."""
-    with draft_beside(path) as file, suppress(FileExistsError):  # Where another process was first its secret counts.
+    with draft_beside(path) as file, suppress(FileExistsError):  # Another process was first.
         file.write_bytes(secrets.token_hex(_SECRET_BYTES).encode())
         failpoint(At.SECRET_WRITTEN)
         path.hardlink_to(file)

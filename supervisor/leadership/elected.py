@@ -1,4 +1,4 @@
-"""One supervisor of several, as the Lease decides."""
+"""Leadership by a Kubernetes Lease."""
 
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -14,15 +14,15 @@ from supervisor.leadership.interface import LeadershipError, LeadershipLost
 from supervisor.leadership.label import LeaderLabel
 
 _ANSWERED_WITHIN = 2 / 3
-"""Of the lease's duration: a renewal that takes longer leaves no time for another one."""
+"""The time limit of a request, as a part of the lease's duration: a longer one leaves no time for a second attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionOptions:
-    """Whom to ask, and for what.
+    """The lease and the connection to its cluster.
 
-    `kubeconfig` is a file that names the cluster; without, it is this pod's own. `namespace` is the lease's, empty for
-    the configuration's own. `pod` is this process's, empty outside of a pod.
+    `kubeconfig` names the cluster; None stands for this pod's own. An empty `namespace` stands for the kubeconfig's.
+    `pod` is the name of this pod, empty outside of a cluster. `seconds` is the duration of the lease.
     """
 
     kubeconfig: str | None
@@ -33,7 +33,7 @@ class ElectionOptions:
 
 
 class ElectedLeadership:
-    """See `supervisor.leadership.interface.Leadership`. Open with `open`, run its tasks, end with `close`."""
+    """Implements `Leadership`. Create it with `open`, run its tasks, and end with `close`."""
 
     def __init__(
         self, server: ApiServer, options: ElectionOptions, clock: Clock, highest: Callable[[], Awaitable[int]]
@@ -51,7 +51,7 @@ class ElectedLeadership:
 
     @classmethod
     async def open(cls, options: ElectionOptions, clock: Clock, highest: Callable[[], Awaitable[int]]) -> Self:
-        """Looks who leads; waits for an API server that is away. `highest` is the highest epoch of all that is stored.
+        """Reads the lease; waits for an unavailable API server. `highest` returns the highest epoch in the store.
 
         Raises:
             LeadershipError: The lease may not be read.
@@ -71,21 +71,20 @@ class ElectedLeadership:
         return elected
 
     def may_act(self) -> bool:
-        """See `Leadership`."""
         return self._election.certain
 
     async def gained(self) -> int:
-        """Returns once this supervisor leads: its epoch."""
+        """Waits until this supervisor leads; returns its epoch."""
         return await self._election.gained()
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Root tasks, by name; the lease's raises LeadershipLost."""
+        """The root tasks by name; `lease` raises LeadershipLost."""
         return {"lease.watch": self._election.follow, "lease": self._run}
 
     @property
-    def leading(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Root tasks of the leader."""
+    def leader_tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """The root tasks that run only while this supervisor leads."""
         return {} if self._label is None else {"leader.label": self._label.run}
 
     async def _run(self) -> None:
@@ -95,6 +94,6 @@ class ElectedLeadership:
             raise LeadershipLost(str(error)) from error
 
     async def close(self) -> None:
-        """Lets the next one lead: call it when nothing more will be done here."""
+        """Releases the lease for the next leader. Call it when this supervisor has stopped acting."""
         await self._election.release()
         await self._server.close()

@@ -1,26 +1,26 @@
-"""What those have to know of it who act."""
+"""Leadership as seen by the code that acts."""
 
 from typing import Protocol
 
 
 class LeadershipError(Exception):
-    """It cannot be found out who leads: the operator has to act. The message says how."""
+    """The lease cannot be read: an administrator has to act, and the message says how."""
 
 
 class LeadershipLost(Exception):  # noqa: N818 - it names what happened, as RootTaskEnded does
-    """Another supervisor leads: this process ends, and is started again to stand by."""
+    """Another supervisor leads: this process ends and is restarted as a standby."""
 
 
 class Leadership(Protocol):
-    """Whether this supervisor leads."""
+    """Tells whether this supervisor leads."""
 
     def may_act(self) -> bool:
-        """Whether nobody else can lead at this moment; ask right before something is done that no epoch guards."""
+        """Whether no other supervisor can lead at this moment. Ask right before an action that no epoch guards."""
 
 
 class AlwaysLeader:
-    """There is no other supervisor."""
+    """The leadership of a supervisor that is the only one."""
 
     def may_act(self) -> bool:
-        """It is always this one."""
+        """Returns True."""
         return True

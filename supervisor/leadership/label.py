@@ -1,4 +1,4 @@
-"""The label by which the Service finds the leader: on its own pod, and on no other of its set."""
+"""Keeps the label by which the Service selects the leader on this pod, and off the other pods of the installation."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,12 +16,12 @@ from supervisor.leadership.interface import Leadership
 
 LABEL = "job-supervisor.kube-ai.io/leader"
 _LEADS = "true"
-_SET = ("app.kubernetes.io/name", "app.kubernetes.io/instance")
-"""What the pods of one installation have in common."""
+_INSTALLATION_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/instance")
+"""Labels that all pods of one installation share."""
 
 _PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
-_LOOK_SECONDS = 10.0
-"""A person who takes the label away takes the Service away; two requests each time."""
+_CHECK_SECONDS = 10.0
+"""The interval of checks: without the label the Service has no endpoint. Each check is two requests."""
 
 _RETRY_SECONDS = 0.5
 
@@ -39,7 +39,7 @@ def _read(data: bytes | msgspec.Raw) -> _Pod:
 
 
 class LeaderLabel:
-    """Puts it on the pod `own`, which is this process's."""
+    """Sets the label on `own`, the pod of this process."""
 
     def __init__(self, server: ApiServer, own: ObjectKey, leadership: Leadership, clock: Clock) -> None:
         self._server = server
@@ -48,7 +48,7 @@ class LeaderLabel:
         self._fault = Fault("leader label", clock)
 
     async def run(self) -> None:
-        """Root task of the leader; when it ends it takes the label away."""
+        """Root task of the leader; removes the label when it ends."""
         try:
             await reconcile(self.once)
         finally:
@@ -56,23 +56,23 @@ class LeaderLabel:
                 await self._mark(await self._pods().get(self._own), None)
 
     async def once(self) -> float:
-        """Sees to it that only this pod has the label; returns the seconds until the next look."""
+        """Makes this pod the only one with the label; returns the seconds until the next check."""
         if not self._leadership.may_act():
             return _RETRY_SECONDS
         try:
-            await self._settle()
+            await self._reconcile()
         except ApiError as error:
             self._fault.failed(str(error))
             return _RETRY_SECONDS
         self._fault.recovered()
-        return _LOOK_SECONDS
+        return _CHECK_SECONDS
 
-    async def _settle(self) -> None:
+    async def _reconcile(self) -> None:
         own = await self._pods().get(self._own)
         if own.metadata.labels.get(LABEL) != _LEADS:
             await self._mark(own, _LEADS)
-        # One that was killed keeps its label, and its container may be back.
-        shared = {name: value for name, value in own.metadata.labels.items() if name in _SET}
+        # A leader that was killed keeps its label, and its container may have restarted.
+        shared = {name: value for name, value in own.metadata.labels.items() if name in _INSTALLATION_LABELS}
         labels = {LABEL: _LEADS, **shared}
         others, _ = await self._pods(",".join(f"{name}={value}" for name, value in labels.items())).list()
         for other in others:

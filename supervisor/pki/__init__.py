@@ -1,1 +1,1 @@
-"""What all supervisors of a cluster sign and serve with, made once by whichever of them comes first."""
+"""The supervisors' own PKI: a CA and a token key in a Secret that the first supervisor creates, and certificates."""

@@ -1,4 +1,4 @@
-"""The authority that signs what supervisors serve with, and the certificates that it issues: pure, but for chance."""
+"""The CA of the supervisors, and the certificates that it issues. Pure, except for random numbers."""
 
 import ipaddress
 import secrets
@@ -23,24 +23,24 @@ from supervisor.pki.errors import KeysError
 DAY = 86400.0
 CA_DAYS = 3650
 _BACKDATED = 3600.0
-"""Seconds by which the clocks of those who verify a certificate may be slow."""
+"""Certificates are backdated by this many seconds, as the clocks of clients may be slow."""
 
 _LEFT = 1 / 3
-"""Of its life, when a certificate is renewed: what fails until then has ten days to be mended."""
+"""A certificate is renewed when this part of its life is left: with 30 days, ten days to repair what fails."""
 
 _WARNING_DAYS = 365
 
 _MARK_BYTES = 4
-"""Of the name: tells people an old authority from a new one."""
+"""Random bytes in the CA's name, which tell people an old CA from a new one."""
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A certificate that a supervisor serves, and its key; instants in Unix seconds.
+    """A server certificate and its key; instants in Unix seconds.
 
-    Its `issuer` is what clients have, and is not served with it.
+    Clients have the certificate of its `issuer`, which is not served with it.
     """
 
     certificate: bytes
@@ -59,7 +59,7 @@ class Authority:
 
     @classmethod
     def make(cls, now: float, days: float = CA_DAYS) -> Self:
-        """A new one, whose certificates are good from `now` on (Unix seconds)."""
+        """Creates a CA that is valid from `now` on (Unix seconds)."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _named(f"elastic-job-supervisor CA {secrets.token_hex(_MARK_BYTES)}")
         builder = (
@@ -71,10 +71,10 @@ class Authority:
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes) -> Self:
-        """As PEM; of several certificates the first one is its own.
+        """Reads a CA from PEM; the first of several certificates is its own.
 
         Raises:
-            KeysError: It is no authority, or not its key.
+            KeysError: The certificate is not a CA's, or the key does not belong to it.
         """
         own = certificates(certificate)[0]
         secret = _key(key)
@@ -85,16 +85,16 @@ class Authority:
 
     @property
     def not_after(self) -> float:
-        """Unix seconds; nothing that it issued is good from then on."""
+        """The end of the CA's life in Unix seconds; its certificates are invalid from then on."""
         return self.certificate.not_valid_after_utc.timestamp()
 
     @property
     def key_pem(self) -> bytes:
-        """The key."""
+        """The key as PEM."""
         return _key_pem(self.key)
 
     def issue(self, names: tuple[str, ...], now: float, seconds: float) -> Leaf:
-        """A certificate for a server of these names and addresses, for so long or until the authority's own end."""
+        """Issues a server certificate for DNS names and addresses, valid for `seconds` or until the CA's own end."""
         key = ec.generate_private_key(ec.SECP256R1())
         not_after = min(now + seconds, self.not_after)
         builder = (
@@ -109,40 +109,39 @@ class Authority:
         return Leaf(pem(certificate), _key_pem(key), self.certificate, now, not_after)
 
     def needs_renewal(self, leaf: Leaf, now: float) -> bool:
-        """Whether a new one should take its place: it is another authority's, or a third of its time is left."""
+        """Whether a certificate should be replaced: another CA issued it, or at most a third of its life is left."""
         if leaf.issuer != self.certificate:
             return True
-        # Near the authority's own end a new one would be good for no longer.
+        # Near the CA's own end a new certificate would not be valid for longer.
         return self.not_after > leaf.not_after and leaf.not_after - now <= (leaf.not_after - leaf.not_before) * _LEFT
 
     def expires_soon(self, now: float) -> bool:
-        """Whether somebody has to see to another one: that takes as long as the longest job runs, at least."""
+        """Whether an administrator should rotate the CA: that takes at least as long as the longest job runs."""
         not_before = self.certificate.not_valid_before_utc.timestamp()
         return self.not_after - now <= min(_WARNING_DAYS * DAY, (self.not_after - not_before) * _LEFT)
 
 
 def pem(certificate: x509.Certificate) -> bytes:
-    """As files hold it."""
     return certificate.public_bytes(Encoding.PEM)
 
 
 def certificates(text: bytes) -> tuple[x509.Certificate, ...]:
-    """All that a PEM holds, at least one.
+    """Reads all certificates of a PEM, at least one.
 
     Raises:
-        KeysError: There is none, or one does not parse.
+        KeysError: There is no certificate, or one cannot be read.
     """
     try:
         return tuple(x509.load_pem_x509_certificates(text))
     except ValueError as error:
-        raise KeysError(f"ca.crt holds no certificates as PEM: {error}") from error
+        raise KeysError(f"ca.crt contains no certificates as PEM: {error}") from error
 
 
 def _key(text: bytes) -> Key:
     try:
         key = load_pem_private_key(text, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it is encrypted.
-        raise KeysError("ca.key holds no key as PEM, or an encrypted one") from error
+        raise KeysError("ca.key contains no key as PEM, or an encrypted one") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
         raise KeysError("ca.key is neither an EC nor an RSA key")
     return key
@@ -173,7 +172,7 @@ def _signed_by(
 
 
 def _issued_with(authority: Authority) -> x509.AuthorityKeyIdentifier:
-    """By which clients that trust several authorities find the right one."""
+    """The key identifier by which clients that trust several CAs find the right one."""
     try:
         own = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:

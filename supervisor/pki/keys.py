@@ -1,4 +1,4 @@
-"""What the Secret holds: the authority of all supervisors, and the secret that they sign tokens with."""
+"""The content of the keys Secret: the CA of all supervisors, and the key that signs their tokens."""
 
 import secrets
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """All of it.
+    """The decoded content.
 
     Attributes:
-        authority: Signs what supervisors serve with.
-        trusted: PEM, for everybody: the authority, and those that clients are to trust beside it.
-        tokens: What tokens are signed with.
-        content: As it lies in the Secret.
+        authority: Issues the supervisors' certificates.
+        trusted: PEM, public: the CA, followed by further CAs that clients should trust.
+        tokens: The key that signs tokens.
+        content: The data of the Secret.
     """
 
     authority: Authority
@@ -31,28 +31,28 @@ class Keys:
 
     @classmethod
     def make(cls, now: float) -> Self:
-        """New ones; `now` is Unix seconds."""
+        """Creates new keys; `now` is Unix seconds."""
         authority = Authority.make(now)
         tokens = secrets.token_hex(_SECRET_BYTES).encode()
         return cls.read({CA: pem(authority.certificate), CA_KEY: authority.key_pem, TOKENS: tokens}, now)
 
     @classmethod
     def read(cls, content: Mapping[str, bytes], now: float) -> Self:
-        """From a Secret's content.
+        """Decodes the data of a Secret.
 
         Raises:
-            KeysError: Something is missing, is not what it should be, or has ended.
+            KeysError: Something is missing, invalid or expired.
         """
         missing = [name for name in (CA, CA_KEY, TOKENS) if not content.get(name)]
         if missing:
             raise KeysError(f"{', '.join(missing)} missing")
         if len(content[TOKENS]) < _SECRET_BYTES:
-            raise KeysError(f"{TOKENS} is too short to be a secret, which has at least {_SECRET_BYTES} bytes")
+            raise KeysError(f"{TOKENS} is too short: it must have at least {_SECRET_BYTES} bytes")
         authority = Authority.read(content[CA], content[CA_KEY])
         if authority.not_after <= now:
             raise KeysError(
                 f"the authority in {CA} ended on {datetime.fromtimestamp(authority.not_after, UTC):%Y-%m-%d}"
             )
-        # Written anew, as whatever else lies between the certificates is not for everybody.
+        # Encoded again, as other text between the certificates may not be public.
         trusted = b"".join(pem(each) for each in certificates(content[CA]))
         return cls(authority, trusted, content[TOKENS], content)

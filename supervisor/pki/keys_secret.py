@@ -1,4 +1,4 @@
-"""The Secret in which the keys lie: made by whoever comes first, and written by nobody after that."""
+"""The Secret with the keys: created by the first supervisor, and never written again."""
 
 import asyncio
 from collections.abc import Mapping
@@ -33,8 +33,6 @@ def _read(data: bytes | msgspec.Raw) -> _Secret:
 
 
 class KeysSecret:
-    """The Secret of that name."""
-
     def __init__(self, server: ApiServer, secret: ObjectKey, clock: Clock) -> None:
         self._secrets = ResourceClient(server, _SECRETS, _read)
         self._key = secret
@@ -42,10 +40,10 @@ class KeysSecret:
         self._fault = Fault("API server", clock)
 
     async def first(self) -> Keys:
-        """As `obtain`; waits for an API server that is away.
+        """Like `obtain`, but waits for an unavailable API server.
 
         Raises:
-            KeysError: As `obtain`.
+            KeysError: See `obtain`.
         """
         backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
         while True:
@@ -59,15 +57,15 @@ class KeysSecret:
                 return keys
 
     async def obtain(self, known: Keys | None = None) -> Keys:
-        """Those that are there; where there are none, those that are `known`, or else new ones, are put there.
+        """Reads the keys. If there is no Secret, creates it with the `known` keys, or else with new ones.
 
         Raises:
-            KeysError: What is there is no good and stays as it is; or it may not be read, or not made.
-            ApiUnavailableError: It is not known what is there.
+            KeysError: The content is invalid (and is not changed), or the Secret may not be read or created.
+            ApiUnavailableError: The API server does not answer.
         """
         try:
             while (present := await self._present()) is None:
-                with suppress(ConflictError):  # Another supervisor was first: its keys count.
+                with suppress(ConflictError):  # Another supervisor was first; read its keys.
                     return await self._make(known or Keys.make(self._clock.now()))
         except ApiUnavailableError:
             raise
@@ -82,7 +80,7 @@ class KeysSecret:
         except NotFoundError:
             return None
         except KeysError as error:
-            raise KeysError(f"{self}: {error}. It is left as it is: correct it, or put it back as it was") from error
+            raise KeysError(f"{self}: {error}. The supervisor does not change it: correct or restore it") from error
 
     async def _make(self, keys: Keys) -> Keys:
         await self._secrets.make(self._key, {"type": "Opaque", "data": keys.content})

@@ -1,7 +1,7 @@
-"""The certificate that this supervisor serves: issued by itself, and renewed long before its end.
+"""Issues this supervisor's certificate, and renews it long before its end.
 
-It lies in two files, as one that somebody else renews would, and is served in the same way. Only this process's one
-thread writes and reads them, so no half of a pair is ever seen; after a kill between the two both are written anew.
+The certificate is kept in two files and served like one that an administrator provides. Only one thread of this process
+writes and reads them, so it never sees a mixed pair; at the start both are written again.
 """
 
 import os
@@ -21,18 +21,18 @@ from supervisor.pki.errors import KeysError
 from supervisor.pki.keys import Keys
 from supervisor.pki.keys_secret import KeysSecret
 
-_LOOK_SECONDS = 10.0
-"""Between two looks at the Secret: one small request each."""
+_CHECK_SECONDS = 10.0
+"""The interval of checks of the Secret; each is one small request."""
 
-_LOOKS = 10
-"""At the least, in the life of a certificate."""
+_MIN_CHECKS = 10
+"""Checks in the life of a certificate, at least."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateOptions:
-    """For which names and how many seconds certificates are issued, and where they lie. Without names there is none."""
+    """The names, life and directory of the certificates. Without names no certificate is issued."""
 
     directory: Path
     names: tuple[str, ...]
@@ -40,46 +40,46 @@ class CertificateOptions:
 
 
 class CertificateRenewer:
-    """Keeps the keys at hand, and a certificate of their authority.
+    """Follows the keys Secret, and keeps a certificate of its CA.
 
     Args:
-        keychain: Looked at now and then: somebody may exchange the authority, or lose the Secret.
-        keys: What it holds.
-        terms: What is to be issued.
-        clock: For lives.
+        keys_secret: The Secret, which is checked regularly: the CA may be rotated, or the Secret deleted.
+        keys: The content that was read first.
+        options: What to issue.
+        clock: For the life of certificates.
 
     Attributes:
-        keys: As they are now.
-        certificate: What is served; None where no names are given.
+        keys: The present keys.
+        certificate: The certificate to serve; None without names.
 
     Raises:
         OSError: The files cannot be written.
     """
 
-    def __init__(self, keys_secret: KeysSecret, keys: Keys, terms: CertificateOptions, clock: Clock) -> None:
+    def __init__(self, keys_secret: KeysSecret, keys: Keys, options: CertificateOptions, clock: Clock) -> None:
         self.keys = keys
         self._keys_secret = keys_secret
-        self._terms = terms
+        self._options = options
         self._clock = clock
         self._keys_fault = Fault("keys", clock)
         self._files_fault = Fault("certificate files", clock)
-        self._files = Files(terms.directory / "tls.crt", terms.directory / "tls.key")
+        self._files = Files(options.directory / "tls.crt", options.directory / "tls.key")
         self._warned_at = 0.0
         self.certificate: ServerCertificate | None = None
-        if terms.names:
-            terms.directory.mkdir(mode=0o700, exist_ok=True)
+        if options.names:
+            options.directory.mkdir(mode=0o700, exist_ok=True)
             self._leaf = self._issue()
             self.certificate = ServerCertificate(self._files, self._pause, clock)
         self._warn()
 
     async def run(self) -> None:
-        """Root task."""
+        """Root task: checks the Secret and the certificate again and again."""
         while True:
             await sleep(self._pause)
             await self.once()
 
     async def once(self) -> None:
-        """Follows the Secret, and issues what is due: also while the API server is away."""
+        """Checks the Secret, and renews the certificate if needed, even while the API server is unavailable."""
         await self._follow()
         self._renew()
         self._warn()
@@ -110,17 +110,17 @@ class CertificateRenewer:
         self._files_fault.recovered()
 
     def _issue(self) -> Leaf:
-        terms = self._terms
-        leaf = self.keys.authority.issue(terms.names, self._clock.now(), terms.seconds)
+        options = self._options
+        leaf = self.keys.authority.issue(options.names, self._clock.now(), options.seconds)
         _write(self._files.key, leaf.key)
         _write(self._files.certificate, leaf.certificate)
         _log.info(
-            "certificate.issued", names=list(terms.names), days=round((leaf.not_after - leaf.not_before) / DAY, 1)
+            "certificate.issued", names=list(options.names), days=round((leaf.not_after - leaf.not_before) / DAY, 1)
         )
         return leaf
 
     def _warn(self) -> None:
-        """Each day anew: what has to be done is not done in one."""
+        """Warns once a day that the CA expires soon."""
         authority, now = self.keys.authority, self._clock.now()
         if authority.expires_soon(now) and now - self._warned_at >= DAY:
             self._warned_at = now
@@ -130,16 +130,16 @@ class CertificateRenewer:
 
     @property
     def _pause(self) -> float:
-        return min(_LOOK_SECONDS, self._terms.seconds / _LOOKS)
+        return min(_CHECK_SECONDS, self._options.seconds / _MIN_CHECKS)
 
 
 def _write(path: Path, content: bytes) -> None:
-    """All of it or nothing, for this process's user alone."""
+    """Writes a file atomically, readable by its owner alone."""
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".tls-")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
         Path(draft).replace(path)
-    except OSError:  # On a full disk each attempt would leave one more.
+    except OSError:  # On a full disk each attempt would leave a file behind.
         Path(draft).unlink(missing_ok=True)
         raise

@@ -1,4 +1,4 @@
-"""Says to the cluster whom to trust: in a ConfigMap for agents, and to the API server that calls the webhook."""
+"""Publishes the CAs to trust: in a ConfigMap for clients, and in the webhook configuration for API servers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,8 +25,8 @@ _WEBHOOKS = Resource(
     plural="mutatingwebhookconfigurations",
     namespaced=False,
 )
-_LOOK_SECONDS = 10.0
-"""A person or a tool that changes it takes the trust away; one small request each time."""
+_CHECK_SECONDS = 10.0
+"""The interval of checks, as a change by somebody else would break clients; each check is one small request."""
 
 _RETRY_SECONDS = 2.0
 
@@ -60,37 +60,36 @@ def _configuration(data: bytes | msgspec.Raw) -> _Configuration:
 
 
 class TrustTarget(Protocol):
-    """Where it is said."""
+    """An object in which the CAs are published."""
 
     async def publish(self, trusted: bytes) -> None:
-        """Sees to it that it says so there.
+        """Writes the CAs (PEM) if the object has others.
 
         Raises:
-            ApiError: It could not.
+            ApiError: The object could not be read or written.
         """
 
     def __str__(self) -> str:
-        """For people."""
+        """The kind and name of the object, for the log."""
 
 
 class CaConfigMap:
-    """The ConfigMap of that name; made where there is none. What else people keep in it stays."""
+    """A ConfigMap, which is created if it does not exist; its other entries are kept."""
 
     def __init__(self, server: ApiServer, key: ObjectKey) -> None:
         self._maps = ResourceClient(server, _CONFIG_MAPS, _config_map)
         self._key = key
 
     async def publish(self, trusted: bytes) -> None:
-        """See `TrustTarget`."""
-        said = {CA: trusted.decode("ascii")}
+        data = {CA: trusted.decode("ascii")}
         try:
             present = await self._maps.get(self._key)
         except NotFoundError:
-            await self._maps.make(self._key, {"data": said})
+            await self._maps.make(self._key, {"data": data})
         else:
-            if (present.data or {}).get(CA) == said[CA]:
+            if (present.data or {}).get(CA) == data[CA]:
                 return
-            await self._maps.merge(present, {"data": said})
+            await self._maps.merge(present, {"data": data})
         _log.info("ca.published", where=str(self))
 
     def __str__(self) -> str:
@@ -98,14 +97,13 @@ class CaConfigMap:
 
 
 class WebhookConfiguration:
-    """The configuration of that name: all its webhooks are ours. Whoever installs us makes it."""
+    """A MutatingWebhookConfiguration with our webhooks only; the installation creates it."""
 
     def __init__(self, server: ApiServer, name: str) -> None:
         self._configurations = ResourceClient(server, _WEBHOOKS, _configuration)
         self._key = ObjectKey("", name)
 
     async def publish(self, trusted: bytes) -> None:
-        """See `TrustTarget`."""
         present = await self._configurations.get(self._key)
         others = [at for at, each in enumerate(present.webhooks) if each.client_config.ca_bundle != trusted]
         if not others:
@@ -125,11 +123,11 @@ class _Watched:
 
 
 class TrustPublisher:
-    """Keeps it said in all places.
+    """Keeps the CAs published in all targets.
 
     Args:
-        places: Where.
-        trusted: What is to be said: PEM.
+        targets: The objects to publish in.
+        trusted: Returns the CAs as PEM.
         may_act: Whether this supervisor leads.
         clock: For the log.
     """
@@ -146,15 +144,15 @@ class TrustPublisher:
         await reconcile(self.once)
 
     async def once(self) -> float:
-        """Looks everywhere; returns the seconds until the next look."""
+        """Checks all targets; returns the seconds until the next check."""
         if not self._may_act():
             return _RETRY_SECONDS
         went_well = [await self._settled(each) for each in self._watched]
-        return _LOOK_SECONDS if all(went_well) else _RETRY_SECONDS
+        return _CHECK_SECONDS if all(went_well) else _RETRY_SECONDS
 
     async def _settled(self, watched: _Watched) -> bool:
         try:
-            with suppress(ConflictError):  # The next look sees what it is now.
+            with suppress(ConflictError):  # The next check reads the new version.
                 await watched.target.publish(self._trusted())
         except ApiError as error:
             watched.fault.failed(str(error))

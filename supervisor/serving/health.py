@@ -1,4 +1,4 @@
-"""What the probes say about this supervisor."""
+"""The answers of the liveness and readiness probes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from servicekit.probes import Health
 
 
 class ServingState(StrEnum):
-    """How far it has come."""
+    """The progress of the start."""
 
     STARTING = "starting"
     STANDING_BY = "standing by"
@@ -16,14 +16,14 @@ class ServingState(StrEnum):
 
 @dataclass(slots=True)
 class SupervisorHealth:
-    """Live: its loop turns. Ready: it serves, or could at any moment, so that one replica after the other can roll."""
+    """Live: the event loop runs. Ready: it serves or can take over, so that replicas can be rolled one by one."""
 
     standing: ServingState = ServingState.STARTING
 
     def live(self) -> Health:
-        """Nothing outside this process can make it fail."""
+        """Healthy while the process answers: nothing outside it can make this fail."""
         return Health(ok=True, detail={"standing": self.standing})
 
     def ready(self) -> Health:
-        """Whether everything that is stored has been read."""
+        """Healthy once the store has been read."""
         return Health(ok=self.standing is not ServingState.STARTING, detail={"standing": self.standing})

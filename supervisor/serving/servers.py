@@ -1,4 +1,4 @@
-"""The two servers: gRPC for agents, HTTP for launchers and training processes, both with TLS or both without."""
+"""The servers: gRPC for agents, HTTP for launchers, training processes and viewers; both with TLS or both without."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -32,44 +32,44 @@ _DROPPED = {
     Drop.TOO_SLOW: Code.TOO_SLOW,
     Drop.TOO_MANY: Code.BAD_REQUEST,
 }
-"""What is said against connections that were dropped; nothing against those that had done their work."""
+"""The refusal code of a dropped connection; other drops are not refusals."""
 
 _log = structlog.get_logger()
 
 
 class Endpoints(Protocol):
-    """Some of what is served over HTTP."""
+    """A group of HTTP endpoints."""
 
     def routes(self) -> list[web.RouteDef]:
-        """Paths and their handlers."""
+        """The paths and their handlers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """Both servers; `goodbye` ends all streams when they stop."""
+    """Both servers; `end_streams` is called when they stop."""
 
     settings: Settings
     certificate: ServerCertificate | None
     agents: ReclaimService
     endpoints: Iterable[Endpoints]
     refusals: Refusals
-    goodbye: Callable[[], None]
+    end_streams: Callable[[], None]
 
     async def run(self) -> None:
         """Serves until cancelled.
 
         Raises:
-            OSError: An address cannot be had.
+            OSError: An address cannot be used.
         """
-        # Stopped against the flow, also where one of them cannot be started: gRPC prints a traceback of a server that
-        # is not stopped.
+        # The streams end before the servers stop. The stack also stops the first server if the second one cannot start:
+        # gRPC prints a traceback for a server that is not stopped.
         async with AsyncExitStack() as stack:
             runner, http = await self._start_http()
             stack.push_async_callback(runner.cleanup)
             failpoint(At.HTTP_BOUND)
             server, agents = await self._start_grpc()
             stack.push_async_callback(server.stop, _STOP_SECONDS)
-            stack.callback(self.goodbye)
+            stack.callback(self.end_streams)
             scheme = "http" if self.certificate is None else "https"
             write_endpoints(self.settings.data_dir, {"grpc": str(agents), "http": f"{scheme}://{http}"})
             _log.info("supervisor.serving", grpc=str(agents), http=str(http), tls=self.certificate is not None)
@@ -84,7 +84,7 @@ class Servers:
             app,
             access_log=None,
             logger=protocol_log(self.refusals),
-            # A few hundred bytes that unpack to gigabytes are no honest report.
+            # A few hundred bytes can unpack to gigabytes.
             auto_decompress=False,
             handler_cancellation=True,
             shutdown_timeout=_STOP_SECONDS,
@@ -118,7 +118,7 @@ class Servers:
 
 
 def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
-    """Says where this supervisor serves, for those who let it choose its ports."""
+    """Writes the addresses of the servers to endpoints.json, as port 0 lets the system choose them."""
     with draft_beside(directory / ENDPOINTS_FILE) as file:
         file.write_bytes(msgspec.json.encode(endpoints))
         failpoint(At.ENDPOINTS_WRITTEN)
@@ -127,27 +127,27 @@ def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
 
 
 def _grpc_options(patience: float) -> list[tuple[str, int]]:
-    """What one agent's connection may take; a patience in seconds."""
+    """The limits of one agent's connection; `patience` is in seconds."""
     milliseconds = round(patience * 1000)
     return [
-        # What gRPC itself cuts off; ingest refuses messages from 1 MiB on, and counts them.
+        # Above this limit gRPC itself refuses a message; ingest refuses and counts messages above 1 MiB.
         ("grpc.max_receive_message_length", 4 * 1024 * 1024),
         ("grpc.so_reuseport", 0),
-        # Until TLS and HTTP/2 stand; 120 s where nothing is said.
+        # For TLS and HTTP/2 together; the default is 120 s.
         ("grpc.server_handshake_timeout_ms", milliseconds),
-        # A connection without a stream, whether it was left or never used.
+        # For a connection without a stream.
         ("grpc.max_connection_idle_ms", milliseconds),
-        # A peer that acknowledges nothing is gone after 10 + 15 s, though agents are judged by their heartbeats first.
-        # A peer's own pings need no setting: gRPC ends a connection at the third within five minutes without data.
+        # A peer that acknowledges nothing is dropped after 10 + 15 s; heartbeats usually detect it earlier. Pings of a
+        # peer need no setting: gRPC ends a connection at the third one within five minutes without data.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 15_000),
-        # An agent has one. HTTP/2 advises against fewer than a hundred.
+        # An agent opens one stream, but HTTP/2 advises against limits below 100.
         ("grpc.max_concurrent_streams", 100),
     ]
 
 
 def _credentials(certificate: ServerCertificate) -> grpc.ServerCredentials:
-    """Asked for by gRPC at each handshake, in threads of its own; None stands for "as before"."""
+    """Credentials that gRPC fetches at each handshake, in its own threads; None means unchanged."""
     served = certificate.pair
 
     def configuration() -> grpc.ServerCertificateConfiguration:

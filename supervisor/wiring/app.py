@@ -198,7 +198,7 @@ class Supervisor:
             agents=self._reclaim,
             endpoints=endpoints,
             refusals=refusals,
-            goodbye=self._goodbye,
+            end_streams=self._goodbye,
         )
         self.retention = Retention(
             store=store,

@@ -137,7 +137,7 @@ class Replica:
             self.cluster.lead()
             if self.events is not None:
                 self.events.lead(self.leadership.may_act)
-            await run_tasks({**tasks(), **(self.elected.leading if self.elected else {})}, Event())
+            await run_tasks({**tasks(), **(self.elected.leader_tasks if self.elected else {})}, Event())
 
         candidacy = self.elected.tasks if self.elected else {}
         await run_tasks(
