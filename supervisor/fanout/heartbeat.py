@@ -9,14 +9,14 @@ from supervisor.fanout.processes import Processes
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sends one on every stream each `seconds`."""
+    """Sends a heartbeat on every stream every `seconds`."""
 
     processes: Processes
     launchers: Launchers
     seconds: float
 
     async def run(self) -> None:
-        """Root task."""
+        """Root task: sends heartbeats."""
         while True:
             await asyncio.sleep(self.seconds)
             await self.processes.heartbeat()

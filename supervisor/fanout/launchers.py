@@ -1,4 +1,4 @@
-"""The launchers that are connected, and the order each was last sent."""
+"""The connected launchers, and the order that each was last sent."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ class _Connection:
 
 
 class Launchers:
-    """Streams to launchers, one a job.
+    """The streams to launchers, one per job.
 
     Args:
-        token: Makes the job token of (job, uid, run) that travels with an order.
+        token: Makes the job token of (job, uid, run) that an order contains.
         now: Unix seconds.
     """
 
@@ -33,7 +33,7 @@ class Launchers:
         self._seen: dict[JobName, float] = {}
 
     def attach(self, job: SupervisedJob, order: Order, stream: LineStream) -> None:
-        """Takes a launcher in and sends it the present order; a second stream of one launcher replaces the first."""
+        """Adds a launcher and sends it the present order; a second stream of one launcher replaces the first."""
         replaced = self._connections.get(job.name)
         if replaced is not None:
             replaced.stream.finish("replaced by a newer stream")
@@ -41,7 +41,7 @@ class Launchers:
         self.publish(job, order)
 
     def detach(self, name: JobName, stream: LineStream) -> None:
-        """The stream has ended."""
+        """Removes a stream that has ended."""
         connection = self._connections.get(name)
         if connection is not None and connection.stream is stream:
             del self._connections[name]
@@ -49,15 +49,15 @@ class Launchers:
 
     @property
     def count(self) -> int:
-        """How many streams there are."""
+        """The number of streams."""
         return len(self._connections)
 
     def last_seen(self, name: JobName) -> float:
-        """When the job's launcher was last connected; never before this process began to serve."""
+        """When the job's launcher was last connected, at the earliest the start of this process."""
         return self._now() if name in self._connections else self._seen.get(name, self._started)
 
     def forget_others(self, jobs: Collection[JobName]) -> None:
-        """Forgets what is known of the launchers of other jobs."""
+        """Forgets the launchers of all other jobs."""
         self._seen = {name: at for name, at in self._seen.items() if name in jobs}
 
     def dismiss_others(self, jobs: Collection[JobName]) -> None:
@@ -67,7 +67,7 @@ class Launchers:
                 connection.stream.finish("the job is not known any more")
 
     def publish(self, job: SupervisedJob, order: Order) -> None:
-        """Sends an order if it is not the one last sent; one for an earlier job of the name reaches nobody."""
+        """Sends an order unless it was the last one sent. An order for an earlier job of the name is not sent."""
         connection = self._connections.get(job.name)
         if connection is None or connection.instance != job.observed.instance or connection.sent == order:
             return
@@ -75,19 +75,19 @@ class Launchers:
         connection.stream.push(line(message(order, self._token(job.name, job.uid, order.run))))
 
     def heartbeat(self) -> None:
-        """Tells every stream that this side lives."""
+        """Sends a heartbeat on every stream."""
         for connection in self._connections.values():
             connection.stream.push(HEARTBEAT)
 
     def finish(self, reason: str) -> None:
-        """Says goodbye on every stream."""
+        """Ends every stream with a goodbye."""
         for connection in self._connections.values():
             connection.stream.finish(reason)
         self._connections.clear()
 
 
 def message(order: Order, token: str) -> Mapping[str, Any]:
-    """An order on the wire."""
+    """Encodes an order for the wire."""
     return {
         "type": "order",
         "generation": order.generation,

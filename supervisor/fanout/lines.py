@@ -1,7 +1,7 @@
-"""A stream of JSON lines over one chunked HTTP answer.
+"""A stream of JSON lines over one chunked HTTP response.
 
-Chunks are framed here and handed to the transport without awaiting each client: awaiting them one by one makes the last
-of 2,000 wait for the first. A consumer whose buffer grows is dropped; it says hello again and gets the present state.
+Chunks are framed here and written to the transport without waiting for each client: waiting for them one by one makes
+the last of 2,000 wait for all others. A client whose buffer grows is dropped; it reconnects and gets the present state.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from aiohttp import web
 from servicekit.connections import mark_streaming
 from supervisor.refusals import Code, Refusals, Wire
 
-_MAX_BUFFERED_BYTES = 256 * 1024  # Beside one line, whose own length is bounded by what launchers may say.
+_MAX_BUFFERED_BYTES = 256 * 1024  # In addition to one line, whose length is bounded by the limits of messages.
 _HEADERS = {"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"}
 
 
 def line(message: Mapping[str, Any]) -> bytes:
-    """One message as a line."""
+    """Encodes a message as one line."""
     return msgspec.json.encode(message) + b"\n"
 
 
@@ -27,7 +27,7 @@ HEARTBEAT = line({"type": "heartbeat"})
 
 
 class LineStream:
-    """One open answer. `push` from anywhere on the loop; `serve` lives as long as the stream does."""
+    """One open response. `push` may be called anywhere on the loop; `serve` returns when the stream ends."""
 
     def __init__(self, request: web.Request, refusals: Refusals) -> None:
         self._request = request
@@ -37,12 +37,12 @@ class LineStream:
         self._end: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def prepare(self) -> None:
-        """Sends the head of the answer."""
+        """Sends the head of the response."""
         mark_streaming(self._request)
         await self._response.prepare(self._request)
 
     def push(self, data: bytes) -> None:
-        """Sends a line; drops the peer when it does not read."""
+        """Sends a line; drops a peer that does not read."""
         transport = self._request.transport
         if transport is None or transport.is_closing() or self._end.done():
             return
@@ -58,7 +58,7 @@ class LineStream:
             self._end.set_result(line({"type": "goodbye", "reason": reason}))
 
     async def serve(self) -> web.StreamResponse:
-        """Returns after `finish`; cancelled when the peer goes away."""
+        """Returns after `finish`; it is cancelled when the peer disconnects."""
         goodbye = await self._end
         await self._response.write(goodbye)
         await self._response.write_eof()

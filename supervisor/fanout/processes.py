@@ -1,4 +1,4 @@
-"""The training processes that are connected, and the directive each was last sent."""
+"""The connected training processes, and the directive that each was last sent."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,23 +15,23 @@ from supervisor.domain.notice import ReclaimNotice
 from supervisor.fanout.lines import HEARTBEAT, LineStream, line
 
 COALESCE_SECONDS = 0.05
-"""What is not urgent waits this long for more: every notice of a group to 2,000 streams one by one took 755 ms p99 with
-TLS, coalesced over 50 ms 137 ms."""
+"""Directives that are not urgent are delayed by this time and sent together. Sending every notice of a group to 2,000
+streams with TLS took 755 ms at p99 one by one, and 137 ms when coalesced."""
 
 _HEARTBEATS_AT_ONCE = 100
-"""With TLS a push takes some 20 µs: 10,000 without a pause held everything else up for a fifth of a second."""
+"""A write with TLS takes some 20 µs: 10,000 writes without a pause blocked the loop for a fifth of a second."""
 
 _SOON_SECONDS = 1.0
-"""A LEAVE that takes effect later than this may wait for more: every notice brings one."""
+"""A LEAVE that takes effect later than this is not urgent: every notice of a group causes one."""
 
 MAX_STREAMS = 40_000
-"""Of one job: 5,000 hosts with 8 processes each."""
+"""The most streams of one job: 5,000 hosts with 8 processes each."""
 
 Render = Callable[[JobName], JobDirectives | None]
-"""What a job means for its processes now; None where it is unknown."""
+"""Computes the present directives of a job; None if the job is unknown."""
 
 OnSent = Callable[[JobName, Collection[Directive]], None]
-"""Told of what processes of a job that were connected already have just been sent."""
+"""Called with the directives that were just sent to connected processes of a job."""
 
 _log = structlog.get_logger()
 
@@ -44,34 +44,34 @@ class _Connection:
 
 
 class _DirectiveLines:
-    """What the processes of a job are told at one moment; those that are told the same share one line."""
+    """The directives of a job's processes at one moment; processes with the same directive share one encoded line."""
 
     def __init__(self, directives: JobDirectives, now: float) -> None:
         self._directives = directives
         self.now = now
-        self._told: dict[Likeness, tuple[Directive, bytes]] = {}
+        self._encoded: dict[Likeness, tuple[Directive, bytes]] = {}
         self._sent: dict[int, Directive] = {}
 
     def to(self, worker: Worker) -> tuple[Directive, bytes]:
-        """A process's directive, and the line that says it."""
+        """The directive of a process, and its encoded line."""
         likeness = self._directives.likeness(worker)
-        told = self._told.get(likeness)
-        if told is None:
+        entry = self._encoded.get(likeness)
+        if entry is None:
             directive = self._directives.directive(worker)
-            told = self._told[likeness] = (directive, line(message(directive, worker.job, self.now)))
-        return told
+            entry = self._encoded[likeness] = (directive, line(message(directive, worker.job, self.now)))
+        return entry
 
     def send(self, connection: _Connection) -> None:
-        """Sends a process its directive, if that is not the one last sent."""
-        directive, said = self.to(connection.worker)
+        """Sends a process its directive, unless it was the last one sent."""
+        directive, data = self.to(connection.worker)
         if directive != connection.sent:
             connection.sent = directive
-            connection.stream.push(said)
-            self._sent[id(directive)] = directive  # The same object for all alike: 2,000 are not compared by value.
+            connection.stream.push(data)
+            self._sent[id(directive)] = directive  # By identity: comparing 2,000 by value would be slow.
 
     @property
     def sent(self) -> Collection[Directive]:
-        """What was sent to at least one of them."""
+        """The directives that were sent to at least one process."""
         return self._sent.values()
 
 
@@ -80,14 +80,14 @@ class _Job:
     connections: dict[str, _Connection] = field(default_factory=dict)
     flush: asyncio.TimerHandle | None = None
     hosts: frozenset[Host] | None = None
-    """Where those are; None until somebody asks. Whoever reads the status page by page asks often."""
+    """The hosts of the connections; None until they are needed. Reading the status page by page needs them often."""
 
 
 class Processes:
-    """Streams to training processes, latest wins per stream.
+    """The streams to training processes; each gets the latest directive only.
 
     Args:
-        render: Asked at sending time, so that what waited for its turn is not stale.
+        render: Called when directives are sent, so that delayed ones are not stale.
         now: Unix seconds.
         on_rank_zero: Called with the job when a rank 0 may have appeared or gone.
         on_sent: Called when directives have been sent because of a change.
@@ -109,7 +109,7 @@ class Processes:
         self._started = now()
 
     def attach(self, worker: Worker, stream: LineStream) -> None:
-        """Takes a process in and sends it the present state; a second stream of one process replaces the first."""
+        """Adds a process and sends it its directive; a second stream of one process replaces the first."""
         job = self._jobs.setdefault(worker.job, _Job())
         replaced = job.connections.get(worker.process)
         if replaced is not None:
@@ -121,7 +121,7 @@ class Processes:
         self._send(connection)
 
     def detach(self, worker: Worker, stream: LineStream) -> None:
-        """The stream has ended."""
+        """Removes a stream that has ended."""
         job = self._jobs.get(worker.job)
         connection = job.connections.get(worker.process) if job else None
         if job is None or connection is None or connection.stream is not stream:
@@ -134,7 +134,7 @@ class Processes:
             self._on_rank_zero(worker.job)
 
     def rank(self, job: JobName, process: str, rank: int | None) -> None:
-        """A process says that its rank is another one."""
+        """Changes the rank of a process."""
         connection = self._jobs.get(job, _Job()).connections.get(process)
         if connection is None or connection.worker.rank == rank:
             return
@@ -144,7 +144,7 @@ class Processes:
         self._send(connection)
 
     def rank_zero(self, job: JobName, run: int) -> RankZero:
-        """Whether a process of `run` is rank 0; one never seen is missing since this supervisor began to serve."""
+        """Whether a process of `run` is rank 0. One that never connected is missing since this supervisor started."""
         connected = any(worker.rank == 0 and worker.run == run for worker in self.workers(job))
         known = self._rank_zeros.get(job)
         if known is None or known.connected != connected:
@@ -153,12 +153,12 @@ class Processes:
         return known
 
     def full(self, job: JobName) -> bool:
-        """Whether a job has as many streams as it may have."""
+        """Whether a job has the maximum number of streams."""
         return job in self._jobs and len(self._jobs[job].connections) >= MAX_STREAMS
 
     @property
     def count(self) -> int:
-        """How many streams there are."""
+        """The number of streams."""
         return sum(len(job.connections) for job in self._jobs.values())
 
     def workers(self, job: JobName) -> list[Worker]:
@@ -166,7 +166,7 @@ class Processes:
         return [connection.worker for connection in self._jobs.get(job, _Job()).connections.values()]
 
     def hosts(self, job: JobName) -> frozenset[Host]:
-        """Where the connected processes of a job are."""
+        """The hosts of a job's connected processes."""
         known = self._jobs.get(job)
         if known is None:
             return frozenset()
@@ -175,22 +175,22 @@ class Processes:
         return known.hosts
 
     def refresh(self, names: Iterable[JobName]) -> None:
-        """Sends what has changed: what takes effect soon at once, anything else with what comes in the next 50 ms."""
+        """Sends changed directives: urgent ones at once, others together with further changes after 50 ms."""
         for name in names:
-            job, telling = self._jobs.get(name), self._telling(name)
-            if job is None or telling is None:
+            job, lines = self._jobs.get(name), self._lines(name)
+            if job is None or lines is None:
                 continue
-            if any(_urgent(connection, telling) for connection in job.connections.values()):
+            if any(_urgent(connection, lines) for connection in job.connections.values()):
                 self._flush(name)
             elif job.flush is None:
                 job.flush = asyncio.get_running_loop().call_later(COALESCE_SECONDS, self._flush, name)
 
     def forget_others(self, jobs: Collection[JobName]) -> None:
-        """Forgets what is known of rank 0 of other jobs."""
+        """Forgets rank 0 of all other jobs."""
         self._rank_zeros = {name: known for name, known in self._rank_zeros.items() if name in jobs}
 
     async def heartbeat(self) -> None:
-        """Tells every stream that this side lives; what is urgent goes in between."""
+        """Sends a heartbeat on every stream, with pauses for urgent directives."""
         streams = [each.stream for job in self._jobs.values() for each in job.connections.values()]
         for turn, stream in enumerate(streams, 1):
             stream.push(HEARTBEAT)
@@ -198,7 +198,7 @@ class Processes:
                 await asyncio.sleep(0)
 
     def finish(self, reason: str) -> None:
-        """Says goodbye on every stream."""
+        """Ends every stream with a goodbye."""
         for name in list(self._jobs):
             for connection in self._jobs[name].connections.values():
                 connection.stream.finish(reason)
@@ -210,11 +210,11 @@ class Processes:
             job.flush.cancel()
 
     def _send(self, connection: _Connection) -> None:
-        telling = self._telling(connection.worker.job)
-        if telling is not None:
-            telling.send(connection)
+        lines = self._lines(connection.worker.job)
+        if lines is not None:
+            lines.send(connection)
 
-    def _telling(self, name: JobName) -> _DirectiveLines | None:
+    def _lines(self, name: JobName) -> _DirectiveLines | None:
         directives = self._render(name)
         return None if directives is None else _DirectiveLines(directives, self._now())
 
@@ -225,24 +225,24 @@ class Processes:
         if job.flush is not None:
             job.flush.cancel()
             job.flush = None
-        telling = self._telling(name)
-        if telling is None:
+        lines = self._lines(name)
+        if lines is None:
             return
         for connection in job.connections.values():
-            telling.send(connection)
-        if telling.sent:
-            self._on_sent(name, telling.sent)
+            lines.send(connection)
+        if lines.sent:
+            self._on_sent(name, lines.sent)
 
 
-def _urgent(connection: _Connection, telling: _DirectiveLines) -> bool:
-    directive, _ = telling.to(connection.worker)
+def _urgent(connection: _Connection, lines: _DirectiveLines) -> bool:
+    directive, _ = lines.to(connection.worker)
     if directive.kind is DirectiveKind.RUN or directive == connection.sent:
         return False
-    return directive.act_at is None or directive.act_at - telling.now < _SOON_SECONDS
+    return directive.act_at is None or directive.act_at - lines.now < _SOON_SECONDS
 
 
 def message(directive: Directive, job: JobName, now: float) -> Mapping[str, Any]:
-    """A directive on the wire: instants become seconds from now."""
+    """Encodes a directive for the wire: instants become seconds from now."""
     notice = None if directive.notice is None else _notice(directive.notice, directive.host, now)
     return {
         "type": "directive",

@@ -1,1 +1,1 @@
-"""Facts in: from agents, launchers and training processes, each acknowledged when it is durable."""
+"""All facts enter here: from agents, launchers, training processes and the cluster; acknowledged once stored."""

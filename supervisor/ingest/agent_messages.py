@@ -1,4 +1,4 @@
-"""From the agent's wire to the domain: every field checked, every refusal says which."""
+"""Decodes and checks the messages of agents; every refusal names the field."""
 
 import math
 
@@ -31,24 +31,24 @@ _STATES = {
 
 
 Received = wire.AgentMessage | MalformedError | OversizedError
-"""What came: gRPC would end the stream with a status of its own if decoding raised, and nobody would count it."""
+"""A message, or the error of decoding it: if decoding raised, gRPC would end the stream without counting it."""
 
 
 def decode(data: bytes) -> Received:
-    """A message, or why it is none."""
+    """Decodes a message; returns the error instead of raising it."""
     if len(data) > _MAX_BYTES:
         return OversizedError(f"more than {_MAX_BYTES} bytes")
     try:
         return wire.AgentMessage.FromString(data)
     except DecodeError:
-        return MalformedError("the bytes are no message")
+        return MalformedError("the bytes are not a message")
 
 
 def hello_view(hello: wire.Hello) -> AgentState:
-    """The agent that a hello describes.
+    """The state of the agent that sent a hello.
 
     Raises:
-        MalformedError: A field is missing or too long.
+        MalformedError: A field is missing or wrong.
     """
     if len(hello.sources) > _MAX_SOURCES or len(hello.notices) > _MAX_NOTICES:
         raise MalformedError("too many sources or notices")
@@ -65,24 +65,24 @@ def hello_view(hello: wire.Hello) -> AgentState:
 
 
 def about_pods(message: wire.SourceReport) -> bool:
-    """Whether the source speaks of pods, and not of the node."""
+    """Whether the source reports pods, not the node."""
     return message.about == wire.SUBJECT_KIND_POD
 
 
 def source_state(message: wire.SourceReport) -> tuple[Source, SourceState]:
-    """A source's name and state; any state that is not known is unknown.
+    """A source's name and state; a state of a newer agent counts as unknown.
 
     Raises:
-        MalformedError: The name is missing or too long.
+        MalformedError: The name is missing or wrong.
     """
     return _source(message.source), _STATES.get(message.state, SourceState.UNKNOWN)
 
 
 def report(message: wire.NoticeReport, speaker: AgentState) -> Report:
-    """A report of an agent about its own node, or about a pod, which may be anybody's yet.
+    """A report of an agent about its own node, or about a pod, whose node is not checked here.
 
     Raises:
-        MalformedError: A field is missing or wrong, or the report is about something else.
+        MalformedError: A field is missing or wrong, or the report is about another node.
     """
     if message.announcement not in _ANNOUNCEMENTS:
         raise MalformedError("announcement must be active or withdrawn")
@@ -103,9 +103,9 @@ def report(message: wire.NoticeReport, speaker: AgentState) -> Report:
 def _subject(subject: wire.Subject, speaker: AgentState) -> Subject:
     if subject.kind == wire.SUBJECT_KIND_POD:
         namespace, _, name = subject.name.partition("/")
-        # A slash more would make one pod's name of another's.
+        # A second slash would make the name ambiguous.
         if len(namespace) > _MAX_NAMESPACE or "/" in name:
-            raise MalformedError("a pod is named namespace/name")
+            raise MalformedError("the name of a pod must be namespace/name")
         full = f"{_name('namespace', namespace)}/{_name('pod', name)}"
         return Subject(SubjectKind.POD, full, _name("uid", subject.uid))
     if subject.kind != wire.SUBJECT_KIND_NODE or (subject.name, subject.uid) != (speaker.node, speaker.uid):
@@ -116,7 +116,7 @@ def _subject(subject: wire.Subject, speaker: AgentState) -> Subject:
 def _source(name: str) -> Source:
     source = Source(_name("source", name))
     if source in NOT_OF_AGENTS:
-        raise MalformedError(f"{source} is no agent's source")
+        raise MalformedError(f"{source} is not a source of agents")
     return source
 
 
@@ -138,4 +138,4 @@ def _instant(deadline: Timestamp) -> str:
     try:
         return deadline.ToJsonString()
     except ValueError as error:
-        raise MalformedError("deadline is no instant") from error
+        raise MalformedError("deadline is not a valid timestamp") from error

@@ -1,4 +1,4 @@
-"""Which agents are connected and what their sources say: known from the streams alone, said again in every hello."""
+"""The agents and the last answers of their sources. They are not stored: every hello repeats them."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from supervisor.domain.notice import API_SOURCES, NoticeState, ReclaimNotice, Su
 class SourceState(StrEnum):
     """A source's last answer; UNKNOWN is neither "no notice" nor "reclaimed".
 
-    NOT_SPOT is one that is not asked, because there is nothing to announce.
+    NOT_SPOT: the source is not polled, because the machine cannot be reclaimed.
     """
 
     UNKNOWN = "unknown"
@@ -21,16 +21,16 @@ class SourceState(StrEnum):
 
 
 SILENCE_SECONDS = 60.0
-"""An agent's silence is noticed after three heartbeats, which may be later than the end of its node is known."""
+"""How much later than the end of its node an agent may fall silent: silence is detected after three heartbeats."""
 
 _NONE_ANNOUNCED = frozenset({SourceState.CLEAR, SourceState.NOT_SPOT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentState:
-    """One node's agent. `uid` is the machine's own id; a disconnected agent's sources are all unknown.
+    """One node's agent. `uid` is the machine's own id. The sources of a disconnected agent are all unknown.
 
-    `pod_sources` speak of pods alone: clear means that they see them all.
+    `pod_sources` report pods only; clear means that they see all pods of the node.
     """
 
     node: Host
@@ -42,22 +42,21 @@ class AgentState:
 
     @property
     def clear(self) -> bool:
-        """Every source has just answered that there is no notice, or cannot have one."""
+        """Whether every source answered that there is no notice, or can have none."""
         return self.connected and bool(self.sources) and _NONE_ANNOUNCED.issuperset(self.sources.values())
 
     @property
     def denies(self) -> bool:
-        """Clear, and at least one source was asked for that."""
+        """Whether the agent is clear because at least one source was polled."""
         return self.clear and SourceState.CLEAR in self.sources.values()
 
 
 def reclaimed(
     notices: Iterable[ReclaimNotice], agents: Mapping[Host, AgentState], silent_since: Callable[[Host], float | None]
 ) -> frozenset[Host]:
-    """The nodes whose agents are silent because their machines are gone, as a notice on each has ended.
+    """The nodes whose agents are silent because their machines are gone, as a notice on each has ended in `gone`.
 
-    Of other silent agents nothing is known. A machine that spoke under the name of one that is gone, and fell silent
-    later, is one of those.
+    The state of other silent agents is unknown, also of a later machine with the name of one that is gone.
     """
     ended = [notice for notice in notices if notice.state is NoticeState.GONE]
     return frozenset(Host(notice.subject.name) for notice in ended if _explains(notice, agents, silent_since))
@@ -70,7 +69,7 @@ def _explains(
     agent, since = agents.get(node), silent_since(node)
     if agent is None or since is None or notice.ended_at is None or notice.subject.kind is not SubjectKind.NODE:
         return False
-    # The API server's notices are about the node's object, whose uid is no machine's.
+    # Notices of the API server contain the uid of the Node object, which is not the machine's.
     same_machine = notice.source in API_SOURCES or notice.subject.uid == agent.uid
     return same_machine and since <= notice.ended_at + SILENCE_SECONDS
 
@@ -78,8 +77,8 @@ def _explains(
 class AgentRegistry:
     """The agents by node.
 
-    A stream is any object that stands for itself: an agent that reconnects has a new one, and the end of the old one,
-    which may be noticed much later, must not count against it.
+    A stream is identified by any object. An agent that reconnects has a new stream, and the end of the old one, which
+    may be detected much later, must not disconnect it.
 
     Args:
         on_change: Called after every change.
@@ -92,7 +91,7 @@ class AgentRegistry:
     def __init__(self, on_change: Callable[[], None], now: Callable[[], float]) -> None:
         self._agents: dict[Host, AgentState] = {}
         self._streams: dict[Host, object] = {}
-        # Kept with every change: 5,000 agents are too many to go through for each decision.
+        # Indexes, updated with every change: 5,000 agents are too many to scan for each decision.
         self._uids: dict[Host, str] = {}
         self._nodes: dict[str, set[Host]] = {}
         self._clear: set[Host] = set()
@@ -105,7 +104,7 @@ class AgentRegistry:
         self.version = 0
 
     def connect(self, view: AgentState, stream: object) -> int | None:
-        """Takes an agent in, or returns the higher session that is already known for its node."""
+        """Adds an agent, or returns the higher session that is already known for its node."""
         known = self._agents.get(view.node)
         if known is not None and known.session > view.session:
             return known.session
@@ -115,25 +114,25 @@ class AgentRegistry:
         return None
 
     def mark_synced(self, node: Host, stream: object) -> None:
-        """All that its hello says is taken in, unless another stream speaks for the node by now."""
+        """Marks that the whole hello is processed, unless the node has a newer stream."""
         if self.speaks(node, stream):
             self._synced[node] = self._now()
             self._on_change()
 
     def source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
-        """One source's new state, unless another stream speaks for the node by now."""
+        """Updates the state of a source, unless the node has a newer stream."""
         if self.speaks(node, stream):
             known = self._agents[node]
             self._put(replace(known, sources={**known.sources, source: state}))
 
     def pod_source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
-        """The same of a source that speaks of pods."""
+        """Updates the state of a source that reports pods, unless the node has a newer stream."""
         if self.speaks(node, stream):
             known = self._agents[node]
             self._put(replace(known, pod_sources={**known.pod_sources, source: state}))
 
     def disconnect(self, node: Host, stream: object) -> None:
-        """The stream has ended: from here on the node is unknown, unless another stream speaks for it by now."""
+        """Handles the end of a stream: the node's sources become unknown, unless it has a newer stream."""
         if self.speaks(node, stream):
             del self._streams[node]
             self._synced.pop(node, None)
@@ -149,7 +148,7 @@ class AgentRegistry:
             )
 
     def forget(self, before: float) -> None:
-        """Forgets the nodes that have been silent since before that instant: spot nodes seldom come back by name."""
+        """Forgets nodes that have been silent since before an instant: the names of spot nodes are rarely reused."""
         for node in [node for node, since in self._silent.items() if since < before]:
             del self._silent[node]
             if not self.connected(node):
@@ -160,19 +159,19 @@ class AgentRegistry:
         return self._streams.get(node) is stream
 
     def session(self, node: Host) -> int:
-        """The highest session that is known of the node's agent; 0 where none is."""
+        """The highest known session of the node's agent; 0 if there is none."""
         return self._agents[node].session if node in self._agents else 0
 
     def silent_since(self, node: Host) -> float | None:
-        """Since when the node's agent has no stream, never before this process began to serve; None while it has."""
+        """Since when the node's agent has no stream, at the earliest this process's start; None while it has one."""
         return None if self.connected(node) else self._silent.get(node, self._started)
 
     def synced_since(self, node: Host) -> float | None:
-        """Since when all is taken in that the agent's last hello said; None while it is not."""
+        """Since when the agent's last hello is completely processed; None while it is not."""
         return self._synced.get(node)
 
     def all(self) -> Mapping[Host, AgentState]:
-        """Every agent that has spoken to this process and is not forgotten."""
+        """Every agent that has connected to this process and is not forgotten."""
         return self._agents
 
     def connected(self, node: Host) -> bool:
@@ -180,23 +179,23 @@ class AgentRegistry:
         return node in self._agents and self._agents[node].connected
 
     def uids(self) -> Mapping[Host, str]:
-        """The machines whose agents are connected."""
+        """The machine uids of connected agents."""
         return self._uids
 
     def sharing(self) -> Mapping[Host, Sequence[Host]]:
-        """The connected agents that say the uid of another node's machine, each with those other nodes.
+        """The nodes whose connected agents report the machine uid of other nodes, each with those other nodes.
 
-        A machine is one node, so that is a copied setting, two metadata services with one instance id, or malice.
+        The cause is a copied setting, two metadata services with the same instance id, or malice.
         """
         shared = [nodes for nodes in self._nodes.values() if len(nodes) > 1]
         return {node: sorted(nodes - {node}) for nodes in shared for node in nodes}
 
     def others(self, node: Host) -> Sequence[Host]:
-        """The other nodes whose connected agents say the uid of this one's machine."""
+        """The other nodes whose connected agents report the machine uid of this node."""
         return sorted(self._nodes.get(self._uids.get(node, ""), set()) - {node})
 
     def denying(self) -> Container[Host]:
-        """The nodes whose own metadata say that they have no notice, live."""
+        """The nodes whose own metadata service answers at present that there is no notice."""
         return self._denying
 
     def available(self) -> frozenset[Host]:

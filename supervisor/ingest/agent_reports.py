@@ -1,4 +1,4 @@
-"""One agent's reports: each is acknowledged once it is durable, and kept until it is."""
+"""The reports of one agent: each is stored and acknowledged, and kept until then."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,21 +22,21 @@ from supervisor.store.interface import Store, StoreUnavailableError
 
 _FIRST_RETRY = 0.2
 _MAX_RETRY = 1.0
-"""Seconds: what was announced during an outage is decided within five of its end."""
+"""Seconds; short enough to decide within 5 s of the end of an outage about what was announced during it."""
 
 _MAX_WAITING = 1280
-"""Of one stream: as many as are kept of a node and its pods."""
+"""For one stream: the number of notices that are kept for a node and its pods."""
 
 _log = structlog.get_logger()
 
 
 def ignore_refusal(_source: Source) -> None:
-    """Where nothing is measured."""
+    """The `on_refused` that does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDependencies:
-    """What reports are weighed with, and where they go; `on_refused` is told whose reports come to nothing."""
+    """The dependencies of `ReportHandler`; `on_refused` is called with the source of each refused report."""
 
     store: Store
     unconfirmed: UnconfirmedNotices
@@ -49,17 +49,17 @@ class ReportDependencies:
 
 @dataclass(frozen=True, slots=True)
 class _Received:
-    said: Report
+    report: Report
     at: float
 
 
 class ReportHandler:
-    """The reports of one stream. Let `run` run beside it; `end` when it has ended.
+    """Handles the reports of one stream. Run `run` beside the stream, and call `end` after it.
 
     Args:
-        ports: See `ReportDependencies`.
-        node: Whose agent speaks.
-        acknowledge: Tells the agent that a report is durable.
+        deps: See `ReportDependencies`.
+        node: The node of the agent.
+        acknowledge: Tells the agent that a report is stored.
     """
 
     def __init__(self, deps: ReportDependencies, node: Host, acknowledge: Callable[[Report], Awaitable[None]]) -> None:
@@ -69,23 +69,23 @@ class ReportHandler:
         self._waiting: dict[NoticeId, _Received] = {}
         self._wakeup = Wakeup()
 
-    async def put(self, said: Report) -> None:
-        """Weighs a report, and acknowledges it once what came of it is durable; keeps it while that cannot be.
+    async def put(self, report: Report) -> None:
+        """Stores and acknowledges a report, or keeps it while the store is unavailable.
 
         Raises:
-            MalformedError: It is about a pod of another node.
-            TooManyError: More than anything honest.
+            MalformedError: The report is about a pod of another node.
+            TooManyError: Too many reports wait, or too many pods were reported.
         """
         failpoint(At.NOTICE_RECEIVED)
         try:
-            self._deps.pods.admit(self._node, said)
-            await self._put(_Received(said, self._deps.clock.now()))
+            self._deps.pods.admit(self._node, report)
+            await self._put(_Received(report, self._deps.clock.now()))
         except (MalformedError, TooManyError):
-            self._deps.on_refused(said.source)
+            self._deps.on_refused(report.source)
             raise
 
     async def run(self) -> None:
-        """Tries again what is kept, for as long as there is anything."""
+        """Retries the kept reports until all are stored."""
         while True:
             await self._wakeup.wait()
             backoff = Backoff(_FIRST_RETRY, _MAX_RETRY)
@@ -94,7 +94,7 @@ class ReportHandler:
                 await self._retry()
 
     def end(self) -> None:
-        """Nobody waits for an acknowledgement any more."""
+        """Drops the kept reports: the agent repeats them in its next hello."""
         self._deps.unconfirmed.end(self)
 
     async def _put(self, received: _Received) -> None:
@@ -111,41 +111,41 @@ class ReportHandler:
                 return
 
     def _keep(self, received: _Received, error: StoreUnavailableError) -> None:
-        said = received.said
-        if len(self._waiting) >= _MAX_WAITING and said.id not in self._waiting:
+        report = received.report
+        if len(self._waiting) >= _MAX_WAITING and report.id not in self._waiting:
             raise TooManyError(f"more than {_MAX_WAITING} reports of {self._node} wait to be stored") from error
-        self._waiting[said.id] = received
-        known = self._deps.store.snapshot().notices.get(said.id)
-        self._deps.unconfirmed.put(self, said.id, self._weighed(known, received))
-        self._deps.refusals.add(Wire.GRPC, Code.NOT_SERVING, f"a report on {said.id} has to wait: {error}")
+        self._waiting[report.id] = received
+        known = self._deps.store.snapshot().notices.get(report.id)
+        self._deps.unconfirmed.put(self, report.id, self._merged(known, received))
+        self._deps.refusals.add(Wire.GRPC, Code.NOT_SERVING, f"a report on {report.id} has to wait: {error}")
         self._wakeup.set()
 
-    def _weighed(self, known: ReclaimNotice | None, received: _Received) -> ReclaimNotice | None:
-        return accept(known, received.said, received.at, self._deps.policy)
+    def _merged(self, known: ReclaimNotice | None, received: _Received) -> ReclaimNotice | None:
+        return accept(known, received.report, received.at, self._deps.policy)
 
     async def _store(self, received: _Received) -> None:
-        said = received.said
-        notice = await self._deps.store.put_notice(said.id, lambda known: self._weighed(known, received))
+        report = received.report
+        notice = await self._deps.store.put_notice(report.id, lambda known: self._merged(known, received))
         failpoint(At.NOTICE_STORED)
-        kept = self._waiting.get(said.id)
-        if kept is not None and kept.said.revision <= said.revision:
-            del self._waiting[said.id]
-            self._deps.unconfirmed.durable(self, said.id)
-        await self._acknowledge(said)
+        kept = self._waiting.get(report.id)
+        if kept is not None and kept.report.revision <= report.revision:
+            del self._waiting[report.id]
+            self._deps.unconfirmed.durable(self, report.id)
+        await self._acknowledge(report)
         failpoint(At.NOTICE_ACKNOWLEDGED)
         if notice is not None:
-            self._record(notice, said)
+            self._record(notice, report)
 
-    def _record(self, notice: ReclaimNotice, said: Report) -> None:
-        if (notice.session, notice.revision) > (said.session, said.revision):
+    def _record(self, notice: ReclaimNotice, report: Report) -> None:
+        if (notice.session, notice.revision) > (report.session, report.revision):
             self._deps.refusals.add(Wire.GRPC, Code.OLDER_REVISION, f"a newer report on {notice.id} is known")
-            self._deps.on_refused(said.source)
-        elif (notice.session, notice.revision) == (said.session, said.revision):
+            self._deps.on_refused(report.source)
+        elif (notice.session, notice.revision) == (report.session, report.revision):
             _log.info(
                 "notice.received",
                 notice=notice.id,
                 episode=notice.episode,
                 subject=notice.subject.name,
                 state=notice.state,
-                seconds_left=said.seconds_left,
+                seconds_left=report.seconds_left,
             )

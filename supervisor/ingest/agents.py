@@ -1,4 +1,4 @@
-"""The agent stream: hello, reports, heartbeats; every notice acknowledged when it is durable."""
+"""The gRPC service for agents: hello, reports and heartbeats. Every notice is acknowledged once it is stored."""
 
 import asyncio
 import contextlib
@@ -30,15 +30,15 @@ from supervisor.store.interface import Store
 _CONNECT = "/reclaim.v1.ReclaimService/Connect"
 _SILENT_HEARTBEATS = 3
 _HELLO_SECONDS = 1.0
-"""For the hello of an agent that will be refused; all others have those of silence."""
+"""The time limit for the hello of an agent that will be refused."""
 
 _MAX_SOURCES = 16
-"""Of one stream."""
+"""Sources on one stream."""
 _MAX_NOTICES = 256
-"""Kept of one node, ended ones of the last 24 h included: a machine replaced every 6 minutes stays below."""
+"""Stored notices of one node, including those that ended in the last 24 h: enough for a new machine every 6 minutes."""
 
 _MAX_NAMED = 10
-"""Nodes in one line of the log."""
+"""Nodes in one log line."""
 
 _STATUS = {
     Code.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
@@ -49,7 +49,7 @@ _STATUS = {
     Code.NOT_SERVING: grpc.StatusCode.UNAVAILABLE,
     Code.INTERNAL: grpc.StatusCode.INTERNAL,
 }
-"""What the agent may do next is in the proto."""
+"""The proto documents how agents react to each status."""
 
 _Context = grpc.aio.ServicerContext[wire.AgentMessage, wire.SupervisorMessage]
 
@@ -73,7 +73,7 @@ class AgentDependencies:
 
     @property
     def reports(self) -> ReportDependencies:
-        """Those of a stream's reports."""
+        """The dependencies of a stream's reports."""
         return ReportDependencies(
             store=self.store,
             unconfirmed=self.unconfirmed,
@@ -86,7 +86,7 @@ class AgentDependencies:
 
 
 class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The stubs' parameters do not exist.
-    """Serves agents. `finish` says goodbye on every stream."""
+    """Serves agents. `finish` ends every stream with a goodbye."""
 
     def __init__(self, deps: AgentDependencies) -> None:
         self._deps = deps
@@ -96,28 +96,28 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
         )
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """The one call that there is; gRPC answers UNIMPLEMENTED to all others."""
+        """Returns the handler of the only method; gRPC answers UNIMPLEMENTED to all others."""
         if handler_call_details.method == _CONNECT:
             return self._connect
         self._deps.refusals.add(Wire.GRPC, Code.UNKNOWN_CALL, handler_call_details.method)
         return None
 
     def finish(self) -> None:
-        """Ends every stream with a goodbye, and new ones as they come."""
+        """Ends all streams with a goodbye, including later ones."""
         self._stop.set()
 
     async def connect(self, messages: AsyncIterator[Received], context: _Context) -> None:
-        """One agent's stream."""
+        """Serves one agent's stream."""
         try:
             node = await self._authenticate(messages, context)
             await _Stream(self._deps, node, messages, context, self._stop).serve()
-        except grpc.aio.InternalError:  # The agent has gone while it was written to, and gRPC lets that pass.
+        except grpc.aio.InternalError:  # The agent disconnected during a write; gRPC ignores this error.
             raise
         except SlowReaderError as error:
             self._deps.refusals.add(Wire.GRPC, Code.SLOW_READER, str(error))
-            # A status would wait behind what is not read, and we with it: gRPC has no way to reset one stream.
+            # A status would wait behind the unread messages, as gRPC cannot reset one stream.
             raise asyncio.CancelledError from error
-        except Exception as error:  # noqa: BLE001 - what is no refusal is a fault of ours, and counted as such
+        except Exception as error:  # noqa: BLE001 - an exception that is not a refusal is a bug, and counted as one
             code = code_of(error) or Code.INTERNAL
             self._deps.refusals.add(Wire.GRPC, code, str(error), None if code_of(error) else error)
             await context.abort(_STATUS[code], f"{code}: {readable(str(error))}")
@@ -126,7 +126,7 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
         try:
             return await self._speaker(context)
         except (BadTokenError, ForeignTokenError, ForeignPodError, AuthenticationUnavailableError):
-            # A client that is refused while it still writes its hello reports INTERNAL, and not why.
+            # A client that is refused while it still writes its hello would report INTERNAL without the reason.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_HELLO_SECONDS):
                     await anext(messages, None)
@@ -160,12 +160,12 @@ class _Stream:
         self._writing = asyncio.Lock()
         self._sources: set[Source] = set()
         self._patience = _SILENT_HEARTBEATS * deps.heartbeat_seconds
-        self._unheard = 0
-        self._unread = 0
+        self._missed_heartbeats = 0
+        self._blocked_writes = 0
         self._reports = ReportHandler(deps.reports, node, self._acknowledge)
 
     async def serve(self) -> None:
-        """Until either side ends it."""
+        """Serves the stream until either side ends it."""
         view, reports = await self._hello()
         known = self._deps.agents.connect(view, self)
         if known is not None:
@@ -177,7 +177,7 @@ class _Stream:
         self._warn_of_shared_uid(view.uid)
         try:
             await self._replace_machine(view.uid)
-            await self._converse(view, reports)
+            await self._run(view, reports)
         finally:
             self._deps.agents.disconnect(self._node, self)
             _log.info("agent.disconnected", node=self._node, session=view.session)
@@ -204,13 +204,13 @@ class _Stream:
         return view, reports
 
     def _admit(self, source: Source) -> None:
-        """Bounds what one stream can make this side keep."""
+        """Limits the number of sources that one stream may report."""
         self._sources.add(source)
         if len(self._sources) > _MAX_SOURCES:
             raise TooManyError(f"more than {_MAX_SOURCES} sources")
 
     async def _replace_machine(self, uid: str) -> None:
-        """Notices on an earlier machine of this name are over: another one speaks now."""
+        """Ends the notices on an earlier machine of this node's name."""
         known = self._deps.store.snapshot().notices.values()
         notices = [each for each in known if self._is_about_a_machine(each)]
         if len(notices) > _MAX_NOTICES:
@@ -228,17 +228,17 @@ class _Stream:
                 _log.info("notice.ended", notice=notice.id, subject=notice.subject.name, state=notice.state)
 
     def _is_about_a_machine(self, notice: ReclaimNotice) -> bool:
-        """Agents know machines; the API server's notices are about the node's object, whose uid is another one."""
+        """Whether an agent reported the notice: notices of the API server have the uid of the Node object instead."""
         about = notice.subject.name == self._node and notice.subject.kind is SubjectKind.NODE
         return about and notice.source not in NOT_OF_AGENTS
 
-    async def _converse(self, view: AgentState, reports: Sequence[Report]) -> None:
-        """Reads until the agent ends the stream or falls silent, or this side stops; heartbeats meanwhile."""
+    async def _run(self, view: AgentState, reports: Sequence[Report]) -> None:
+        """Reads messages and sends heartbeats until the agent ends the stream or falls silent, or this side stops."""
         tasks: set[asyncio.Task[Any]] = {
-            asyncio.create_task(self._listen(view, reports), name="agent.listen"),
+            asyncio.create_task(self._read_messages(view, reports), name="agent.listen"),
             asyncio.create_task(self._reports.run(), name="agent.reports"),
-            asyncio.create_task(self._beat(), name="agent.beat"),
-            asyncio.create_task(self._watch(), name="agent.watch"),
+            asyncio.create_task(self._send_heartbeats(), name="agent.beat"),
+            asyncio.create_task(self._detect_silence(), name="agent.watch"),
             asyncio.create_task(self._stop.wait(), name="agent.stop"),
         }
         try:
@@ -247,7 +247,7 @@ class _Stream:
                 await self._superseded()
             elif self._stop.is_set():
                 goodbye = wire.Goodbye(reason="the supervisor is stopping")
-                await self._last_word(wire.SupervisorMessage(goodbye=goodbye))
+                await self._send_last(wire.SupervisorMessage(goodbye=goodbye))
         finally:
             self._reports.end()
             for task in tasks:
@@ -257,47 +257,47 @@ class _Stream:
             if isinstance(outcome, Exception):
                 raise outcome
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._deps.heartbeat_seconds)
             await self._write(wire.SupervisorMessage(heartbeat=wire.Heartbeat()))
 
-    async def _watch(self) -> None:
-        """Until the agent has been silent for too many heartbeats.
+    async def _detect_silence(self) -> None:
+        """Returns when the agent has missed too many heartbeats.
 
-        They are counted, and no time is measured: a supervisor that was held up itself, as by thousands of handshakes,
-        has not listened either, and lost 4,700 of 5,000 agents at once when it went by the clock.
+        It counts heartbeats and measures no time: a supervisor that was blocked itself, for example by thousands of
+        handshakes, did not read either, and lost 4,700 of 5,000 agents at once when it used the clock.
 
         Raises:
-            SlowReaderError: What was sent is not read. The agent would count as connected for ever, and nobody listen.
+            SlowReaderError: The agent does not read; otherwise it would count as connected for ever.
         """
-        while max(self._unheard, self._unread) < _SILENT_HEARTBEATS:
+        while max(self._missed_heartbeats, self._blocked_writes) < _SILENT_HEARTBEATS:
             await asyncio.sleep(self._deps.heartbeat_seconds)
-            self._unheard += 1
-            self._unread += self._writing.locked()
-        if self._unread > 1:  # One may be a heartbeat that is just being written.
-            raise self._deaf()
+            self._missed_heartbeats += 1
+            self._blocked_writes += self._writing.locked()
+        if self._blocked_writes > 1:  # One heartbeat may just be being written.
+            raise self._slow_reader()
         _log.warning("agent.silent", node=self._node)
 
-    def _speaks(self) -> bool:
+    def _is_current(self) -> bool:
         return self._deps.agents.speaks(self._node, self)
 
     async def _superseded(self) -> None:
         known = wire.Superseded(session=self._deps.agents.session(self._node))
-        await self._last_word(wire.SupervisorMessage(superseded=known))
+        await self._send_last(wire.SupervisorMessage(superseded=known))
 
-    async def _listen(self, view: AgentState, reports: Sequence[Report]) -> None:
-        """Welcomes the agent and reads, until it has said goodbye or another stream speaks for the node."""
+    async def _read_messages(self, view: AgentState, reports: Sequence[Report]) -> None:
+        """Welcomes the agent and reads its messages until its goodbye, or until a newer stream replaces this one."""
         await self._write(wire.SupervisorMessage(welcome=wire.Welcome(heartbeat_seconds=self._deps.heartbeat_seconds)))
         for each in reports:
             await self._reports.put(each)
         self._deps.agents.mark_synced(self._node, self)
-        while (message := await self._next()) is not None and self._speaks():
+        while (message := await self._next()) is not None and self._is_current():
             match message.WhichOneof("message"):
                 case "notice":
-                    said = report(message.notice, view)
-                    self._admit(said.source)
-                    await self._reports.put(said)
+                    received = report(message.notice, view)
+                    self._admit(received.source)
+                    await self._reports.put(received)
                 case "source":
                     name, state = source_state(message.source)
                     self._admit(name)
@@ -307,39 +307,39 @@ class _Stream:
                 case "goodbye":
                     return
                 case "heartbeat" | None:
-                    pass  # Being heard is all that counts; an unknown kind comes from a newer agent.
+                    pass  # Every message counts as a heartbeat; an unknown one comes from a newer agent.
                 case "hello":
-                    raise MalformedError("one hello is enough")
+                    raise MalformedError("a second hello")
 
     async def _next(self) -> wire.AgentMessage | None:
-        """The next message; None when the agent ended the stream."""
+        """The next message; None if the agent ended the stream."""
         received = await anext(self._messages, None)
-        self._unheard = 0
+        self._missed_heartbeats = 0
         if isinstance(received, Exception):
             raise received
         return received
 
     async def _write(self, message: wire.SupervisorMessage) -> None:
-        # gRPC takes one write at a time: a heartbeat beside an acknowledgement would break the stream.
+        # gRPC allows one write at a time: a heartbeat during an acknowledgement would break the stream.
         async with self._writing:
             await self._context.write(message)
-            self._unread = 0
+            self._blocked_writes = 0
 
-    async def _last_word(self, message: wire.SupervisorMessage) -> None:
-        """Says why this side ends the stream.
+    async def _send_last(self, message: wire.SupervisorMessage) -> None:
+        """Sends the message that ends the stream.
 
         Raises:
-            SlowReaderError: What was sent before is not read.
+            SlowReaderError: The agent does not read.
         """
         try:
             async with asyncio.timeout(self._patience):
                 await self._write(message)
         except TimeoutError as error:
-            raise self._deaf() from error
+            raise self._slow_reader() from error
 
-    def _deaf(self) -> SlowReaderError:
+    def _slow_reader(self) -> SlowReaderError:
         return SlowReaderError(f"the agent of {self._node} does not read")
 
-    async def _acknowledge(self, said: Report) -> None:
-        entry = wire.Acknowledgement.Entry(notice_id=said.acknowledged_as, revision=said.revision)
+    async def _acknowledge(self, received: Report) -> None:
+        entry = wire.Acknowledgement.Entry(notice_id=received.acknowledged_as, revision=received.revision)
         await self._write(wire.SupervisorMessage(acknowledgement=wire.Acknowledgement(entries=[entry])))

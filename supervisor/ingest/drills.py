@@ -1,4 +1,4 @@
-"""Fire drills: a notice that everything follows from and that nobody's metadata said."""
+"""The endpoints for fire drills: notices that no cloud announced, with all their consequences."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,21 +38,21 @@ _log = structlog.get_logger()
 
 
 class Drill(msgspec.Struct, frozen=True, kw_only=True):
-    """What a drill is asked for with."""
+    """A request to start a drill."""
 
     node: Node
     lead_seconds: Annotated[float, Meta(ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)]
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """Which drills are to end: that of one node, or all."""
+    """A request to end the drill on one node, or all drills."""
 
     node: Node | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillEndpoints:
-    """For operators. A drill is a notice like any other: durable, and ended by time where nobody ends it before."""
+    """Endpoints for operators. A drill is stored like any notice, and ends at its deadline at the latest."""
 
     store: Store
     agents: AgentRegistry
@@ -61,11 +61,10 @@ class DrillEndpoints:
     clock: Clock
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served here."""
         return [web.post("/v1/drills", self.begin), web.post("/v1/drills/end", self.end)]
 
     async def begin(self, request: web.Request) -> web.Response:
-        """Says that a node will be gone; said again, it moves the deadline."""
+        """Starts a drill on a node, or moves the deadline of its drill."""
         operator = await require_principal(Operator, request, self.authenticate)
         asked = await body(request, Drill, _MAX_BYTES)
         subject = self._subject(asked.node)
@@ -80,7 +79,7 @@ class DrillEndpoints:
         return web.json_response({"notice": notice_id(SIMULATED, subject), "seconds_left": self._left(notice)})
 
     async def end(self, request: web.Request) -> web.Response:
-        """Takes it back before its time; that there is none is no error."""
+        """Ends drills early; that there is none is not an error."""
         operator = await require_principal(Operator, request, self.authenticate)
         asked = await body(request, End, _MAX_BYTES)
         ended = [notice for notice in self._under_way() if asked.node in (None, notice.subject.name)]
@@ -107,7 +106,7 @@ class DrillEndpoints:
             report = Report(
                 source=SIMULATED,
                 subject=subject,
-                # Whoever comes later is right: no drill has reports that could overtake each other.
+                # The last request wins: reports of drills cannot overtake each other.
                 session=1 if known is None else known.session,
                 revision=1 if known is None else known.revision + 1,
                 announcement=announcement,

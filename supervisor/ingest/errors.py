@@ -1,4 +1,4 @@
-"""Why a peer is refused: what is the same on both wires."""
+"""The refusals that gRPC and HTTP share, and their codes."""
 
 from supervisor.decide.registration import (
     ForeignJobError,
@@ -13,27 +13,27 @@ from supervisor.store.interface import StoreUnavailableError
 
 
 class MalformedError(Exception):
-    """The message is wrong and will stay wrong."""
+    """The message is wrong; sending it again cannot succeed."""
 
 
 class ForeignTokenError(Exception):
-    """The token is good, but for something else."""
+    """The token is valid, but not for this request."""
 
 
 class UnknownNodeError(Exception):
-    """No agent of a node of that name has ever spoken here, or it is long forgotten."""
+    """No agent of this node is known."""
 
 
 class OversizedError(Exception):
-    """The message is larger than anything honest."""
+    """The message exceeds its maximum size."""
 
 
 class TooManyError(Exception):
-    """One token has brought more than anything honest; what it brought before is kept."""
+    """A limit per token is reached; what was accepted before is kept."""
 
 
 class SlowReaderError(Exception):
-    """The peer does not read what it is sent."""
+    """The peer does not read its stream."""
 
 
 _CODES: dict[type[Exception], Code] = {
@@ -56,5 +56,5 @@ _CODES: dict[type[Exception], Code] = {
 
 
 def code_of(error: Exception) -> Code | None:
-    """The code of a refusal; None where the exception is none, but a fault of ours."""
+    """The code of a refusal; None if the exception is not a refusal but a bug."""
     return _CODES.get(type(error))

@@ -1,4 +1,4 @@
-"""What time alone does to notices: gone, or expired."""
+"""Ends notices whose deadline has passed: they become gone or expired."""
 
 import math
 from collections.abc import Callable, Container
@@ -27,16 +27,16 @@ class Expiry:
     """Ends the notices whose time has come.
 
     Args:
-        store: Holds the notices.
-        agents: Speak for their nodes.
-        is_there: Whether a notice's subject is there; None where nobody but an agent could say.
-        policy: When what ends.
-        clock: The supervisor's.
-        unconfirmed: What an agent announces again, and cannot be stored yet, does not end.
+        store: The store of the notices.
+        agents: The agents, which show that their nodes still exist.
+        is_there: Whether a notice's subject exists; None if only an agent can know.
+        policy: Gives the times at which notices end.
+        clock: The supervisor's clock.
+        unconfirmed: Notices that agents announce again but that cannot be stored yet; they do not end.
         wakeup: Set whenever the store has changed, or a subject comes or goes.
     """
 
-    def __init__(  # noqa: PLR0913 - each is said above
+    def __init__(  # noqa: PLR0913 - documented above
         self,
         store: Store,
         agents: AgentRegistry,
@@ -56,7 +56,7 @@ class Expiry:
         self._wakeup = wakeup or Wakeup()
 
     async def run(self) -> None:
-        """Root task: ends what is due, again and again."""
+        """Root task: ends notices when they are due."""
         fault = Fault("store", self._clock)
         retry = RetryPolicy(
             errors=StoreUnavailableError, fault=fault, first_seconds=_RETRY_SECONDS, max_seconds=_RETRY_SECONDS
@@ -64,14 +64,14 @@ class Expiry:
         await reconcile(self.once, wakeup=self._wakeup, retry=retry)
 
     async def once(self) -> float | None:
-        """One look at all active notices; returns the seconds until the next one is due (None = none is)."""
+        """Ends all notices that are due; returns the seconds until the next one is due, None if there is none."""
         now = self._clock.now()
         active = [each for each in self._store.snapshot().notices.values() if each.state is NoticeState.ACTIVE]
         later = []
         for notice in active:
             at = self._due(notice)
             if at == math.inf:
-                continue  # Whoever keeps it from ending says so when that is over.
+                continue  # A change of what keeps it from ending sets the wakeup.
             if at > now:
                 later.append(at)
             else:
@@ -83,7 +83,7 @@ class Expiry:
             now = self._clock.now()
             if known is None or self._due(known) > now:
                 return known
-            return settle(known, self._seen(known)[0], now, self._policy)
+            return settle(known, self._presence(known)[0], now, self._policy)
 
         failpoint(At.NOTICE_AGEING)
         settled = await self._store.put_notice(notice.id, change)
@@ -92,25 +92,25 @@ class Expiry:
             _log.info("notice.ended", notice=settled.id, subject=settled.subject.name, state=settled.state)
 
     def _due(self, notice: ReclaimNotice) -> float:
-        """When time ends an active notice.
+        """The instant at which an active notice ends.
 
-        An agent that lost its stream a moment ago is not silent yet, and one that has just connected may still announce
-        the subject anew: stored instants are for what nobody announces any more.
+        The grace time covers agents that lost their stream a moment ago, and agents that just connected and may still
+        announce the subject again.
         """
         if notice.id in self._unconfirmed:
             return math.inf
-        seen, since = self._seen(notice)
+        seen, since = self._presence(notice)
         return max(settles_at(notice, seen, self._policy), since + self._policy.gone_grace_seconds)
 
-    def _seen(self, notice: ReclaimNotice) -> tuple[Presence, float]:
-        """With the instant since when that is so, where it is known."""
+    def _presence(self, notice: ReclaimNotice) -> tuple[Presence, float]:
+        """The presence of the subject, and the instant since when it is known."""
         if notice.simulated:
-            return Presence.THERE, 0.0  # Its end does not depend on it.
+            return Presence.THERE, 0.0  # The end of a drill does not depend on its subject.
         there = self._is_there(notice)
         if there is not None:
             return (Presence.THERE if there else Presence.GONE), 0.0
         if notice.subject.kind is SubjectKind.POD:
-            # An agent that speaks proves that its node is there; of a pod it proves nothing.
+            # A connected agent proves that its node exists, but proves nothing about a pod.
             return Presence.SILENT, 0.0
         node = Host(notice.subject.name)
         silent = self._agents.silent_since(node)

@@ -1,4 +1,4 @@
-"""What the HTTP endpoints share: who calls, what was sent, and how a refusal looks."""
+"""Helpers of the HTTP endpoints: authentication, decoding of bodies, and refusals."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from supervisor.refusals import Code, Refusals, Wire, readable
 T = TypeVar("T")
 
 Authenticate = Callable[[str | None], Awaitable[Principal]]
-"""Who sent an Authorization header."""
+"""Returns the principal that sent an Authorization header."""
 
 _STATUS = {
     Code.MALFORMED: 400,
@@ -35,13 +35,13 @@ _STATUS = {
 
 
 def refusing(refusals: Refusals, wire: Wire = Wire.HTTP) -> Middleware:
-    """Answers refusals as the wire has them, and counts them."""
+    """A middleware that answers and counts refusals."""
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
-        except web.HTTPException as error:  # The router's: no such path, or not with that method.
+        except web.HTTPException as error:  # From the router: unknown path or method.
             return _refusal(refusals, wire, error.status, Code.UNKNOWN_CALL, error.reason)
         except Exception as error:
             code = code_of(error)
@@ -59,14 +59,14 @@ def _refusal(refusals: Refusals, wire: Wire, status: int, code: Code, why: str) 
 
 
 def protocol_log(refusals: Refusals, wire: Wire = Wire.HTTP) -> logging.Logger:
-    """For aiohttp, which has no other way of telling what it answers before any handler is asked."""
-    logger = logging.Logger("http", logging.DEBUG)  # noqa: LOG001 - nobody else is to find it, so that it ends with us
+    """A logger for aiohttp that counts refusals: aiohttp reports requests that reach no handler only by its log."""
+    logger = logging.Logger("http", logging.DEBUG)  # noqa: LOG001 - unregistered, so that it is freed with the server
     logger.addHandler(_ProtocolLog(refusals, wire))
     return logger
 
 
 class _ProtocolLog(logging.Handler):
-    """Bytes that are not HTTP are counted, and so is an exception that is no refusal."""
+    """Counts requests that are not HTTP, and exceptions that are not refusals."""
 
     def __init__(self, refusals: Refusals, wire: Wire) -> None:
         super().__init__()
@@ -82,34 +82,34 @@ class _ProtocolLog(logging.Handler):
 
 
 async def require_principal(kind: type[T], request: web.Request, authenticate: Authenticate) -> T:
-    """The caller, who must be of that kind.
+    """Authenticates a request, whose principal must be of a kind.
 
     Raises:
-        BadTokenError: Nobody known.
-        ForeignTokenError: Somebody else.
-        ForeignPodError: Somebody who has nothing to say here.
-        CannotTellError: That cannot be said at present.
+        BadTokenError: The token is missing or invalid.
+        ForeignTokenError: The principal is of another kind.
+        ForeignPodError: The pod is neither an agent's nor a job's.
+        CannotTellError: The token cannot be checked at present.
     """
     principal = await authenticate(request.headers.get("Authorization"))
     if not isinstance(principal, kind):
-        raise ForeignTokenError(f"this is for a {kind.__name__.lower()} token")
+        raise ForeignTokenError(f"this needs the token of a {kind.__name__.lower()}")
     return principal
 
 
 async def body(request: web.Request, kind: type[T], limit: int) -> T:
-    """The body, as a value of that kind.
+    """Decodes the body as JSON of a type.
 
     Raises:
-        OversizedError: It has more than `limit` bytes.
-        MalformedError: It is no such value.
+        OversizedError: The body has more than `limit` bytes.
+        MalformedError: The body is not JSON of that type.
     """
     try:
-        # One byte more than allowed tells "just fits" from "too large" without reading on.
+        # Reading one byte more than allowed detects a body that is too large without reading all of it.
         await request.content.readexactly(limit + 1)
     except asyncio.IncompleteReadError as error:  # All of it was read.
         return _decode(error.partial, kind)
     except web.RequestPayloadError as error:
-        raise MalformedError("the body is not framed as HTTP has it") from error
+        raise MalformedError("the framing of the body is not valid HTTP") from error
     raise OversizedError(f"more than {limit} bytes")
 
 
@@ -121,15 +121,15 @@ def _decode(data: bytes, kind: type[T]) -> T:
 
 
 def printable(field: str, text: str) -> None:
-    """What is shown to people must not command their terminals, nor add lines to their logs.
+    """Checks a text that people will see: control characters could command a terminal or forge log lines.
 
     Raises:
-        ValueError: The text has control characters, or others that are not seen.
+        ValueError: The text has control characters, or other invisible ones.
     """
     if not text.isprintable():
         raise ValueError(f"{field} must be printable")
 
 
 def done() -> web.Response:
-    """What was sent is durable."""
+    """The answer to a request whose content is stored."""
     return web.json_response({})

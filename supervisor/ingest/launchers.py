@@ -1,4 +1,4 @@
-"""What launchers say: their hello, which registers a job, and their reports."""
+"""The endpoints for launchers: the stream, whose hello registers a job, and reports."""
 
 import uuid
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ _log = structlog.get_logger()
 
 
 class ReportBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The launcher report of the wire, without who sends it."""
+    """The content of a launcher's report."""
 
     revision: Count
     hosts: Hosts
@@ -57,7 +57,7 @@ class ReportBody(msgspec.Struct, frozen=True, kw_only=True):
             printable("hosts", host)
 
     def value(self) -> LauncherReport:
-        """As the domain says it."""
+        """The report as a value of the domain."""
         return LauncherReport(
             revision=self.revision,
             hosts=frozenset(Host(name) for name in self.hosts),
@@ -72,7 +72,7 @@ class ReportBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentReport(ReportBody, frozen=True, kw_only=True):
-    """A report that is sent by itself."""
+    """A report as a request of its own."""
 
     job: Name
     instance: Instance
@@ -97,7 +97,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
         printable("launcher_host", self.launcher_host or "")
 
     def spec(self) -> Spec:
-        """What the job asks for."""
+        """The spec of the job."""
         return Spec(
             framework=self.framework,
             min_workers=self.min_workers,
@@ -110,7 +110,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherEndpoints:
-    """`/v1/launchers/…`. A launcher that was connected within `live_seconds` still owns its job's name."""
+    """`/v1/launchers/…`. A launcher keeps its job's name for `live_seconds` after its stream ended."""
 
     store: Store
     quotas: LauncherQuotas
@@ -121,7 +121,6 @@ class LauncherEndpoints:
     live_seconds: float
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served here."""
         return [web.post("/v1/launchers/stream", self.stream), web.post("/v1/launchers/report", self.report)]
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
@@ -133,7 +132,7 @@ class LauncherEndpoints:
         failpoint(At.JOB_REGISTERED)
         lines = LineStream(request, self.refusals)
         await lines.prepare()
-        # What was decided while the answer's head was sent is newer than what registering returned.
+        # A decision may have been made while the head of the response was sent.
         job = self.store.snapshot().jobs.get(job.name, job)
         self.launchers.attach(job, order_for(job), lines)
         failpoint(At.FIRST_ORDER_SENT)
@@ -145,37 +144,37 @@ class LauncherEndpoints:
             _log.info("launcher.disconnected", job=job.name)
 
     async def report(self, request: web.Request) -> web.Response:
-        """Stores what is so; of a list that exceeds the budget only what fits, and the launcher is told once."""
+        """Stores a report. If its hosts exceed the quota, only some are stored and the launcher is told once."""
         launcher = await require_principal(Launcher, request, self.authenticate)
         sent = await body(request, SentReport, _MAX_BYTES)
         name, report = JobName(sent.job), sent.value()
         known = self._known(name, launcher.name, sent.instance)
-        fitting = report if known is None else self._fitting(known, report)
+        accepted = report if known is None else self._accepted(known, report)
 
         def change(stored: SupervisedJob | None) -> SupervisedJob:
-            return observe(stored, launcher.name, sent.instance, fitting)
+            return observe(stored, launcher.name, sent.instance, accepted)
 
         failpoint(At.REPORT_RECEIVED)
-        with self.quotas.claim(launcher.name, name, len(fitting.hosts)):
+        with self.quotas.claim(launcher.name, name, len(accepted.hosts)):
             await self.store.put_job(name, change)
         failpoint(At.REPORT_STORED)
-        if known is not None and fitting is not report and known.observed.revision < report.revision:
+        if known is not None and accepted is not report and known.observed.revision < report.revision:
             raise TooManyError(self.quotas.refusal(launcher.name, name, len(report.hosts)))
         return done()
 
     async def _register(self, launcher: str, hello: Hello) -> SupervisedJob:
         name, report = JobName(hello.job), hello.report.value()
         known = self._known(name, launcher, hello.instance)
-        # A launcher that comes back must hear of its job, whatever else its token has by then.
-        fitting = report if known is None else self._fitting(known, report)
-        if fitting is not report:
+        # A launcher that reconnects must not be refused, whatever other jobs its token has by then.
+        accepted = report if known is None else self._accepted(known, report)
+        if accepted is not report:
             why = self.quotas.refusal(launcher, name, len(report.hosts))
             self.refusals.add(Wire.HTTP, Code.TOO_MANY, why)
-        evictable = [] if known else self.quotas.evictable(launcher, name, len(report.hosts), self._turn)
-        with self.quotas.claim(launcher, name, len(fitting.hosts)):
+        evictable = [] if known else self.quotas.evictable(launcher, name, len(report.hosts), self._eviction_order)
+        with self.quotas.claim(launcher, name, len(accepted.hosts)):
             for job in evictable:
                 await self.store.forget_job(job.name, job.uid)
-            return await self._registered(launcher, hello, fitting)
+            return await self._registered(launcher, hello, accepted)
 
     async def _registered(self, launcher: str, hello: Hello, report: LauncherReport) -> SupervisedJob:
         registration = Registration(
@@ -197,22 +196,22 @@ class LauncherEndpoints:
         return job
 
     def _known(self, name: JobName, launcher: str, instance: str) -> SupervisedJob | None:
-        """The job, if that launcher process has registered it already."""
+        """The job, if this launcher process has already registered it."""
         job = self.store.snapshot().jobs.get(name)
         there = job is not None and (job.observed.launcher, job.observed.instance) == (launcher, instance)
         return job if there else None
 
-    def _fitting(self, known: SupervisedJob, report: LauncherReport) -> LauncherReport:
-        hosts = self.quotas.fitting(known, report.hosts)
+    def _accepted(self, known: SupervisedJob, report: LauncherReport) -> LauncherReport:
+        hosts = self.quotas.accepted(known, report.hosts)
         return report if len(hosts) == len(report.hosts) else replace(report, hosts=hosts)
 
-    def _turn(self, job: SupervisedJob) -> tuple[bool, float] | None:
-        """A job that is over is forgotten before one that fell silent; None for one that goes on."""
+    def _eviction_order(self, job: SupervisedJob) -> tuple[bool, float] | None:
+        """The order in which jobs are forgotten: ended jobs before silent ones; None for a live job."""
         idle = job.over or not self._live(job)
         return (not job.over, self.launchers.last_seen(job.name)) if idle else None
 
     def _live(self, known: SupervisedJob | None) -> bool:
-        """Whether the job's launcher is connected, or was a moment ago, or is about to be."""
+        """Whether the job's launcher is connected, or was connected or registered a moment ago."""
         if known is None:
             return False
         seen = max(self.launchers.last_seen(known.name), known.observed.registered_at)

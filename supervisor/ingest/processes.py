@@ -1,4 +1,4 @@
-"""What training processes say: their hello, changed ranks, and acknowledgements."""
+"""The endpoints for training processes: the stream, and reports of ranks and acknowledgements."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportKind(StrEnum):
-    """What a process may report."""
+    """The kinds of reports."""
 
     RANK = "rank"
     SAVED = "saved"
@@ -58,7 +58,7 @@ class ReportKind(StrEnum):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One report of a process; `generation` is that of the directive it answers."""
+    """One report of a process; `generation` is that of the directive that it answers."""
 
     process: Text
     host: Text
@@ -75,7 +75,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEndpoints:
-    """`/v1/processes/…`; `on_step` is told which step a process says that it is at."""
+    """`/v1/processes/…`; `on_step` is called with the step that a process reports."""
 
     store: Store
     processes: Processes
@@ -85,16 +85,15 @@ class ProcessEndpoints:
     on_step: Callable[[Worker, int | None], None] = lambda _worker, _step: None
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served here."""
         return [web.post("/v1/processes/stream", self.stream), web.post("/v1/processes/report", self.report)]
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Sends directives until either side ends."""
-        speaker = await require_principal(Process, request, self.authenticate)
+        principal = await require_principal(Process, request, self.authenticate)
         hello = await body(request, Hello, _MAX_BYTES)
-        worker = self._worker(speaker, hello)
-        if self.processes.full(speaker.job):
-            raise TooManyError(f"{speaker.job} has as many streams as a job may have")
+        worker = self._worker(principal, hello)
+        if self.processes.full(principal.job):
+            raise TooManyError(f"{principal.job} has the maximum number of streams")
         lines = LineStream(request, self.refusals)
         await lines.prepare()
         self.processes.attach(worker, lines)
@@ -105,34 +104,34 @@ class ProcessEndpoints:
             self.processes.detach(worker, lines)
 
     async def report(self, request: web.Request) -> web.Response:
-        """Takes a changed rank, or stores an acknowledgement."""
-        speaker = await require_principal(Process, request, self.authenticate)
+        """Handles a changed rank, or stores an acknowledgement."""
+        principal = await require_principal(Process, request, self.authenticate)
         sent = await body(request, Report, _MAX_BYTES)
-        if speaker.run is not None and sent.run is None:
-            raise MalformedError("run must be said")
-        worker = self._worker(speaker, sent)
-        self.processes.rank(speaker.job, sent.process, sent.rank)
+        if principal.run is not None and sent.run is None:
+            raise MalformedError("run must be set")
+        worker = self._worker(principal, sent)
+        self.processes.rank(principal.job, sent.process, sent.rank)
         self.on_step(worker, sent.step)
         if sent.kind is not ReportKind.RANK:
-            await self._acknowledge(speaker.uid, worker, sent)
+            await self._acknowledge(principal.uid, worker, sent)
         return done()
 
-    def _worker(self, speaker: Process, said: Hello | Report) -> Worker:
-        """Who speaks: its host and run are its token's, where that names them.
+    def _worker(self, principal: Process, message: Hello | Report) -> Worker:
+        """The process that sent a message; its host and run are those of its token, if the token names them.
 
         Raises:
-            ForeignTokenError: It speaks of another run than its token.
-            UnknownJobError: There is no such job, or no run of it yet.
-            RunIsOverError: A later run has begun, or the job is over.
+            ForeignTokenError: The message names another run than the token.
+            UnknownJobError: The job is unknown, or has no run yet.
+            RunIsOverError: A later run has started, or the job has ended.
         """
-        job = self.store.snapshot().jobs.get(speaker.job)
-        run = speaker.run
+        job = self.store.snapshot().jobs.get(principal.job)
+        run = principal.run
         if run is None:
-            run = run_of(job, speaker.uid, said.run)
-        elif said.run not in (run, None):
+            run = run_of(job, principal.uid, message.run)
+        elif message.run not in (run, None):
             raise ForeignTokenError(f"the token speaks for run {run}")
-        admit(job, speaker.uid, run)
-        return Worker(said.process, speaker.job, run, speaker.host or Host(said.host), said.rank)
+        admit(job, principal.uid, run)
+        return Worker(message.process, principal.job, run, principal.host or Host(message.host), message.rank)
 
     async def _acknowledge(self, uid: str, worker: Worker, sent: Report) -> None:
         acknowledgement = Acknowledgement(
@@ -154,7 +153,7 @@ class ProcessEndpoints:
         failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
         await self.store.put_job(worker.job, change)
         failpoint(At.ACKNOWLEDGEMENT_STORED)
-        if not counts:  # Nobody waits for it, and one token must not fill the log.
+        if not counts:  # Otherwise one token could fill the log with repetitions.
             return
         _log.info(
             "directive.acknowledged",

@@ -1,6 +1,6 @@
-"""What agents announce while nothing can be made durable: shown to the processes concerned, and never decided on.
+"""Notices that cannot be stored at present. The affected processes are told about them, but no decision uses them.
 
-Known from the streams alone, and gone with the stream that said it: its agent says it again in its next hello.
+They end with the stream that announced them: the agent repeats them in its next hello.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ from supervisor.domain.notice import NoticeState, ReclaimNotice
 
 
 class UnconfirmedNotices:
-    """The notices that wait to be made durable, as they would be.
+    """The notices that wait to be stored, with the values that they will have.
 
     Args:
         on_change: Called after every change.
-        clock: The supervisor's.
+        clock: The supervisor's clock.
 
     Attributes:
         version: Grows with every change.
-        caught_up_at: When the last one that had waited became durable (Unix seconds; 0 = none has yet).
+        caught_up_at: When a waiting notice was last stored (Unix seconds; 0: never).
     """
 
     def __init__(self, on_change: Callable[[], None], clock: Clock) -> None:
@@ -32,29 +32,29 @@ class UnconfirmedNotices:
         self.caught_up_at = 0.0
 
     def all(self) -> Collection[ReclaimNotice]:
-        """All that are announced."""
+        """All waiting notices."""
         return [notice for _, notice in self._notices.values()]
 
     def __contains__(self, key: object) -> bool:
         return key in self._notices
 
     def put(self, stream: object, key: NoticeId, notice: ReclaimNotice | None) -> None:
-        """What a stream's last word on a subject would make of its notice; only an announcement is anything to show."""
+        """Sets the value that a stream's last report gives a notice; only an active one is kept."""
         if notice is not None and notice.state is NoticeState.ACTIVE:
             self._notices[key] = (stream, notice)
-            self._moved()
+            self._notify()
         else:
             self.drop(stream, key)
 
     def durable(self, stream: object, key: NoticeId) -> None:
-        """What waited is durable: so can be what else waits, and it belongs together."""
+        """Removes a notice that was stored; wakes `wait`, as the other notices can probably be stored as well."""
         self.caught_up_at = self._clock.now()
         self.drop(stream, key)
         self._next_durable.set()
         self._next_durable = asyncio.Event()
 
     async def wait(self, seconds: float) -> None:
-        """Returns once anything that waited has become durable, or after so long."""
+        """Waits until a waiting notice has been stored, or for that long."""
         try:
             async with asyncio.timeout(seconds):
                 await self._next_durable.wait()
@@ -62,16 +62,16 @@ class UnconfirmedNotices:
             pass
 
     def drop(self, stream: object, key: NoticeId) -> None:
-        """It is not so any more."""
+        """Removes a notice of this stream."""
         if key in self._notices and self._notices[key][0] is stream:
             del self._notices[key]
-            self._moved()
+            self._notify()
 
     def end(self, stream: object) -> None:
-        """The stream has ended."""
-        for key in [key for key, (said_by, _) in self._notices.items() if said_by is stream]:
+        """Removes all notices of a stream that has ended."""
+        for key in [key for key, (owner, _) in self._notices.items() if owner is stream]:
             self.drop(stream, key)
 
-    def _moved(self) -> None:
+    def _notify(self) -> None:
         self.version += 1
         self._on_change()

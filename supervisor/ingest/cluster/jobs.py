@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 
 
 class JobReconciler:
-    """Keeps what is stored of jobs in step with their objects and pods: the leader's tasks are `run` and `requeue`."""
+    """Stores what the kinds observe of their objects and pods. `run` and `requeue` are root tasks of the leader."""
 
     def __init__(self, jobs: ClusterJobs, store: Store, clock: Clock) -> None:
         self._jobs = jobs
@@ -39,18 +39,18 @@ class JobReconciler:
         jobs.subscribe(self.add)
 
     def add(self, names: Iterable[JobName]) -> None:
-        """Looks at these jobs again soon."""
+        """Enqueues these jobs."""
         for name in names:
             self._queue.add(name)
 
     async def run(self) -> None:
-        """Root task: stores what is so, job by job, whenever it has changed."""
+        """Root task: reconciles the enqueued jobs."""
         for kind in self._jobs:
             self.add(kind.cache.names)
         await self._queue.run()
 
     async def requeue(self) -> None:
-        """Root task: looks again at jobs that were decided about, or forgotten."""
+        """Root task: enqueues jobs whose stored value has changed, or that were forgotten."""
         version, before = 0, dict[JobName, SupervisedJob]()
         while True:
             snapshot = await self._store.changed(version)
@@ -60,10 +60,10 @@ class JobReconciler:
             before = jobs
 
     async def in_place(self, job: SupervisedJob) -> None:
-        """Stores that everything is in place which a decision about a job asks for.
+        """Stores that everything that a job's decision asks for is in place.
 
         Raises:
-            StoreUnavailableError: That is not durable.
+            StoreUnavailableError: It could not be stored.
         """
         generation = job.decision.generation
 

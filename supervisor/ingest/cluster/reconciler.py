@@ -1,4 +1,4 @@
-"""Takes in what the API server says of reclaims and drills, as it changes: words become notices."""
+"""Turns the signals of the API server about reclaims and drills into notices, as they change."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ from supervisor.ingest.cluster.signals import (
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _MAX_AT_ONCE = 16
-"""Writes under way: half of what the connection has, so that a group of nodes does not keep decisions waiting."""
+"""Concurrent writes: half of what the connection allows, so that a group of nodes does not delay decisions."""
 
 _RETRY_SECONDS = 1.0
 
@@ -34,18 +34,18 @@ _log = structlog.get_logger()
 
 
 class SignalReconciler:
-    """Subjects that have changed are looked at whole, once each however often they did; only news are written.
+    """Evaluates all signals of each changed subject, and stores those that change a notice.
 
     Args:
-        view: All pods and nodes; it is listed before `run` runs.
-        events: Those that announce reclaims.
-        policy: The usual lead.
-        clock: The supervisor's.
+        view: All pods and nodes; it must be listed before `run` starts.
+        events: The Events that announce reclaims.
+        policy: Gives the default lead.
+        clock: The supervisor's clock.
         cluster_now: Unix seconds of the cluster's clock.
-        drills: Events that ask for drills.
+        drills: The Events that request drills.
     """
 
-    def __init__(  # noqa: PLR0913 - each is said above
+    def __init__(  # noqa: PLR0913 - documented above
         self,
         view: ClusterView,
         events: ClusterEvents,
@@ -63,12 +63,12 @@ class SignalReconciler:
         self._cluster_now = cluster_now
         self._changed: dict[str, Subject] = {}
         self._wakeup = Wakeup()
-        self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
+        self._write_slots = asyncio.Semaphore(_MAX_AT_ONCE)
         self._fault = Fault("store", clock)
-        view.pods_changed.add(self._pod_moved)
-        view.nodes_changed.add(self._node_moved)
-        events.changed.add(self._event_moved)
-        drills.changed.add(self._event_moved)
+        view.pods_changed.add(self._on_pod)
+        view.nodes_changed.add(self._on_node)
+        events.changed.add(self._on_event)
+        drills.changed.add(self._on_event)
 
     async def run(self, store: Store) -> None:
         """Root task: takes in what changes, again and again."""
@@ -78,24 +78,24 @@ class SignalReconciler:
         """Takes in what has changed; returns the seconds until what could not be stored is tried again."""
         changed, self._changed = self._changed, {}
         async with asyncio.TaskGroup() as group:
-            taken = [
-                (subject, group.create_task(self._take(store, signal)))
+            tasks = [
+                (subject, group.create_task(self._apply(store, signal)))
                 for subject in changed.values()
                 for signal in self._signals(subject)
                 if self._is_news(store, signal)
             ]
-        missed = [subject for subject, task in taken if not task.result()]
+        missed = [subject for subject, task in tasks if not task.result()]
         for subject in missed:
             self._changed.setdefault(subject.uid, subject)
         return _RETRY_SECONDS if missed else None
 
-    async def _take(self, store: Store, signal: Signal) -> bool:
+    async def _apply(self, store: Store, signal: Signal) -> bool:
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
             return weigh(known, signal, self._clock.now(), self._cluster_now(), self._policy)
 
         before = store.snapshot().notices.get(signal.id)
         try:
-            async with self._turns:
+            async with self._write_slots:
                 notice = await store.put_notice(signal.id, change)
         except StoreUnavailableError as error:
             self._fault.failed(str(error))
@@ -117,7 +117,7 @@ class SignalReconciler:
         return weigh(known, signal, self._clock.now(), self._cluster_now(), self._policy) is not known
 
     def _signals(self, subject: Subject) -> Iterator[Signal]:
-        """Everything that is said about it now; nothing about what is not there any more."""
+        """All present signals about a subject; none if it does not exist any more."""
         if subject.kind is SubjectKind.POD:
             pod = self._view.pod(subject.uid)
             if pod is None or not pod.opted_in:
@@ -133,32 +133,32 @@ class SignalReconciler:
             signals = (node_signal(node, lead), event_signal(self._events.about_node(node), subject), asked)
         yield from (signal for signal in signals if signal is not None)
 
-    def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
+    def _on_pod(self, before: Pod | None, after: Pod | None) -> None:
         self._forget(before)
         if after is not None and after.opted_in:
-            self._look_at(pod_subject(after))
+            self._enqueue(pod_subject(after))
 
-    def _node_moved(self, before: Node | None, after: Node | None) -> None:
+    def _on_node(self, before: Node | None, after: Node | None) -> None:
         self._forget(before)
         if after is not None:
-            self._look_at(node_subject(after))
+            self._enqueue(node_subject(after))
 
-    def _event_moved(self, _before: ClusterEvent | None, after: ClusterEvent | None) -> None:
+    def _on_event(self, _before: ClusterEvent | None, after: ClusterEvent | None) -> None:
         if after is None:
             return
         involved = after.involved_object
         pod = self._view.pod(involved.uid)
         node = self._view.node(involved.name)
         if pod is not None and involved.kind == "Pod":
-            self._look_at(pod_subject(pod))
+            self._enqueue(pod_subject(pod))
         elif node is not None and involved.kind == "Node":
-            self._look_at(node_subject(node))
+            self._enqueue(node_subject(node))
 
     def _forget(self, before: Pod | Node | None) -> None:
-        """A supervisor that does not lead looks at nothing, for days: what has gone meanwhile must not pile up."""
+        """Removes a deleted subject from the queue, which a standby does not process for days."""
         if before is not None:
             self._changed.pop(before.metadata.uid, None)
 
-    def _look_at(self, subject: Subject) -> None:
+    def _enqueue(self, subject: Subject) -> None:
         self._changed[subject.uid] = subject
         self._wakeup.set()

@@ -1,4 +1,4 @@
-"""What the state of a pod or a node, or an Event about it, says of a reclaim. Pure.
+"""Derives signals from the state of pods and nodes, and from Events about them. Pure.
 
 Which end of a pod is a reclaim is `servicekit.disruption`'s, as for the agents.
 """
@@ -28,18 +28,18 @@ _NODE_EXPIRED = "InstanceExpired"
 
 
 def pod_subject(pod: Pod) -> Subject:
-    """A pod as notices name it."""
+    """The subject of notices about a pod."""
     return Subject(SubjectKind.POD, f"{pod.metadata.namespace}/{pod.metadata.name}", pod.metadata.uid)
 
 
 def node_subject(node: Node) -> Subject:
-    """A node as notices from the API server name it."""
+    """The subject of the API server's notices about a node."""
     return Subject(SubjectKind.NODE, node.name, node.metadata.uid)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """An end that is announced; the fields are those of a Word."""
+    """An announced end; the fields are those of `Signal`."""
 
     message: str
     deadline: float | None
@@ -47,16 +47,20 @@ class _End:
 
 
 def pod_signal(pod: Pod) -> Signal | None:
-    """What an opted-in pod's conditions say; None: nothing, neither that it will be gone nor that it will not."""
-    said = classify(_state(pod)) if pod.opted_in else None
-    if said is None:
+    """The signal of an opted-in pod's conditions; None if they neither announce nor deny a reclaim."""
+    classified = classify(_state(pod)) if pod.opted_in else None
+    if classified is None:
         return None
-    end = _End(one_line(said.message), _seconds(said.deadline), said.lead) if isinstance(said, Reclaim) else None
+    end = (
+        _End(one_line(classified.message), _seconds(classified.deadline), classified.lead)
+        if isinstance(classified, Reclaim)
+        else None
+    )
     return _condition_signal(POD_CONDITION, pod_subject(pod), pod.metadata.version, end)
 
 
 def node_signal(node: Node, lead: float) -> Signal | None:
-    """What a node's condition says; one that is unknown says nothing. `lead` is what is usual, in seconds."""
+    """The signal of a node's condition; None if its status is unknown. `lead` is the default lead in seconds."""
     condition = _condition(node.conditions, _NODE_EXPIRED)
     if condition is None or condition.status not in ("True", "False"):
         return None
@@ -65,19 +69,19 @@ def node_signal(node: Node, lead: float) -> Signal | None:
 
 
 def event_signal(events: Iterable[tuple[ClusterEvent, float]], subject: Subject) -> Signal | None:
-    """What the latest of the Events about a subject says; each comes with its lead in seconds."""
+    """The signal of the latest Event about a subject; each Event comes with its lead in seconds."""
     signals = [_event_signal(event, lead, subject) for event, lead in events]
     return max(signals, key=lambda signal: (signal.session, signal.revision), default=None)
 
 
 def drill_signal(events: Iterable[ClusterEvent], subject: Subject) -> Signal | None:
-    """What the latest of the Events says that ask for a drill of a subject, or for its end; others say nothing."""
+    """The signal of the latest valid Event that requests a drill on a subject, or its end."""
     signals = [signal for signal in (_drill_signal(event, subject) for event in events) if signal is not None]
     return max(signals, key=lambda signal: (signal.session, signal.revision), default=None)
 
 
 def _drill_signal(event: ClusterEvent, subject: Subject) -> Signal | None:
-    # By the API server's own clock: whoever asks for a drill may sit at a machine whose clock is wrong.
+    # By the API server's clock: the clock of the requesting machine may be wrong.
     at, lead = _seconds(event.metadata.creation_timestamp), _drill_lead(event.simulated_lead)
     if at is None or lead is None:
         return None
@@ -95,7 +99,7 @@ def _drill_signal(event: ClusterEvent, subject: Subject) -> Signal | None:
 
 
 def _drill_lead(text: str) -> float | None:
-    """In seconds, 0 for the end of a drill; None where that is no lead that a drill may have."""
+    """The lead in seconds, 0 for the end of a drill; None if it is invalid."""
     try:
         lead = float(text)
     except ValueError:
@@ -109,7 +113,7 @@ def _event_signal(event: ClusterEvent, lead: float, subject: Subject) -> Signal:
         source=EVENT,
         subject=subject,
         announcement=Announcement.ACTIVE,
-        # Events may be kept in an etcd of their own, whose versions begin anew when it is lost.
+        # Events may have an etcd of their own, whose versions restart when it is lost.
         session=int(at or 0),
         revision=event.metadata.version,
         deadline=_plus(at, lead),
@@ -136,11 +140,11 @@ def _state(pod: Pod) -> PodState:
 
 
 def _after(condition: Condition, lead: float) -> _End:
-    return _End(_said(condition), _plus(_seconds(condition.last_transition_time), lead), lead)
+    return _End(_condition_message(condition), _plus(_seconds(condition.last_transition_time), lead), lead)
 
 
 def _condition_signal(source: Source, subject: Subject, version: int, end: _End | None) -> Signal:
-    """A condition's announcement; without an end, that there is none."""
+    """The signal of a condition: an announcement, or without an end its withdrawal."""
     if end is None:
         return Signal(source=source, subject=subject, announcement=Announcement.WITHDRAWN, revision=version)
     return Signal(
@@ -159,7 +163,7 @@ def _condition(conditions: Iterable[Condition], kind: str) -> Condition | None:
     return next((each for each in conditions if each.type == kind), None)
 
 
-def _said(condition: Condition) -> str:
+def _condition_message(condition: Condition) -> str:
     return _sentence(condition.type, condition.reason, condition.message)
 
 

@@ -185,7 +185,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(published, "_RETRY_SECONDS", 0.0)
 
 
 def signed(key: Key = FIRST, to: Mapping[str, Any] | None = None, **changes: Any) -> str:
