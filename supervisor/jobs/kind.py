@@ -60,10 +60,15 @@ class JobState(Generic[J]):
 
     @classmethod
     def of(cls, kind: "JobKind[J]", name: JobName, job: J, pods: Collection[Pod]) -> "JobState[J]":
-        """Sorts the pods by their roles."""
+        """Sorts the pods by their roles; of several launchers, as after one that has failed, the last one counts."""
         launchers = [pod for pod in pods if kind.role(pod.labels) is Role.LAUNCHER]
         workers = [pod for pod in pods if kind.role(pod.labels) is Role.WORKER]
-        return cls(name, job, pods, launcher=next(iter(launchers), None), workers=workers)
+        return cls(name, job, pods, launcher=max(launchers, key=_turn, default=None), workers=workers)
+
+
+def _turn(pod: Pod) -> tuple[bool, float]:
+    made = pod.metadata.creation_timestamp
+    return not pod.over, 0.0 if made is None else made.timestamp()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
