@@ -1,1 +1,1 @@
-"""Where facts and decisions are kept: one interface; SQLite stand-alone, custom resources on a cluster."""
+"""Durable facts and decisions behind one interface: SQLite stand-alone, custom resources on a cluster."""

@@ -1,7 +1,7 @@
-"""What every store does.
+"""The interface of all stores.
 
-A change is a pure function from what is stored to what shall be. The store applies changes to one key in order, each to
-the outcome of the one before, and returns when the outcome is durable: acknowledging a peer means just that.
+A change is a pure function from the stored value to the new one. The store applies the changes to one key in order,
+each to the outcome of the one before, and returns when the outcome is durable. A peer is acknowledged only then.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,34 +13,34 @@ from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 
 NoticeChange = Callable[[ReclaimNotice | None], ReclaimNotice | None]
-"""From the newest episode (None = never noticed) to what is to be known; None stands for "nothing to know"."""
+"""Maps the newest episode (None = there was none) to the new value; None leaves things as they are."""
 
 JobChange = Callable[[SupervisedJob | None], SupervisedJob | None]
-"""From the job (None = no such job) to the job. An exception refuses the change and reaches the caller."""
+"""Maps the job (None = no such job) to the new value. An exception refuses the change and reaches the caller."""
 
 MAX_EPISODES = 100
-"""Kept of one notice, whatever the retention."""
+"""Episodes of one notice that are kept at most, whatever the retention."""
 
 
 class StoreError(Exception):
-    """The store cannot be used: the operator has to act. The message says how."""
+    """The store cannot be used until a person acts; the message says how."""
 
 
 class StoreUnavailableError(StoreError):
-    """This change is not durable; the caller may try again."""
+    """The change is not durable; the caller may try again."""
 
 
 def decided_since(read: SupervisedJob, job: SupervisedJob) -> bool:
-    """Whether `job` is no longer what was read: its decision is a later one, or it is a later job of the same name.
+    """Whether `job` has another decision than `read`, or is a later job of the same name.
 
-    Such a job begins with the same small generations: its uid tells it apart.
+    A later job begins with the same small generations, so its uid counts as well.
     """
     return (job.uid, job.decision.generation) != (read.uid, read.decision.generation)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that is stored, at one version: the newest episode of every notice, and every job."""
+    """The newest episode of every notice, and every job, at one version."""
 
     version: int = 0
     notices: Mapping[NoticeId, ReclaimNotice] = field(default_factory=dict)
@@ -51,40 +51,40 @@ class Store(Protocol):
     """Durable notices and jobs, with one owner."""
 
     async def run(self) -> None:
-        """Root task: makes the changes; once it has ended, every change is refused."""
+        """Root task: writes changes; once it has ended, every change is refused."""
 
     async def close(self) -> None:
-        """Lets go of everything."""
+        """Closes the store; changes that still wait are refused."""
 
     async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:
-        """Changes one notice and returns it once it is durable.
+        """Changes a notice and returns the new value once it is durable.
 
         Raises:
-            StoreUnavailableError: It is not.
+            StoreUnavailableError: The change is not durable.
         """
 
     async def put_job(self, name: JobName, change: JobChange) -> SupervisedJob | None:
-        """Registers or observes one job; the same promise as `put_notice`."""
+        """Changes a job, as `put_notice` does a notice."""
 
     async def decide(self, read: SupervisedJob, decision: Decision) -> bool:
-        """Stores a decision if job and generation are still the ones that were read; False where they are not.
+        """Stores a decision and returns True, if the job is still the one that was read, with the same generation.
 
         Raises:
-            StoreUnavailableError: It is not durable.
+            StoreUnavailableError: The decision is not durable.
         """
 
     def snapshot(self) -> Snapshot:
-        """What is durable now. Costs nothing; the mappings must not be changed."""
+        """Returns what is durable now, at no cost; the mappings must not be changed."""
 
     async def changed(self, since: int) -> Snapshot:
-        """The first snapshot with a version above `since`: the watch that everything level-triggered waits on."""
+        """Waits for a version above `since` and returns the snapshot; all level-triggered work waits here."""
 
     async def forget_job(self, name: JobName, uid: str) -> None:
-        """Forgets one job, if it is still that one.
+        """Deletes a job, unless a later one has its name.
 
         Raises:
-            StoreUnavailableError: It is not durable.
+            StoreUnavailableError: The deletion is not durable.
         """
 
     async def prune(self, before: float) -> int:
-        """Forgets notices and jobs that ended before that instant (Unix seconds); returns how many."""
+        """Deletes notices and jobs that ended before that instant (Unix seconds) and returns their number."""

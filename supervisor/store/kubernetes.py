@@ -144,15 +144,15 @@ class KubernetesStore:
 
     async def close(self) -> None:
         """Ends the connections; changes still waiting are refused."""
-        self._notices.lanes.close()
-        self._jobs.lanes.close()
+        self._notices.queue.close()
+        self._jobs.queue.close()
         await self._server.close()
 
     async def run(self) -> None:
         """Root task: makes changes and follows the resources; once it has ended, every change is refused."""
         async with asyncio.TaskGroup() as group:
-            for lanes in (self._notices.lanes, self._jobs.lanes):
-                group.create_task(lanes.run(), name="store.lanes")
+            for queue in (self._notices.queue, self._jobs.queue):
+                group.create_task(queue.run(), name="store.changes")
             for reflector in self._reflectors:
                 group.create_task(reflector.run(), name="store.follow")
 

@@ -9,15 +9,15 @@ from servicekit.kubernetes.objects import ObjectKey
 from supervisor.domain.ids import JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
 
-GROUP = "job-supervisor.kube-ai.io"
+_GROUP = "job-supervisor.kube-ai.io"
 _VERSION = "v1alpha1"
-NOTICES = Resource(group=GROUP, version=_VERSION, kind="ReclaimNotice", plural="reclaimnotices", namespaced=False)
+NOTICES = Resource(group=_GROUP, version=_VERSION, kind="ReclaimNotice", plural="reclaimnotices", namespaced=False)
 # Some 200 KB a job of thousands of workers: a page of 500 would be 100 MB.
-JOBS = Resource(group=GROUP, version=_VERSION, kind="SupervisedJob", plural="supervisedjobs", namespaced=True, page=50)
+JOBS = Resource(group=_GROUP, version=_VERSION, kind="SupervisedJob", plural="supervisedjobs", namespaced=True, page=50)
 
 _STANDALONE = "standalone"
 _HASHED = "standalone-hash"
-"""For names that a resource cannot have. No job can be registered under such a name, as a kind holds no dot."""
+"""For names that no resource can have. A kind has no dot, so a cluster's job never begins so."""
 
 _MAX_NAME = 253
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -25,12 +25,12 @@ _RESOURCE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
 
 def notice_key(key: NoticeId, episode: int) -> ObjectKey:
-    """One episode's resource: a hash, as sources and uids may hold anything."""
+    """Returns the key of an episode's resource: a hash, as sources and uids may hold anything."""
     return ObjectKey("", "n-" + _hash(f"{key}/{episode}"))
 
 
 def job_key(name: JobName, home: str) -> ObjectKey:
-    """A job's resource: in the job's namespace, or in the supervisor's own one if it was registered stand-alone."""
+    """Returns the key of a job's resource, in the job's namespace, or in `home` if it was registered stand-alone."""
     namespace, slash, resource = name.partition("/")
     if slash:
         return ObjectKey(namespace, resource)
@@ -41,7 +41,7 @@ def job_key(name: JobName, home: str) -> ObjectKey:
 
 
 def job_name(key: ObjectKey, name: str, home: str) -> JobName | None:
-    """The job that a resource is about, whose spec says `name`; None for another supervisor's stand-alone jobs."""
+    """Returns the job in a resource whose spec has `name`; None for another supervisor's stand-alone job."""
     kind, _, _ = key.name.partition(".")
     if kind not in (_STANDALONE, _HASHED):
         return JobName(f"{key.namespace}/{key.name}")
@@ -57,7 +57,7 @@ def owners(job: SupervisedJob, kinds: Mapping[str, Resource]) -> list[Mapping[st
 
 
 def bare_name(name: JobName) -> str:
-    """The name within its namespace and kind."""
+    """Returns the name within its namespace and kind."""
     _, slash, resource = name.partition("/")
     return resource.partition(".")[2] if slash else name
 

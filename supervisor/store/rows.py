@@ -1,6 +1,6 @@
-"""The tables, and how the domain's values become rows and come back.
+"""The tables of the SQLite store, and the domain's values as rows.
 
-The values are stored whole, as JSON after their dataclasses: the same fields that a custom resource would hold.
+Each value is stored whole, as the JSON of its dataclass.
 """
 
 import sqlite3
@@ -27,17 +27,17 @@ _TABLES = (
 )
 
 Write = tuple[str, Sequence[object]]
-"""A statement and its values."""
+"""A statement and its parameters."""
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class UnreadableError(Exception):
-    """The file holds something that this version cannot read."""
+    """This version cannot read what is in the file."""
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """Makes the tables in a new file."""
+    """Creates the tables in a new file."""
     connection.execute("BEGIN EXCLUSIVE")
     for table in _TABLES:
         connection.execute(table)
@@ -46,15 +46,15 @@ def create(connection: sqlite3.Connection) -> None:
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Takes hold of a file and checks it and its version.
+    """Locks a file, checks it and migrates it to the present version.
 
     Raises:
         UnreadableError: A newer version wrote the file, or it is damaged.
         sqlite3.Error: It is damaged, or another process has it open.
     """
-    # One owner: a second supervisor on the same file fails here and not halfway through a reclaim.
+    # A second supervisor on the same file fails here, not in the middle of a reclaim.
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    # Before anything is written: a page that was lost may read as rows of nothing. Some 10 ms for 10 MB.
+    # Before any write: a lost page may read as an empty table. This takes some 10 ms for 10 MB.
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise UnreadableError(f"it is damaged: {verdict}")
@@ -63,7 +63,7 @@ def prepare(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN EXCLUSIVE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 1:
-        _rename(connection)
+        _migrate_notice_ids(connection)
         connection.execute(f"PRAGMA user_version = {_VERSION}")
     connection.execute("COMMIT")
     if version == 0:
@@ -73,7 +73,7 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def read(connection: sqlite3.Connection) -> tuple[dict[NoticeId, ReclaimNotice], dict[JobName, SupervisedJob]]:
-    """The newest episode of every notice, and every job.
+    """Returns the newest episode of every notice, and every job.
 
     Raises:
         UnreadableError: A row does not decode.
@@ -86,8 +86,8 @@ def read(connection: sqlite3.Connection) -> tuple[dict[NoticeId, ReclaimNotice],
     return {notice.id: notice for notice in notices}, {job.name: job for job in jobs}
 
 
-def _rename(connection: sqlite3.Connection) -> None:
-    """Until version 2 the id of a notice held the subject's uid without its name."""
+def _migrate_notice_ids(connection: sqlite3.Connection) -> None:
+    """Before version 2, the id of a notice had the subject's uid without its name."""
     rows = connection.execute("SELECT episode, ended_at, body FROM notices").fetchall()
     connection.execute("DELETE FROM notices")
     for episode, ended_at, body in rows:
@@ -95,12 +95,12 @@ def _rename(connection: sqlite3.Connection) -> None:
 
 
 def boot_time(connection: sqlite3.Connection) -> BootTime | None:
-    """The boot time that the stored instants count from; None where none was kept.
+    """Returns the boot time that the stored instants count from, if there is one.
 
     Raises:
         sqlite3.Error: A file of an earlier version cannot be written.
     """
-    # Not among the tables of a new file: earlier versions made files without it.
+    # It is not created with the other tables, because earlier versions made files without it.
     connection.execute(
         "CREATE TABLE IF NOT EXISTS boot_time (one INTEGER PRIMARY KEY, boot TEXT NOT NULL, at REAL NOT NULL) STRICT"
     )
@@ -108,8 +108,8 @@ def boot_time(connection: sqlite3.Connection) -> BootTime | None:
     return None if row is None else BootTime(*row)
 
 
-def keep_boot_time(connection: sqlite3.Connection, value: BootTime) -> None:
-    """Keeps this one, and no other.
+def set_boot_time(connection: sqlite3.Connection, value: BootTime) -> None:
+    """Stores the boot time that instants count from.
 
     Raises:
         sqlite3.Error: The file cannot be written.
@@ -117,33 +117,33 @@ def keep_boot_time(connection: sqlite3.Connection, value: BootTime) -> None:
     connection.execute("INSERT OR REPLACE INTO boot_time (one, boot, at) VALUES (1, ?, ?)", (value.boot, value.at))
 
 
-def notice(value: ReclaimNotice) -> list[Write]:
-    """Stores one episode of a notice, and lets go of one that is many episodes old."""
+def write_notice(value: ReclaimNotice) -> list[Write]:
+    """Stores an episode of a notice, and deletes the one that is too many episodes old."""
     statement = "INSERT OR REPLACE INTO notices (id, episode, ended_at, body) VALUES (?, ?, ?, ?)"
     writes: list[Write] = [(statement, (value.id, value.episode, value.ended_at, _encoder.encode(value)))]
     if value.episode > MAX_EPISODES:
-        # A source that announces and withdraws without end must not fill the disk until retention comes round.
+        # A source that announces and withdraws without end must not fill the disk before the retention ends.
         outlived = value.episode - MAX_EPISODES
         writes.append(("DELETE FROM notices WHERE id = ? AND episode = ?", (value.id, outlived)))
     return writes
 
 
-def job(value: SupervisedJob) -> Write:
-    """Stores a job, all three parts."""
+def write_job(value: SupervisedJob) -> Write:
+    """Stores a job."""
     parts = [_encoder.encode(part) for part in (spec_fields(value.spec), value.observed, value.decision)]
     statement = "INSERT OR REPLACE INTO jobs (name, uid, spec, observed, decision) VALUES (?, ?, ?, ?, ?)"
     return statement, (value.name, value.uid, *parts)
 
 
-def forget_job(name: JobName) -> Write:
+def delete_job(name: JobName) -> Write:
     """Deletes a job."""
     return "DELETE FROM jobs WHERE name = ?", (name,)
 
 
-def forget(before: float, jobs: Iterable[JobName]) -> list[Write]:
-    """Deletes the episodes that ended before that instant, and the named jobs."""
+def delete_ended(before: float, jobs: Iterable[JobName]) -> list[Write]:
+    """Deletes the episodes that ended before that instant, and these jobs."""
     writes: list[Write] = [("DELETE FROM notices WHERE ended_at < ?", (before,))]
-    return writes + [forget_job(name) for name in jobs]
+    return writes + [delete_job(name) for name in jobs]
 
 
 def _notice(body: bytes) -> ReclaimNotice:

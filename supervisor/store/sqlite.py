@@ -1,7 +1,7 @@
-"""The stand-alone store: one SQLite file, written by one thread, many changes to a commit.
+"""The stand-alone store: one SQLite file that one thread writes, with group commit.
 
-Changes that arrive while a commit is under way share the next one (group commit), so that 2,500 notices at once cost
-about as many milliseconds as a few commits and not 2,500. Reads come from memory and show durable state only.
+Changes that arrive during a commit share the next one, so that 2,500 notices at once take a few commits instead of
+2,500. Reads come from memory and show durable state only.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from supervisor.store.interface import (
 
 _MAX_PER_COMMIT = 1000
 _STEP_SECONDS = 1.0
-"""By which the system's clock was set, at least, for that to be worth a word."""
+"""A smaller step of the system's clock is not logged."""
 
 _log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ P = TypeVarTuple("P")
 
 @dataclass(slots=True)
 class _Draft:
-    """The next snapshot in the making, and what of it is new."""
+    """The next snapshot, and the writes that lead to it."""
 
     notices: dict[NoticeId, ReclaimNotice]
     jobs: dict[JobName, SupervisedJob]
@@ -54,7 +54,7 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """One change that waits for its commit; `apply` works on the draft and returns what the caller gets."""
+    """A change that waits for its commit; `apply` changes the draft and returns the caller's result."""
 
     apply: Callable[[_Draft], object]
     done: asyncio.Future[object]
@@ -73,10 +73,10 @@ class SqliteStore:
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """Opens or makes the file.
+        """Opens the file, or creates it.
 
         Raises:
-            StoreError: It is damaged, newer than this version, or in use by another supervisor.
+            StoreError: The file is damaged, from a newer version, or in use by another supervisor.
         """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         try:
@@ -86,30 +86,30 @@ class SqliteStore:
             raise
         return cls(connection, thread, snapshot)
 
-    async def count_by(self, clock: Clock) -> None:
-        """Has a clock go on as the one that counted the stored instants, where that counted in the same boot.
+    async def continue_clock(self, clock: Clock) -> None:
+        """Moves the clock so that it continues the one that counted the stored instants, if that was in the same boot.
 
-        Only before anything reads the clock. Where nothing is under way, no instant matters, and the clock is left as
-        it is.
+        To be called before anything reads the clock. While nothing is active, no instant matters, and the clock stays
+        as it is.
         """
         try:
-            await self._in_thread(_count_by, self._connection, clock, self._under_way)
+            await self._in_thread(_continue_clock, self._connection, clock, self._active)
         except sqlite3.Error as error:
             _log.warning("clock.not_kept", why=str(error))
 
     @property
-    def _under_way(self) -> bool:
+    def _active(self) -> bool:
         notices, jobs = self._snapshot.notices.values(), self._snapshot.jobs.values()
         return any(each.state is NoticeState.ACTIVE for each in notices) or any(not each.over for each in jobs)
 
     async def close(self) -> None:
-        """Closes the file; changes still waiting are refused."""
+        """Closes the file; changes that still wait are refused."""
         self._refuse_all()
         await self._in_thread(self._connection.close)
         self._thread.shutdown()
 
     async def run(self) -> None:
-        """Root task: commits what is waiting, again and again; once it has ended, every change is refused."""
+        """Root task: commits changes; once it has ended, every change is refused."""
         try:
             while True:
                 await self.commit_once()
@@ -117,7 +117,7 @@ class SqliteStore:
             self._refuse_all()
 
     async def commit_once(self) -> None:
-        """Waits for a change and commits it with all that have arrived by then."""
+        """Waits for a change and commits it together with all that have arrived by then."""
         batch = [await self._queue.get()]
         while not self._queue.empty() and len(batch) < _MAX_PER_COMMIT:
             batch.append(self._queue.get_nowait())
@@ -133,7 +133,7 @@ class SqliteStore:
             known = draft.notices.get(key)
             notice = change(known)
             if notice is not None and notice != known:
-                draft.writes.extend(rows.notice(notice))
+                draft.writes.extend(rows.write_notice(notice))
                 draft.notices[key] = notice
             return notice
 
@@ -144,7 +144,7 @@ class SqliteStore:
             known = draft.jobs.get(name)
             job = change(known)
             if job is not None and job != known:
-                draft.writes.append(rows.job(job))
+                draft.writes.append(rows.write_job(job))
                 draft.jobs[name] = job
             return job
 
@@ -171,7 +171,7 @@ class SqliteStore:
         def apply(draft: _Draft) -> None:
             if name in draft.jobs and draft.jobs[name].uid == uid:
                 del draft.jobs[name]
-                draft.writes.append(rows.forget_job(name))
+                draft.writes.append(rows.delete_job(name))
 
         await self._submit(apply)
 
@@ -183,7 +183,7 @@ class SqliteStore:
                 del draft.notices[key]
             for name in jobs:
                 del draft.jobs[name]
-            draft.writes.extend(rows.forget(before, jobs))
+            draft.writes.extend(rows.delete_ended(before, jobs))
             return len(notices) + len(jobs)
 
         return cast("int", await self._submit(apply))
@@ -259,24 +259,24 @@ def _open(path: Path) -> tuple[sqlite3.Connection, Snapshot]:
 
 
 def _create(path: Path) -> None:
-    """Makes a store in another file and links it into place: a first start that is interrupted leaves no empty one."""
+    """Creates a store in another file and links it into place: an interrupted first start leaves no empty store."""
     with draft_beside(path) as file:
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             rows.create(connection)
         failpoint(At.STORE_PREPARED)
-        with suppress(FileExistsError):  # Where another process was first, its store counts.
+        with suppress(FileExistsError):  # If another process was first, its store counts.
             path.hardlink_to(file)
         failpoint(At.STORE_LINKED)
 
 
 def _check_not_empty(path: Path) -> None:
-    """SQLite would take an empty file for a new store, and discard the log beside it."""
+    """Refuses an empty file: SQLite would take it for a new store and discard the log beside it."""
     if path.stat().st_size == 0:
         raise rows.UnreadableError("it is damaged: it is empty. Remove it to begin with nothing known")
 
 
 def _make_private(path: Path) -> None:
-    """What SQLite makes beside the file has its mode; older versions made files that everybody may read."""
+    """Tightens the mode of files that older versions made; SQLite gives it to the files beside the store."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         file = path.with_name(path.name + suffix)
         try:
@@ -289,7 +289,7 @@ def _make_private(path: Path) -> None:
 
 
 def _why(error: Exception, path: Path) -> str:
-    """What is wrong, in words for people where SQLite's own do not say what to do."""
+    """Explains an error where SQLite's own message does not say what to do."""
     code = error.sqlite_errorcode & 0xFF if isinstance(error, sqlite3.Error) else None
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return "already served by another supervisor (another process has it open)"
@@ -308,10 +308,10 @@ def _read(connection: sqlite3.Connection) -> Snapshot:
     return Snapshot(1, notices, jobs)
 
 
-def _count_by(connection: sqlite3.Connection, clock: Clock, under_way: bool) -> None:  # noqa: FBT001 - as it is known
+def _continue_clock(connection: sqlite3.Connection, clock: Clock, active: bool) -> None:  # noqa: FBT001 - internal
     now, kept = clock.boot_time, rows.boot_time(connection)
-    if kept is None or not under_way or not kept.boot or kept.boot != now.boot:
-        rows.keep_boot_time(connection, now)
+    if kept is None or not active or not kept.boot or kept.boot != now.boot:
+        rows.set_boot_time(connection, now)
         return
     clock.move(kept.at - now.at)
     if abs(kept.at - now.at) > _STEP_SECONDS:
@@ -328,7 +328,7 @@ def _write(connection: sqlite3.Connection, writes: list[rows.Write]) -> None:
         connection.execute("COMMIT")
         failpoint(At.STORE_COMMITTED)
     except BaseException:
-        # A full disk has rolled the transaction back already.
+        # After a full disk, SQLite has rolled back already.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise

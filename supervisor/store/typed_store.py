@@ -1,6 +1,6 @@
 """The values of one kind in custom resources: a cache of them, and changes that never overwrite another writer's."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -10,13 +10,16 @@ from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.failpoints import At
+from supervisor.store.changes import Change, ChangeQueue, PendingChange
 from supervisor.store.codec import Codec, Record
 from supervisor.store.fields import Fields
 from supervisor.store.interface import StoreUnavailableError
-from supervisor.store.lanes import Change, Lanes, Pending
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+
+Outcomes = list[tuple[PendingChange[T], T | Exception | None]]
+"""The value that each change of a batch led to, or why it was refused."""
 
 _MAX_ATTEMPTS = 10
 """Attempts at one change that others come between: only a person or a deposed supervisor does that."""
@@ -41,7 +44,7 @@ class TypedStore(Generic[K, T]):
         self._newest: dict[K, Record[T]] = {}
         self.epoch = epoch
         self.cache: Cache[Record[T]] = Cache(self._cached)
-        self.lanes: Lanes[K, T] = Lanes(self._make)
+        self.queue: ChangeQueue[K, T] = ChangeQueue(self._make)
 
     def values(self) -> dict[K, T]:
         """Returns the newest value of each id."""
@@ -63,7 +66,7 @@ class TypedStore(Generic[K, T]):
         Raises:
             StoreUnavailableError: The outcome is not durable.
         """
-        return await self.lanes.submit(key, change)
+        return await self.queue.submit(key, change)
 
     async def refresh(self) -> None:
         """Reads what is new or changed, as the watch may be late. Only the watch tells of deletions.
@@ -105,7 +108,7 @@ class TypedStore(Generic[K, T]):
         self.cache.record_deletion(record)
         return True
 
-    async def _make(self, key: K, batch: Sequence[Pending[T]]) -> None:
+    async def _make(self, key: K, batch: Sequence[PendingChange[T]]) -> None:
         """Settles or refuses every change of a batch."""
         try:
             outcomes = await self._write_batch(key, batch)
@@ -124,12 +127,12 @@ class TypedStore(Generic[K, T]):
             else:
                 pending.settle(outcome)
 
-    async def _write_batch(self, key: K, batch: Sequence[Pending[T]]) -> list[tuple[Pending[T], T | Exception | None]]:
+    async def _write_batch(self, key: K, batch: Sequence[PendingChange[T]]) -> Outcomes[T]:
         """Applies each change to the outcome of the one before, and writes the last outcome for every resource."""
         came_between = ""
         for _ in range(_MAX_ATTEMPTS):
             record = self._newest.get(key)
-            outcomes = list(_apply(batch, None if record is None else record.value))
+            outcomes = _apply(batch, None if record is None else record.value)
             # By resource: a batch may end one episode and begin the next.
             values = [value for _, value in outcomes if not isinstance(value, Exception | None)]
             last = {self._object_key(record, value): value for value in values}
@@ -145,10 +148,10 @@ class TypedStore(Generic[K, T]):
         raise StoreUnavailableError(f"somebody else keeps changing it: {came_between}")
 
     def _object_key(self, record: Record[T] | None, value: T) -> ObjectKey:
-        """Returns the resource that holds the value already, whatever an earlier version named it, or a new one."""
-        known = None if record is None else record.value
-        same = record is not None and known is not None and self._codec.rank(known) == self._codec.rank(value)
-        return record.metadata.key if record is not None and same else self._codec.object_key(value)
+        """Returns the key of the resource that holds the value, however an earlier version named it, or a new key."""
+        if record is not None and self._rank(record) == self._codec.rank(value):
+            return record.metadata.key
+        return self._codec.object_key(value)
 
     async def _write(self, key: ObjectKey, value: T) -> None:
         """Writes in two requests for a new resource, one for a changed value, and none for an unchanged one."""
@@ -186,17 +189,16 @@ class TypedStore(Generic[K, T]):
         old = None if before is None else before.value
         new = None if after is None else after.value
         if after is not None and new is not None:
-            self._rank(after, new)
+            self._keep_newest(after, new)
         elif old is not None and self._newest.get(self._codec.id(old)) is before:
             self._fall_back(old)
         if old != new:
             self._changed()
 
-    def _rank(self, record: Record[T], value: T) -> None:
-        """Keeps the newest of each id."""
-        known = self._newest.get(self._codec.id(value))
-        if known is None or known.value is None or self._codec.rank(value) >= self._codec.rank(known.value):
-            self._newest[self._codec.id(value)] = record
+    def _keep_newest(self, record: Record[T], value: T) -> None:
+        key = self._codec.id(value)
+        if self._codec.rank(value) >= self._rank(self._newest.get(key)):
+            self._newest[key] = record
 
     def _fall_back(self, gone: T) -> None:
         """Replaces the newest value of an id, which is gone, by the one before, if there is one."""
@@ -206,18 +208,23 @@ class TypedStore(Generic[K, T]):
             return
         for record in self.cache.objects.values():
             if record.value is not None and self._codec.id(record.value) == key:
-                self._rank(record, record.value)
+                self._keep_newest(record, record.value)
+
+    def _rank(self, record: Record[T] | None) -> int:
+        return -1 if record is None or record.value is None else self._codec.rank(record.value)
 
 
-def _apply(batch: Sequence[Pending[T]], known: T | None) -> Iterator[tuple[Pending[T], T | Exception | None]]:
+def _apply(batch: Sequence[PendingChange[T]], known: T | None) -> Outcomes[T]:
+    outcomes: Outcomes[T] = []
     for pending in batch:
         try:
             outcome = pending.change(known)
         except Exception as refusal:  # noqa: BLE001 - a change that refuses itself concerns its caller alone
-            yield pending, refusal
+            outcomes.append((pending, refusal))
         else:
             known = known if outcome is None else outcome
-            yield pending, outcome
+            outcomes.append((pending, outcome))
+    return outcomes
 
 
 def _differs(before: Fields | None, after: Fields) -> bool:

@@ -58,7 +58,7 @@ async def _serve_alone(
     metrics = _metrics(settings, refusals, clock)
     store = await SqliteStore.open(settings.data_dir / STORE_FILE)
     try:
-        await store.count_by(clock)
+        await store.continue_clock(clock)
         health.standing = ServingState.SERVING
         supervisor = Supervisor(
             settings,

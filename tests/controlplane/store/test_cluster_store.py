@@ -50,7 +50,7 @@ async def test_what_was_returned_lies_in_the_cluster_and_in_the_snapshot(here: P
 
 async def test_own_changes_are_seen_without_the_watch(here: Place) -> None:
     store = await here.store()
-    making = asyncio.create_task(store._notices.lanes.run())  # No watch runs beside it.
+    making = asyncio.create_task(store._notices.queue.run())  # No watch runs beside it.
     await store.put_notice(notice(1).id, to(notice(1)))
     assert store.snapshot().notices == {notice(1).id: notice(1)}
     await store.put_notice(notice(1).id, to(replace(notice(1), revision=2)))

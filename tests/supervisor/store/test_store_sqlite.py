@@ -62,7 +62,7 @@ async def _counted(path: Path, set_by: float, boot: str = "boot-1") -> float:
     clock = _BootClock(set_by, boot)
     async with sqlite(path) as store:
         before = clock.boot_time.at
-        await store.count_by(clock)
+        await store.continue_clock(clock)
     return clock.boot_time.at - before
 
 

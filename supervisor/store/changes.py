@@ -17,8 +17,8 @@ Change = Callable[[T | None], T | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pending(Generic[T]):
-    """One change, and the future that its caller awaits."""
+class PendingChange(Generic[T]):
+    """A change and the future that its caller awaits."""
 
     change: Change[T]
     done: asyncio.Future[T | None]
@@ -34,13 +34,13 @@ class Pending(Generic[T]):
             self.done.set_exception(error)
 
 
-class Lanes(Generic[K, T]):
+class ChangeQueue(Generic[K, T]):
     """Has `make` write the changes that are submitted; it settles or refuses each change of its batch."""
 
-    def __init__(self, make: Callable[[K, Sequence[Pending[T]]], Awaitable[None]]) -> None:
+    def __init__(self, make: Callable[[K, Sequence[PendingChange[T]]], Awaitable[None]]) -> None:
         self._make = make
         self._queue = KeyedWorkQueue("store.change", self._make_batch)
-        self._waiting: defaultdict[K, list[Pending[T]]] = defaultdict(list)
+        self._waiting: defaultdict[K, list[PendingChange[T]]] = defaultdict(list)
         self._closed = False
 
     async def submit(self, key: K, change: Change[T]) -> T | None:
@@ -51,7 +51,7 @@ class Lanes(Generic[K, T]):
         """
         if self._closed or self._queue.shutting_down:
             raise _closing()
-        pending = Pending(change, asyncio.get_running_loop().create_future())
+        pending = PendingChange(change, asyncio.get_running_loop().create_future())
         self._waiting[key].append(pending)
         self._queue.add(key)
         return await pending.done

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from supervisor.store.changes import ChangeQueue, PendingChange
 from supervisor.store.interface import StoreUnavailableError
-from supervisor.store.lanes import Lanes, Pending
 from tests.testkit.waiting import PATIENCE
 
 
@@ -15,7 +15,7 @@ async def test_a_change_that_comes_while_another_one_ends_is_refused() -> None:
     """As one that may be tried again, not as a fault: what ends may take a moment."""
     making, ending, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def make(_key: str, _batch: Sequence[Pending[int]]) -> None:
+    async def make(_key: str, _batch: Sequence[PendingChange[int]]) -> None:
         making.set()
         try:
             await asyncio.get_running_loop().create_future()
@@ -23,15 +23,15 @@ async def test_a_change_that_comes_while_another_one_ends_is_refused() -> None:
             ending.set()
             await ended.wait()
 
-    lanes: Lanes[str, int] = Lanes(make)
-    running = asyncio.create_task(lanes.run())
-    first = asyncio.create_task(lanes.submit("a", lambda _: 1))
+    queue: ChangeQueue[str, int] = ChangeQueue(make)
+    running = asyncio.create_task(queue.run())
+    first = asyncio.create_task(queue.submit("a", lambda _: 1))
     async with asyncio.timeout(PATIENCE):
         await making.wait()
         running.cancel()
         await ending.wait()
         with pytest.raises(StoreUnavailableError):
-            await lanes.submit("b", lambda _: 1)
+            await queue.submit("b", lambda _: 1)
         ended.set()
         with contextlib.suppress(asyncio.CancelledError):
             await running
