@@ -1,1 +1,1 @@
-"""Breaks the product on purpose, in many ways, and demands that the demo and the replay fail for each of them."""
+"""Breaks the product on purpose in many ways. The demo and the replay must fail for each of them."""

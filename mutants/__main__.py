@@ -1,4 +1,4 @@
-"""`python -m mutants`: explains itself with --help."""
+"""`python -m mutants`. See --help."""
 
 import argparse
 import sys
@@ -22,25 +22,23 @@ LOG_COLUMNS = 180
 
 
 class Part(StrEnum):
-    """Which mutants are tried."""
-
     ALL = "all"
     CI = "ci"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try the mutants that were asked for; 0 where every check caught each of them and passed the unbroken product."""
-    given = _parser().parse_args(arguments)
+    """Try the selected mutants. Returns 0 if every check caught each of them and passed the unbroken product."""
+    options = _parser().parse_args(arguments)
     console = Console()
     console = console if console.is_terminal else Console(width=LOG_COLUMNS)
-    chosen = _chosen(Part(given.part), given.only or [])
-    if given.list:
+    chosen = _chosen(Part(options.part), options.only or [])
+    if options.list:
         for line in report.listed(chosen):
             print_line(console, line)
         return ExitCode.OK
-    logs = given.logs or Path(tempfile.mkdtemp(prefix="mutants-"))
-    checks = (WHOLE_DEMO,) if given.whole_demo else CHECKS
-    return run(lambda: _play(chosen, Setting(logs=logs, checks=checks, jobs=given.jobs), console))
+    logs = options.logs or Path(tempfile.mkdtemp(prefix="mutants-"))
+    checks = (WHOLE_DEMO,) if options.whole_demo else CHECKS
+    return run(lambda: _play(chosen, Setting(logs=logs, checks=checks, jobs=options.jobs), console))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,17 +48,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     option = parser.add_argument
     option("--part", type=Part, choices=list(Part), default=Part.ALL, help="which mutants (default: all)")
-    option("--only", nargs="+", metavar="NAME", choices=[each.name for each in CATALOGUE], help="these mutants alone")
-    option("--whole-demo", action="store_true", help="run `make demo` as it is, in the place of both short forms")
-    option("--list", action="store_true", help="print the mutants and try none")
-    option("--jobs", type=_count, default=2, metavar="N", help="commands at a time (default: 2)")
-    option("--logs", type=Path, metavar="DIR", help="where the output of each command goes (default: a new folder)")
+    option(
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        choices=[mutant.name for mutant in CATALOGUE],
+        help="try only these mutants",
+    )
+    option("--whole-demo", action="store_true", help="run the whole `make demo` instead of both short checks")
+    option("--list", action="store_true", help="only print the mutants")
+    option("--jobs", type=_count, default=2, metavar="N", help="number of parallel commands (default: 2)")
+    option("--logs", type=Path, metavar="DIR", help="folder for the output of each command (default: a new one)")
     return parser
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
 
 
@@ -73,12 +77,12 @@ def _chosen(part: Part, names: Sequence[str]) -> list[Mutant]:
 async def _play(chosen: Sequence[Mutant], setting: Setting, console: Console) -> ExitCode:
     started = time.monotonic()
 
-    def tell(trials: Trials) -> None:
+    def on_result(trials: Trials) -> None:
         for line in report.lines(trials):
             print_line(console, line)
 
     try:
-        found = await play(chosen, setting, tell)
+        found = await play(chosen, setting, on_result)
     except (DoesNotApplyError, ForeignCodeError, SyntaxError) as error:
         print_line(console, f"FAILED: {error}")
         return ExitCode.FAILED

@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 class DoesNotApplyError(ValueError):
-    """The text that a mutant replaces is not in its file exactly once: the mutant has to follow the product."""
+    """A mutant's old text is not in its file exactly once. Adapt the mutant to the product."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A text in a file and its replacement; `file` is relative to the root of the tree."""
+    """A text and its replacement. `file` is relative to the root of the tree."""
 
     file: str
     old: str
@@ -24,9 +24,9 @@ class Mutant:
 
     Attributes:
         name: The argument of `--only`.
-        breaks: What the product does wrong, in a sentence.
-        edits: What is replaced.
-        in_ci: Whether it belongs to the part that CI runs.
+        breaks: What the product does wrong, in one sentence.
+        edits: The replacements.
+        in_ci: Whether CI tries it.
     """
 
     name: str
@@ -36,20 +36,19 @@ class Mutant:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that it changes."""
         return tuple(dict.fromkeys(edit.file for edit in self.edits))
 
     def apply(self, root: Path) -> None:
-        """Put the defect into the tree below `root`; raises as `changed` does."""
+        """Put the defect into the tree at `root`. Raises as `changed` does."""
         for file, text in self.changed(root).items():
             (root / file).write_text(text, encoding="utf-8")
 
     def changed(self, root: Path) -> Mapping[str, str]:
-        """The changed text of each file, which is left as it is.
+        """Return the changed text of each file, without writing it.
 
         Raises:
-            DoesNotApplyError: A text is not in its file, or is there several times.
-            SyntaxError: A changed file is no Python any more.
+            DoesNotApplyError: A text is missing in its file, or occurs several times.
+            SyntaxError: A changed file is not valid Python.
         """
         texts = {file: (root / file).read_text(encoding="utf-8") for file in self.files}
         for edit in self.edits:

@@ -1,4 +1,4 @@
-"""The report on the mutants, for people."""
+"""The report on the mutants."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ from mutants.trial import Ending, Outcome
 
 
 def listed(mutants: Sequence[Mutant]) -> Iterator[str]:
-    """Each mutant's name and defect, and whether CI runs it."""
+    """Yield each mutant's name and defect, and whether CI tries it."""
     width = max(len(mutant.name) for mutant in mutants)
     for mutant in mutants:
         yield f"{mutant.name:<{width}}  {'ci' if mutant.in_ci else '  '}  {mutant.breaks}"
@@ -27,15 +27,14 @@ def lines(trials: Trials) -> Iterator[str]:
 
 def _sentences(outcome: Outcome) -> Iterator[str]:
     if outcome.ending is not Ending.PASSED and not outcome.findings:
-        yield outcome.said
+        yield outcome.last_line
     for finding in outcome.findings:
         more = f" (and {finding.count - 1} more)" if finding.count > 1 else ""
         yield f"{finding.kind}: {finding.detail}{more}"
 
 
 def table(found: Sequence[Trials]) -> Table:
-    """Return a table with a row for each mutant."""
-    result = Table(title="Mutants, as the demo and the replay judge them", title_justify="left")
+    result = Table(title="Mutants, judged by the demo and the replay", title_justify="left")
     result.add_column("mutant", no_wrap=True)
     for outcome in found[0].outcomes:
         result.add_column(outcome.check)
@@ -53,11 +52,10 @@ def _cells(outcome: Outcome, trials: Trials) -> tuple[Text, str]:
 
 
 def conclusion(found: Sequence[Trials], seconds: float) -> str:
-    """Sum up the results in a sentence."""
     if not found[0].ok:
-        return "FAILED: the unbroken product must pass before any mutant says something"
+        return "FAILED: the unbroken product must pass before mutants are tried"
     wrong = [trials.mutant.name for trials in found if not trials.ok]
     count, minutes = len(found) - 1, seconds / 60
     if wrong:
         return f"FAILED: {len(wrong)} of {count} mutants were not caught by every check: {', '.join(wrong)}"
-    return f"Every check caught all {count} mutants, and passed the unbroken product, in {minutes:.0f} min"
+    return f"Every check caught all {count} mutants and passed the unbroken product, in {minutes:.0f} min"

@@ -1,4 +1,4 @@
-"""Runs all checks on the unbroken product and then on each mutant, several at a time."""
+"""Runs all checks on the unbroken product and then on each mutant, several in parallel."""
 
 import asyncio
 import tempfile
@@ -16,14 +16,12 @@ UNBROKEN = Mutant(name="unbroken", breaks="The product as it is.", edits=())
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """The results of a mutant."""
-
     mutant: Mutant
     outcomes: tuple[Outcome, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether every check said what it had to: that a mutant fails, and the unbroken product passes."""
+        """Whether every check failed for a mutant, or passed for the unbroken product."""
         if self.mutant is UNBROKEN:
             return all(outcome.ending is Ending.PASSED for outcome in self.outcomes)
         return all(outcome.caught for outcome in self.outcomes)
@@ -31,13 +29,13 @@ class Trials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How a suite is run.
+    """How to run a suite.
 
     Attributes:
-        logs: Where each command's output goes.
-        checks: What is run on each mutant.
-        jobs: Commands at a time.
-        source: The tree that is copied.
+        logs: Folder for the output of each command.
+        checks: The checks for each mutant.
+        jobs: Number of parallel commands.
+        source: The tree to copy.
         limit: Seconds after which a command is ended.
     """
 
@@ -48,13 +46,13 @@ class Setting:
     limit: float = LIMIT_SECONDS
 
 
-async def play(mutants: Sequence[Mutant], setting: Setting, tell: Callable[[Trials], None]) -> list[Trials]:
-    """Try the unbroken product first, and the mutants where it has passed; `tell` is called as each is done.
+async def play(mutants: Sequence[Mutant], setting: Setting, on_result: Callable[[Trials], None]) -> list[Trials]:
+    """Try the unbroken product first and, if it passes, the mutants. Calls `on_result` after each.
 
     Raises:
         DoesNotApplyError: A mutant's text is not in the product.
-        SyntaxError: A mutant is no Python.
-        ForeignCodeError: A process would import other code than that of its tree.
+        SyntaxError: A mutant is not valid Python.
+        ForeignCodeError: A process would import code from outside its tree.
     """
     for mutant in mutants:
         mutant.changed(setting.source)
@@ -62,20 +60,18 @@ async def play(mutants: Sequence[Mutant], setting: Setting, tell: Callable[[Tria
         product = copy(Path(directory), setting.source)
         product.check_origins()
         product.compile()
-        return await _Suite(setting, product, tell).play(mutants)
+        return await _Suite(setting, product, on_result).play(mutants)
 
 
 class _Suite:
-    """Tries mutants of one product."""
-
-    def __init__(self, setting: Setting, product: Tree, tell: Callable[[Trials], None]) -> None:
+    def __init__(self, setting: Setting, product: Tree, on_result: Callable[[Trials], None]) -> None:
         self._setting = setting
         self._product = product
-        self._tell = tell
+        self._on_result = on_result
         self._turns = asyncio.Semaphore(setting.jobs)
 
     async def play(self, mutants: Sequence[Mutant]) -> list[Trials]:
-        """The unbroken product, and then the mutants side by side."""
+        """Try the unbroken product, then the mutants in parallel."""
         first = await self._tried(UNBROKEN)
         if not first.ok:
             return [first]
@@ -87,13 +83,13 @@ class _Suite:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._outcome(mutant, check)) for check in self._setting.checks]
         trials = Trials(mutant, tuple(task.result() for task in tasks))
-        self._tell(trials)
+        self._on_result(trials)
         return trials
 
     async def _outcome(self, mutant: Mutant, check: Check) -> Outcome:
         log = self._setting.logs / f"{mutant.name}-{check.name}.log"
         async with self._turns:
-            # A tree of its own for each command, so that one's compiled files do not count for another.
+            # Each command has its own tree, so that the compiled files of one do not count for another.
             with tempfile.TemporaryDirectory(prefix=f"mutant-{mutant.name}-") as directory:
                 tree = copy_compiled(Path(directory), self._product)
                 tree.put(mutant)

@@ -1,4 +1,4 @@
-"""A copy of the code that demo and replay run, and the environment in which nothing else is imported."""
+"""A copy of the code that demo and replay run, with an environment that imports only this copy."""
 
 import compileall
 import json
@@ -15,12 +15,12 @@ from typing import Any
 from mutants.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
-"""Of the checkout."""
+"""The root of the checkout."""
 
 _CODE = ("node_agent", "supervisor", "servicekit", "simulator", "sdk", "proto")
 _IMPORT_PATH = (".", "proto", "sdk")
 _PACKAGES = ("node_agent", "supervisor", "servicekit", "simulator", "reclaim.v1", "kubeai.elastic")
-# Either would keep Python from writing the compiled files that `imported` looks for.
+# Each would prevent Python from writing the compiled files that `imported` checks.
 _HIDES_IMPORTS = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
 
 _PROBE = """
@@ -35,25 +35,22 @@ class ForeignCodeError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A copy of the code below `root`."""
-
     root: Path
 
     def environment(self, temporary: Path) -> dict[str, str]:
-        """The variables of a process that runs this code; it puts its temporary files below `temporary`."""
+        """Return the variables of a process that runs this code, with its temporary files in `temporary`."""
         inherited = {name: value for name, value in os.environ.items() if name not in _HIDES_IMPORTS}
-        path = os.pathsep.join(str(self.root / each) for each in _IMPORT_PATH)
+        path = os.pathsep.join(str(self.root / folder) for folder in _IMPORT_PATH)
         return {**inherited, "PYTHONPATH": path, "TMPDIR": str(temporary), "COLUMNS": "200"}
 
     def check_origins(self, packages: tuple[str, ...] = _PACKAGES) -> None:
-        """ResourceRequest a process of this tree where it imports the packages from.
+        """Check from where a process of this tree imports the packages.
 
         Raises:
-            ForeignCodeError: From another place, such as the editable installation of the checkout.
+            ForeignCodeError: From elsewhere, such as the checkout's editable installation.
         """
-        probe = (
-            self.root / "probe" / "probe.py"
-        )  # In a folder of its own, as Python puts a script's folder on the path.
+        # In a folder of its own, because Python puts a script's folder on the path.
+        probe = self.root / "probe" / "probe.py"
         probe.parent.mkdir(exist_ok=True)
         probe.write_text(_PROBE, encoding="utf-8")
         command = [sys.executable, str(probe), *packages]
@@ -66,15 +63,15 @@ class Tree:
                 raise ForeignCodeError(f"{name} would be imported from {folder}, not from {self.root}")
 
     def imported(self, file: str) -> bool:
-        """Whether a process has imported this changed file from this tree: Python has then compiled it beside it."""
+        """Whether a process has imported this changed file from this tree, which leaves a compiled file."""
         return self._compiled(file).exists()
 
     def compile(self) -> None:
-        """Compile everything once, as each copy would in many processes at a time: on two cores that takes seconds."""
+        """Compile everything once. Otherwise many processes at a time would, which takes seconds on two cores."""
         compileall.compile_dir(self.root, quiet=2)
 
     def put(self, mutant: Mutant) -> None:
-        """Put a defect in; raises as `Mutant.changed` does."""
+        """Put a defect into the tree. Raises as `Mutant.changed` does."""
         mutant.apply(self.root)
         for file in mutant.files:
             self._compiled(file).unlink(missing_ok=True)
@@ -84,12 +81,12 @@ class Tree:
 
 
 def copy(target: Path, source: Path = ROOT) -> Tree:
-    """Copy the code, without anything compiled, into the empty directory `target`."""
+    """Copy the code without compiled files into the empty directory `target`."""
     return _copy(target, source, shutil.ignore_patterns("__pycache__"))
 
 
 def copy_compiled(target: Path, source: Tree) -> Tree:
-    """Copy a tree with all that is compiled, which Python takes for up to date as times are copied as well."""
+    """Copy a tree with its compiled files. They stay valid, because file times are copied as well."""
     return _copy(target, source.root, None)
 
 

@@ -1,4 +1,4 @@
-"""Running a command of the simulator on a tree: how it ended, and the judge's findings."""
+"""Runs a command of the simulator on a tree and reads how it ended and what the judge found."""
 
 import asyncio
 import json
@@ -17,15 +17,15 @@ from simulator.runner import ExitCode
 from simulator.verdict import Failure
 
 LIMIT_SECONDS = 400.0
-"""For one command; its own bounds on time are shorter."""
+"""Limit for one command, above the command's own limits."""
 
 _STOP_SECONDS = 45.0
-"""For the command to end its processes in order after SIGTERM."""
+"""For the command to end its processes after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A command of the simulator that judges the product; with `--json FILE` it writes what the judge found there."""
+    """A command of the simulator that judges the product. With `--json FILE` it writes the judge's findings."""
 
     name: str
     arguments: tuple[str, ...]
@@ -33,26 +33,24 @@ class Check:
 
 CHECKS = (Check("demo", ("demo", "--short")), Check("replay", ("replay", "--part", "short")))
 WHOLE_DEMO = Check("whole-demo", ("demo",))
-"""Runs the same as `make demo`."""
+"""The same as `make demo`."""
 
 
 class Ending(StrEnum):
-    """How a command ended."""
-
     PASSED = "passed"
     FAILED = "failed"
     """By the judge's verdict."""
     BROKE_OFF = "broke off"
-    """Without a verdict, or with none but that the job is unfinished. So does a crash: it says nothing of the judge."""
+    """Without a verdict, or only with an unfinished job. That includes a crash, which proves nothing."""
     NOT_IMPORTED = "not imported"
-    """A changed file was not imported by any process, so nothing was tried."""
+    """No process imported a changed file, so nothing was tested."""
     HUNG = "hung"
-    """It did not end by itself."""
+    """It did not end by itself in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The judge's findings of one kind of failure: the first detail and the number."""
+    """The findings of one kind of failure: the first detail and their number."""
 
     kind: str
     detail: str
@@ -64,27 +62,27 @@ class Outcome:
     """The result of a command.
 
     Attributes:
-        check: Which command.
+        check: The name of the check.
         ending: How it ended.
-        findings: The judge's first finding of each kind of failure, and how many there are of that kind.
-        said: The last line of the command's output.
+        findings: The first finding of each kind of failure, with the number of that kind.
+        last_line: The last line of the command's output.
         seconds: How long it took.
     """
 
     check: str
     ending: Ending
     findings: tuple[Finding, ...]
-    said: str
+    last_line: str
     seconds: float
 
     @property
     def caught(self) -> bool:
-        """Whether the judge has noticed the defect."""
+        """Whether the judge noticed the defect."""
         return self.ending is Ending.FAILED
 
 
 async def run(check: Check, tree: Tree, files: Sequence[str], log: Path, limit: float = LIMIT_SECONDS) -> Outcome:
-    """Run a command on a tree whose `files` were changed, its output into `log`; nothing outlives it."""
+    """Run a command on a tree with changed `files` and log its output. No process survives it."""
     started = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
     result = tree.root / "result.json"
@@ -97,13 +95,13 @@ async def run(check: Check, tree: Tree, files: Sequence[str], log: Path, limit: 
         check=check.name,
         ending=ending,
         findings=findings,
-        said=_last_line(log),
+        last_line=_last_line(log),
         seconds=time.monotonic() - started,
     )
 
 
 async def _exit_code(command: Sequence[str], tree: Tree, log: Path, limit: float) -> int | None:
-    """Of the command; None where it had to be ended."""
+    """Run the command and return its exit code, or None if it had to be killed."""
     temporary = tree.root / "temporary"
     temporary.mkdir()
     with log.open("wb") as output:
@@ -139,14 +137,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _sweep(temporary: Path) -> None:
-    """End what the worlds below this directory have left; only a command that was killed leaves anything."""
+    """End leftover processes of the worlds in this directory, which only a killed command leaves."""
     for world in temporary.iterdir():
         for left in leftovers(world):
             end(left.pid, world)
 
 
 def _ending(code: int | None, result: Path) -> tuple[Ending, tuple[Finding, ...]]:
-    """Read a command's exit code and result, with the judge's findings; None: the runner ended it."""
+    """Return the ending and the judge's findings. `code` is None if the command was killed."""
     if code is None:
         return Ending.HUNG, ()
     if code == ExitCode.OK:
@@ -159,7 +157,7 @@ def _ending(code: int | None, result: Path) -> tuple[Ending, tuple[Finding, ...]
 def _findings(result: Mapping[str, Any]) -> tuple[Finding, ...]:
     verdicts = [scenario["verdict"] for scenario in result["scenarios"] if scenario["verdict"] is not None]
     details: dict[str, list[str]] = {}
-    for failure in (each for verdict in verdicts for each in verdict["failures"]):
+    for failure in (failure for verdict in verdicts for failure in verdict["failures"]):
         details.setdefault(failure["failure"], []).append(failure["detail"])
     return tuple(Finding(kind, found[0], len(found)) for kind, found in details.items())
 

@@ -1,4 +1,4 @@
-"""All mutants, each a defect that leaves the product running."""
+"""All mutants. Each leaves the product running."""
 
 from mutants.catalogue import agent, decisions, job, supervisor
 from mutants.mutant import Mutant

@@ -11,7 +11,7 @@ _CONVERSATION = "node_agent/stream.py"
 MUTANTS = (
     Mutant(
         name="announces-late",
-        breaks="Tells the supervisor of every notice 20 seconds late.",
+        breaks="Reports every notice to the supervisor 20 seconds late.",
         edits=(
             Edit(
                 _POLLER,
@@ -22,27 +22,27 @@ MUTANTS = (
     ),
     Mutant(
         name="polls-seldom",
-        breaks="Asks the metadata every half minute.",
+        breaks="Polls the metadata every 30 seconds.",
         edits=(Edit(_POLLER, "        self._period = period\n", "        self._period = 30.0\n"),),
     ),
     Mutant(
         name="overlooks-announcements",
-        breaks="Takes every answer of the metadata for one that announces nothing.",
+        breaks="Treats every answer of the metadata as clear.",
         edits=(Edit(_ALIYUN, "        if announced is None:\n", "        if True:\n"),),
     ),
     Mutant(
         name="misjudges-the-clock",
-        breaks="Announces every deadline as an hour ago.",
+        breaks="Reports every deadline as one hour ago.",
         edits=(Edit(_LEAD, "    return named - now\n", "    return named - now - 3600.0\n"),),
     ),
     Mutant(
         name="never-withdraws",
-        breaks="Never says that the metadata have taken an announcement back.",
+        breaks="Never reports that an announcement was withdrawn.",
         edits=(Edit(_TRACKING, "    if after.clears < CLEARS_TO_WITHDRAW:\n", "    if True:\n"),),
     ),
     Mutant(
         name="raises-a-false-alarm",
-        breaks="Announces a reclaim from its 15th to its 18th poll that the metadata do not announce.",
+        breaks="Reports a reclaim from its 15th to its 18th poll that the metadata do not announce.",
         edits=(
             Edit(
                 _TRACKING,
@@ -55,7 +55,7 @@ MUTANTS = (
     ),
     Mutant(
         name="keeps-news-to-itself",
-        breaks="Says what it knows in its hello, and nothing that changes afterwards.",
+        breaks="Reports its state in the hello, and no changes afterwards.",
         edits=(
             Edit(
                 _CONVERSATION, "        for report in self._outbox.unacknowledged():\n", "        for report in ():\n"

@@ -1,4 +1,4 @@
-"""Defects of `supervisor.decide`: wrong decisions on right facts."""
+"""Defects of `supervisor.decide`: wrong decisions from correct facts."""
 
 from mutants.mutant import Edit, Mutant
 
@@ -22,12 +22,12 @@ MUTANTS = (
     ),
     Mutant(
         name="stops-with-one-worker-too-many",
-        breaks="Stops the job where exactly its minimum remains.",
+        breaks="Stops the job if exactly its minimum remains.",
         edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed and left <= spec.min_workers:"),),
     ),
     Mutant(
         name="stops-with-one-worker-too-few",
-        breaks="Goes on where one worker less than the minimum remains.",
+        breaks="Continues with one worker less than the minimum.",
         edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed and left < spec.min_workers - 1:"),),
     ),
     Mutant(
@@ -38,13 +38,13 @@ MUTANTS = (
     ),
     Mutant(
         name="never-excludes",
-        breaks="Decides to shrink, and excludes nobody.",
+        breaks="Decides to shrink and excludes no host.",
         edits=(Edit(_LIVE, "        exclusions=s.doomed,\n", "        exclusions=before.exclusions,\n"),),
         in_ci=True,
     ),
     Mutant(
         name="keeps-withdrawn-hosts-excluded",
-        breaks="Never takes a host back whose notice was withdrawn.",
+        breaks="Never ends the exclusion of a host whose notice was withdrawn.",
         edits=(
             Edit(
                 _LIVE,
@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         name="ignores-withdrawals",
-        breaks="Acknowledges a withdrawal, and goes on as if the notice held.",
+        breaks="Acknowledges a withdrawal and keeps the notice.",
         edits=(
             Edit(
                 _NOTICES,
@@ -67,7 +67,7 @@ MUTANTS = (
     ),
     Mutant(
         name="takes-notices-back",
-        breaks="Declares a notice expired three seconds after it came, while its agent still announces it.",
+        breaks="Expires a notice three seconds after its receipt, while its agent still announces it.",
         edits=(
             Edit(
                 _NOTICES,
@@ -78,7 +78,7 @@ MUTANTS = (
     ),
     Mutant(
         name="never-releases-a-healthy-host",
-        breaks="Leaves out a healthy host, together with the first group, for the rest of the run.",
+        breaks="Excludes a healthy host together with the first group, for the rest of the run.",
         edits=(
             Edit(
                 _ORDERS,
@@ -90,7 +90,7 @@ MUTANTS = (
     ),
     Mutant(
         name="excludes-the-wrong-hosts",
-        breaks="Excludes as many hosts as were noticed, but others.",
+        breaks="Excludes the right number of hosts, but the wrong ones.",
         edits=(
             Edit(
                 _ORDERS,
@@ -101,12 +101,12 @@ MUTANTS = (
     ),
     Mutant(
         name="orders-without-exclusions",
-        breaks="Decides rightly, and leaves the exclusions out of the launcher's order.",
+        breaks="Decides correctly and omits the exclusions from the launcher's order.",
         edits=(Edit(_ORDERS, _EXCLUSIONS_ORDERED, "exclusions=(),"),),
     ),
     Mutant(
         name="suspends-before-the-checkpoint",
-        breaks="Suspends a job as soon as it is to stop, and does not wait for rank 0.",
+        breaks="Suspends a job as soon as it must stop, without waiting for rank 0.",
         edits=(
             Edit(
                 _STOPPING,
@@ -118,7 +118,7 @@ MUTANTS = (
     ),
     Mutant(
         name="loses-acknowledgements",
-        breaks="Forgets that rank 0 has saved its checkpoint, and waits for it until the deadline.",
+        breaks="Forgets that rank 0 has saved its checkpoint and waits for it until the deadline.",
         edits=(
             Edit(
                 _REGISTRATION,
@@ -129,12 +129,12 @@ MUTANTS = (
     ),
     Mutant(
         name="stops-another-rank",
-        breaks="Sends a STOP to rank 1 in the place of rank 0.",
+        breaks="Sends a STOP to rank 1 instead of rank 0.",
         edits=(Edit(_DIRECTIVES, "if stop.everyone or worker.rank == 0:", "if stop.everyone or worker.rank == 1:"),),
     ),
     Mutant(
         name="stops-nobody",
-        breaks="Decides to stop, and tells no process.",
+        breaks="Decides to stop and sends no STOP to any process.",
         edits=(
             Edit(
                 _DIRECTIVES,
@@ -145,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         name="stops-a-job-that-shrinks",
-        breaks="Tells all processes to stop while hosts are left out that the job can do without.",
+        breaks="Stops all processes when hosts are excluded that the job does not need.",
         edits=(
             Edit(
                 _DIRECTIVES,
@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         name="leaves-at-once",
-        breaks="Has a process leave as soon as its host is noticed, before the launcher has let go of it.",
+        breaks="Sends LEAVE to a process as soon as its host is noticed, before the launcher has excluded the host.",
         edits=(
             Edit(
                 _DIRECTIVES,
@@ -168,7 +168,7 @@ MUTANTS = (
     ),
     Mutant(
         name="never-resumes",
-        breaks="Leaves a suspended job suspended, whatever capacity comes.",
+        breaks="Never resumes a suspended job.",
         edits=(
             Edit(
                 _WAITING,
@@ -179,7 +179,7 @@ MUTANTS = (
     ),
     Mutant(
         name="resumes-late",
-        breaks="Resumes a suspended job only twenty seconds after its capacity has come.",
+        breaks="Resumes a suspended job twenty seconds after its capacity has arrived.",
         edits=(
             Edit(
                 _WAITING,

@@ -15,7 +15,7 @@ _DISCOVER = "sdk/kubeai/elastic/commands/discover_hosts.py"
 MUTANTS = (
     Mutant(
         name="flag-stays-up",
-        breaks="check_alive() stays True whatever is decided.",
+        breaks="check_alive() always stays True.",
         edits=(Edit(_FLAG, "        _byte[0] = 1\n", "        _byte[0] = 0\n"),),
         in_ci=True,
     ),
@@ -35,14 +35,14 @@ MUTANTS = (
     ),
     Mutant(
         name="flag-falls-early",
-        breaks="A process leaves as soon as it is told when to leave, and not at that time.",
+        breaks="A process leaves as soon as it receives the directive instead of when it is due.",
         edits=(
             Edit(_STATE, "pending=Pending(line.directive, now + line.act_in)", "pending=Pending(line.directive, now)"),
         ),
     ),
     Mutant(
         name="acknowledges-unasked",
-        breaks="Reports to have left as soon as a STOP arrives, two seconds before check_alive() turns False.",
+        breaks="Reports its exit as soon as a STOP arrives, two seconds before check_alive() turns False.",
         edits=(
             Edit(
                 _LISTENER,
@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         name="leaves-without-a-word",
-        breaks="A process that was told to stop ends at once, and reports nothing.",
+        breaks="A stopped process exits at once and reports nothing.",
         edits=(
             Edit(
                 _EXIT_HOOK,
@@ -73,7 +73,7 @@ MUTANTS = (
     ),
     Mutant(
         name="lists-excluded-hosts",
-        breaks="kubeai-discover-hosts lists hosts that are excluded.",
+        breaks="kubeai-discover-hosts lists excluded hosts.",
         edits=(
             Edit(
                 _DISCOVER,
@@ -84,7 +84,7 @@ MUTANTS = (
     ),
     Mutant(
         name="excludes-one-at-a-time",
-        breaks="kubeai-run puts the exclusions of a group in place one by one, 1.2 seconds apart.",
+        breaks="kubeai-run applies the exclusions of a group one by one, 1.2 seconds apart.",
         edits=(
             Edit(
                 _WORKSPACE,
@@ -99,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         name="excludes-late",
-        breaks="kubeai-run puts exclusions in place eight seconds after they were ordered.",
+        breaks="kubeai-run applies exclusions eight seconds after the order.",
         edits=(
             Edit(
                 _RUN,
@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     Mutant(
         name="goes-on-while-suspended",
-        breaks="kubeai-run lets its command go on when it is to wait.",
+        breaks="kubeai-run lets its command continue when it must wait.",
         edits=(
             Edit(
                 _RECONCILE,

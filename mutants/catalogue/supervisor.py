@@ -14,7 +14,7 @@ _RECEIVED = "        failpoint(At.NOTICE_RECEIVED)\n"
 MUTANTS = (
     Mutant(
         name="loses-every-notice",
-        breaks="Acknowledges every notice and throws it away.",
+        breaks="Acknowledges every notice and discards it.",
         edits=(
             Edit(
                 _REPORTS,
@@ -25,7 +25,7 @@ MUTANTS = (
     ),
     Mutant(
         name="loses-one-notice-of-each-group",
-        breaks="Acknowledges and throws away what comes within three seconds of another node's notice.",
+        breaks="Acknowledges and discards reports within three seconds of another node's notice.",
         edits=(
             Edit(
                 _REPORTS,
@@ -46,7 +46,7 @@ MUTANTS = (
     ),
     Mutant(
         name="loses-withdrawals",
-        breaks="Acknowledges every withdrawal and throws it away.",
+        breaks="Acknowledges every withdrawal and discards it.",
         edits=(
             Edit(
                 _REPORTS,
@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     Mutant(
         name="sees-one-host-of-a-group",
-        breaks="Looks at one noticed host of a job at a time.",
+        breaks="Considers only one noticed host of a job at a time.",
         edits=(
             Edit(
                 _LOOP,
@@ -80,7 +80,7 @@ MUTANTS = (
     ),
     Mutant(
         name="decides-late",
-        breaks="Looks at the jobs every eight seconds.",
+        breaks="Reconciles jobs only every eight seconds.",
         edits=(
             Edit(
                 _LOOP,
@@ -92,7 +92,7 @@ MUTANTS = (
     ),
     Mutant(
         name="resumes-onto-noticed-hosts",
-        breaks="Resumes a suspended job at once, on the hosts whose end is announced.",
+        breaks="Resumes a suspended job at once, on hosts with a notice.",
         edits=(
             Edit(
                 "supervisor/decide/waiting.py",
@@ -113,14 +113,14 @@ MUTANTS = (
     ),
     Mutant(
         name="tells-processes-nothing-new",
-        breaks="Sends a training process its first directive and no other.",
+        breaks="Sends a training process only its first directive.",
         edits=(
             Edit(_PROCESSES, "        if directive != connection.sent:\n", "        if connection.sent is None:\n"),
         ),
     ),
     Mutant(
         name="tells-processes-late",
-        breaks="Holds back what is urgent for nine seconds.",
+        breaks="Delays urgent lines by nine seconds.",
         edits=(
             Edit(_PROCESSES, "COALESCE_SECONDS = 0.05\n", "COALESCE_SECONDS = 9.0\n"),
             Edit(
@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     Mutant(
         name="tells-the-launcher-nothing-new",
-        breaks="Sends a launcher its first order of each run and no other.",
+        breaks="Sends a launcher only the first order of each run.",
         edits=(
             Edit(
                 _LAUNCHERS,

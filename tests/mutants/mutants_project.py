@@ -15,7 +15,7 @@ from supervisor.product import ANSWER
 
 LOST = {"failure": "step lost", "detail": "step 7 was applied again"}
 FALSE = {"failure": "false stop", "detail": "STOP of run 1"}
-UNFINISHED = {"failure": "unfinished", "detail": "nobody said that step 9 was the last"}
+UNFINISHED = {"failure": "unfinished", "detail": "step 9 was never reached"}
 
 def end(*failures):
     acts = [{"verdict": None}, {"verdict": {"failures": failures}}]

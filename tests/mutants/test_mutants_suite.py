@@ -99,7 +99,7 @@ async def test_a_mutant_that_does_not_fit_is_found_before_anything_is_tried(tmp_
 
 def test_the_table_shows_every_command_of_every_mutant() -> None:
     outcomes = tuple(
-        Outcome(check=check.name, ending=Ending.FAILED, findings=(FALSE_STOP,), said="Done.", seconds=12.0)
+        Outcome(check=check.name, ending=Ending.FAILED, findings=(FALSE_STOP,), last_line="Done.", seconds=12.0)
         for check in CHECKS
     )
     shown = report.table([Trials(UNBROKEN, outcomes)])
