@@ -1,1 +1,1 @@
-"""A cloud, a launcher and a training job on one machine, and the judge of what they did."""
+"""Simulates a cloud, a launcher and a training job on one machine, and judges what the product did."""

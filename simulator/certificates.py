@@ -1,4 +1,4 @@
-"""Certificates for a world with TLS, put in place as a Kubernetes secret volume does it: all files by one link."""
+"""Certificates for a world with TLS, updated like a Kubernetes secret volume: one symbolic link switches all files."""
 
 import itertools
 from pathlib import Path
@@ -9,10 +9,10 @@ NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Authority:
-    """A certificate authority, and the supervisor's certificate that it signs.
+    """A certificate authority and the supervisor's certificate.
 
     Args:
-        directory: Made, with `tls.crt`, `tls.key` and `ca.crt` in it.
+        directory: Created, with `tls.crt`, `tls.key` and `ca.crt` in it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -27,38 +27,34 @@ class Authority:
 
     @property
     def cert_file(self) -> Path:
-        """The leaf and its chain."""
         return self._directory / "tls.crt"
 
     @property
     def key_file(self) -> Path:
-        """The leaf's key."""
         return self._directory / "tls.key"
 
     @property
     def ca_file(self) -> Path:
-        """What a client has to trust."""
         return self._directory / "ca.crt"
 
     @property
     def ca_pem(self) -> bytes:
-        """The same as PEM."""
         return self.ca.cert_pem.bytes()
 
     def issue(self, *names: str, ca: trustme.CA | None = None) -> bytes:
-        """Exchange the certificate for a new one of these names, or of this machine's; returns the leaf as PEM."""
+        """Rotate the certificate, for these names or this machine's, and return the leaf as PEM."""
         leaf = (ca or self.ca).issue_cert(*(names or NAMES))
         chain = b"".join(blob.bytes() for blob in leaf.cert_chain_pems)
         self.place(chain, leaf.private_key_pem.bytes())
         return leaf.cert_chain_pems[0].bytes()
 
     def spoil(self) -> None:
-        """Put a new certificate in place whose key is not its own."""
+        """Install a new certificate with a key that does not match."""
         leaf, other = self.ca.issue_cert(*NAMES), self.ca.issue_cert(*NAMES)
         self.place(leaf.cert_chain_pems[0].bytes(), other.private_key_pem.bytes())
 
     def place(self, certificate: bytes, key: bytes) -> None:
-        """Exchange both files at once."""
+        """Replace both files atomically."""
         version = self._directory / f"..{next(self._versions)}"
         version.mkdir(mode=0o700)
         (version / self.cert_file.name).write_bytes(certificate)

@@ -1,4 +1,4 @@
-"""The checkpoint file of the demo job: one file, replaced as a whole, which says itself whether it is sound."""
+"""The checkpoint file of the demo job: one file with a digest, replaced atomically."""
 
 import os
 from pathlib import Path
@@ -9,11 +9,11 @@ from simulator.model import Params, digest
 
 
 class DamagedCheckpointError(ValueError):
-    """The file is no checkpoint, or not all of one: do not train from it."""
+    """The file is not a complete checkpoint. Do not train from it."""
 
 
 def save(path: Path, params: Params, step: int) -> None:
-    """Replace the checkpoint; when this returns, the new one is on disk, and at no time is there none."""
+    """Replace the checkpoint. When this returns, the new one is on disk; there is always a complete one."""
     header = f"{step} {digest(params, step)}\n".encode()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
@@ -25,7 +25,7 @@ def save(path: Path, params: Params, step: int) -> None:
 
 
 def load(path: Path) -> tuple[Params, int] | None:
-    """Parameters and step, or None where there is no file yet. Raises DamagedCheckpointError."""
+    """Return parameters and step, or None if there is no file yet. Raises DamagedCheckpointError."""
     try:
         header, _, payload = path.read_bytes().partition(b"\n")
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def load(path: Path) -> tuple[Params, int] | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    # The new name itself is on disk only once its folder is.
+    # The new name is on disk only after its folder is synced.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

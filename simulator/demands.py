@@ -1,7 +1,4 @@
-"""Demands that the truth makes of the product at every moment, and findings where the product missed one.
-
-Each demand looks at every event, after the truth has taken it in, and yields a finding where the product failed it.
-"""
+"""Demands on the product, checked against the truth after every event. Each yields a finding for every violation."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,15 +12,13 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class Demand(Protocol):
-    """Something that the product owes its users."""
-
     def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Look at the next event; `truth` has seen it already."""
+        """Check the demand after `event`, which `truth` already includes."""
         ...
 
 
 def demands(expectations: Expectations) -> tuple[Demand, ...]:
-    """Return the demands on a job with these expectations; those on time only where time is demanded."""
+    """Return the demands for these expectations. Those on time are included only if there are bounds."""
     bounds = expectations.bounds
     undisturbed = bounds is not None
     always = (
@@ -41,17 +36,16 @@ def demands(expectations: Expectations) -> tuple[Demand, ...]:
 
 
 class HostReleasedBeforeLoss:
-    """No announced host goes while the ring needs it: it was excluded before, or the job was stopped and suspended.
+    """An announced host is excluded, or its job stopped and suspended, before the host is gone.
 
     Args:
-        suspended: Whether the run of a job that was stopped has to have ended by then.
+        suspended: Whether the run of a stopped job must have ended by then.
     """
 
     def __init__(self, *, suspended: bool) -> None:
         self._suspended = suspended
 
     def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Look at the hosts that go."""
         if event.kind is not Kind.NODE_GONE or not event.fields.get("announced") or not truth.is_live():
             return
         host = event.text("node")
@@ -64,16 +58,15 @@ class HostReleasedBeforeLoss:
 
 
 class CheckpointSavedAtStop:
-    """A run that was told to STOP has saved a checkpoint by its end."""
+    """A run that was told to STOP has saved a checkpoint when it ends."""
 
     def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Look at the ends of runs."""
         if event.kind is Kind.RUN_ENDED and (run := event.integer("run")) in truth.stopped - truth.saved:
             yield Finding(Failure.NOT_SAVED, f"run {run} was stopped without a checkpoint")
 
 
 class ExclusionsMatchNotices:
-    """A host of the ring is excluded only where it has a notice, is gone or has failed, and not listed again before.
+    """A host of the ring is excluded only if it has a notice, is gone or has failed, and stays excluded that long.
 
     Args:
         lasting: Whether a host must stay excluded as long as it has its notice.
@@ -84,7 +77,7 @@ class ExclusionsMatchNotices:
         self._excluded: frozenset[str] = frozenset()
 
     def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Look at each change. Hosts outside of the ring may be withheld for other reasons."""
+        """Check each change. Hosts outside the ring may be withheld for other reasons."""
         if event.kind is not Kind.EXCLUSIONS_CHANGED:
             return
         before, self._excluded = self._excluded, frozenset(event.texts("hosts"))
@@ -99,19 +92,18 @@ class ExclusionsMatchNotices:
 
 
 class OrderlyRingChanges:
-    """No worker is lost to a ring that trains: a host leaves it by the launcher's list, or the run is stopped."""
+    """A training ring never loses a worker: a host leaves by the launcher's list, or the run is stopped."""
 
     def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Look at the rings that break."""
         if event.kind is Kind.RING_BROKEN and truth.is_training():
             yield Finding(Failure.RING_BROKEN, f"the worker on {event.text('host')} was lost to run {truth.run}")
 
 
 class SingleRun:
-    """Nobody trains in an earlier run once a later one has formed its ring.
+    """No earlier run trains once a later one has formed its ring.
 
     Args:
-        ended: Whether the launcher of the earlier run has to have ended by then. One that was killed does not say so.
+        ended: Whether the launcher of the earlier run must have ended by then. A killed launcher reports no end.
     """
 
     def __init__(self, *, ended: bool) -> None:
@@ -119,7 +111,6 @@ class SingleRun:
         self._running: set[int] = set()
 
     def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Look at rings, at the ends of runs and at steps."""
         match event.kind:
             case Kind.RING_FORMED:
                 self._running.add(truth.run)
@@ -136,13 +127,12 @@ class SingleRun:
 
 
 class NoNoticedHostUsed:
-    """No ring is formed with a host whose notice is older than the product needs to act on it."""
+    """No ring is formed with a host whose notice is older than the product needs to react."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Look at the rings."""
         if event.kind is Kind.RING_FORMED:
             for host in truth.ring:
                 notice = truth.notice_of(host)
@@ -159,9 +149,9 @@ class WithinBound(Generic[_Key]):
 
     Args:
         seconds: The bound.
-        failure: What it is when it does.
-        wrong: Everything that is wrong at present; each is found once for as long as it stays wrong.
-        detail: One of these in words.
+        failure: The failure if the bound is exceeded.
+        wrong: Returns everything that is wrong now. Each is reported once for as long as it stays wrong.
+        detail: Describes one of these.
     """
 
     def __init__(
@@ -179,7 +169,6 @@ class WithinBound(Generic[_Key]):
         self._found: set[_Key] = set()
 
     def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        """Find what was wrong for too long up to this event, then look at what is wrong after it."""
         for key, since in self._since.items():
             if key not in self._found and event.t - since > self._seconds:
                 self._found.add(key)
@@ -191,8 +180,6 @@ class WithinBound(Generic[_Key]):
 
 @dataclass(frozen=True, slots=True)
 class RunHost:
-    """A host in a run."""
-
     run: int
     host: str
 
@@ -219,7 +206,7 @@ def _timely(expectations: Expectations, bounds: Bounds) -> Iterator[Demand]:
     yield WithinBound(
         bounds.withdraw,
         Failure.NOT_TAKEN_BACK,
-        _kept_excluded,
+        _still_excluded,
         lambda one: f"run {one.run} kept {one.host} excluded, which had no notice any more,",
     )
     yield WithinBound(
@@ -244,7 +231,7 @@ def _noticed_and_used(truth: Truth) -> Iterator[RunHost]:
 
 
 def _below_minimum(truth: Truth, least: int) -> Iterator[int]:
-    # By all nodes and not by the ring alone: a host that is just joining may take the place of one that goes.
+    # Count all nodes, not only the ring: a host that is joining may replace one that leaves.
     if truth.is_training() and len(truth.free()) < least:
         yield truth.run
 
@@ -254,7 +241,7 @@ def _saved_and_not_ended(truth: Truth) -> Iterator[int]:
         yield truth.run
 
 
-def _kept_excluded(truth: Truth) -> Iterator[RunHost]:
+def _still_excluded(truth: Truth) -> Iterator[RunHost]:
     if truth.is_training():
         for host in truth.free() & truth.excluded:
             yield RunHost(truth.run, host)

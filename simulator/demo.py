@@ -1,8 +1,8 @@
-"""`python -m simulator demo`: real reclaims against a real job, and a verdict from the truth.
+"""`python -m simulator demo`: replays real reclaims against a real job and judges the outcome.
 
-A cut of a recorded trace is replayed against supervisor, agents, launcher and training processes, all of them real. The
-exit code is 0 when the judge found nothing wrong: no step was lost, everything that the truth demanded was done in
-time, nothing was done without a reason, and the parameters equal those of an uninterrupted run.
+A cut of a recorded trace is replayed against a real supervisor, agents, launcher and training processes. The exit code
+is 0 if the judge found no failure: no step was lost, every demand was met in time, nothing was done without a reason,
+and the final parameters equal those of an uninterrupted run.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from simulator.run_scenario import run_scenario
 from simulator.runner import ExitCode, Scenario, enough_steps, fault_arguments, print_line, run
 from simulator.services import JobPlan
 
-# The default cut has 24 nodes, loses five, four and one, and gets three back: with a minimum of 15 the last loss means
-# a suspension, and the first arrival a resume.
+# The default cut starts with 24 nodes, loses five, four and one, and gets three back. With a minimum of 15, the last
+# loss means a suspension and the first arrival a resume.
 DEFAULT_FROM_SECONDS = 1380.0
 DEFAULT_TO_SECONDS = 1860.0
 DEFAULT_MIN_WORKERS = 15
@@ -34,25 +34,44 @@ DEFAULT_MAX_WORKERS = 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what can be asked for."""
     option = parser.add_argument
-    option("--trace", type=Path, default=DEFAULT_TRACE, help="what is replayed: milliseconds,add|remove,node a line")
-    option("--from", type=float, default=DEFAULT_FROM_SECONDS, dest="start", metavar="S", help="start, s of the trace")
-    option("--to", type=float, default=DEFAULT_TO_SECONDS, dest="end", metavar="S", help="end, s of the trace")
-    option("--lead", type=float, default=Pace().lead, metavar="S", help="notice before a removal, s of the trace")
-    option("--speed", type=float, default=Pace().speed, help="seconds of the trace per second on the clock")
-    option("--seed", type=int, default=1, help="of the scatter of notices, the withdrawal and the training data")
-    option("--no-withdrawal", action="store_true", help="do without the made-up notice that is withdrawn")
-    option("--min", type=int, default=DEFAULT_MIN_WORKERS, help="fewest hosts that the job can train on")
-    option("--max", type=int, default=DEFAULT_MAX_WORKERS, help="most hosts that the job uses")
-    option("--steps", type=int, help="training steps (default: just enough to outlive the replay)")
-    option("--step-seconds", type=_seconds, default=0.1, metavar="S", help="what a step takes at least")
-    option("--mode", type=Mode, choices=list(Mode), default=Mode.PLAIN, help="whether metadata want a token")
-    option("--fault", type=Fault, choices=list(Fault), help="damage the training on purpose: the demo must then fail")
-    option("--short", action="store_true", help="half a minute of made-up reclaims instead of a cut of the trace")
-    option("--json", type=Path, metavar="FILE", help="write all figures there")
+    option(
+        "--trace",
+        type=Path,
+        default=DEFAULT_TRACE,
+        help="CSV file to replay, with lines `milliseconds,add|remove,node`",
+    )
+    option(
+        "--from",
+        type=float,
+        default=DEFAULT_FROM_SECONDS,
+        dest="start",
+        metavar="S",
+        help="start of the cut, in trace seconds",
+    )
+    option(
+        "--to", type=float, default=DEFAULT_TO_SECONDS, dest="end", metavar="S", help="end of the cut, in trace seconds"
+    )
+    option("--lead", type=float, default=Pace().lead, metavar="S", help="lead time before a removal, in trace seconds")
+    option("--speed", type=float, default=Pace().speed, help="trace seconds per second on the clock")
+    option("--seed", type=int, default=1, help="seed of the scatter of notices, the withdrawal and the training data")
+    option("--no-withdrawal", action="store_true", help="do not add the synthetic notice that is withdrawn")
+    option("--min", type=int, default=DEFAULT_MIN_WORKERS, help="minimum number of hosts of the job")
+    option("--max", type=int, default=DEFAULT_MAX_WORKERS, help="maximum number of hosts of the job")
+    option("--steps", type=int, help="training steps (default: just enough to outlast the replay)")
+    option("--step-seconds", type=_seconds, default=0.1, metavar="S", help="minimum duration of a step")
+    option(
+        "--mode",
+        type=Mode,
+        choices=list(Mode),
+        default=Mode.PLAIN,
+        help="whether the metadata service requires a token",
+    )
+    option("--fault", type=Fault, choices=list(Fault), help="damage the training on purpose; the demo must then fail")
+    option("--short", action="store_true", help="replay half a minute of synthetic reclaims instead of the trace")
+    option("--json", type=Path, metavar="FILE", help="write all figures to this file")
     option("--keep", action="store_true", help="keep the work directory even after a success")
-    option("--tls", action="store_true", help="with TLS between all parts")
+    option("--tls", action="store_true", help="use TLS between all processes")
 
 
 def _seconds(text: str) -> float:
@@ -61,12 +80,11 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return value
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the demo and return its exit code."""
     console = Console()
     try:
         scenario = _scenario(arguments)

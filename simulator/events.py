@@ -1,7 +1,7 @@
-"""The append-only event log of a simulation: what truly happened, from the processes that did it.
+"""The append-only event log of a simulation: what really happened, written by the processes that did it.
 
-Every process appends JSON lines to a file of its own in one directory (environment variable ``SIM_EVENTS``); the judge
-reads them all, ordered by time. All processes run on one machine, so wall-clock seconds compare.
+Each process appends JSON lines to a file of its own in one directory (environment variable ``SIM_EVENTS``). The judge
+reads all files, ordered by time. All processes run on one machine, so their wall clocks agree.
 """
 
 import json
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class Kind(StrEnum):
-    """What an event says; the fields it carries stand beside it."""
+    """The kinds of events. Their fields are listed beside them."""
 
     # The cloud: the ground truth.
     NODE_ADDED = "node.added"  # node
@@ -43,12 +43,12 @@ class Kind(StrEnum):
 
 
 class DamagedLogError(ValueError):
-    """A log holds something that no writer of ours wrote: do not judge by it."""
+    """A log contains a line that no writer of ours wrote. Do not judge by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of a log. The typed readers raise DamagedLogError where a field is missing or of another type."""
+    """One line of a log. The typed readers raise DamagedLogError if a field is missing or has another type."""
 
     t: float
     """Unix seconds, by the writer's clock."""
@@ -56,15 +56,12 @@ class Event:
     fields: Mapping[str, Any]
 
     def text(self, field: str) -> str:
-        """A string field."""
         return self._typed(field, str)
 
     def integer(self, field: str) -> int:
-        """A whole-number field."""
         return self._typed(field, int)
 
     def texts(self, field: str) -> tuple[str, ...]:
-        """A field that is a list of strings."""
         return tuple(str(item) for item in self._typed(field, list))
 
     def _typed(self, field: str, expected: type[_T]) -> _T:
@@ -75,14 +72,14 @@ class Event:
 
 
 class EventLog:
-    """One process's own file in the directory of events; writes nothing when there is no directory.
+    """One process's file in the directory of events. Without a directory it writes nothing.
 
-    A line is one ``write`` on a file opened for appending: the kernel has it when the call returns, so kill -9 loses
-    nothing that was said, and several threads may write.
+    A line is one ``write`` to a file opened for appending. The kernel has it when the call returns, so kill -9 loses
+    nothing, and several threads may write.
     """
 
     def __init__(self, directory: Path | None, name: str) -> None:
-        """Open ``<name>-<pid>.jsonl``; the name is for people, the pid keeps each process to a file of its own."""
+        """Open ``<name>-<pid>.jsonl``. The name is for people, the pid keeps the files apart."""
         self._descriptor: int | None = None
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
@@ -91,18 +88,16 @@ class EventLog:
 
     @classmethod
     def from_environment(cls, name: str) -> Self:
-        """Log where ``SIM_EVENTS`` says, or nowhere."""
+        """Log to the directory in ``SIM_EVENTS``, if it is set."""
         directory = os.environ.get(DIRECTORY_VARIABLE)
         return cls(Path(directory) if directory else None, name)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event, stamped with the present time."""
         if self._descriptor is not None:
             line = json.dumps({"t": time.time(), "event": Kind(event), **fields}) + "\n"
             os.write(self._descriptor, line.encode())
 
     def close(self) -> None:
-        """Close the file; later writes go nowhere."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -115,10 +110,9 @@ class EventLog:
 
 
 def read(directory: Path) -> list[Event]:
-    """All events of a directory, ordered by time; of equal times, in the order of their files' names.
+    """Return all events of a directory, ordered by time, then by file name.
 
-    A last line without its end is left out (its writer was killed in the middle of it). Raises DamagedLogError for any
-    other line that is no event.
+    An incomplete last line is skipped, because its writer was killed. Any other invalid line raises DamagedLogError.
     """
     events = [event for path in sorted(directory.glob("*.jsonl")) for event in _events_of(path)]
     return sorted(events, key=lambda event: event.t)
@@ -135,4 +129,4 @@ def _parse(line: bytes, where: str) -> Event:
         fields = json.loads(line)
         return Event(t=float(fields.pop("t")), kind=Kind(fields.pop("event")), fields=fields)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise DamagedLogError(f"{where}: {line[:80]!r} is no event") from error
+        raise DamagedLogError(f"{where}: {line[:80]!r} is not an event") from error

@@ -1,6 +1,6 @@
-"""What the product promises, and whether a schedule leaves room for it.
+"""The product's guarantees, and whether a schedule leaves room for them.
 
-No step is lost where the lead is at least a step, a checkpoint and 2 s more; a replay too fast for that is refused.
+No step is lost if the lead is at least one step, one checkpoint and 2 s. A faster replay is refused.
 """
 
 import statistics
@@ -23,27 +23,27 @@ CHECKPOINTS_TIMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the training takes, in seconds: one step, and one checkpoint."""
+    """Duration of one training step and one checkpoint, in seconds."""
 
     step: float
     checkpoint: float
 
     @property
     def minimum_lead(self) -> float:
-        """The shortest lead for which the promise is given."""
+        """The shortest lead for which the guarantee holds."""
         return self.step + self.checkpoint + SPARE_SECONDS
 
 
 def validate_schedule(schedule: Schedule, min_workers: int, costs: Costs) -> None:
-    """Make sure that a schedule leaves the product room for its promise and the job the hosts to come to its end.
+    """Check that a schedule leaves the product enough time and the job enough hosts to finish.
 
     Raises:
-        ScheduleError: A notice comes too late, or too few nodes are left at the end.
+        ScheduleError: A notice comes too late, or too few nodes remain at the end.
     """
     if (left := free_at_end(schedule)) < min_workers:
         raise ScheduleError(
-            f"only {left} nodes without a notice are left at the end, below the minimum of {min_workers}: the job could"
-            " not finish; choose a later or an earlier end, or a smaller minimum"
+            f"only {left} nodes without a notice remain at the end, below the minimum of {min_workers}: the job could"
+            " not finish; choose another end or a smaller minimum"
         )
     shortest = min(leads(schedule), default=None)
     if shortest is not None and shortest < costs.minimum_lead:
@@ -54,7 +54,7 @@ def validate_schedule(schedule: Schedule, min_workers: int, costs: Costs) -> Non
 
 
 def timed_checkpoint(directory: Path) -> float:
-    """How long this machine takes for the job's checkpoint at most, of a few; leaves a file in `directory`."""
+    """Return the longest duration of a few checkpoints on this machine. Leaves a file in `directory`."""
     return max(_timed_save(directory / "timed-checkpoint") for _ in range(CHECKPOINTS_TIMED))
 
 
@@ -65,7 +65,7 @@ def _timed_save(path: Path) -> float:
 
 
 def observed_costs(events: Sequence[Event]) -> Costs:
-    """What the training did take: its median step, and its longest checkpoint at a STOP; 0 where there was none."""
+    """Return the observed median step and the longest checkpoint at a STOP; 0 if there was none."""
     return Costs(_median_step(events), max(_checkpoints(events), default=0.0))
 
 

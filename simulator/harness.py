@@ -7,9 +7,9 @@
         assert await job.wait(60) == 0
         assert w.verdict(job).ok
 
-Inside, everything can be broken: `await w.supervisor.kill()` and `.start()` (same ports, same data) or `.stop()` (the
-seconds it took), `await w.nodes.agent(node).kill()` and `w.nodes.start_agent(node)`, and by hand `w.provider.notice`,
-`.withdraw`, `.kill`, `.add`. A second job is one more `start_job` with another name.
+Tests can break everything: `await w.supervisor.kill()` and `.start()` (same ports, same data) or `.stop()` (returns
+the seconds it took), `await w.nodes.agent(node).kill()` and `w.nodes.start_agent(node)`, and `w.provider.notice`,
+`.withdraw`, `.kill`, `.add`. A second job is another `start_job` with another name.
 """
 
 import asyncio
@@ -46,28 +46,28 @@ from simulator.verdict import Bounds, Expectations, Verdict
 
 T = TypeVar("T")
 
-# Reading all events of a long run takes some 50 ms.
+# Reading all events of a long run takes about 50 ms.
 POLL_SECONDS = 0.1
 # A launcher ends its workers within ten seconds of a SIGTERM; kubeai-run says goodbye afterwards.
 JOB_STOP_SECONDS = 20.0
-# The first SIGTERM to kubeai-run lets the job save, which takes a supervisor; the second one does not wait for that.
+# The first SIGTERM to kubeai-run lets the job save, which needs a supervisor. The second one does not wait for that.
 JOB_SAVE_SECONDS = 5.0
 
 
-class ProcessesLeft(AssertionError):  # noqa: N818  # It names what is so.
-    """Something that the world started outlived its stop."""
+class ProcessesLeft(AssertionError):  # noqa: N818 - the name describes the state
+    """A process of the world survived its stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """More variables for the services of a world, in each of their lives."""
+    """Extra environment variables of a world's services, for each of their starts."""
 
     supervisor: Mapping[str, str] = field(default_factory=dict)
     agents: Mapping[str, str] = field(default_factory=dict)
 
 
 class World:
-    """What runs in a world, and what can be done to it. Made by `world()`."""
+    """The running services of a world, and the operations on them. Created by `world()`."""
 
     def __init__(
         self,
@@ -96,24 +96,24 @@ class World:
         self._viewer = ""
 
     def start_job(self, plan: JobPlan, variables: Mapping[str, str] | None = None) -> JobProcess:
-        """Start a job under kubeai-run; `variables` are more of its environment."""
+        """Start a job under kubeai-run. `variables` are added to its environment."""
         job = start_job(plan, self.supervisor, self.paths, variables or {})
         self.jobs.append(job)
         self._observers.append(asyncio.create_task(self._observe(job), name=f"observe {plan.name}"))
         return job
 
     async def status(self) -> Status:
-        """What the supervisor says.
+        """Return the supervisor's status.
 
         Raises:
-            StatusUnavailable: It says nothing at present.
+            StatusUnavailable: There is no answer now.
         """
         self._http = self._http or self._session()
         self._viewer = self._viewer or self.supervisor.tokens().viewer()
         return await supervisor_status.fetch(self._http, self.supervisor.endpoints.http, self._viewer)
 
     async def until(self, condition: Callable[[Status], bool], what: str, seconds: float = 60.0) -> Status:
-        """Wait until the supervisor's status fulfils a condition; an absent supervisor is waited for as well.
+        """Wait until the supervisor's status fulfils a condition. An unavailable supervisor is waited for as well.
 
         Raises:
             TooLate: It does not within `seconds`.
@@ -130,7 +130,7 @@ class World:
     async def until_event(
         self, job: JobProcess, condition: Callable[[Sequence[Event]], bool], what: str, seconds: float = 60.0
     ) -> list[Event]:
-        """Wait until the job's own events fulfil a condition.
+        """Wait until the job's events fulfil a condition.
 
         Raises:
             TooLate: They do not within `seconds`.
@@ -143,7 +143,7 @@ class World:
         return await _until(poll, what, seconds)
 
     async def until_training(self, job: JobProcess, workers: int, seconds: float = 60.0) -> None:
-        """Wait until all members of a ring of so many workers have applied a step.
+        """Wait until all members of a ring of this size have applied a step.
 
         Raises:
             TooLate: They have not within `seconds`.
@@ -157,25 +157,25 @@ class World:
         await self.until_event(job, trains, f"{job.plan.name} to train with {workers} workers", seconds)
 
     async def play(self, steps: Sequence[Step]) -> None:
-        """Do the steps, each at its `at`, counted from now."""
+        """Perform the steps, each `at` seconds from now."""
         await play(self.provider, steps)
 
     async def replay(self, schedule: Schedule) -> None:
-        """Walk a schedule and say that the scenario has ended."""
+        """Perform a schedule and record that the scenario has ended."""
         await replay(self.provider, schedule, self._truth)
 
     def end_scenario(self) -> None:
-        """Say in the events that nothing more will be done to the nodes."""
+        """Record that nothing more will happen to the nodes."""
         self._truth.write(Kind.SCENARIO_ENDED)
 
     def events(self, job: JobProcess) -> list[Event]:
-        """The truth and all that the job's processes wrote, in order."""
+        """Return the truth and the events of the job's processes, in order."""
         return sorted([*read(self.paths.truth), *job.events()], key=lambda event: event.t)
 
     def verdict(self, job: JobProcess, bounds: Bounds | None = None) -> Verdict:
-        """The judge's word on a job, from its events and the truth; the job should be over.
+        """Judge a job that is over.
 
-        `bounds` are for a job that has the world to itself, and where nothing but the cloud disturbs the product.
+        `bounds` apply to a job that has the world to itself, if nothing but the cloud disturbs the product.
         """
         plan = job.plan
         expectations = Expectations(
@@ -188,15 +188,15 @@ class World:
         return judge(self.events(job), expectations)
 
     def spawn(self, name: str, command: Sequence[str]) -> Child:
-        """Start one more process of this world; whoever starts it ends it."""
+        """Start another process of this world. The caller must end it."""
         return process.spawn(name, command, process.environment(self.paths.root, {}), self.paths.log(name))
 
     def leftovers(self) -> list[Leftover]:
-        """All processes of this world that live at present."""
+        """Return all running processes of this world."""
         return process.leftovers(self.paths.root)
 
     async def stop_jobs(self) -> None:
-        """Stop all jobs that still run, and stop watching."""
+        """Stop all running jobs and their observers."""
         children = [job.child for job in self.jobs]
         for child in children:
             child.send(signal.SIGTERM)
@@ -213,10 +213,10 @@ class World:
                 await observer
 
     async def close(self) -> None:
-        """Stop everything against the flow: jobs, agents, supervisor, metadata. Each is tried whatever the others do.
+        """Stop everything: jobs, agents, supervisor, metadata. A failure of one does not prevent the others.
 
         Raises:
-            ProcessesLeft: Something outlived that; it has been killed since.
+            ProcessesLeft: A process survived that and was killed.
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._sweep)
@@ -245,7 +245,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(  # noqa: PLR0913 - whoever calls it names the one that is to differ
+async def world(  # noqa: PLR0913 - callers name the few that they set
     root: Path,
     nodes: Sequence[str],
     mode: Mode = Mode.PLAIN,
@@ -254,18 +254,18 @@ async def world(  # noqa: PLR0913 - whoever calls it names the one that is to di
     tls: bool = False,
     settings: ServiceSettings | None = None,
 ) -> AsyncIterator[World]:
-    """Make a world with these nodes and a supervisor that all their agents have reached; end it afterwards.
+    """Create a world with these nodes and a supervisor that all their agents have reached, and end it afterwards.
 
     Args:
-        root: An empty directory; everything in the world is below it.
-        nodes: Names of the nodes that are there from the start.
-        mode: Whether the nodes' metadata want a token.
-        cloud: Whose metadata they are.
-        tls: Whether the supervisor has a certificate, which the world's authority can exchange.
+        root: An empty directory for everything in the world.
+        nodes: Names of the initial nodes.
+        mode: Whether the metadata service requires a token.
+        cloud: The cloud whose metadata service is simulated.
+        tls: Whether the supervisor has a certificate, which the world's authority can rotate.
         settings: Extra environment variables of its services.
 
     Raises:
-        ProcessesLeft: At the end, something outlived its stop.
+        ProcessesLeft: At the end, a process survived its stop.
     """
     one = World(root, mode, cloud, tls=tls, settings=settings)
     async with AsyncExitStack() as stack:
@@ -278,7 +278,7 @@ async def world(  # noqa: PLR0913 - whoever calls it names the one that is to di
 
 
 def training(events: Sequence[Event]) -> int:
-    """How many workers train: the size of the last ring, once each of its members has applied a step; 0 before."""
+    """Return the size of the last ring once all its members have applied a step; 0 before."""
     formed = [event for event in events if event.kind is Kind.RING_FORMED]
     if not formed:
         return 0

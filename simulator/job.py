@@ -1,8 +1,10 @@
-"""The demo job: ``python -m simulator.job``, a training script of the shape that users write.
+"""The demo job: ``python -m simulator.job``, a training script like those that users write.
 
-It trains data-parallel under ``simulator.elastic.launcher`` (or alone, without one), asks the SDK before every batch
-whether it may go on, and where it may not, rank 0 saves a checkpoint and everybody who was told exits with 255. The
-ranks exchange gradients only, never the flag. What it does is written to the event log, for the judge.
+It trains data-parallel under ``simulator.elastic.launcher``, or alone. Before every batch it asks the SDK whether it
+may
+continue. If not, rank 0 saves a checkpoint, and every process that was told exits with 255. The ranks exchange
+gradients
+only, never the flag. It writes what it does to the event log for the judge.
 """
 
 import argparse
@@ -29,26 +31,24 @@ from simulator.model import Task, digest, reference, shards_of
 
 __all__ = ["Fault", "Options", "Script", "main", "parse_arguments", "reference"]
 
-# Horovod advises against a commit in every step, as it copies the whole state. A host that dies in the ring costs the
-# steps since the last one.
+# Horovod advises against a commit in every step, because it copies the whole state. A host that dies in the ring costs
+# the steps since the last commit.
 COMMIT_EVERY = 10
 
 
 class Fault(StrEnum):
-    """Deliberate damage, to show that the judge notices."""
+    """Deliberate damage, to show that the judge notices it."""
 
     SKIP_UPDATE = "skip-update"
-    """One step counts as applied, but its update is left out."""
+    """One step is reported as applied, but its update is skipped."""
     CORRUPT_SHARD = "corrupt-shard"
     """One shard's gradient is off by one unit of its fixed point in one element."""
     DIE_UNSAVED = "die-unsaved"
-    """Where the SDK says stop, the process dies: no checkpoint, no acknowledgement."""
+    """At a STOP the process dies without a checkpoint or an acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line."""
-
     steps: int
     step_seconds: float
     checkpoint: Path
@@ -70,7 +70,7 @@ class Script:
     events: EventLog
 
     def main(self) -> None:
-        """Join, load, train to the last step; ends the process where the SDK says so."""
+        """Join, load the checkpoint and train to the last step. Exits the process when the SDK says so."""
         elastic.init()
         kubeai.init(rank=elastic.rank)
         kubeai.on_notice(self._notice)
@@ -135,12 +135,13 @@ class Script:
         if (saved := checkpoint.load(self.options.checkpoint)) is not None:
             state.params, state.step = saved
             self.events.write(Kind.CHECKPOINT_LOADED, run=self.run, step=state.step)
-            self._say(state)
+            self._report_saved(state)
 
     def _save(self, state: elastic.State) -> None:
-        """Rank 0 writes, and no older state over a newer one.
+        """Save in rank 0, but never replace a newer checkpoint with an older state.
 
-        The host of a rank 0 that has saved may go before the others are told to stop: the next rank 0 is back at its
+        The host of a rank 0 that has saved may be gone before the others are told to stop. The next rank 0 has returned
+        to its
         last commit by then.
         """
         if (rank := elastic.rank()) != 0:
@@ -149,9 +150,9 @@ class Script:
         if saved is None or saved[1] <= state.step:
             checkpoint.save(self.options.checkpoint, state.params, state.step)
             self.events.write(Kind.CHECKPOINT_SAVED, run=self.run, step=state.step, rank=rank, host=self.host)
-            self._say(state)
+            self._report_saved(state)
 
-    def _say(self, state: elastic.State) -> None:
+    def _report_saved(self, state: elastic.State) -> None:
         if self.options.say_steps:
             kubeai.checkpoint_saved(state.step)
 
@@ -167,19 +168,24 @@ class Script:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Options:
-    """Read the command line; ends the process with a message where it is wrong."""
+    """Parse the command line. Exits the process with a message if it is invalid."""
     parser = argparse.ArgumentParser(prog="python -m simulator.job", description="A training job that can be judged.")
     option = partial(parser.add_argument, metavar="N")
-    option("--steps", type=int, required=True, help="steps until the job is done")
-    option("--step-seconds", type=float, default=0.1, help="what a step takes at least (default 0.1)")
-    parser.add_argument("--checkpoint", type=Path, required=True, help="file that is loaded at the start and saved to")
-    option("--checkpoint-every", type=int, default=0, help="also save every N steps (default 0: never)")
-    option("--commit-every", type=int, default=COMMIT_EVERY, help="steps that a broken ring costs at most (default 10)")
-    parser.add_argument("--say-steps", action="store_true", help="tell the supervisor the step of each checkpoint")
-    option("--shards", type=int, default=48, help="shards of a global batch (default 48)")
-    option("--seed", type=int, default=1, help="of the data and the first parameters (default 1)")
-    parser.add_argument("--fault", type=Fault, choices=list(Fault), help="damage one step, which the judge must notice")
-    option("--fault-step", type=int, help="which step (default: the middle one)")
+    option("--steps", type=int, required=True, help="number of training steps")
+    option("--step-seconds", type=float, default=0.1, help="minimum duration of a step (default 0.1)")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="checkpoint file, loaded at the start")
+    option("--checkpoint-every", type=int, default=0, help="save a checkpoint every N steps (default 0: never)")
+    option(
+        "--commit-every",
+        type=int,
+        default=COMMIT_EVERY,
+        help="steps between commits, which a broken ring loses at most (default 10)",
+    )
+    parser.add_argument("--say-steps", action="store_true", help="report the step of each checkpoint to the supervisor")
+    option("--shards", type=int, default=48, help="number of shards of a global batch (default 48)")
+    option("--seed", type=int, default=1, help="seed of the data and the initial parameters (default 1)")
+    parser.add_argument("--fault", type=Fault, choices=list(Fault), help="damage one step; the judge must notice it")
+    option("--fault-step", type=int, help="the damaged step (default: the middle one)")
     parsed = parser.parse_args(arguments)
     return Options(
         steps=parsed.steps,
@@ -195,7 +201,6 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the script in this process."""
     host = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
     events = EventLog.from_environment(f"worker-{host}")
     Script(parse_arguments(arguments), int(os.environ.get("KUBEAI_RUN", "1")), host, events).main()

@@ -1,6 +1,7 @@
-"""The judge: from the events of a simulation to a verdict, by the truth alone and not by anything the product says.
+"""The judge: a pure function from the events of a simulation to a verdict, by the truth alone.
 
-``judge(events, expectations)`` is pure. ``events`` are those of the cloud and of one job, ordered by time.
+``judge(events, expectations)`` gets the events of the cloud and of one job, ordered by time. It uses nothing that the
+product says about itself.
 """
 
 from collections import defaultdict
@@ -25,7 +26,7 @@ __all__ = ["Expectations", "Failure", "Figures", "Finding", "Group", "GroupMeani
 
 
 def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
-    """Judge one job. Raises DamagedLogError where an event lacks a field."""
+    """Judge one job. Raises DamagedLogError if an event lacks a field."""
     log = _by_kind(events)
     findings = _follow(events, expectations)
     unmet = (*findings.unmet, *_split(expectations, findings.groups))
@@ -64,7 +65,7 @@ def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
     return Verdict(figures, failures)
 
 
-# The order of things: what was true when something was seen.
+# Findings that depend on the order of events.
 
 
 @dataclass(slots=True)
@@ -84,17 +85,17 @@ class _GroupDraft:
 
 @dataclass(slots=True)
 class _Findings:
-    """What one walk through the events finds."""
+    """The findings of one pass over the events."""
 
     groups: list[_GroupDraft] = field(default_factory=list)
     latest: dict[str, _GroupDraft] = field(default_factory=dict)
-    """The newest group of each name: hosts may be announced again under the same one."""
+    """The newest group of each name, because hosts may be announced again under the same name."""
     stopped_runs: dict[int, None] = field(default_factory=dict)
     flagged_runs: set[int] = field(default_factory=set)
-    """Runs whose rank 0 has seen the STOP."""
+    """Runs whose rank 0 has received the STOP."""
     false_stops: list[str] = field(default_factory=list)
     unmet: list[Finding] = field(default_factory=list)
-    """Demands of the truth that were not met."""
+    """Violated demands."""
     notice_to_flag: list[float] = field(default_factory=list)
     excluded: frozenset[str] = frozenset()
 
@@ -122,11 +123,11 @@ def _handle_flag(findings: _Findings, truth: Truth, event: Event) -> None:
     run, host = event.integer("run"), event.text("host")
     if (directive := event.text("directive")) != "STOP":
         if directive != "LEAVE" or not truth.justifies_leave(host, event.t):
-            findings.false_stops.append(f"{directive} took the flag down on {host} in run {run}, without a notice")
+            findings.false_stops.append(f"{directive} lowered the flag on {host} in run {run} without a notice")
         return
-    # One decision stops a run: everybody else who is told hears of the same one.
+    # One decision stops a run. The other processes are told of the same decision.
     if run not in findings.stopped_runs and not truth.justifies_stop(run, event.t):
-        findings.false_stops.append(f"STOP of run {run}, seen on {host}, while enough hosts remained")
+        findings.false_stops.append(f"run {run} was stopped (on {host}) while enough hosts remained")
     findings.stopped_runs[run] = None
     _merge_pending_groups(findings, truth, run)
     if event.integer("rank") == 0 and run not in findings.flagged_runs:
@@ -136,7 +137,7 @@ def _handle_flag(findings: _Findings, truth: Truth, event: Event) -> None:
 
 
 def _merge_pending_groups(findings: _Findings, truth: Truth, run: int) -> None:
-    """A STOP freezes the host list: a group that was still being collected has become part of its reason."""
+    """A STOP freezes the host list, so a group that was still being collected becomes part of its reason."""
     for draft in findings.groups:
         waits = draft.meaning is GroupMeaning.SHRINK and draft.run == run and not draft.changes
         if waits and any(truth.notice_of(host) is not None for host in draft.hosts):
@@ -151,7 +152,7 @@ def _handle_notice(findings: _Findings, truth: Truth, event: Event) -> None:
         findings.latest[name] = draft
         findings.groups.append(draft)
     draft.hosts[node] = None
-    # A spare host, or one that was left out before, takes nothing from the job.
+    # A spare host, or one that was excluded before, does not matter to the job.
     if draft.meaning is GroupMeaning.IDLE and truth.is_training() and node in truth.ring:
         draft.meaning = GroupMeaning.IDLE if node in findings.excluded else GroupMeaning.SHRINK
     if draft.meaning is GroupMeaning.SHRINK and truth.certain is not None:
@@ -159,7 +160,7 @@ def _handle_notice(findings: _Findings, truth: Truth, event: Event) -> None:
 
 
 def _handle_withdrawal(findings: _Findings, event: Event) -> None:
-    """A group that was taken back before the list was changed asks for no change any more."""
+    """A group that was withdrawn before the list changed needs no change any more."""
     for draft in findings.groups:
         if draft.meaning is GroupMeaning.SHRINK and not draft.changes and event.text("node") in draft.hosts:
             draft.meaning = GroupMeaning.IDLE
@@ -168,7 +169,7 @@ def _handle_withdrawal(findings: _Findings, event: Event) -> None:
 def _handle_exclusions(findings: _Findings, truth: Truth, event: Event) -> None:
     hosts = frozenset(event.texts("hosts"))
     added, findings.excluded = hosts - findings.excluded, hosts
-    # Hosts are left out for other reasons as well: only one with a live notice belongs to a group.
+    # Hosts are excluded for other reasons too. Only a host with a live notice belongs to a group.
     groups = {host: notice.group for host in added if (notice := truth.notice_of(host)) is not None}
     for name in set(groups.values()):
         findings.latest[name].changes += 1
@@ -177,7 +178,7 @@ def _handle_exclusions(findings: _Findings, truth: Truth, event: Event) -> None:
 
 
 def _split(expectations: Expectations, groups: Iterable[_GroupDraft]) -> Iterator[Finding]:
-    """Find the groups that more than one change of the exclusions answered, where that is demanded."""
+    """Find groups that caused more than one change of the exclusions, if bounds apply."""
     for draft in groups if expectations.bounds is not None else ():
         if draft.meaning is GroupMeaning.SHRINK and draft.changes != 1:
             failure = Failure.GROUP_SPLIT if draft.changes else Failure.NOT_EXCLUDED
@@ -191,7 +192,7 @@ def _notice_to_host_list(groups: Iterable[_GroupDraft]) -> Iterator[float]:
             yield from draft.group().excluded_after
 
 
-# Counts that need no order.
+# Counts that do not depend on the order of events.
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +220,11 @@ class _Steps:
 
 
 def _again(step: int, ring: tuple[int, int]) -> str:
-    return f"step {step} was executed again in run {ring[0]}, ring {ring[1]}"
+    return f"step {step} was repeated in run {ring[0]}, ring {ring[1]}"
 
 
 def _steps_after_stop(log: dict[Kind, list[Event]]) -> list[tuple[int, int]]:
-    """Run and number of every step that was applied beyond the checkpoint which a STOP led to, in that run."""
+    """Return run and step of every step applied after the checkpoint of a STOP, in that run."""
     stopped_at = {
         event.integer("run"): event.t for event in reversed(log[Kind.FLAG_SEEN]) if event.text("directive") == "STOP"
     }
@@ -251,13 +252,13 @@ def _notice_to_process(log: dict[Kind, list[Event]]) -> Iterator[float]:
 
 def _resumes(log: dict[Kind, list[Event]], stopped_runs: Collection[int]) -> int:
     trained = sorted({event.integer("run") for event in log[Kind.RING_FORMED]})
-    # A run that follows a failure and not a STOP is a restart.
+    # A run that follows a failure instead of a STOP is a restart.
     return sum(previous in stopped_runs for previous in trained[:-1])
 
 
 def _ending(expectations: Expectations, *, finished: bool, wrong_ends: Sequence[Event]) -> Iterator[Finding]:
     if not finished:
-        yield Finding(Failure.UNFINISHED, f"nobody said that step {expectations.steps} was the last")
+        yield Finding(Failure.UNFINISHED, f"step {expectations.steps} was never reached")
     for digest in sorted({end.text("digest") for end in wrong_ends}):
         yield Finding(Failure.PARAMETERS_DIFFER, f"{digest} at the end, not {expectations.digest}")
 

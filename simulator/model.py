@@ -1,9 +1,9 @@
-"""A small network on generated data, trained so that the number of workers does not show in the result.
+"""A small network on generated data whose result does not depend on the number of workers.
 
-A global batch is a fixed number of shards, and the gradient of each is in fixed point, so the sum over shards is one of
-integers, exact in whatever order and on however many processes it is made. What goes into a matrix product is rounded
-to fixed point as well: floats that hold small integers multiply and add exactly, so the bits do not depend on the
-linear algebra library either, whose kernels add in different orders (OPENBLAS_CORETYPE alone changed the result).
+A global batch is a fixed number of shards, and the gradient of each is in fixed point. The sum over shards is therefore
+a sum of integers, exact in any order and on any number of processes. The inputs of matrix products are rounded to fixed
+point as well. Floats that hold small integers multiply and add exactly, so the bits do not depend on the linear algebra
+library, whose kernels add in different orders (OPENBLAS_CORETYPE alone changed the result).
 """
 
 import hashlib
@@ -20,28 +20,27 @@ _INPUTS, _HIDDEN, _OUTPUTS = 16, 24, 4
 _SHAPES = ((_INPUTS, _HIDDEN), (_HIDDEN,), (_HIDDEN, _OUTPUTS), (_OUTPUTS,))
 _SHARD_SAMPLES = 16
 _BATCHES = 8
-"""Global batches in the data set; then it starts again."""
+"""Global batches in the data set, which is repeated."""
 _RATE = 0.05
 _GRID = 2.0**12
-"""What is multiplied has 12 binary places: values up to 2**10 make products of 44 bits, and 53 are exact in a float."""
+"""Factors have 12 binary places: values up to 2**10 have products of 44 bits, and a float is exact up to 53."""
 _SCALE = _GRID * _GRID
-"""Binary places of a product, and so of a gradient."""
+"""Binary places of a product and thus of a gradient."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained: the same seed and shards are the same data, the same first parameters and the same result."""
+    """The training task. Equal seed and shards mean equal data, initial parameters and result."""
 
     seed: int
     shards: int
-    """Shards in a global batch; at least as many as there are ever workers."""
+    """Shards in a global batch; at least the maximum number of workers."""
 
     def first_params(self) -> Params:
-        """The parameters before the first step."""
         return _random_params(np.random.default_rng([self.seed, 1]))
 
     def gradient(self, params: Params, step: int, shards: range) -> NDArray[np.int64]:
-        """The summed fixed-point gradient of some shards of the batch of one step (counted from 1)."""
+        """Return the summed fixed-point gradient of some shards of a step's batch. Steps count from 1."""
         if not shards:
             return np.zeros(params.size, dtype=np.int64)
         inputs, targets = self._samples(step, shards)
@@ -55,11 +54,11 @@ class Task:
         return fixed
 
     def updated(self, params: Params, gradient: NDArray[np.int64]) -> Params:
-        """The parameters after a step with this gradient, summed over all shards of the batch."""
+        """Return the parameters after a step. `gradient` is summed over all shards of the batch."""
         return params - gradient * (_RATE / _SCALE / (self.shards * _SHARD_SAMPLES))
 
     def loss(self, params: Params, step: int = 1) -> float:
-        """Mean squared error on the batch of one step: for people and tests."""
+        """Return the mean squared error on the batch of one step."""
         inputs, targets = self._samples(step, range(self.shards))
         w1, b1, w2, b2 = _unpack(params)
         return float(np.mean((np.maximum(inputs @ w1 + b1, 0.0) @ w2 + b2 - targets) ** 2))
@@ -79,17 +78,17 @@ class Task:
 
 
 def shards_of(rank: int, size: int, shards: int) -> range:
-    """The shards of a batch that a rank computes: each one at exactly one rank, as evenly as it goes."""
+    """Return the shards that a rank computes. Each shard belongs to exactly one rank, as evenly as possible."""
     return range(rank * shards // size, (rank + 1) * shards // size)
 
 
 def digest(params: Params, step: int) -> str:
-    """Stands for parameters and step, bit by bit."""
+    """Return a hash of parameters and step."""
     return hashlib.blake2b(step.to_bytes(8, "big") + params.tobytes(), digest_size=8).hexdigest()
 
 
 def reference(steps: int, seed: int = 1, shards: int = 48) -> str:
-    """The digest after an uninterrupted run of one process, in this process: some 0.2 ms a step."""
+    """Return the digest after an uninterrupted run, computed in this process (about 0.2 ms per step)."""
     task = Task(seed, shards)
     params = task.first_params()
     for step in range(1, steps + 1):
@@ -98,7 +97,7 @@ def reference(steps: int, seed: int = 1, shards: int = 48) -> str:
 
 
 def _random_params(random: np.random.Generator) -> Params:
-    # Scaled by the number of inputs, so that every layer's output has about the size of its input.
+    # Scaled by the number of inputs, so that the output of every layer has about the size of its input.
     parts = [random.standard_normal(shape) / np.sqrt(shape[0]) for shape in _SHAPES]
     return np.concatenate([part.ravel() for part in parts])
 

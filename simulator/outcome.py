@@ -1,4 +1,4 @@
-"""What became of the acts of a replay: for people a table, for machines JSON."""
+"""The outcomes of replayed scenarios, as a table for people and as JSON."""
 
 import asyncio
 import time
@@ -16,20 +16,20 @@ from simulator.guarantees import Costs
 from simulator.verdict import Verdict
 
 POLL_SECONDS = 0.05
-# Later than this, a poll, a window or a deadline of the simulation itself has been missed by the machine.
+# With a larger delay the machine has missed a poll, a window or a deadline of the simulation itself.
 BUSY_SECONDS = 0.5
 
 
 @dataclass(slots=True)
 class SchedulingDelay:
-    """How late this process was at most when it wanted to look at the clock, in seconds: the machine's doing."""
+    """The longest delay of this process's timers in seconds, caused by the machine."""
 
     longest: float = 0.0
 
 
 @asynccontextmanager
 async def measure_delay() -> AsyncIterator[SchedulingDelay]:
-    """Watch how late everything is while the block runs."""
+    """Measure the scheduling delay while the block runs."""
     found = SchedulingDelay()
     watching = asyncio.create_task(_watch(found), name="strain")
     try:
@@ -49,16 +49,16 @@ async def _watch(found: SchedulingDelay) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One act: `verdict` is None where it did not begin, or left processes behind.
+    """The outcome of one scenario. `verdict` is None if it could not start or left processes behind.
 
     Attributes:
-        name: Which act.
-        verdict: The judge's.
-        shortcomings: Everything that is wrong, in words; none is a success.
-        costs: What a step and a checkpoint took, in seconds.
-        shortest_lead: From a notice to the end of its node, on the clock, in seconds.
-        late: How late the machine was at most, in seconds.
-        seconds: How long the act took.
+        name: The scenario's name.
+        verdict: The judge's verdict.
+        shortcomings: Everything that is wrong, in words. Empty means success.
+        costs: Duration of a step and of a checkpoint, in seconds.
+        shortest_lead: Shortest lead on the clock, in seconds.
+        late: Longest scheduling delay, in seconds.
+        seconds: Duration of the scenario.
     """
 
     name: str
@@ -71,32 +71,41 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong."""
         return not self.shortcomings
 
     @property
     def overloaded(self) -> bool:
-        """The machine was so late that what is wrong may be its fault."""
+        """Whether the machine was so slow that a failure may be its fault."""
         return self.late > BUSY_SECONDS
 
     @property
     def blames_machine(self) -> bool:
-        """Something is wrong, and may be the machine's fault."""
+        """Whether the scenario failed, possibly because of the machine."""
         return not self.ok and self.overloaded
 
 
 def shortcomings(verdict: Verdict, costs: Costs, shortest_lead: float) -> Iterator[str]:
-    """Say what is wrong with an act: the judge's findings, and a lead that was too short for the promise."""
+    """Yield the judge's findings, and a lead that was too short for the guarantees."""
     yield from (f"{finding.failure}: {finding.detail}" for finding in verdict.failures)
     if shortest_lead < costs.minimum_lead:
         yield f"the lead of {shortest_lead:.1f} s was below step + checkpoint + 2 s = {costs.minimum_lead:.1f} s"
 
 
 def table(outcomes: Sequence[Outcome]) -> Table:
-    """All acts, one a row."""
-    result = Table(title="Replay, judged by the cloud's own truth", title_justify="left")
-    for column in ("act", "notices", "groups", "shrinks", "stops", "resumes", "steps", "lost", "false stops", "unmet"):
-        result.add_column(column, justify="left" if column == "act" else "right")
+    result = Table(title="Replay, judged by the simulated cloud's truth", title_justify="left")
+    for column in (
+        "scenario",
+        "notices",
+        "groups",
+        "shrinks",
+        "stops",
+        "resumes",
+        "steps",
+        "lost",
+        "false stops",
+        "unmet",
+    ):
+        result.add_column(column, justify="left" if column == "scenario" else "right")
     for column in ("changes a group", "parameters", "late", "took", "verdict"):
         result.add_column(column, justify="right")
     for outcome in outcomes:
@@ -130,15 +139,14 @@ def _end(outcome: Outcome) -> tuple[str, Text]:
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
-    """What is wrong with an act, in words."""
+    """Describe what is wrong with a scenario."""
     for shortcoming in outcome.shortcomings:
         yield f"{outcome.name}: {shortcoming}"
     if outcome.blames_machine:
-        yield f"{outcome.name}: the machine was overloaded, up to {outcome.late:.1f} s late: repeat it on an idle one"
+        yield f"{outcome.name}: the machine was overloaded, up to {outcome.late:.1f} s late; repeat it on an idle one"
 
 
 def write_json(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Write all outcomes with all figures."""
     plain = {"ok": all(one.ok for one in outcomes), "scenarios": [_plain(one) for one in outcomes]}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n")
 

@@ -1,7 +1,7 @@
-"""`python -m simulator replay`: whole traces and made-up ones against real jobs, and a verdict on each from the truth.
+"""`python -m simulator replay`: replays whole and synthetic traces against real jobs and judges each outcome.
 
-The exit code is 0 when in every act no step was lost, no stop was false, every group that left the job enough hosts
-changed the exclusions once, and the parameters equal those of an uninterrupted run.
+The exit code is 0 if in every scenario no step was lost, no stop was false, every group that left the job enough hosts
+caused one change of the exclusions, and the final parameters equal those of an uninterrupted run.
 """
 
 import argparse
@@ -24,19 +24,37 @@ LOG_COLUMNS = 160
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what can be asked for."""
     default = ScenarioOptions()
     option = parser.add_argument
-    option("--part", type=Part, choices=list(Part), default=default.part, help="which acts (default: all)")
-    option("--trace", type=Path, default=DEFAULT_TRACE, help="what is replayed: milliseconds,add|remove,node a line")
-    option("--seeds", type=int, nargs="+", default=list(default.seeds), metavar="N", help="of the made-up acts")
-    option("--leads", type=_positive, nargs="+", default=list(default.leads), metavar="S", help="s of the trace")
-    option("--gap", type=_positive, metavar="S", help="longest idle stretch, s of the trace (default: 0.8 leads)")
-    option("--speed", type=_positive, help="s of the trace per s on the clock (default: lead / 7.5)")
-    option("--step-seconds", type=_positive, default=STEP_SECONDS, metavar="S", help="what a step takes at least")
-    option("--fault", type=Fault, choices=list(Fault), help="damage the training on purpose: the replay must then fail")
-    option("--json", type=Path, metavar="FILE", help="write all figures there")
-    option("--keep", action="store_true", help="keep the work directories even after a success")
+    option("--part", type=Part, choices=list(Part), default=default.part, help="the scenarios to replay (default: all)")
+    option(
+        "--trace",
+        type=Path,
+        default=DEFAULT_TRACE,
+        help="CSV file to replay, with lines `milliseconds,add|remove,node`",
+    )
+    option(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=list(default.seeds),
+        metavar="N",
+        help="seeds of the synthetic scenarios",
+    )
+    option(
+        "--leads",
+        type=_positive,
+        nargs="+",
+        default=list(default.leads),
+        metavar="S",
+        help="lead times, in trace seconds",
+    )
+    option("--gap", type=_positive, metavar="S", help="longest idle stretch, in trace seconds (default: 0.8 leads)")
+    option("--speed", type=_positive, help="trace seconds per second on the clock (default: lead / 7.5)")
+    option("--step-seconds", type=_positive, default=STEP_SECONDS, metavar="S", help="minimum duration of a step")
+    option("--fault", type=Fault, choices=list(Fault), help="damage the training on purpose; the replay must then fail")
+    option("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    option("--keep", action="store_true", help="keep the work directories after a success")
 
 
 def _positive(text: str) -> float:
@@ -47,7 +65,6 @@ def _positive(text: str) -> float:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Play what was asked for and return the exit code."""
     console = _console()
     try:
         chosen = _chosen(arguments)
@@ -59,7 +76,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _console() -> Console:
     console = Console()
-    # A pipe or a log has no width: the table of all acts is not to be squeezed into 80 columns.
+    # A pipe has no width; the table needs more than 80 columns.
     return console if console.is_terminal else Console(width=LOG_COLUMNS)
 
 

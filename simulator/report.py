@@ -1,4 +1,4 @@
-"""The verdict for people: one table, and what failed."""
+"""The verdict as a table for people, followed by the failures."""
 
 from collections.abc import Iterator
 
@@ -10,18 +10,16 @@ from rich.text import Text
 from simulator.outcome import Outcome
 from simulator.verdict import Figures, Group, GroupMeaning, Latency
 
-# A broken run can fail in hundreds of places; the first few say what is wrong.
+# A broken run can fail in hundreds of places, and the first few are enough.
 MAX_FINDINGS = 12
 
 
 def report(outcome: Outcome) -> RenderableType:
-    """The table of figures, and below it what is wrong."""
     return Lines(table(outcome), *_shortcomings(outcome))
 
 
 def table(outcome: Outcome) -> Table:
-    """The figures, one a row."""
-    result = Table(title="Verdict, from the cloud's own truth", title_justify="left", show_header=False)
+    result = Table(title="Verdict, by the simulated cloud's truth", title_justify="left", show_header=False)
     result.add_column()
     result.add_column(justify="right")
     for name, value in rows(outcome.verdict.figures) if outcome.verdict is not None else ():
@@ -33,17 +31,17 @@ def table(outcome: Outcome) -> Table:
 
 
 def rows(figures: Figures) -> Iterator[tuple[str, str]]:
-    """Name and value of every figure, in words."""
+    """Yield name and value of every figure."""
     groups = figures.groups
     sizes = ", ".join(str(len(group.hosts)) for group in groups) or "-"
     yield "notices", f"{figures.notices} in groups of {sizes}"
-    yield "notice → process knows, p50 / p99", _latency(figures.notice_to_process)
+    yield "notice → process, p50 / p99", _latency(figures.notice_to_process)
     yield "notice that means STOP → flag, p50 / p99", _latency(figures.notice_to_flag)
     yield "notice → host list, p50 / p99", _latency(figures.notice_to_host_list)
     yield "changes of exclusions per group", _changes(groups)
     yield "suspensions / resumes", f"{figures.suspensions} / {figures.resumes}"
     yield "false stops", str(figures.false_stops)
-    yield "demands of the truth not met", str(figures.unmet)
+    yield "violated demands", str(figures.unmet)
     yield "steps applied", str(figures.steps_applied)
     yield "steps lost", str(figures.steps_lost)
     yield "steps skipped", str(figures.steps_skipped)
@@ -70,5 +68,5 @@ def _shortcomings(outcome: Outcome) -> Iterator[Text]:
         yield Text(f"and {more} more", style="red")
     if outcome.blames_machine:
         yield Text(
-            f"The machine was overloaded, up to {outcome.late:.1f} s late: repeat it on an idle one.", style="red"
+            f"The machine was overloaded, up to {outcome.late:.1f} s late; repeat it on an idle one.", style="red"
         )

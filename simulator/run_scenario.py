@@ -1,4 +1,4 @@
-"""Playing one act in a directory of its own and judging it: the same for demo and replay."""
+"""Plays one scenario in a directory of its own and judges it, for demo and replay."""
 
 import time
 
@@ -16,9 +16,9 @@ from simulator.runner import Scenario, play, work_directory
 async def run_scenario(
     scenario: Scenario, console: Console, prefix: str, *, keep: bool, invite: bool = False
 ) -> Outcome:
-    """Play an act and judge it. A directory named after `prefix` stays where it failed, or where `keep` says so.
+    """Play a scenario and judge it. Its directory is kept after a failure, or if `keep` is set.
 
-    `invite` shows the address of the status page meanwhile.
+    `invite` prints the address of the status page.
     """
     started, shortest = time.monotonic(), _shortest_lead(scenario.schedule)
     with work_directory(prefix, console) as place:

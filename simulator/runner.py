@@ -1,4 +1,4 @@
-"""One schedule played to one job in a world of real processes, shown and judged: what demo and replay share."""
+"""Plays a schedule with a job in a world of real processes and judges it, for demo and replay."""
 
 import asyncio
 import math
@@ -23,15 +23,13 @@ from simulator.services import JobPlan, JobProcess
 from simulator.verdict import Bounds, Verdict
 from simulator.view import Viewer
 
-# More steps than the schedule leaves time for: a job that is done before the end shows nothing of the rest.
+# Enough steps to outlast the schedule, because a job that finishes early proves nothing about the rest.
 OUTLIVE_SECONDS = 1.0
-# What the job may take after the scenario for the steps it still has to do, on a slow machine.
+# For the job's remaining steps after the scenario, on a slow machine.
 PATIENCE_SECONDS = 30.0
 
 
 class ExitCode(IntEnum):
-    """How a command of the simulator ends."""
-
     OK = 0
     FAILED = 1
     USAGE = 64
@@ -51,12 +49,12 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class PlayResult:
-    """What came of a scenario: the judge's word, and all events it was found from.
+    """The judge's verdict and the events on which it is based.
 
     Attributes:
-        verdict: The judge's, also where the job did not come to its end.
-        events: Of the cloud and of the job.
-        broken: Why the job did not come to its end; None where it did.
+        verdict: The verdict, also if the job did not finish.
+        events: The events of the cloud and of the job.
+        broken: Why the job did not finish; None if it did.
     """
 
     verdict: Verdict
@@ -65,22 +63,22 @@ class PlayResult:
 
 
 def enough_steps(schedule: Schedule, minimum: int, step_seconds: float) -> int:
-    """Steps that a job cannot be done with before the schedule is."""
+    """Return a number of steps that a job cannot finish before the schedule ends."""
     return math.ceil((training_seconds(schedule, minimum) + OUTLIVE_SECONDS) / step_seconds)
 
 
 def fault_arguments(fault: Fault | None) -> tuple[str, ...]:
-    """The training script's arguments for damage on purpose, or none."""
+    """Return the training script's arguments for a fault."""
     return () if fault is None else ("--fault", fault.value)
 
 
 async def play(scenario: Scenario, root: Path, console: Console, *, invite: bool = False) -> PlayResult:
-    """Play a scenario in an empty directory and judge it; `invite` people to look at the status page meanwhile.
+    """Play a scenario in an empty directory and judge it. `invite` prints the address of the status page.
 
     Raises:
-        ProcessEnded: A service or an agent ended that should not have.
-        TooLate: The services or the agents did not come up in time.
-        ProcessesLeft: Something outlived its stop.
+        ProcessEnded: A service or an agent ended unexpectedly.
+        TooLate: The services or the agents did not start in time.
+        ProcessesLeft: A process survived its stop.
     """
     present, broken = scenario.schedule.present, None
     print_line(console, f"Starting a supervisor and {len(present)} nodes with their agents")
@@ -94,14 +92,14 @@ async def play(scenario: Scenario, root: Path, console: Console, *, invite: bool
             await _replayed(one, job, scenario)
         except (ProcessEnded, TooLate) as error:
             broken = str(error)
-            # The judge learns from it for how long nothing has happened: a suspended job says nothing.
+            # Tells the judge how long nothing has happened, because a suspended job writes no events.
             one.end_scenario()
-    # Judged when all is over: a process that outlives its stop has failed the scenario before this.
+    # Judged after the world has ended: a process that survives its stop fails the scenario first.
     return PlayResult(one.verdict(job, Bounds()), tuple(one.events(job)), broken)
 
 
 def _first_workers(scenario: Scenario) -> int:
-    # With fewer nodes than its minimum the job waits, and the schedule begins at once.
+    # With fewer nodes than its minimum the job waits, and the schedule starts at once.
     present = len(scenario.schedule.present)
     return min(present, scenario.job.max_workers) if present >= scenario.job.min_workers else 0
 
@@ -115,7 +113,7 @@ async def _replayed(one: World, job: JobProcess, scenario: Scenario) -> None:
         if code != 0:
             raise ProcessEnded(f"the job ended with {code}:\n{job.child.tail()}")
         if not replay.done():
-            raise ProcessEnded("all steps were done before the replay was: choose more --steps")
+            raise ProcessEnded("the job finished before the replay: choose more --steps")
     finally:
         replay.cancel()
         with suppress(asyncio.CancelledError):
@@ -134,7 +132,7 @@ async def _shown(one: World, console: Console) -> AsyncIterator[None]:
 
 
 def run(play_all: Callable[[], Awaitable[ExitCode]]) -> ExitCode:
-    """Run a command to its end; SIGTERM ends its worlds in order, as Ctrl-C does."""
+    """Run a command to its end. SIGTERM ends its worlds cleanly, as Ctrl-C does."""
     try:
         return asyncio.run(_interruptible(play_all))
     except KeyboardInterrupt:
@@ -152,7 +150,7 @@ async def _interruptible(play_all: Callable[[], Awaitable[ExitCode]]) -> ExitCod
 
 @dataclass(slots=True)
 class WorkDirectory:
-    """A directory for one world; say `keep = False` when nobody will want to look into it."""
+    """A directory for one world. Set `keep` to False if nobody needs it afterwards."""
 
     root: Path
     keep: bool = True
@@ -160,7 +158,7 @@ class WorkDirectory:
 
 @contextmanager
 def work_directory(prefix: str, console: Console) -> Iterator[WorkDirectory]:
-    """Make a directory, and remove it or say where it is."""
+    """Create a directory, and afterwards remove it or print where it is."""
     place = WorkDirectory(Path(tempfile.mkdtemp(prefix=prefix)))
     try:
         yield place
@@ -172,5 +170,5 @@ def work_directory(prefix: str, console: Console) -> Iterator[WorkDirectory]:
 
 
 def print_line(console: Console, text: str) -> None:
-    """Print a line as it is."""
+    """Print a line without markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

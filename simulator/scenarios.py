@@ -1,4 +1,4 @@
-"""What `python -m simulator replay` plays: recorded and made-up capacity, each with a job that it is hard on."""
+"""The scenarios of `python -m simulator replay`: recorded and synthetic capacity, each with a demanding job."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,45 +23,45 @@ from simulator.job import Fault
 from simulator.runner import Scenario, enough_steps, fault_arguments
 from simulator.services import JobPlan
 
-# With a notice of 7.5 s on the clock a group is collected before the margin of 5 s, where its window is cut short:
-# announced times are whole seconds, a poll is 1 s away and the members of a group come within 0.2 s.
+# With a lead of 7.5 s on the clock, a group is collected before the margin of 5 s, which would cut its window short:
+# announced times are whole seconds, polls are 1 s apart, and the members of a group come within 0.2 s.
 CLOCK_LEAD_SECONDS = 7.5
 LEADS = (30.0, 120.0)
-# Of the lead: the next group is noticed while the last one's nodes are just going.
+# In leads: the next group is noticed while the nodes of the last one are reclaimed.
 GAP_LEADS = 0.8
 STEP_SECONDS = 0.2
-# The recording has 24 nodes at most, is below ten for a while four times, and ends with five.
+# The recording has at most 24 nodes, drops below ten four times, and ends with five.
 TRACE_MIN, TRACE_MAX = 10, 24
-# This piece has ten nodes, loses two and one, and gets two: a shrink, a STOP, a resume and growth.
+# This piece starts with ten nodes, loses two and one, and gains two: a shrink, a STOP, a resume and a growth.
 CI_FROM, CI_TO, CI_MIN, CI_MAX = 18840.0, 20160.0, 8, 12
-# Sixteen nodes, in groups of up to four: with a minimum of 13 a large group, or two small ones, mean STOP.
+# Sixteen nodes in groups of up to four. With a minimum of 13, a large group or two small ones mean STOP.
 RATES, RATES_MIN, RATES_MAX = Rates(), 13, 16
-# As short as it can be: a node of three goes, with less notice than a group would need.
+# As short as possible: one of three nodes is reclaimed, with a shorter lead than a group would need.
 TINY_MIN, TINY_MAX, TINY_LEAD = 2, 3, 4.0
 
 
 class Part(StrEnum):
-    """Which acts are played."""
+    """The selection of scenarios."""
 
     ALL = "all"
-    """The three below."""
+    """TRACE, RATES and HARD."""
     TRACE = "trace"
-    """The whole recording, once with each lead."""
+    """The whole recording, once per lead."""
     RATES = "rates"
-    """Removals at a fixed rate, once with each seed."""
+    """Removals at a fixed rate, once per seed."""
     HARD = "hard"
-    """Everything that can come at a bad moment, once with each seed."""
+    """Events at the worst moments, once per seed."""
     CI = "ci"
-    """A short piece of the recording with each lead: a shrink, a suspension and a resume."""
+    """A short piece of the recording per lead: a shrink, a suspension and a resume."""
     SHORT = "short"
-    """Made up: a shrink, a withdrawal, an arrival, a suspension, and a resume beside a host with a notice."""
+    """Synthetic: a shrink, a withdrawal, an arrival, a suspension, and a resume while another host has a notice."""
     TINY = "tiny"
-    """One removal, to see that everything works."""
+    """One removal, as a smoke test."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOptions:
-    """What was asked for; `gap` in seconds of the trace, `speed` in those per second on the clock."""
+    """Options of a replay. `gap` is in seconds of the trace, `speed` in trace seconds per second on the clock."""
 
     part: Part = Part.ALL
     trace: Path = DEFAULT_TRACE
@@ -74,11 +74,11 @@ class ScenarioOptions:
 
 
 def scenarios(options: ScenarioOptions, costs: Costs) -> list[Scenario]:
-    """The acts that were asked for, in order.
+    """Return the selected scenarios in order.
 
     Raises:
         TraceError: The trace cannot be read.
-        ScheduleError: A notice would come too late for the promise, or the job could not come to its end.
+        ScheduleError: A notice would come too late for the guarantees, or the job could not finish.
     """
     chosen = list(_scenarios(options, costs))
     for scenario in chosen:

@@ -1,4 +1,4 @@
-"""The product's own processes as a world runs them: the supervisor, the agents' commands, a job under kubeai-run.
+"""The product's processes in a world: the supervisor, the agents, and a job under kubeai-run.
 
 All are started as a user would start them, through their commands and documented settings.
 """
@@ -27,19 +27,19 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a supervisor listens: `grpc` as host:port, `http` as a URL."""
+    """The supervisor's addresses: `grpc` as host:port, `http` as a URL."""
 
     grpc: str
     http: str
 
 
 class SupervisorProcess:
-    """One `elastic-job-supervisor serve`; every start after the first one uses the first one's ports and data.
+    """One `elastic-job-supervisor serve`. A restart uses the same ports and data.
 
     Args:
-        places: Where its data lie.
-        authority: Who signs its certificate; None for a world without TLS.
-        settings: Variables for each of its lives.
+        paths: The world's paths.
+        authority: Signs its certificate; None for a world without TLS.
+        settings: Extra variables for each start.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SupervisorProcess:
 
     @property
     def endpoints(self) -> Endpoints:
-        """Where it listens.
+        """Its addresses.
 
         Raises:
             RuntimeError: It was never started.
@@ -75,10 +75,10 @@ class SupervisorProcess:
         return self._child
 
     async def start(self, settings: Mapping[str, str] | None = None) -> None:
-        """Start it, for the first time or again, and return once it serves.
+        """Start or restart it and return once it serves.
 
         Args:
-            settings: More variables, for this life alone.
+            settings: Extra variables for this start only.
 
         Raises:
             ProcessEnded: It ended instead.
@@ -97,15 +97,14 @@ class SupervisorProcess:
         self._endpoints = msgspec.json.decode(self._file.read_bytes(), type=Endpoints)
 
     async def kill(self) -> None:
-        """End it with SIGKILL."""
         await self.child.kill()
 
     async def stop(self) -> float:
-        """End it with SIGTERM; return the seconds that took: 0 where it does not run."""
+        """Stop it with SIGTERM and return the seconds that took, or 0 if it was not running."""
         return await self._child.stop() if self._child is not None and self._child.running else 0.0
 
     def tokens(self) -> Tokens:
-        """What signs the tokens of this supervisor; it must have been started once."""
+        """Return the signer of its tokens. It must have been started once."""
         return Tokens.load(self._places.supervisor)
 
     def _settings(self) -> dict[str, str]:
@@ -131,7 +130,7 @@ class SupervisorProcess:
 def agent_command(
     node: Node, supervisor: SupervisorProcess, metadata_url: str, paths: WorldPaths, cloud: Cloud = Cloud.ALIYUN
 ) -> AgentCommand:
-    """How the agent of a node is started, with a token of its own."""
+    """Return the command of a node's agent, which has its own token."""
     token = _write_token(paths.token(f"agent-{node}"), supervisor.tokens().agent(node))
     settings = {
         "NODE_AGENT_NODE_NAME": node,
@@ -151,15 +150,15 @@ class JobPlan:
     """A job as its user would describe it.
 
     Attributes:
-        min_workers: Fewest hosts it can train on.
-        max_workers: Most hosts it may use.
+        min_workers: Minimum number of hosts.
+        max_workers: Maximum number of hosts.
         name: Its name.
-        steps: Training steps until it is done.
-        step_seconds: How long one step takes at least.
-        seed: Of the data and the parameters.
-        run_arguments: More options for kubeai-run.
-        launcher_arguments: More options for the launcher.
-        job_arguments: More options for the training script.
+        steps: Number of training steps.
+        step_seconds: Minimum duration of a step.
+        seed: Seed of the data and the parameters.
+        run_arguments: Extra options for kubeai-run.
+        launcher_arguments: Extra options for the launcher.
+        job_arguments: Extra options for the training script.
     """
 
     min_workers: int
@@ -173,14 +172,14 @@ class JobPlan:
     job_arguments: tuple[str, ...] = ()
 
     def command(self, paths: WorldPaths, supervisor_url: str, token: Path) -> list[str]:
-        """The whole command line: kubeai-run, the launcher, the training script."""
+        """Return the whole command line: kubeai-run, the launcher, the training script."""
         return [*self._run(paths, supervisor_url, token), "--", *self._launcher(), "--", *self._script(paths)]
 
     def _run(self, paths: WorldPaths, supervisor_url: str, token: Path) -> Iterator[str]:
         yield script("kubeai-run")
         yield from ("--job", self.name, "--framework", "horovod")
         yield from ("--min-workers", str(self.min_workers), "--max-workers", str(self.max_workers))
-        # All nodes are this machine: there is no port that would tell one from another.
+        # All nodes are this machine, so no port distinguishes them.
         yield from ("--hosts-file", str(paths.hosts), "--port", "0")
         yield from ("--supervisor", supervisor_url, "--token-file", str(token))
         yield from ("--directory", str(paths.job(self.name) / "kubeai"))
@@ -189,7 +188,7 @@ class JobPlan:
     def _launcher(self) -> Iterator[str]:
         yield from (sys.executable, "-m", "simulator.elastic.launcher")
         yield from ("--min-workers", str(self.min_workers), "--max-workers", str(self.max_workers))
-        # kubeai-run puts the number of granted hosts here, which is what this run starts with.
+        # kubeai-run replaces this with the number of granted hosts.
         yield from ("--start-workers", "{workers}")
         yield from ("--discovery", script("kubeai-discover-hosts"), "--discovery-seconds", "1.0")
         yield from self.launcher_arguments
@@ -202,8 +201,6 @@ class JobPlan:
 
 
 class JobProcess:
-    """A job under kubeai-run."""
-
     def __init__(self, plan: JobPlan, child: Child, paths: WorldPaths) -> None:
         self.plan = plan
         self.child = child
@@ -212,19 +209,16 @@ class JobProcess:
 
     @property
     def exclusions(self) -> Path:
-        """The file that the discovery script reads."""
+        """The exclusions file that the discovery script reads."""
         return self._home / "kubeai" / "exclusions"
 
     def exclusions_now(self) -> tuple[str, ...]:
-        """The hosts that the discovery script leaves out at present."""
         return tuple(self.exclusions.read_text(encoding="utf-8").split())
 
     def events(self) -> list[Event]:
-        """What launcher, workers and the observer of the exclusions have written so far."""
         return read(self._events)
 
     def log(self, name: str) -> EventLog:
-        """A log of one more writer about this job."""
         return EventLog(self._events, name)
 
     async def wait(self, seconds: float) -> int:
@@ -239,7 +233,7 @@ class JobProcess:
 def start_job(
     plan: JobPlan, supervisor: SupervisorProcess, paths: WorldPaths, variables: Mapping[str, str]
 ) -> JobProcess:
-    """Start a job as its user would; `variables` are more of its environment."""
+    """Start a job as its user would. `variables` are added to its environment."""
     home = paths.job(plan.name)
     (home / "kubeai").mkdir(parents=True, exist_ok=True, mode=0o700)
     token = _write_token(paths.token(f"launcher-{plan.name}"), supervisor.tokens().launcher(plan.name))

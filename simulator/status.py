@@ -1,7 +1,4 @@
-"""What the supervisor says of itself at `GET /v1/status`: for people to see and for scenarios to wait on.
-
-The judge never reads it.
-"""
+"""The supervisor's `GET /v1/status`, for people and for tests that wait. The judge never reads it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,14 +9,12 @@ import msgspec
 TIMEOUT_SECONDS = 2.0
 
 
-class StatusUnavailable(ConnectionError):  # noqa: N818  # It names what is so.
-    """The supervisor gives no usable answer at present: ask again later."""
+class StatusUnavailable(ConnectionError):  # noqa: N818 - the name describes the state
+    """The supervisor gives no usable answer now. Try again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One job as the supervisor sees it."""
-
     job: str
     phase: str
     reason: str = ""
@@ -35,8 +30,6 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class NoticeStatus:
-    """One notice that the supervisor knows."""
-
     id: str
     source: str
     subject: str
@@ -46,16 +39,12 @@ class NoticeStatus:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """What one source of an agent last said."""
-
     source: str
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """One agent that the supervisor knows."""
-
     node: str
     connected: bool
     sources: list[SourceStatus] = field(default_factory=list)
@@ -63,7 +52,7 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The whole answer, or a page of it that `next` follows; `now` in Unix seconds."""
+    """The whole answer, or a page of it that `next` continues. `now` is in Unix seconds."""
 
     now: float = 0.0
     jobs: list[JobStatus] = field(default_factory=list)
@@ -72,24 +61,23 @@ class Status:
     next: str | None = None
 
     def job(self, name: str) -> JobStatus | None:
-        """The job of this name, if the supervisor knows one."""
         return next((job for job in self.jobs if job.job == name), None)
 
     def connected(self) -> frozenset[str]:
-        """The nodes whose agents have a stream."""
+        """Return the nodes whose agents have a stream."""
         return frozenset(agent.node for agent in self.agents if agent.connected)
 
     def known(self) -> frozenset[str]:
-        """The nodes of which a source says something, be it that nothing is announced."""
-        told = (agent for agent in self.agents if any(source.state != "unknown" for source in agent.sources))
-        return frozenset(agent.node for agent in told)
+        """Return the nodes that have a source with a known state."""
+        known = (agent for agent in self.agents if any(source.state != "unknown" for source in agent.sources))
+        return frozenset(agent.node for agent in known)
 
 
 async def fetch(session: aiohttp.ClientSession, url: str, token: str) -> Status:
-    """Ask a supervisor for its status.
+    """Request the supervisor's status.
 
     Raises:
-        StatusUnavailable: It cannot be reached, refuses, or answers something else.
+        StatusUnavailable: It cannot be reached, refuses, or its answer is invalid.
     """
     headers = {"Authorization": f"Bearer {token}"}
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
@@ -106,7 +94,7 @@ async def fetch(session: aiohttp.ClientSession, url: str, token: str) -> Status:
 
 
 def _joined(pages: Sequence[Status]) -> Status:
-    """The status whose pages these are; a large job is on several."""
+    """Join the pages of a status. A large job spans several."""
     jobs: dict[str, JobStatus] = {}
     for job in (job for page in pages for job in page.jobs):
         known = jobs.get(job.job)

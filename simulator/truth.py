@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from simulator.events import Event, Kind
 
 NODE_EVENTS = frozenset({Kind.NODE_ADDED, Kind.NOTICE_SHOWN, Kind.NOTICE_WITHDRAWN, Kind.NODE_GONE})
-"""Events that change the state of a node."""
+"""Events that change a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveNotice:
-    """A notice that a node's metadata show at present; instants in Unix seconds."""
+    """A notice that a node's metadata show now. Instants are Unix seconds."""
 
     group: str
     shown_at: float
 
 
 class Truth:
-    """Show it the events in order, ask it in between."""
+    """The state after the events applied so far."""
 
     def __init__(self, min_workers: int, withdrawal_seconds: float) -> None:
         self._min_workers = min_workers
@@ -29,26 +29,25 @@ class Truth:
         self._broken: set[str] = set()
         self._over: set[int] = set()
         self.present: set[str] = set()
-        """Nodes that are there."""
+        """Existing nodes."""
         self.run = 0
-        """The run whose ring was formed last; 0 before the first."""
+        """The run of the last ring; 0 before the first."""
         self.ring: tuple[str, ...] = ()
-        """Hosts of the ring that was formed last, in rank order."""
+        """Hosts of the last ring, in rank order."""
         self.excluded: AbstractSet[str] = frozenset()
         """The exclusions that the discovery script reads."""
         self.blacklisted: set[str] = set()
-        """Hosts that the launcher of this run does not use again."""
+        """Hosts that this run's launcher has blacklisted."""
         self.stopped: set[int] = set()
-        """Runs of which a process has seen a STOP."""
+        """Runs that received a STOP."""
         self.saved: set[int] = set()
-        """Those of them that have saved a checkpoint since."""
+        """Stopped runs that have saved a checkpoint since."""
         self.finished = False
-        """A worker has applied the last step."""
+        """Whether a worker has applied the last step."""
         self.certain: Event | None = None
-        """What made it certain that fewer workers than the minimum remain in the ring; None while enough do."""
+        """The event after which fewer workers than the minimum remained in the ring; None while enough do."""
 
     def apply(self, event: Event) -> None:
-        """Take in the next event."""
         if event.kind in NODE_EVENTS:
             self._apply_node_event(event)
         else:
@@ -59,31 +58,30 @@ class Truth:
             self.certain = self.certain or event
 
     def notice_of(self, host: str) -> LiveNotice | None:
-        """The live notice on a host; None without one."""
         return self._notices.get(host)
 
     def is_live(self) -> bool:
-        """Whether the run whose ring was formed last still runs, be it that it is being stopped."""
+        """Whether the run of the last ring has not ended. It may be stopping."""
         return bool(self.ring) and self.run not in self._over
 
     def is_training(self) -> bool:
-        """Whether that run goes on: it has neither ended nor seen a STOP."""
+        """Whether that run has neither ended nor received a STOP."""
         return self.is_live() and self.run not in self.stopped
 
     def free(self) -> AbstractSet[str]:
-        """The nodes that are there and have no live notice."""
+        """Return the existing nodes without a live notice."""
         return self.present - self._notices.keys()
 
     def justifies_leave(self, host: str, t: float) -> bool:
-        """Whether this host has a notice at this moment, or had one a moment ago."""
+        """Whether this host has a notice now or had one a moment ago."""
         return self._is_noticed(host, t, forgiving=True)
 
     def justifies_exclusion(self, host: str, t: float) -> bool:
-        """Whether this host has a notice at this moment or had one a moment ago, is gone or has failed the launcher."""
+        """Whether this host has or just had a notice, is gone, or has failed the launcher."""
         return self._is_doomed(host, t, forgiving=True)
 
     def justifies_stop(self, run: int, t: float) -> bool:
-        """Whether too few hosts remain of this run's last ring at this moment, or did a moment ago."""
+        """Whether too few hosts of this run's last ring remain now or did a moment ago."""
         return run == self.run and self._remaining(t, forgiving=True) < self._min_workers
 
     def _apply_node_event(self, event: Event) -> None:
@@ -92,7 +90,7 @@ class Truth:
         self._withdrawn.pop(node, None)
         self.present.add(node)
         if event.kind is Kind.NOTICE_SHOWN:
-            # Shown again while it lives, it is the same notice with another deadline.
+            # A repeated announcement is the same notice with another deadline.
             self._notices.setdefault(node, LiveNotice(event.text("group"), event.t))
         elif self._notices.pop(node, None) is not None and event.kind is Kind.NOTICE_WITHDRAWN:
             self._withdrawn[node] = event.t

@@ -1,4 +1,4 @@
-"""What a run is judged against, and what the judge found. All times are seconds."""
+"""The judge's criteria and findings. All times are in seconds."""
 
 import math
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How soon the product acts where nothing but the cloud's reclaims disturbs it, in seconds.
+    """How soon the product must act if nothing but the cloud's reclaims disturbs it, in seconds.
 
     Attributes:
         act: From a notice on a host of the ring to its exclusion or to the STOP. A poll takes 1 s, the window that
-            collects a group 1.25 s; the rest is for a busy machine, and half of the shortest lead of a group is left.
-        suspend: From the checkpoint of a STOP to the end of its run. The supervisor hears of the checkpoint at once,
+            collects a group 1.25 s. The rest is for a busy machine, and half of the shortest lead of a group is left.
+        suspend: From the checkpoint of a STOP to the end of its run. The supervisor learns of the checkpoint at once,
             and a launcher ends its workers within 2 s.
         withdraw: From the withdrawal of a notice to the end of its host's exclusion. Three clear polls take 2 to 3.5 s.
         join: Until a host without a notice is in the ring of a job that has room for it. Withdrawal takes 4 s, the
             pause before a growth 2 s, discovery 1 s, the start of a worker 2 to 4 s.
-        resume: Until a job that does not run has a ring, once there are enough hosts without a notice.
+        resume: Until a suspended job has a ring, once there are enough hosts without a notice.
     """
 
     act: float = 5.0
@@ -31,25 +31,23 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What should have come out."""
+    """The expected result."""
 
     steps: int
-    """Steps of the job."""
+    """Number of training steps."""
     digest: str
-    """Of the uninterrupted run: ``simulator.job.reference``."""
+    """Digest of an uninterrupted run (``simulator.job.reference``)."""
     min_workers: int
     """Fewer hosts than this justify a STOP."""
     max_workers: int | None = None
-    """A ring of so many hosts has no room for more; None = no limit."""
+    """Maximum size of a ring; None = no limit."""
     withdrawal_seconds: float = 4.0
-    """How long a withdrawn notice still justifies: withdrawal takes three clear polls of 1 s, and the news a moment."""
+    """How long a withdrawn notice still justifies an action: withdrawal takes three clear polls of 1 s."""
     bounds: Bounds | None = None
-    """None where the scene also disturbs the product, or other jobs compete for the hosts: no time is demanded."""
+    """None if a test also disturbs the product or other jobs compete for the hosts: then no time is demanded."""
 
 
 class Failure(StrEnum):
-    """Why a run has failed."""
-
     STEP_LOST = "step lost"
     STEP_SKIPPED = "step skipped"
     FALSE_STOP = "false stop"
@@ -72,15 +70,13 @@ class Failure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One failure, and where it showed."""
-
     failure: Failure
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long something took, over all times it happened; None where it never did."""
+    """The distribution of a duration; None if it never occurred."""
 
     count: int
     p50: float | None
@@ -89,7 +85,7 @@ class Latency:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
-        """Summarise; a percentile is the smallest value that so many percent do not exceed."""
+        """Summarise. A percentile is the smallest sample that this percentage does not exceed."""
         ordered = sorted(seconds)
         if not ordered:
             return cls(0, None, None, None)
@@ -106,9 +102,9 @@ class GroupMeaning(Enum):
     SHRINK = "shrink"
     """Enough hosts remained."""
     STOP = "stop"
-    """Fewer than the minimum remained, at once or before the list was changed: it is frozen, no change is counted."""
+    """Fewer than the minimum remained before the list changed. The list is frozen then, so no change is counted."""
     IDLE = "idle"
-    """The job was not running, was stopping already, or used none of these hosts."""
+    """The job was not running, was already stopping, or used none of these hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,33 +115,33 @@ class Group:
     meaning: GroupMeaning
     hosts: tuple[str, ...]
     changes: int
-    """Changes of the exclusions that added a host of this group while its notice lived."""
+    """Changes of the exclusions that added a host of this group while its notice was live."""
     excluded_after: tuple[float, ...]
-    """For each host that was excluded: how long after the group's first notice."""
+    """For each excluded host, the time since the group's first notice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What happened, in numbers."""
+    """The measured results."""
 
     notices: int
-    """Announcements; one that was withdrawn and made again counts twice."""
+    """Announcements. One that was withdrawn and repeated counts twice."""
     groups: tuple[Group, ...]
     notice_to_process: Latency
-    """From a notice to the first process that knows of it."""
+    """From a notice to the first process that receives it."""
     notice_to_flag: Latency
-    """From the notice that made a STOP certain to rank 0's seeing its flag down."""
+    """From the notice that made a STOP certain until rank 0 sees its flag down."""
     notice_to_host_list: Latency
-    """From the first notice of a group that meant to shrink to the exclusion of each of its hosts."""
+    """From the first notice of a SHRINK group to the exclusion of each of its hosts."""
     steps_applied: int
     """The last step."""
     steps_lost: int
-    """Executions of steps that had been applied before."""
+    """Repeated steps."""
     steps_skipped: int
     steps_after_stop: int
     false_stops: int
     unmet: int
-    """Demands of the truth that were not met, such as a noticed host that was not excluded."""
+    """Violated demands, such as a noticed host that was not excluded."""
     suspensions: int
     """Runs that were told to STOP."""
     resumes: int
@@ -156,18 +152,15 @@ class Figures:
 
     @property
     def changes_per_group(self) -> tuple[int, ...]:
-        """Changes of the exclusions for each group that meant to shrink; one each is the aim."""
+        """Changes of the exclusions for each SHRINK group. The goal is one each."""
         return tuple(group.changes for group in self.groups if group.meaning is GroupMeaning.SHRINK)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judge's word on one run of one job."""
-
     figures: Figures
     failures: tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
-        """Nothing was lost, nothing stopped without a reason, and the parameters are equal."""
         return not self.failures

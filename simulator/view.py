@@ -1,6 +1,6 @@
-"""What goes on in a world, for people: a live screen in a terminal, plain lines elsewhere.
+"""Shows what happens in a world: a live screen in a terminal, plain lines elsewhere.
 
-It reads the truth, which workers run where, and the supervisor's status; it changes nothing and nobody waits for it.
+It reads the truth, the workers on each node, and the supervisor's status. It changes nothing.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ LAST_EVENTS = 8
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node as it truly is; `seconds_left` where it is noticed."""
+    """One node as it truly is. `seconds_left` is set while it has a notice."""
 
     name: str
     workers: int = 0
@@ -41,7 +41,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that can be seen at one moment; `status` is None while the supervisor does not answer."""
+    """Everything visible at one moment. `status` is None while the supervisor does not answer."""
 
     seconds: float
     nodes: tuple[NodeView, ...] = ()
@@ -51,19 +51,18 @@ class Snapshot:
 
     @property
     def recent(self) -> Sequence[Event]:
-        """What happened since the clock started: how the first nodes came is no news."""
+        """The events since the start, without the arrival of the initial nodes."""
         return [event for event in self.events if event.t >= self.started_at]
 
     @property
     def jobs(self) -> Sequence[JobStatus]:
-        """The jobs that the supervisor knows."""
         return self.status.jobs if self.status is not None else ()
 
 
 def nodes_of(
     events: Sequence[Event], now: float, workers: Callable[[str], int], excluded: frozenset[str]
 ) -> tuple[NodeView, ...]:
-    """The nodes that are there after these events, in the order of their arrival; `now` in Unix seconds."""
+    """Return the nodes that exist after these events, in order of arrival. `now` is in Unix seconds."""
     deadlines: dict[str, tuple[float, bool] | None] = {}
     for event in events:
         match event.kind:
@@ -90,7 +89,7 @@ def nodes_of(
 
 
 def sentences(events: Sequence[Event]) -> Iterator[tuple[float, str]]:
-    """The truth in words with its time, nodes of one group that were noticed or went together in one sentence."""
+    """Yield the events as sentences with their time. Nodes of one group share a sentence."""
     row: list[Event] = []
     for event in events:
         if row and not _together(row[-1], event):
@@ -102,7 +101,7 @@ def sentences(events: Sequence[Event]) -> Iterator[tuple[float, str]]:
 
 
 def settled(events: Sequence[Event], now: float) -> Sequence[Event]:
-    """The events without the newest, which others may yet come to stand together with; `now` in Unix seconds."""
+    """Return the events without the newest, which may still be joined by others of their group."""
     count, later = len(events), now
     while count and later - events[count - 1].t < TOGETHER_SECONDS:
         count -= 1
@@ -130,13 +129,12 @@ def _sentence(events: Sequence[Event]) -> str:
         case Kind.NODE_GONE:
             return f"gone: {nodes}" + ("" if first.fields["announced"] else " (unannounced)")
         case Kind.SCENARIO_ENDED:
-            return "nothing more happens to the nodes"
+            return "scenario ended"
         case _:
             return f"{first.kind}: {nodes}"
 
 
 def screen(snapshot: Snapshot) -> RenderableType:
-    """The whole scene for a terminal."""
     return Group(_headline(snapshot), _node_table(snapshot), *_recent(snapshot))
 
 
@@ -192,7 +190,7 @@ def _recent(snapshot: Snapshot) -> Iterator[Text]:
 
 
 def changes(before: Snapshot, now: Snapshot) -> Iterator[str]:
-    """What plain output says about the change from one scene to the next."""
+    """Yield what plain output prints about the change from one snapshot to the next."""
     for at, words in sentences(now.recent[len(before.recent) :]):
         yield f"{at - now.started_at:5.1f} s  {words}"
     if now.status is None and before.status is not None:
@@ -204,14 +202,12 @@ def changes(before: Snapshot, now: Snapshot) -> Iterator[str]:
 
 
 class Viewer:
-    """Looks at a world and keeps the time."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self._latest = Snapshot(0.0, started_at=time.time())
 
     async def show(self, console: Console) -> NoReturn:
-        """Show the world until cancelled; what was last seen stays on the screen."""
+        """Show the world until cancelled. The last snapshot stays on the screen."""
         if not console.is_terminal:
             await self._print(console)
         with Live(console=console, auto_refresh=False, transient=False) as live:
@@ -221,7 +217,7 @@ class Viewer:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def refresh(self) -> tuple[Snapshot, Snapshot]:
-        """The previous scene and the present one."""
+        """Return the previous and the present snapshot."""
         status = None
         with suppress(StatusUnavailable):
             status = await self._world.status()

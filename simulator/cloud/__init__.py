@@ -1,1 +1,1 @@
-"""A cloud on one machine: nodes that are announced to go, and go, as a recorded trace says."""
+"""A cloud on one machine, whose nodes are reclaimed as in a recorded trace."""

@@ -1,13 +1,13 @@
-"""Metadata of nodes to play with by hand: `python -m simulator metadata --nodes node1,node2`.
+"""Serves the metadata of nodes for manual tests: `python -m simulator metadata --nodes node1,node2`.
 
-Two loopback servers: one answers as the nodes' metadata do, the other takes orders:
+Two loopback servers: one is the nodes' metadata service, the other takes commands:
 
-    curl -X PUT    URL/nodes/node3                    a node appears
-    curl -X POST   URL/nodes/node3/notice?seconds=300 it will be gone in 300 s
-    curl -X DELETE URL/nodes/node3/notice             it stays after all
-    curl -X DELETE URL/nodes/node3                    it is gone
-    curl -X PUT    URL/fault/black-hole               metadata misbehave; any other name lists the ways
-    curl -X DELETE URL/fault                          they answer well again
+    curl -X PUT    URL/nodes/node3                    add a node
+    curl -X POST   URL/nodes/node3/notice?seconds=300 announce its reclaim in 300 s
+    curl -X DELETE URL/nodes/node3/notice             withdraw the announcement
+    curl -X DELETE URL/nodes/node3                    remove the node
+    curl -X PUT    URL/fault/black-hole               inject a fault; any other name lists the faults
+    curl -X DELETE URL/fault                          remove the fault
 """
 
 import argparse
@@ -33,20 +33,19 @@ MAX_LEAD_SECONDS = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen: a loopback address, and a port or 0 for any."""
+    """A loopback address, and a port or 0 for any."""
 
     host: str
     port: int
 
 
 class Control:
-    """Takes orders over HTTP and carries them out on a metadata server."""
+    """Takes commands over HTTP and applies them to a metadata server."""
 
     def __init__(self, metadata: MetadataServer) -> None:
         self._metadata = metadata
 
     def app(self) -> web.Application:
-        """What is served."""
         app = web.Application()
         app.router.add_get("/nodes", self._list)
         app.router.add_put("/nodes/{node}", self._add)
@@ -61,13 +60,13 @@ class Control:
         try:
             fault = MetadataFault(request.match_info["fault"])
         except ValueError as error:
-            raise web.HTTPNotFound(text=f"{error}; there are {', '.join(MetadataFault)}\n") from error
+            raise web.HTTPNotFound(text=f"{error}; the faults are {', '.join(MetadataFault)}\n") from error
         await self._metadata.set_fault(fault)
-        return _text(f"metadata misbehave: {fault}")
+        return _text(f"metadata fault: {fault}")
 
     async def _clear_fault(self, _: web.Request) -> web.Response:
         await self._metadata.set_fault(None)
-        return _text("metadata answer well")
+        return _text("no metadata fault")
 
     async def _list(self, _: web.Request) -> web.Response:
         return _text(*(f"{node} {self._metadata.url_of(node)}" for node in self._metadata.nodes()))
@@ -80,7 +79,7 @@ class Control:
     async def _remove(self, request: web.Request) -> web.Response:
         node = Node(request.match_info["node"])
         self._metadata.remove(node)
-        return _text(f"{node} is gone")
+        return _text(f"{node} is removed")
 
     async def _notice(self, request: web.Request) -> web.Response:
         node = Node(request.match_info["node"])
@@ -97,7 +96,7 @@ class Control:
             self._metadata.withdraw(node)
         except UnknownNode as error:
             raise web.HTTPNotFound(text=f"{error}\n") from error
-        return _text(f"{node} stays")
+        return _text(f"{node} has no announcement")
 
 
 def _seconds(text: str) -> float:
@@ -106,7 +105,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= MAX_LEAD_SECONDS:
-        raise web.HTTPBadRequest(text=f"seconds is a number from 0 to {MAX_LEAD_SECONDS:g}\n")
+        raise web.HTTPBadRequest(text=f"seconds must be a number from 0 to {MAX_LEAD_SECONDS:g}\n")
     return seconds
 
 
@@ -115,7 +114,7 @@ def _text(*lines: str) -> web.Response:
 
 
 def loopback(text: str) -> Address:
-    """Read HOST:PORT; simulated metadata are nobody else's business, so the host is a loopback address.
+    """Parse HOST:PORT. Only loopback addresses are allowed, because the metadata are simulated.
 
     Raises:
         argparse.ArgumentTypeError: It is something else.
@@ -130,10 +129,10 @@ def loopback(text: str) -> Address:
 
 
 def names(text: str) -> list[Node]:
-    """Read names with commas between.
+    """Parse a comma-separated list of names.
 
     Raises:
-        argparse.ArgumentTypeError: A name is empty or cannot stand in a path.
+        argparse.ArgumentTypeError: A name is empty or cannot be part of a path.
     """
     nodes = [Node(name.strip()) for name in text.split(",")]
     if not all(nodes) or any("/" in node for node in nodes):
@@ -142,18 +141,20 @@ def names(text: str) -> list[Node]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what can be asked for."""
-    parser.add_argument("--nodes", type=names, required=True, metavar="NODE,…", help="nodes that are there")
-    parser.add_argument("--listen", type=loopback, default="127.0.0.1:0", help="where metadata are served")
-    parser.add_argument("--control", type=loopback, default="127.0.0.1:0", help="where orders are taken")
-    parser.add_argument("--mode", type=Mode, choices=list(Mode), default=Mode.PLAIN, help="whether a token is wanted")
+    parser.add_argument("--nodes", type=names, required=True, metavar="NODE,…", help="the initial nodes")
+    parser.add_argument("--listen", type=loopback, default="127.0.0.1:0", help="address of the metadata service")
+    parser.add_argument("--control", type=loopback, default="127.0.0.1:0", help="address for commands")
     parser.add_argument(
-        "--cloud", type=Cloud, choices=list(Cloud), default=Cloud.ALIYUN, help="whose metadata they are"
+        "--mode",
+        type=Mode,
+        choices=list(Mode),
+        default=Mode.PLAIN,
+        help="whether the metadata service requires a token",
     )
+    parser.add_argument("--cloud", type=Cloud, choices=list(Cloud), default=Cloud.ALIYUN, help="the simulated cloud")
 
 
 async def serve(nodes: Sequence[Node], listen: Address, control: Address, mode: Mode, cloud: Cloud) -> None:
-    """Serve until SIGINT or SIGTERM."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -179,4 +180,4 @@ def _explain(metadata: MetadataServer, nodes: Sequence[Node], control: str, sett
         f"announce: curl -X POST '{control}/nodes/{nodes[0]}/notice?seconds=300'",
         f"withdraw: curl -X DELETE {control}/nodes/{nodes[0]}/notice",
     ]
-    print("\n".join(lines), flush=True)  # noqa: T201  # What the person at the terminal asked for.
+    print("\n".join(lines), flush=True)  # noqa: T201 - the command's output

@@ -1,4 +1,4 @@
-"""How each cloud's metadata are asked and answer: two dialects of the same few facts."""
+"""The metadata services of two clouds: the same few facts in two dialects."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 
 class Cloud(StrEnum):
-    """Whose metadata are simulated; named as the agent's sources are."""
+    """The simulated cloud, named like the agent's source."""
 
     ALIYUN = "aliyun"
     AWS = "aws"
@@ -20,22 +20,22 @@ METADATA_URLS: Mapping[Cloud, str] = {
     Cloud.ALIYUN: "NODE_AGENT_METADATA_URL",
     Cloud.AWS: "NODE_AGENT_AWS_METADATA_URL",
 }
-"""The agent's setting that names where each is asked."""
+"""The agent's setting for the address of each metadata service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One cloud's names and forms.
+    """Names and formats of one cloud.
 
     Attributes:
-        token_header: The header that carries a token.
-        ttl_header: The header that asks for one, with its lifetime in seconds.
-        tokenless: The status of an answer to who should have had a token and had none.
-        announcement: The item that is there once a node has been noticed.
-        write: An announced instant, in Unix seconds, as that item says it.
-        instance_id: The item that names the instance.
-        warning: The item that is there while the cloud warns of more than it announces; empty where it never does.
-        fixed: Items that are the same on every node.
+        token_header: Header that carries a token.
+        ttl_header: Header that requests one, with its lifetime in seconds.
+        tokenless: Response status if a required token is missing.
+        announcement: Item that exists once a node has been noticed.
+        write: Formats an announced instant, in Unix seconds, for that item.
+        instance_id: Item with the instance id.
+        warning: Item that exists while the cloud gives a warning without an announcement; empty if there is none.
+        fixed: Items that are equal on all nodes.
     """
 
     token_header: str
@@ -49,12 +49,12 @@ class Dialect:
 
 
 def termination_time(deadline: float) -> str:
-    """Write an instant as the clouds do: UTC, whole seconds, rounded down so that nobody is promised more."""
+    """Format an instant like the clouds: UTC in whole seconds, rounded down so as not to promise more."""
     return datetime.fromtimestamp(math.floor(deadline), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rebalance(since: float) -> str:
-    """The body of a warning that was given at that instant, in Unix seconds."""
+    """Return the body of a warning given at that instant, in Unix seconds."""
     return json.dumps({"noticeTime": termination_time(since)})
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong with metadata services, done for real: by the server's own connections, not by its word alone."""
+"""Faults of metadata services, which the server's connections really show."""
 
 import asyncio
 import random
@@ -17,14 +17,14 @@ DRIP_SECONDS = 0.2
 CLOCK_SECONDS = 3600.0
 RETRY_AFTER_SECONDS = 1
 CHUNK = b" " * 65536
-# Whoever follows a redirect finds nothing there, which reads as if nothing was announced.
+# A client that follows the redirect finds nothing there, as if nothing was announced.
 NOWHERE = "/nowhere"
-# What some faults say beside the point: an agent that believed it would announce a reclaim that nobody planned.
+# A time in some broken answers: an agent that believed it would announce a reclaim that nobody planned.
 TIME = "2026-01-05T18:02:00Z"
 
 
 class MetadataFault(StrEnum):
-    """One way to be of no use. The last three leave an agent that does its work well none the wiser."""
+    """A fault of the metadata service. A correct agent still works with the last three."""
 
     BROKEN = "broken"
     FORBIDDEN = "forbidden"
@@ -44,31 +44,31 @@ class MetadataFault(StrEnum):
 
     @property
     def hides_metadata(self) -> bool:
-        """Whether an agent that wants tokens learns nothing while it lasts."""
+        """Whether an agent that uses tokens gets no data during this fault."""
         return self not in {self.TOKENS_EXPIRE, self.CLOCK_AHEAD, self.CLOCK_BEHIND}
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPeriod:
-    """A fault, and for how many seconds it lasts once it shows."""
+    """A fault and its duration in seconds."""
 
     fault: MetadataFault
     seconds: float
 
 
 def fault_periods(seed: int, rounds: int, longest: float) -> tuple[FaultPeriod, ...]:
-    """So many rounds of all faults, each in an order of the seed's; none lasts longer than `longest` seconds."""
+    """Return rounds of all faults, each in a random order of the seed, none longer than `longest` seconds."""
     chance = random.Random(seed)  # noqa: S311  # Replays, keeps no secret.
     orders = [chance.sample(list(MetadataFault), len(MetadataFault)) for _ in range(rounds)]
     return tuple(FaultPeriod(fault, chance.uniform(longest / 4, longest)) for order in orders for fault in order)
 
 
 async def answer(fault: MetadataFault, request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What is answered to a request while the fault lasts; expired tokens are the business of whoever keeps them."""
+    """Answer a request while the fault lasts. Expired tokens are handled by the server."""
     if request.path == NOWHERE:
         return web.Response(status=404)
-    if fault in _USELESS:
-        return _USELESS[fault]()
+    if fault in _RESPONSES:
+        return _RESPONSES[fault]()
     match fault:
         case MetadataFault.NO_TOKENS if request.method == "PUT":
             return web.Response(status=500)
@@ -80,7 +80,7 @@ async def answer(fault: MetadataFault, request: web.Request, handler: Handler) -
             return await _break_off(fault, request)
 
 
-_USELESS: Mapping[MetadataFault, Callable[[], web.Response]] = {
+_RESPONSES: Mapping[MetadataFault, Callable[[], web.Response]] = {
     MetadataFault.BROKEN: lambda: web.Response(status=500, text=TIME),
     MetadataFault.FORBIDDEN: lambda: web.Response(status=403),
     MetadataFault.THROTTLED: lambda: web.Response(status=429, headers={"Retry-After": str(RETRY_AFTER_SECONDS)}),
@@ -102,34 +102,34 @@ async def _misdated(fault: MetadataFault, request: web.Request, handler: Handler
 
 
 async def _break_off(fault: MetadataFault, request: web.Request) -> web.StreamResponse:
-    """Answers that never end, or end too early."""
+    """Send an answer that never ends or ends too early."""
     response = web.StreamResponse()
     match fault:
         case MetadataFault.BLACK_HOLE:
             await asyncio.Event().wait()
         case MetadataFault.DRIP:
-            await _say_for_ever(response, request, b"2", DRIP_SECONDS)
+            await _write_forever(response, request, b"2", DRIP_SECONDS)
         case MetadataFault.ENDLESS:
-            await _say_for_ever(response, request, CHUNK, 0.0)
+            await _write_forever(response, request, CHUNK, 0.0)
         case MetadataFault.CUT_OFF:
-            await _say_half(response, request)
+            await _write_half(response, request)
             _transport(request).close()
         case MetadataFault.RESET:
-            await _say_half(response, request)
+            await _write_half(response, request)
             _transport(request).abort()
         case _:
             _transport(request).abort()
     return response
 
 
-async def _say_half(response: web.StreamResponse, request: web.Request) -> None:
+async def _write_half(response: web.StreamResponse, request: web.Request) -> None:
     response.content_length = len(TIME)
     await response.prepare(request)
     await response.write(TIME[: len(TIME) // 2].encode())
 
 
-async def _say_for_ever(response: web.StreamResponse, request: web.Request, text: bytes, pause: float) -> None:
-    """Ends when the client goes, which cancels this or fails a write."""
+async def _write_forever(response: web.StreamResponse, request: web.Request, text: bytes, pause: float) -> None:
+    """Write until the client disconnects, which cancels this or fails a write."""
     with suppress(ConnectionError):
         await response.prepare(request)
         while True:

@@ -1,8 +1,8 @@
-"""The ECS metadata service of every simulated node, on one loopback server.
+"""The metadata service of all simulated nodes, on one loopback server.
 
-A real node asks a link-local address; a simulated one asks `<url of the server>/nodes/<node>` and gets the same paths
-below it; where there is one node alone, also without that prefix. Plain mode answers everybody, hardened mode only
-requests with a token of that node; aws wants tokens always.
+A real node asks a link-local address. A simulated one asks `<url of the server>/nodes/<node>` and gets the same paths
+below it; with a single node also without that prefix. Plain mode needs no token. Hardened mode needs a token of that
+node. aws always needs one.
 """
 
 import math
@@ -23,19 +23,19 @@ MAX_TTL_SECONDS = 21600
 
 
 class Mode(StrEnum):
-    """Whether a node's metadata want a token."""
+    """Whether the metadata service requires a token."""
 
     PLAIN = "plain"
     HARDENED = "hardened"
 
 
-class UnknownNode(LookupError):  # noqa: N818  # It names what is so.
-    """No such node is there: add it first."""
+class UnknownNode(LookupError):  # noqa: N818 - the name describes the state
+    """There is no such node. Add it first."""
 
 
 @dataclass(slots=True)
 class _Instance:
-    """One life of a node. `tokens` maps each to the monotonic instant at which it expires."""
+    """One life of a node. `tokens` maps each token to its monotonic expiry."""
 
     instance_id: str
     dialect: Dialect
@@ -46,11 +46,11 @@ class _Instance:
 
 
 class MetadataServer:
-    """Serves the metadata of all nodes; start it, then add, notice, withdraw and remove nodes.
+    """Serves the metadata of all nodes. Start it, then add, notice, withdraw and remove nodes.
 
-    A node that is added again under the same name is another instance, with another instance id. What is asked about a
-    node that is not there is answered 404, like anything else that is not there: an agent that outlives its node is
-    the business of whoever simulates the node.
+    A node that is added again under the same name is a new instance with a new id. Requests about a missing node get
+    404,
+    like any other missing item.
     """
 
     def __init__(
@@ -74,20 +74,18 @@ class MetadataServer:
 
     @property
     def url(self) -> str:
-        """Where the server listens, once it has started."""
         return self._url
 
     def url_of(self, node: Node) -> str:
-        """What stands in for the link-local address on this node."""
+        """Return the address that replaces the link-local address on this node."""
         return f"{self._url}/nodes/{node}"
 
     async def start(self) -> None:
-        """Start to listen."""
         app = web.Application(middlewares=[self._record_request, self._inject_fault, _refuse_forwarded])
         for prefix in ("/nodes/{node}", ""):
             app.router.add_put(f"{prefix}/latest/api/token", self._token)
             app.router.add_get(f"{prefix}/latest/meta-data/{{item:.+}}", self._item)
-        # A handler of a fault that never ends must end when its client goes.
+        # The handler of an endless fault must end when its client disconnects.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await self._runner.setup()
         await self._listen()
@@ -95,14 +93,13 @@ class MetadataServer:
         self._url = f"http://{host}:{port}"
 
     async def _listen(self) -> None:
-        """The same port as before, if there was one."""
         if self._runner is not None and self._site is None:
             self._site = web.TCPSite(self._runner, *self._site_at)
             await self._site.start()
             self._site_at = self._runner.addresses[0][:2]
 
     async def set_fault(self, fault: MetadataFault | None) -> None:
-        """Be of no use to anybody in this way, or answer well again (None)."""
+        """Start a fault, or end it (None)."""
         self._fault = fault
         if fault is MetadataFault.REFUSED and self._site is not None:
             await self._site.stop()
@@ -123,48 +120,47 @@ class MetadataServer:
             self._runner = self._site = None
 
     def add(self, node: Node, cloud: Cloud | None = None) -> None:
-        """Let a new instance appear under this name, without a notice; in the server's own cloud unless told."""
+        """Create an instance under this name, without a notice, by default in the server's cloud."""
         self._instances[node] = _Instance(f"i-{secrets.token_hex(8)}", DIALECTS[cloud or self._cloud])
 
     def notice(self, node: Node, deadline: float) -> None:
         """Announce that the node will be gone at `deadline`, in Unix seconds.
 
         Raises:
-            UnknownNode: No such node is there.
+            UnknownNode: There is no such node.
         """
         self._find(node).deadline = deadline
 
     def withdraw(self, node: Node) -> None:
-        """Announce nothing any more.
+        """Withdraw the announcement.
 
         Raises:
-            UnknownNode: No such node is there.
+            UnknownNode: There is no such node.
         """
         self._find(node).deadline = None
 
     def warn(self, node: Node, since: float | None) -> None:
-        """Warn since that instant, in Unix seconds, of a reclaim that nothing announces; or no more (None).
+        """Warn since that instant (Unix seconds) of a reclaim that is not announced, or end the warning (None).
 
         Raises:
-            UnknownNode: No such node is there.
+            UnknownNode: There is no such node.
         """
         self._find(node).warned_at = since
 
     def remove(self, node: Node) -> None:
-        """Forget the node; its metadata are asked in vain from now on."""
         self._instances.pop(node, None)
 
     def nodes(self) -> list[Node]:
-        """The nodes that are there, oldest first."""
+        """Return the nodes, oldest first."""
         return list(self._instances)
 
     def poll_count(self, node: Node) -> int:
-        """How often this instance was asked for its termination time."""
+        """Return how often this instance was asked for its termination time."""
         return self._find(node).poll_count
 
     @property
     def asked_at(self) -> float:
-        """When anything was asked last, on the monotonic clock."""
+        """The monotonic time of the last request."""
         return self._asked_at
 
     def _find(self, node: Node) -> _Instance:
@@ -176,7 +172,7 @@ class MetadataServer:
     def _instance(self, request: web.Request) -> _Instance:
         named = request.match_info.get("node")
         if named is None and len(self._instances) != 1:
-            raise web.HTTPNotFound(text=f"whose? There are {len(self._instances)} nodes\n")
+            raise web.HTTPNotFound(text=f"the path must name one of the {len(self._instances)} nodes\n")
         try:
             return self._find(next(iter(self._instances)) if named is None else Node(named))
         except UnknownNode as error:
@@ -192,7 +188,7 @@ class MetadataServer:
         if self._fault is None:
             return await handler(request)
         if self._fault is MetadataFault.TOKENS_EXPIRE and request.method == "GET":
-            # Good for the answer to this request, and for nothing after it.
+            # The token is good for this request only.
             try:
                 return await handler(request)
             finally:
@@ -246,5 +242,5 @@ def _answer(instance: _Instance, item: str) -> str | None:
 @web.middleware
 async def _refuse_forwarded(request: web.Request, handler: Handler) -> web.StreamResponse:
     if "X-Forwarded-For" in request.headers:
-        raise web.HTTPForbidden(text="not for forwarded requests\n")
+        raise web.HTTPForbidden(text="forwarded requests are refused\n")
     return await handler(request)

@@ -1,4 +1,4 @@
-"""Nodes as real processes: a node agent, the job's workers that run there, and a line in the operator's list."""
+"""Nodes as real processes: a node agent, the job's workers on the node, and a line in the operator's list."""
 
 import asyncio
 import os
@@ -14,9 +14,9 @@ from simulator.cloud.paths import WorldPaths
 from simulator.cloud.process import Child, end, environment, spawn, stop_all
 from simulator.cloud.trace import Node
 
-# An operator needs about half a second to notice that a node is gone and to rewrite its list.
+# An operator takes about half a second to notice that a node is gone and to rewrite its list.
 OPERATOR_SECONDS = 0.5
-# A launcher that polls its list each second may start a worker on a node that has just gone: that one is ended too.
+# A launcher that polls its list every second may start a worker on a node that is just gone. That one is ended too.
 SWEEP_SECONDS = 3.0
 SWEEP_EVERY_SECONDS = 0.05
 STOP_SECONDS = 5.0
@@ -24,7 +24,7 @@ STOP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AgentCommand:
-    """How a node's agent is started: its command and what its environment has besides the world's."""
+    """The command of a node's agent and its extra environment variables."""
 
     command: Sequence[str]
     env: Mapping[str, str]
@@ -39,12 +39,10 @@ class HostsFile:
         self._write()
 
     def put(self, node: Node) -> None:
-        """List a node."""
         self._nodes[node] = None
         self._write()
 
     def drop(self, node: Node) -> None:
-        """List a node no longer."""
         self._nodes.pop(node, None)
         self._write()
 
@@ -57,12 +55,12 @@ class HostsFile:
 
 
 class Nodes:
-    """All nodes that are there. Close it when done.
+    """All running nodes. Close it when done.
 
     Args:
-        places: Where their files lie.
-        agent: How a node's agent is started.
-        given: More variables for each agent, in each of its lives.
+        paths: The world's paths.
+        agent: Returns the command of a node's agent.
+        settings: Extra variables for each start of each agent.
     """
 
     def __init__(
@@ -77,14 +75,14 @@ class Nodes:
         self.hosts = HostsFile(paths.hosts)
 
     def start(self, node: Node) -> None:
-        """Let a node arrive: its agent starts and the operator lists it."""
+        """Add a node: start its agent and list it."""
         if (vanishing := self._vanishing.pop(node, None)) is not None:
             vanishing.cancel()
         self.start_agent(node)
         self.hosts.put(node)
 
     def start_agent(self, node: Node, settings: Mapping[str, str] | None = None) -> Child:
-        """Start the agent of a node, for the first time or again; `settings` are variables for this life alone."""
+        """Start or restart the agent of a node. `settings` are variables for this start only."""
         how = self._agent(node)
         env = environment(self._places.root, {**self._settings, **how.env, **(settings or {})})
         child = spawn(f"agent of {node}", how.command, env, self._places.log(f"agent-{node}"))
@@ -92,20 +90,19 @@ class Nodes:
         return child
 
     def agent(self, node: Node) -> Child:
-        """The agent's process on this node."""
         return self._agents[node]
 
     def kill(self, node: Node) -> None:
-        """Take the node away at once, with everything on it; the operator notices a moment later."""
+        """Kill the node with everything on it. The operator notices a moment later."""
         self._agents[node].send(signal.SIGKILL)
-        # A node may be back under the same name, with another agent, before this one has been reaped.
+        # A node may return under the same name, with another agent, before this one has been reaped.
         self._killed.append(self._agents[node])
         self._vanishing[node] = asyncio.create_task(self._vanish(node), name=f"vanish {node}")
 
     async def close(self) -> None:
         """Stop all agents.
 
-        Worker processes are their launcher's to end: what it leaves behind is a finding and not for us to hide.
+        Workers must be ended by their launcher. What it leaves behind is a finding that we must not hide.
         """
         vanishing, self._vanishing = list(self._vanishing.values()), {}
         for task in vanishing:
@@ -132,7 +129,7 @@ class Nodes:
 
 
 def worker_pids(paths: WorldPaths, node: Node) -> list[int]:
-    """The worker processes that the launcher has started on this node."""
+    """Return the worker processes that the launcher has started on this node."""
     with suppress(FileNotFoundError):
         return [int(entry.name) for entry in paths.pids(node).iterdir() if entry.name.isdecimal()]
     return []

@@ -1,4 +1,4 @@
-"""Watching what the discovery script reads: a change of exclusions is dated by this file, not by anybody's word."""
+"""Observes the exclusions file that the discovery script reads, so that changes are dated by the file itself."""
 
 import asyncio
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import NoReturn
 
 from simulator.events import EventLog, Kind
 
-# Far below what is measured with it (a window of 1.25 s), and a small file costs nothing to read.
+# Far below the measured window of 1.25 s, and reading a small file is cheap.
 POLL_SECONDS = 0.02
 
 
 async def observe(exclusions: Path, log: EventLog) -> NoReturn:
-    """Write an event for every change of the excluded hosts, until cancelled. A missing file excludes nobody."""
+    """Write an event for every change of the excluded hosts until cancelled. A missing file excludes no host."""
     known: frozenset[str] = frozenset()
     while True:
         hosts = _read(exclusions)

@@ -1,4 +1,4 @@
-"""Where the files of one simulated world lie."""
+"""The file paths of one simulated world."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,23 +8,23 @@ from simulator.cloud.trace import Node
 
 @dataclass(frozen=True, slots=True)
 class WorldPaths:
-    """One directory that holds everything: logs, tokens, events, the operator's list of hosts."""
+    """A directory with everything: logs, tokens, events, the operator's host list."""
 
     root: Path
 
     @property
     def hosts(self) -> Path:
-        """The operator's list: one `node:1` a line."""
+        """The operator's host list, one `node:1` per line."""
         return self.root / "hosts"
 
     @property
     def truth(self) -> Path:
-        """Events that the cloud writes: what is so, whatever anybody believes."""
+        """The events that the cloud writes."""
         return self.root / "truth"
 
     @property
     def state(self) -> Path:
-        """Which process runs on which node: SIM_STATE of the launcher."""
+        """The processes on each node: SIM_STATE of the launcher."""
         return self.root / "state"
 
     @property
@@ -34,21 +34,18 @@ class WorldPaths:
 
     @property
     def tls(self) -> Path:
-        """The supervisor's certificate and the CA, in a world with TLS."""
         return self.root / "tls"
 
     def log(self, name: str) -> Path:
-        """The output of one process."""
         return self.root / "logs" / f"{name}.log"
 
     def token(self, name: str) -> Path:
-        """A token that a process reads."""
         return self.root / "tokens" / name
 
     def pids(self, node: Node) -> Path:
-        """Files named by the pids of the worker processes that run on this node."""
+        """Files named by the pids of the workers on this node."""
         return self.state / "nodes" / node
 
     def job(self, name: str) -> Path:
-        """What belongs to one job: its identity directory, its events, its checkpoint."""
+        """The identity directory, events and checkpoint of a job."""
         return self.root / "jobs" / name

@@ -1,4 +1,4 @@
-"""Real processes of the simulated world: started with a mark, ended by pid, and found again by their mark."""
+"""Processes of the simulated world. An environment variable marks them, so that they can be found and ended by pid."""
 
 import asyncio
 import os
@@ -11,32 +11,32 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# Every process of a world, and all that it starts, carries the world's directory in this environment variable.
+# Every process of a world, and all its children, have the world's directory in this environment variable.
 MARK = "SIM_WORLD"
-# Settings of the person at the terminal must not reach the world's processes.
+# Settings in the user's environment must not reach the world's processes.
 OURS = ("SIM_", "KUBEAI_", "NODE_AGENT_", "JOB_SUPERVISOR_")
 POLL_SECONDS = 0.01
 TAIL_LINES = 15
 
 
-class ProcessEnded(RuntimeError):  # noqa: N818  # It names what happened.
-    """A process ended that was meant to run; the message has its last words."""
+class ProcessEnded(RuntimeError):  # noqa: N818 - the name describes what happened
+    """A process ended that should run. The message contains its last output."""
 
 
-class TooLate(TimeoutError):  # noqa: N818  # It names what happened.
-    """Something did not come about in its time; the message says what."""
+class TooLate(TimeoutError):  # noqa: N818 - the name describes what happened
+    """Something did not happen in time. The message says what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A process of a world that still lives."""
+    """A running process of a world."""
 
     pid: int
     command: str
 
 
 class Child:
-    """A process started by us, its output in a log file."""
+    """A process that we started, with its output in a log file."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.name = name
@@ -45,25 +45,23 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, negative by that signal; None while it runs."""
+        """Its exit code, or minus the signal that ended it; None while it runs."""
         return self._process.poll()
 
     @property
     def running(self) -> bool:
-        """Whether it runs."""
         return self.exit_code is None
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal; nothing happens where it has ended."""
+        """Send it a signal, if it still runs."""
         self._process.send_signal(number)
 
     def check(self) -> None:
-        """Make sure that it runs.
+        """Check that it runs.
 
         Raises:
             ProcessEnded: It does not.
@@ -72,7 +70,6 @@ class Child:
             raise ProcessEnded(f"{self.name} ended with {self.exit_code}:\n{self.tail()}")
 
     def tail(self) -> str:
-        """The last lines it wrote."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(lines[-TAIL_LINES:])
 
@@ -90,12 +87,11 @@ class Child:
         return code
 
     async def kill(self) -> None:
-        """End it with SIGKILL and wait."""
         self._process.kill()
         await self.wait(seconds=10)
 
     async def stop(self, grace: float = 5.0) -> float:
-        """End it with SIGTERM, after `grace` seconds with SIGKILL; return the seconds until it had ended."""
+        """Stop it with SIGTERM, after `grace` seconds with SIGKILL. Return the seconds that took."""
         started = time.monotonic()
         self.send(signal.SIGTERM)
         try:
@@ -106,19 +102,18 @@ class Child:
 
 
 def script(name: str) -> str:
-    """The path of an installed command."""
     return str(Path(sysconfig.get_path("scripts")) / name)
 
 
 def environment(mark: Path, extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a world's process: the terminal's without settings of ours, the mark, and `extra`."""
+    """Return the environment of a world's process: the user's without our settings, the mark, and `extra`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     path = os.pathsep.join([sysconfig.get_path("scripts"), kept.get("PATH", os.defpath)])
     return {**kept, "PATH": path, MARK: str(mark), **extra}
 
 
 def spawn(name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> Child:
-    """Start a process in a session of its own: Ctrl-C in the terminal is ours to pass on, in order."""
+    """Start a process in a session of its own, so that Ctrl-C in the terminal does not reach it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603  # The commands are the simulator's own.
@@ -133,7 +128,7 @@ def spawn(name: str, command: Sequence[str], env: Mapping[str, str], log: Path) 
 
 
 async def stop_all(children: Iterable[Child], grace: float) -> None:
-    """End all these processes with SIGTERM at once, and with SIGKILL those that still run after `grace` seconds."""
+    """Send SIGTERM to all processes at once, and SIGKILL to those that still run after `grace` seconds."""
     children = list(children)
     for child in children:
         child.send(signal.SIGTERM)
@@ -142,13 +137,13 @@ async def stop_all(children: Iterable[Child], grace: float) -> None:
 
 
 def leftovers(mark: Path) -> list[Leftover]:
-    """All living processes that carry the world's mark, whoever is their parent by now."""
+    """Return all running processes with the world's mark, whatever their parent is."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
     return [Leftover(pid, _command(pid)) for pid in pids if carries(pid, mark)]
 
 
 def carries(pid: int, mark: Path) -> bool:
-    """Whether this process lives and belongs to the world."""
+    """Whether this process runs and has the world's mark."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -157,7 +152,7 @@ def carries(pid: int, mark: Path) -> bool:
 
 
 def end(pid: int, mark: Path) -> None:
-    """End one process of the world with SIGKILL; one that is not, or no longer, of this world is left alone."""
+    """Kill a process with SIGKILL if it has the world's mark."""
     if carries(pid, mark):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

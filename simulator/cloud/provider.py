@@ -1,7 +1,6 @@
-"""What the cloud does to its nodes, and the truth about it.
+"""The simulated cloud provider.
 
-Everything that happens to a node goes through here and is written down before it happens, so that whatever follows
-from it comes later in the events.
+It records everything that happens to a node before it does it, so that all consequences come later in the event log.
 """
 
 import asyncio
@@ -15,8 +14,8 @@ from simulator.cloud.process import TooLate
 from simulator.cloud.trace import Node
 from simulator.events import EventLog, Kind
 
-# 24 agents are up after 25 s one by one, 8.6 s by fours, 6.4 s by eights and 5.2 s all at once, on two busy cores; but
-# all at once each of them takes so long that its first poll may miss its time-out.
+# 24 agents start in 25 s one by one, 8.6 s by fours, 6.4 s by eights and 5.2 s all at once, on two busy cores. But all
+# at once, each takes so long that its first poll may time out.
 AT_ONCE = 8
 ARRIVAL_SECONDS = 30.0
 POLL_SECONDS = 0.02
@@ -32,7 +31,7 @@ class Provider:
         self._noticed: set[Node] = set()
 
     async def populate(self, nodes: Sequence[Node], at_once: int = AT_ONCE) -> None:
-        """Let nodes arrive, a few at a time, and return when every agent has polled its metadata.
+        """Add nodes, a few at a time, and return when every agent has polled its metadata.
 
         Raises:
             ProcessEnded: An agent ended instead.
@@ -48,11 +47,11 @@ class Provider:
             await self.wait_for_poll(node)
 
     async def wait_for_poll(self, node: Node) -> None:
-        """Wait until the node's agent has asked whether the node will go.
+        """Wait until the node's agent has polled the metadata.
 
         Raises:
             ProcessEnded: The agent ended instead.
-            TooLate: It has not asked within 30 s.
+            TooLate: It has not polled within 30 s.
         """
         deadline = time.monotonic() + ARRIVAL_SECONDS
         while self._metadata.poll_count(node) == 0:
@@ -63,7 +62,6 @@ class Provider:
             await asyncio.sleep(POLL_SECONDS)
 
     def add(self, node: Node) -> None:
-        """Let a node arrive."""
         self._truth.write(Kind.NODE_ADDED, node=node)
         self._metadata.add(node)
         self._nodes.start(node)
@@ -72,10 +70,10 @@ class Provider:
         """Announce in the node's metadata that it will be gone at `deadline`, in Unix seconds.
 
         Args:
-            node: The node; it must be there.
-            deadline: When it is to be gone. Nothing but kill() takes it away.
-            group: Names the group of nodes that go together; the node alone, when empty.
-            synthetic: The notice is made up: no trace has it.
+            node: An existing node.
+            deadline: When it is to be gone. Only kill() removes it.
+            group: Name of the group of nodes that are reclaimed together; empty for the node alone.
+            synthetic: Whether the notice is not from a trace.
         """
         lead = deadline - time.time()
         self._truth.write(
@@ -85,13 +83,12 @@ class Provider:
         self._metadata.notice(node, deadline)
 
     def withdraw(self, node: Node) -> None:
-        """Announce nothing any more: the node stays."""
         self._truth.write(Kind.NOTICE_WITHDRAWN, node=node)
         self._noticed.discard(node)
         self._metadata.withdraw(node)
 
     def kill(self, node: Node) -> None:
-        """Take the node away with everything on it, announced or not."""
+        """Kill the node with everything on it, announced or not."""
         self._truth.write(Kind.NODE_GONE, node=node, announced=node in self._noticed)
         self._noticed.discard(node)
         self._nodes.kill(node)

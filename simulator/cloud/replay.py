@@ -1,4 +1,4 @@
-"""Walking a schedule on the clock."""
+"""Performs a schedule in real time."""
 
 import asyncio
 import time
@@ -10,10 +10,7 @@ from simulator.events import EventLog, Kind
 
 
 async def replay(provider: Provider, schedule: Schedule, truth: EventLog) -> None:
-    """Do all steps of a schedule in their time and say that the scenario has ended.
-
-    What the schedule starts with must be there already.
-    """
+    """Perform all steps of a schedule and record that the scenario has ended. The initial nodes must exist."""
     elapsed = _stopwatch()
     await play(provider, schedule.steps, elapsed)
     await asyncio.sleep(max(0.0, schedule.seconds - elapsed()))
@@ -21,9 +18,9 @@ async def replay(provider: Provider, schedule: Schedule, truth: EventLog) -> Non
 
 
 async def play(provider: Provider, steps: Sequence[Step], elapsed: Callable[[], float] | None = None) -> None:
-    """Do the steps, in the order of their times, each at its `at`, counted by `elapsed` (default: from now)."""
+    """Perform the steps in order, each at its `at`, counted by `elapsed` (default: from now)."""
     elapsed = elapsed or _stopwatch()
-    # A deadline follows the plan, not the moment of a notice that a busy machine has delayed.
+    # The deadline follows the plan, even if a busy machine delays the notice.
     started_at = time.time() - elapsed()
     for step in sorted(steps, key=lambda step: step.at):
         await asyncio.sleep(max(0.0, step.at - elapsed()))

@@ -1,7 +1,7 @@
-"""From a cut of a trace to what is done when, in seconds on the clock.
+"""Turns a cut of a trace into timed steps, in seconds on the clock.
 
-A trace knows when a node was gone; it does not know a notice. So every removal gets a lead time, every group a little
-scatter, and, where wanted, one notice is made up that is taken back again.
+A trace contains removals but no notices. So every removal gets a lead time, every group a small scatter, and on request
+one synthetic notice is added that is withdrawn.
 """
 
 import random
@@ -11,28 +11,28 @@ from itertools import count, pairwise
 
 from simulator.cloud.trace import Cut, Node
 
-# An agent polls each second and a shrink waits 1.25 s for the rest of the group: below 5 s nobody could be in time.
+# An agent polls every second and a shrink waits 1.25 s for the rest of the group, so less than 5 s is impossible.
 LEAST_LEAD_SECONDS = 5.0
-# The window that collects a group ends with the margin of 5 s: in a shorter lead a group cannot be one change.
+# The window that collects a group ends at the margin of 5 s, so with a shorter lead a group cannot be one change.
 GROUP_LEAD_SECONDS = 7.0
-# Notices of one group are shown this close together: real ones reach the nodes' metadata at about the same time.
+# Notices of one group appear this close together, as in reality.
 SCATTER_SECONDS = 0.2
-# The made-up notice keeps clear of a group's window (1 s poll + 1.25 s), is there long enough to be seen and acted upon
-# (1 s poll + 1.25 s window), and its withdrawal (three clear polls of 1 s, with jitter) is over before the next group.
+# The synthetic notice stays clear of a group's window (1 s poll + 1.25 s), lasts long enough to be seen and acted on
+# (1 s poll + 1.25 s window), and its withdrawal (three clear polls of 1 s, with jitter) ends before the next group.
 QUIET_SECONDS = 2.5
 HOLD_SECONDS = 2.75
 SETTLE_SECONDS = 4.0
-# What a cut starts with is first left alone for this long.
+# The initial nodes are left alone for this long.
 OPENING_SECONDS = 0.5
 
 
 class ScheduleError(ValueError):
-    """The wanted replay would not be fair or is not possible; the message says what to change."""
+    """The replay would be unfair or is impossible. The message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The node's metadata begin to say, at `at`, that it will be gone `lead` seconds later."""
+    """At `at`, the node's metadata announce that it will be gone `lead` seconds later."""
 
     at: float
     node: Node
@@ -43,7 +43,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """The node's metadata say nothing any more: it stays."""
+    """The announcement is withdrawn; the node stays."""
 
     at: float
     node: Node
@@ -70,7 +70,7 @@ Step = Notice | Withdraw | Kill | Add
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What is there at 0 s, and every later step in order; `at` counts seconds on the clock."""
+    """The initial nodes and all later steps in order. `at` counts seconds on the clock."""
 
     present: tuple[Node, ...]
     steps: tuple[Step, ...]
@@ -82,11 +82,11 @@ class Pace:
     """How a cut is replayed.
 
     Attributes:
-        speed: Seconds of the trace per second on the clock.
-        lead: How long before its removal a node is noticed, in seconds of the trace.
-        seed: Decides the scatter, and which node the made-up notice names.
-        withdrawal: Whether one notice is made up and taken back.
-        least: The shortest lead that is fair to a node that is noticed on its arrival, in seconds on the clock.
+        speed: Trace seconds per second on the clock.
+        lead: How long before its removal a node is noticed, in trace seconds.
+        seed: Seed of the scatter and of the node with the synthetic notice.
+        withdrawal: Whether to add a synthetic notice that is withdrawn.
+        least: Shortest fair lead for a node that is noticed on its arrival, in seconds on the clock.
     """
 
     speed: float = 12.0
@@ -102,23 +102,22 @@ class Pace:
 
     @property
     def least_for_group(self) -> float:
-        """The shortest lead that is fair to the members of a group, in seconds on the clock."""
+        """The shortest fair lead for a group, in seconds on the clock."""
         return max(self.least, GROUP_LEAD_SECONDS)
 
 
 def plan(cut: Cut, pace: Pace) -> Schedule:
-    """Lay the steps of a replay out on the clock.
+    """Lay out the steps of a replay on the clock.
 
-    A removal so early that its notice would precede the start does not lose any of its lead: the whole cut is moved
-    back, so that what it starts with stands still until the first notice is due. A node that is removed sooner after
-    its own arrival than the lead time is noticed on arrival.
+    If the first notice would precede the start, the whole cut is delayed, so that every removal keeps its lead. A node
+    that
+    is removed sooner after its arrival than the lead time is noticed on arrival.
 
     Raises:
-        ScheduleError: A notice would come less than the least lead before its deadline, or there is no quiet time for
-            the withdrawal.
+        ScheduleError: A lead would be too short, or there is no quiet time for the withdrawal.
     """
     _refuse_short_lead(pace)
-    chance = random.Random(pace.seed)  # noqa: S311  # A replay is to be repeatable, not secret.
+    chance = random.Random(pace.seed)  # noqa: S311 - repeatable, not secret
     shift = _shift(cut, pace)
     clock = [(shift + moment.at / pace.speed, moment) for moment in cut.moments]
     arrivals: dict[Node, float] = dict.fromkeys(cut.present, 0.0)
@@ -134,13 +133,13 @@ def plan(cut: Cut, pace: Pace) -> Schedule:
             steps.append(Add(at, node))
     seconds = shift + cut.seconds / pace.speed
     if pace.withdrawal:
-        steps += _made_up(cut, steps, seconds, pace, chance)
+        steps += _synthetic_withdrawal(cut, steps, seconds, pace, chance)
     return Schedule(cut.present, tuple(sorted(steps, key=lambda step: step.at)), seconds)
 
 
 def _refuse_short_lead(pace: Pace) -> None:
     if pace.speed <= 0 or pace.lead <= 0:
-        raise ScheduleError("speed and lead are above 0")
+        raise ScheduleError("speed and lead must be above 0")
     if pace.lead_on_clock < pace.least_for_group:
         raise ScheduleError(
             f"a lead of {pace.lead:g} s at speed {pace.speed:g} is {pace.lead_on_clock:.1f} s on the clock, below the"
@@ -157,7 +156,7 @@ def _shift(cut: Cut, pace: Pace) -> float:
 
 
 def _scatter(pace: Pace, chance: random.Random) -> float:
-    # The least lead holds for the last of a scattered group as well.
+    # The shortest lead applies to the last of a scattered group as well.
     return min(SCATTER_SECONDS, pace.lead_on_clock - pace.least_for_group) * chance.random()
 
 
@@ -165,14 +164,16 @@ def _notice(node: Node, shown: float, deadline: float, group: str, least: float)
     lead = deadline - shown
     if lead < least:
         raise ScheduleError(
-            f"{node} goes {lead:.1f} s after it came, on the clock: too soon for a notice of"
+            f"{node} is removed {lead:.1f} s after its arrival, on the clock: too soon for a notice of"
             f" {least:.2g} s; lower the speed or choose another cut"
         )
     return Notice(shown, node, lead, group)
 
 
-def _made_up(cut: Cut, steps: Sequence[Step], seconds: float, pace: Pace, chance: random.Random) -> Iterator[Step]:
-    """Make up a notice that is withdrawn, for a node that nothing happens to, where most nodes are free of notices."""
+def _synthetic_withdrawal(
+    cut: Cut, steps: Sequence[Step], seconds: float, pace: Pace, chance: random.Random
+) -> Iterator[Step]:
+    """Add a notice that is withdrawn, for a node that nothing else happens to, when most nodes are free."""
     hold = min(HOLD_SECONDS, pace.lead_on_clock - 1.0)
     need = QUIET_SECONDS + hold + SETTLE_SECONDS
     noticed = sorted(step.at for step in steps if isinstance(step, Notice))
@@ -193,7 +194,7 @@ def _made_up(cut: Cut, steps: Sequence[Step], seconds: float, pace: Pace, chance
 
 
 def _free(cut: Cut, steps: Sequence[Step], at: float) -> int:
-    """Nodes that are there at `at`, arrivals in and noticed ones out."""
+    """Count the nodes without a notice at `at`."""
     past = [step for step in steps if step.at <= at]
     came = sum(isinstance(step, Add) for step in past)
     noticed = sum(isinstance(step, Notice) for step in past)
@@ -201,7 +202,7 @@ def _free(cut: Cut, steps: Sequence[Step], at: float) -> int:
 
 
 def free_at_end(schedule: Schedule) -> int:
-    """How many nodes are there at the end that nobody has noticed."""
+    """Count the nodes without a notice at the end."""
     free = set(schedule.present)
     for step in schedule.steps:
         if isinstance(step, Add | Withdraw):
@@ -212,7 +213,7 @@ def free_at_end(schedule: Schedule) -> int:
 
 
 def training_seconds(schedule: Schedule, minimum: int) -> float:
-    """How long at least `minimum` nodes are there that nobody has noticed: a job cannot train longer than that."""
+    """Return how long at least `minimum` nodes have no notice. A job cannot train longer than that."""
     free, total, since = len(schedule.present), 0.0, 0.0
     noticed: set[Node] = set()
     for step in schedule.steps:

@@ -1,4 +1,4 @@
-"""Making a whole recording short enough to be replayed: idle time goes, everything else stays."""
+"""Shortens a recording: idle time is cut, everything else stays."""
 
 from dataclasses import replace
 
@@ -6,15 +6,15 @@ from simulator.cloud.trace import Cut, Moment, Node, TraceError
 
 
 def shortened(cut: Cut, longest: float) -> Cut:
-    """Cut every stretch of more than `longest` seconds in which nothing happens to `longest` seconds.
+    """Cut every stretch of more than `longest` seconds without a change to `longest` seconds.
 
-    Order and groups stay as they are, and so does every shorter stretch; nodes live shorter by the idle time alone.
+    Order and groups stay the same, and so does every shorter stretch.
 
     Raises:
         TraceError: `longest` is not above 0.
     """
     if longest <= 0:
-        raise TraceError(f"idle stretches cannot be cut to {longest:g} s")
+        raise TraceError(f"cannot cut idle stretches to {longest:g} s")
     before, at = 0.0, 0.0
     moments: list[Moment] = []
     for moment in cut.moments:
@@ -25,9 +25,9 @@ def shortened(cut: Cut, longest: float) -> Cut:
 
 
 def topped_up(cut: Cut, count: int, after: float) -> Cut:
-    """Where fewer than `count` nodes are there at the end, let the missing ones arrive `after` seconds later.
+    """If fewer than `count` nodes exist at the end, add the missing ones `after` seconds later.
 
-    These arrivals are made up, and named so: a recording may end with fewer nodes than a job can go on with.
+    Their names say that they are made up. A recording may end with fewer nodes than a job needs to continue.
     """
     there = len(cut.present) + sum(len(moment.added) - len(moment.removed) for moment in cut.moments)
     if there >= count:

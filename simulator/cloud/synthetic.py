@@ -1,6 +1,6 @@
-"""Made-up capacity: removals at a fixed rate, and the turns of fate that no recording has in one place.
+"""Synthetic capacity: removals at a fixed rate, and sequences of events that no recording contains.
 
-Both are decided by a seed alone.
+The seed alone determines both.
 """
 
 import random
@@ -12,9 +12,9 @@ from simulator.cloud.schedule import HOLD_SECONDS, Add, Kill, Notice, Pace, Sche
 from simulator.cloud.trace import Cut, Moment, Node
 
 HOUR = 3600.0
-# Recorded changes lie at whole minutes: what is nearer together is one change.
+# Recorded changes are at whole minutes, so closer changes are one change.
 GRAIN_SECONDS = 60.0
-# A younger node is spared: at the speeds of a replay it would go before anybody could have told it.
+# Younger nodes are spared, because at the speed of a replay they would be gone before any notice.
 SPARED_SECONDS = 180.0
 
 
@@ -23,11 +23,11 @@ class Rates:
     """How capacity comes and goes.
 
     Attributes:
-        nodes: Nodes at the start, which removed ones are replaced up to.
-        node_hours: Hours that a node is there on average until it is removed.
-        sizes: Sizes of the groups in which nodes go; each group has one of them, by chance.
-        groups: How many groups there are.
-        replaced_after: Seconds until a removed node has its replacement, on average.
+        nodes: Initial number of nodes, up to which removed ones are replaced.
+        node_hours: Mean hours until a node is removed.
+        sizes: Sizes of removed groups, chosen at random.
+        groups: Number of groups.
+        replaced_after: Mean seconds until a removed node is replaced.
     """
 
     nodes: int = 16
@@ -38,8 +38,8 @@ class Rates:
 
 
 def fixed_rate(rates: Rates, seed: int) -> Cut:
-    """Removals at a fixed rate (a Poisson process) in groups, with a replacement for each node; in seconds."""
-    chance = random.Random(seed)  # noqa: S311  # Repeatable, not secret.
+    """Generate removals in groups at a fixed rate (a Poisson process), with a replacement for each node."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
     numbers = count(rates.nodes + 1)
     present = tuple(Node(f"node{number}") for number in range(1, rates.nodes + 1))
     arrived: dict[Node, float] = dict.fromkeys(present, 0.0)
@@ -66,22 +66,22 @@ def _grain(seconds: float) -> float:
 HARD_NODES = 8
 HARD_MINIMUM = 5
 HARD_LEAD_SECONDS = 8.0
-# Every turn is moved by up to this much: where in the polls and windows it falls is chance.
+# Every event is shifted by up to this much, so that it falls anywhere in the polls and windows.
 JITTER_SECONDS = 0.5
 
 
 class _ScheduleBuilder:
-    """Writes the steps of the hard schedule and knows which nodes are left."""
+    """Builds the steps of the hard schedule and tracks the remaining nodes."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)  # noqa: S311  # Repeatable, not secret.
+        self.chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._numbers = count(1)
         self.steps: list[Step] = []
         self.left: list[Node] = self._named(HARD_NODES)
         self.present = tuple(self.left)
 
     def group(self, at: float, name: str, size: int, *, among: Sequence[Node] = ()) -> None:
-        """Announce a group at about `at`; its nodes go when the lead is over."""
+        """Announce a group at about `at`. Its nodes are removed at the deadline."""
         at = self._about(at)
         for node in self.chance.sample(among or self.left, size):
             self.left.remove(node)
@@ -89,14 +89,14 @@ class _ScheduleBuilder:
             self.steps += [Notice(at, node, HARD_LEAD_SECONDS, name), Kill(gone, node)]
 
     def arrivals(self, at: float, size: int) -> list[Node]:
-        """Let nodes arrive together at about `at`."""
+        """Add nodes together at about `at`."""
         at, nodes = self._about(at), self._named(size)
         self.left += nodes
         self.steps += [Add(at, node) for node in nodes]
         return nodes
 
     def flapping(self, at: float, times: int) -> None:
-        """Announce a node and take it back, several times, faster than the three clear polls of a withdrawal."""
+        """Announce a node and withdraw it repeatedly, faster than the three clear polls of a withdrawal."""
         at, node = self._about(at), self.chance.choice(self.left)
         for turn in range(times):
             shown = at + turn * 2.4
@@ -113,10 +113,10 @@ class _ScheduleBuilder:
 
 
 def hard(seed: int) -> Schedule:
-    """Eight nodes for a job that needs five, on the clock: everything that may come at a bad moment does.
+    """Return a schedule with events at the worst moments, for a job that needs five of eight nodes.
 
-    Groups right after each other, a notice that flaps, groups and an arrival while the job is being stopped, while it
-    is suspended and while it resumes, and at last every node at once.
+    Consecutive groups, a flapping notice, groups and an arrival while the job is stopping, suspended and resuming, and
+    finally every node at once.
     """
     builder = _ScheduleBuilder(seed)
     for chapter in (_back_to_back, _stopped_and_resumed, _all_at_once):
@@ -138,7 +138,7 @@ def _stopped_and_resumed(builder: _ScheduleBuilder) -> None:
     builder.arrivals(20.2, 1)
     builder.group(24.0, "while-suspended", 1)
     fresh = builder.arrivals(28.0, 3)
-    # The agents of the fresh nodes are up in about a second, and a start below full size waits two more.
+    # The agents of new nodes start in about a second, and a start below full size waits two more.
     builder.group(31.2, "while-resuming", 1, among=fresh)
 
 
@@ -153,10 +153,11 @@ BRIEF_STEP_SECONDS = 0.2
 
 
 def brief() -> Cut:
-    """Seven nodes for a job that needs four, in seconds on the clock: the least that shows everything.
+    """Return the shortest cut that shows everything, for a job that needs four of seven nodes.
 
-    A group that shrinks the job, time for a notice that is taken back and for its host to return, a group that stops
-    the job, and capacity for its resume.
+    A group that shrinks the job, time for a withdrawn notice and the return of its host, a group that stops the job,
+    and
+    capacity for its resume.
     """
     node = [Node(f"node{number}") for number in range(1, 10)]
     moments = (
@@ -174,11 +175,12 @@ SHORT_LEAD_SECONDS = 7.5
 
 
 def short() -> Schedule:
-    """Eight nodes for a job that needs five, on the clock: one of each thing that the product answers.
+    """Return a schedule with one of each event, for a job that needs five of eight nodes.
 
-    A group that shrinks the job, a notice that is taken back, an arrival, a group that stops the job, and capacity for
-    its resume beside a node that has a notice from its first second. Between the withdrawal and the stop there is time
-    for a host to come back.
+    A group that shrinks the job, a withdrawn notice, an arrival, a group that stops the job, and capacity for its
+    resume
+    beside a node that has a notice from its first second. Between the withdrawal and the stop, a host has time to
+    return.
     """
     node = [Node(f"node{number}") for number in range(1, 13)]
     lead, shrink, back, stopping = SHORT_LEAD_SECONDS, 1.0, 4.0, 24.5
@@ -199,5 +201,5 @@ def short() -> Schedule:
 
 
 def leads(schedule: Schedule) -> Iterator[float]:
-    """The leads of a schedule's true notices, in seconds on the clock."""
+    """Return the leads of a schedule's real notices, in seconds on the clock."""
     return (step.lead for step in schedule.steps if isinstance(step, Notice) and not step.synthetic)

@@ -1,6 +1,6 @@
-"""Recorded capacity: which nodes came and went when.
+"""Recorded capacity: the arrival and removal of nodes.
 
-A trace is a CSV file without a header: milliseconds since the recording began, `add` or `remove`, the node's name.
+A trace is a CSV file without a header: milliseconds since the start of the recording, `add` or `remove`, node name.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,19 +18,17 @@ MILLISECONDS = 1000
 
 
 class TraceError(ValueError):
-    """The trace or the wanted cut of it is wrong; the message says where."""
+    """The trace or the requested cut is invalid. The message says where."""
 
 
 class Change(StrEnum):
-    """What happened to a node."""
-
     ADD = "add"
     REMOVE = "remove"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One line of a trace; `at` in seconds since the recording began."""
+    """One line of a trace. `at` is in seconds since the start of the recording."""
 
     at: float
     change: Change
@@ -39,7 +37,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Everything that changed at one instant; the removals of one moment are one group."""
+    """All changes at one instant. Its removals are one group."""
 
     at: float
     added: tuple[Node, ...]
@@ -48,11 +46,11 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A piece of a trace, its own time starting at 0 s.
+    """A piece of a trace with its own time, starting at 0 s.
 
     Attributes:
-        present: The nodes that are there at time 0.
-        moments: What changes afterwards, in order.
+        present: The nodes at time 0.
+        moments: Later changes, in order.
         seconds: Length of the piece.
     """
 
@@ -65,7 +63,7 @@ def load(path: Path) -> list[Record]:
     """Read a trace file.
 
     Raises:
-        TraceError: The file cannot be read or a line of it is wrong.
+        TraceError: The file cannot be read or is invalid.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -75,10 +73,10 @@ def load(path: Path) -> list[Record]:
 
 
 def parse(lines: Iterable[str]) -> list[Record]:
-    """Parse the lines of a trace, checking that time never goes back and that nodes come before they go.
+    """Parse the lines of a trace. Time must not go back, and nodes must arrive before they are removed.
 
     Raises:
-        TraceError: Names the first wrong line by its number.
+        TraceError: Names the first invalid line by its number.
     """
     records: list[Record] = []
     alive: set[Node] = set()
@@ -100,11 +98,11 @@ def _record(line: str) -> Record:
         raise TraceError(f"expected `milliseconds,add|remove,node`, got {line.strip()!r}")
     milliseconds, change, node = fields
     if not milliseconds.isdecimal():
-        raise TraceError(f"milliseconds are a whole number, not {milliseconds!r}")
+        raise TraceError(f"milliseconds must be a whole number, not {milliseconds!r}")
     if change not in (Change.ADD, Change.REMOVE):
-        raise TraceError(f"a node is `add`ed or `remove`d, not {change!r}")
+        raise TraceError(f"expected `add` or `remove`, got {change!r}")
     if not node or "/" in node:
-        raise TraceError(f"{node!r} is no name for a node")
+        raise TraceError(f"{node!r} is not a valid node name")
     return Record(int(milliseconds) / MILLISECONDS, Change(change), Node(node))
 
 
@@ -113,22 +111,22 @@ def _follow(alive: set[Node], previous: Record | None, record: Record) -> None:
         raise TraceError("time goes back")
     if record.change is Change.ADD:
         if record.node in alive:
-            raise TraceError(f"{record.node} is added although it is there")
+            raise TraceError(f"{record.node} is added although it exists")
         alive.add(record.node)
         return
     if record.node not in alive:
-        raise TraceError(f"{record.node} is removed although it is not there")
+        raise TraceError(f"{record.node} is removed although it does not exist")
     alive.remove(record.node)
 
 
 def cut(records: Sequence[Record], start_s: float, end_s: float) -> Cut:
-    """Take the piece after `start_s` up to and including `end_s`; what was there at `start_s` is there at time 0.
+    """Return the piece after `start_s` up to and including `end_s`. Nodes that exist at `start_s` exist at time 0.
 
     Raises:
-        TraceError: The piece has no length, or no node is there in it at all.
+        TraceError: The piece is empty or has no nodes.
     """
     if not 0 <= start_s < end_s:
-        raise TraceError(f"a cut from {start_s:g} s to {end_s:g} s has no length")
+        raise TraceError(f"the cut from {start_s:g} s to {end_s:g} s is empty")
     present: dict[Node, None] = {}
     for record in records:
         if record.at <= start_s:

@@ -1,4 +1,4 @@
-"""`horovodrun`, as far as a TrainingJob's command uses it: the simulator's elastic launcher under that name."""
+"""`horovodrun`, as far as TrainingJobs use it: runs the simulator's elastic launcher."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def launcher_command(arguments: Sequence[str]) -> list[str]:
-    """The elastic launcher's command line for a command line of horovodrun's; ends the process where it is wrong."""
+    """Translate horovodrun's arguments to the elastic launcher's. Exits the process if they are invalid."""
     parser = argparse.ArgumentParser(prog="horovodrun")
     parser.add_argument("-np", type=int, required=True)
     parser.add_argument("--min-np", type=int, required=True)

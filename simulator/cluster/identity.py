@@ -1,4 +1,4 @@
-"""What a pod's projected volume shows at /var/run/kubeai: who it is, and where the supervisor is."""
+"""The files of a pod's projected volume at /var/run/kubeai: its identity and the supervisor's address."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _TOKEN_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The same for all pods: the supervisor's URL, the CAs of its certificate, and the audience of the tokens."""
+    """The values that are equal for all pods: the supervisor's URL, its CA, and the audience of the tokens."""
 
     address: str
     audience: str
@@ -29,10 +29,10 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 async def write_identity(server: ApiServer, pod: RunPod, home: PodPaths, identity: Identity) -> None:
-    """Writes the files, the token being one that is good for as long as that very pod is there.
+    """Write the files. The token is valid as long as this pod exists.
 
     Raises:
-        ApiError: There is no token to be had.
+        ApiError: The token request failed.
     """
     write(home.kubeai / "token", await _token(server, pod, identity.audience))
     write(home.kubeai / "address", identity.address)
@@ -41,7 +41,7 @@ async def write_identity(server: ApiServer, pod: RunPod, home: PodPaths, identit
 
 
 def show_annotations(pod: RunPod, home: PodPaths) -> None:
-    """Writes the pod's annotations as a downward-API volume shows them."""
+    """Write the pod's annotations as a downward-API volume does."""
     lines = (f"{name}={msgspec.json.encode(value).decode()}\n" for name, value in pod.metadata.annotations.items())
     write(home.kubeai / "annotations", "".join(sorted(lines)))
 

@@ -1,4 +1,4 @@
-"""A launcher pod's container as a process of this machine."""
+"""Runs a launcher pod's container as a process of this machine."""
 
 import sys
 from collections.abc import Mapping
@@ -11,23 +11,23 @@ from simulator.cluster.ssh import HOSTS
 from simulator.et_operator.names import EDL
 
 PORT = "EDL_PORT"
-"""Where a discovery script asks whether a host can be reached; 0 = nowhere: all hosts are this machine."""
+"""Variable with the port that a discovery script probes; 0 = no probe, because all hosts are this machine."""
 
 
 def initialise(home: PodPaths, config: ConfigMap) -> None:
-    """What the pod's first container does: host list and script out of the ConfigMap."""
+    """Do the work of the pod's init container: copy host list and script from the ConfigMap."""
     write(home.edl / "hostfile", config.data.get("hostfile", ""))
     write(home.edl / "discover_hosts.sh", _localized(home, config.data.get("discover_hosts.sh", "")))
     (home.edl / "discover_hosts.sh").chmod(0o700)
 
 
 def variables(home: PodPaths) -> dict[str, str]:
-    """What every process in the container has, and every command that is run there."""
+    """Return the variables of every process and command in the container."""
     return {"EDL": str(home.edl), "KUBEAI_DIR": str(home.kubeai), PORT: "0"}
 
 
 def start(pod: RunPod, paths: WorldPaths, run: int) -> Child:
-    """Runs the container's command; `run` counts the launchers of the job."""
+    """Run the container's command. `run` counts the launchers of the job."""
     home, job = paths.home(pod), paths.job(pod.metadata.namespace, pod.job)
     container = pod.spec.containers[0]
     ours = {
@@ -37,13 +37,13 @@ def start(pod: RunPod, paths: WorldPaths, run: int) -> Child:
         "SIM_STATE": str(home.state),
         "KUBEAI_RUN": str(run),
     }
-    env = environment(paths.root, {**{each.name: each.value for each in container.env}, **ours})
+    env = environment(paths.root, {**{variable.name: variable.value for variable in container.env}, **ours})
     command = [_localized(home, word) for word in (*container.command, *container.args)]
     return spawn(pod.name, command, _with_horovodrun(paths.root, env), job / f"launcher-{run}.log")
 
 
 def _localized(home: PodPaths, text: str) -> str:
-    # There is no container, so its /etc/edl is a directory like any other, under another name.
+    # There is no container, so its /etc/edl is another directory.
     return text.replace(EDL, str(home.edl))
 
 

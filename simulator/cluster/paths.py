@@ -1,4 +1,4 @@
-"""Where the files of pods and jobs lie on this machine."""
+"""The file paths of pods and jobs on this machine."""
 
 import shutil
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from simulator.cluster.objects import RunPod
 
 
 def write(path: Path, text: str) -> None:
-    """Replaces a file as a whole, as a projected volume does."""
+    """Replace a file atomically, as a projected volume does."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = path.with_name(f".{path.name}.new")
     new.touch(mode=0o600)
@@ -18,46 +18,42 @@ def write(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PodPaths:
-    """One pod's files."""
-
     root: Path
 
     @property
     def edl(self) -> Path:
-        """For its /etc/edl."""
+        """Its /etc/edl."""
         return self.root / "edl"
 
     @property
     def kubeai(self) -> Path:
-        """For its /var/run/kubeai."""
+        """Its /var/run/kubeai."""
         return self.root / "kubeai"
 
     @property
     def state(self) -> Path:
-        """Of a launcher: which of its processes runs on which host."""
+        """For a launcher: its processes by host."""
         return self.root / "state"
 
     def pids(self, host: str) -> list[int]:
-        """Of a launcher: its processes on that host."""
+        """For a launcher: its processes on that host."""
         return [int(entry.name) for entry in (self.state / "nodes" / host).glob("[0-9]*")]
 
     def remove(self) -> None:
-        """What a pod had is gone with it."""
         shutil.rmtree(self.root, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
 class WorldPaths:
-    """All files, below one directory, which is also the mark of all processes."""
+    """All files, in one directory, which is also the mark of all processes."""
 
     root: Path
 
     def home(self, pod: RunPod) -> PodPaths:
-        """A pod's files."""
         return PodPaths(self.root / "pods" / pod.metadata.uid)
 
     def host(self, pod: RunPod) -> Path:
-        """The link by which a pod is found by its name, while it runs."""
+        """The link by which a running pod is found by its name."""
         return self.hosts(pod) / pod.name
 
     def hosts(self, pod: RunPod) -> Path:
@@ -65,5 +61,5 @@ class WorldPaths:
         return self.root / "hosts" / pod.metadata.namespace
 
     def job(self, namespace: str, name: str) -> Path:
-        """What outlives a job's pods: its events, its checkpoint, its launchers' logs."""
+        """The files that survive a job's pods: its events, checkpoint, and launchers' logs."""
         return self.root / "jobs" / namespace / name

@@ -1,4 +1,4 @@
-"""The runtime itself: has the processes of every pod that runs, and tells the API server how launchers end."""
+"""Runs the processes of all running pods, and reports the exit of launchers to the API server."""
 
 import asyncio
 import contextlib
@@ -36,18 +36,18 @@ from simulator.events import Kind
 log = structlog.get_logger()
 
 EXCLUSIONS = "excluded_hosts"
-"""Beside the host list: one host a line that the supervisor's discovery script leaves out."""
+"""The file beside the host list with the hosts that the supervisor's discovery script excludes."""
 
 _POLL_SECONDS = 0.02
 _RETRY_SECONDS = 0.2
-# A launcher may just be starting a process on a host that has gone: that one is ended, too.
+# A launcher may be starting a process on a host that is just gone. That one is ended too.
 _SWEEP_SECONDS = 3.0
 _END_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class _RunningPod:
-    """A pod that runs here; `lost`: its node died, and nobody tells the API server of it."""
+    """A pod that runs here. `lost` means that its node died, which is not reported to the API server."""
 
     pod: RunPod
     task: "asyncio.Task[None]"
@@ -59,10 +59,10 @@ class NodeRuntime:
     """Everything that runs on the nodes of a cluster, or of one namespace's jobs.
 
     Args:
-        server: The cluster, as one who may do everything there.
-        root: An empty directory for files of pods and jobs; every process has it for its mark.
-        identity: What is handed out to the pods; None where they are to know no supervisor.
-        namespace: Whose jobs; empty = of all.
+        server: The cluster, with full access.
+        root: An empty directory for files of pods and jobs, and the mark of all processes.
+        identity: Given to the pods; None if they must not know a supervisor.
+        namespace: The jobs' namespace; empty for all.
     """
 
     def __init__(self, server: ApiServer, root: Path, identity: Identity | None = None, namespace: str = "") -> None:
@@ -84,12 +84,12 @@ class NodeRuntime:
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Runs for ever; at its end no process is left.
+        """Run forever. No process is left at the end.
 
         Raises:
             ApiError: The pods cannot be read.
         """
-        log.info("node-runtime.started", note="a stand-in: kwok's nodes run no container")
+        log.info("node-runtime.started", note="a stand-in: kwok's nodes run no containers")
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -104,7 +104,7 @@ class NodeRuntime:
             self.truth.close()
 
     def kill_node(self, node: str) -> None:
-        """A machine is gone at once, with everything on it; its pods go on as the cluster has them."""
+        """Kill a machine with everything on it. The cluster still has its pods."""
         self._dead.add(node)
         self.truth.node_gone(node)
         for begun in self._running.values():
@@ -113,10 +113,10 @@ class NodeRuntime:
                 self._kill(begun)
 
     def revive_node(self, node: str) -> None:
-        """A machine of that name is there, again; pods that were lost with the old one stay lost."""
+        """Start a machine with that name. Pods that were lost with the old one stay lost."""
         self._dead.discard(node)
 
-    # What has happened.
+    # Events.
 
     def _changed(self, before: RunPod | None, after: RunPod | None) -> None:
         running = after.metadata.uid if after is not None and after.runs else None
@@ -145,7 +145,7 @@ class NodeRuntime:
                 await self._prepare(pod)
                 break
             except ApiError as error:
-                # Perhaps nobody has made what it needs yet. As with a kubelet this goes on until the pod is gone.
+                # A dependency may be missing still. Like a kubelet, retry until the pod is gone.
                 log.warning("node-runtime.not-started", pod=pod.name, why=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
         if pod.is_launcher:
@@ -192,12 +192,12 @@ class NodeRuntime:
             await self._report_exit(pod, code)
 
     async def _watched(self, pod: RunPod, child: Child) -> int:
-        """The code with which it ends; what its discovery script leaves out meanwhile is written down."""
+        """Return the exit code. Meanwhile, changes of the exclusions are recorded."""
         observer = asyncio.create_task(observe(self.paths.home(pod).edl / EXCLUSIONS, self.truth.log(pod)))
-        # A new list begins with the launcher, which leaves out nobody.
+        # The list of a new launcher excludes no host.
         self.truth.log(pod).write(Kind.EXCLUSIONS_CHANGED, hosts=[])
         try:
-            while (code := child.exit_code) is None:  # noqa: ASYNC110 - a process tells nobody of its end
+            while (code := child.exit_code) is None:  # noqa: ASYNC110 - there is no event for a process's exit
                 await asyncio.sleep(_POLL_SECONDS)
             return code
         finally:
@@ -227,7 +227,7 @@ class NodeRuntime:
             self._start(self._serve_no_commands(served))
 
     async def _serve_no_commands(self, served: Exec) -> None:
-        # Not that of the next launcher, which has the same name; and what is left behind leads nowhere.
+        # The uid precondition protects the Exec of the next launcher, which has the same name. A leftover is harmless.
         with contextlib.suppress(ApiError):
             await self._execs.delete(served)
 
@@ -240,7 +240,7 @@ class NodeRuntime:
         if link.is_symlink() and link.readlink() == home.root:
             link.unlink()
         if begun.child is not None and begun.child.running:
-            # All of the container: a shell may stand before the launcher.
+            # The whole container, because a shell may run the launcher.
             os.killpg(begun.child.pid, signal.SIGKILL)
         self._end_processes(pod)
         if pod.is_launcher:
@@ -264,7 +264,7 @@ class NodeRuntime:
 
 
 def _terminated(pod: RunPod, code: int) -> dict[str, Any]:
-    """A status, as a kubelet writes it when the container has ended."""
+    """Return a pod status as a kubelet writes it when the container has ended."""
     container = pod.spec.containers[0]
     phase, reason = ("Succeeded", "Completed") if code == 0 else ("Failed", "Error")
     finished = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,6 +1,6 @@
-"""`python -m simulator.cluster.ssh -- COMMAND`: run a command on the host that HOROVOD_HOSTNAME names.
+"""`python -m simulator.cluster.ssh -- COMMAND`: runs a command on the host that HOROVOD_HOSTNAME names.
 
-It stands for ssh into a worker pod: the process has the launcher's environment, and the files of its own pod.
+It replaces ssh into a worker pod: the process has the launcher's environment and the files of its own pod.
 """
 
 import os
@@ -11,13 +11,13 @@ from typing import NoReturn
 
 HOSTS = "SIM_HOSTS"
 PATIENCE_SECONDS = 30.0
-"""A host that ssh cannot reach for so long has failed."""
+"""A host that is unreachable for this long has failed."""
 _POLL_SECONDS = 0.05
 _UNREACHABLE = 255
 
 
 def main() -> NoReturn:
-    """Becomes the command; ends with 255 where there is no such host."""
+    """Execute the command; exit with 255 if there is no such host."""
     home = Path(os.environ[HOSTS]) / os.environ["HOROVOD_HOSTNAME"]
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not home.is_dir():
@@ -26,7 +26,7 @@ def main() -> NoReturn:
             sys.exit(_UNREACHABLE)
         time.sleep(_POLL_SECONDS)
     command = sys.argv[sys.argv.index("--") + 1 :]
-    # The pod's own files, and not those that a later pod of its name will have.
+    # Resolve the link, so that a later pod of the same name does not replace the files.
     os.environ["KUBEAI_DIR"] = str(home.resolve() / "kubeai")
     os.execvp(command[0], command)  # noqa: S606 - the user's own command
 

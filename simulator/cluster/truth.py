@@ -1,4 +1,4 @@
-"""The truth about a job's hosts, for its judge: hosts are pods, and what happens to a node happens to those on it."""
+"""Records the truth about a job's hosts for its judge. Hosts are pods, which share the fate of their node."""
 
 import time
 from dataclasses import dataclass, field
@@ -10,15 +10,13 @@ from simulator.events import EventLog, Kind
 
 @dataclass(frozen=True, slots=True)
 class _Announced:
-    """What the cloud says of a node."""
-
     deadline: float
     group: str
 
 
 @dataclass(slots=True)
 class TruthLog:
-    """Writes the events that the judge takes for true, each before what follows from it."""
+    """Writes the events that the judge takes as the truth, each before its consequences."""
 
     paths: WorldPaths
     _logs: dict[tuple[str, str], EventLog] = field(default_factory=dict)
@@ -26,7 +24,7 @@ class TruthLog:
     _announced: dict[str, _Announced] = field(default_factory=dict)
 
     def pod_started(self, pod: RunPod) -> None:
-        """A worker can be reached now, perhaps on a node that is about to go."""
+        """Record that a worker is reachable, possibly on a node that will be reclaimed."""
         if pod.is_launcher:
             return
         node = pod.spec.node_name
@@ -36,38 +34,36 @@ class TruthLog:
             self._show(pod, self._announced[node])
 
     def pod_ended(self, pod: RunPod) -> None:
-        """A worker is gone, for whatever reason."""
+        """Record that a worker is gone, for any reason."""
         node = pod.spec.node_name
         if self._on.get(node, {}).pop(pod.metadata.uid, None) is not None:
             self.log(pod).write(Kind.NODE_GONE, node=pod.name, announced=node in self._announced)
 
     def notice(self, node: str, deadline: float, group: str) -> None:
-        """The cloud announces that it takes a node away at that instant, Unix seconds."""
+        """Record that the cloud announces a node's reclaim at that instant, in Unix seconds."""
         self._announced[node] = _Announced(deadline, group)
         for pod in self._on.get(node, {}).values():
             self._show(pod, self._announced[node])
 
     def withdraw(self, node: str) -> None:
-        """The cloud announces it no longer."""
+        """Record that the cloud withdraws the announcement."""
         self._announced.pop(node, None)
         for pod in self._on.get(node, {}).values():
             self.log(pod).write(Kind.NOTICE_WITHDRAWN, node=pod.name)
 
     def node_gone(self, node: str) -> None:
-        """A node is gone, with everything on it."""
+        """Record that a node is gone, with everything on it."""
         for pod in list(self._on.get(node, {}).values()):
             self.pod_ended(pod)
         self._announced.pop(node, None)
 
     def log(self, pod: RunPod) -> EventLog:
-        """The truth about a pod's job."""
         key = (pod.metadata.namespace, pod.job)
         if key not in self._logs:
             self._logs[key] = EventLog(self.paths.job(*key) / "events", "truth")
         return self._logs[key]
 
     def close(self) -> None:
-        """Nothing more happens."""
         for log in self._logs.values():
             log.close()
         self._logs.clear()

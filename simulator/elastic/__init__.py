@@ -1,1 +1,1 @@
-"""A small elastic launcher and its workers' library: Horovod elastic on one machine, as far as a reclaim can tell."""
+"""A small elastic launcher and its worker library: a model of Horovod elastic on one machine."""

@@ -1,8 +1,8 @@
-"""The library of a worker under ``simulator.elastic.launcher``: what a training script calls.
+"""The library that a training script uses under ``simulator.elastic.launcher``.
 
-Shaped after Horovod elastic, down to module-level functions: ``init()`` once, ``allreduce()`` in every step,
-``State.commit()`` or ``State.check_host_updates()`` behind it, all of it inside ``run(state, train)``. Without a
-launcher it is a ring of one.
+Its module-level functions follow Horovod elastic: ``init()`` once, ``allreduce()`` in every step, then
+``State.commit()`` or ``State.check_host_updates()``, all inside ``run(state, train)``. Without a launcher it is a ring
+of one.
 """
 
 import os
@@ -39,24 +39,24 @@ class NotInitialisedError(RuntimeError):
 
 
 class HostsUpdatedError(Exception):
-    """The hosts have changed and all ranks know it: keep the state and wait for a new ring. ``run`` handles it."""
+    """The hosts have changed and all ranks know it. ``run`` handles it: it keeps the state and waits for a new ring."""
 
 
 class Worker:
-    """This process's part in the job: its line to the launcher and its place in the present ring."""
+    """This process's connection to the launcher and its place in the present ring."""
 
     def __init__(self, line: Connection | None, listener: socket.socket | None, ring: Ring) -> None:
         self._connection = line
         self._listener = listener
         self.ring = ring
         self.update_agreed = False
-        """All ranks learned with the last sum that the hosts have changed."""
+        """With the last sum, all ranks learned that the hosts have changed."""
         self._messages: list[Message] = []
-        """What the launcher has said since it gave this process its place in the present ring."""
+        """Messages of the launcher since this process got its place in the present ring."""
 
     @classmethod
     def start(cls, rendezvous: str | None, number: int) -> "Worker":
-        """Introduce this process to the launcher and wait for its first ring; alone where there is no launcher."""
+        """Register with the launcher and wait for the first ring. Without a launcher it is alone."""
         if rendezvous is None:
             return cls(None, None, Ring.alone())
         listener = socket.create_server(("127.0.0.1", 0), backlog=16)
@@ -66,20 +66,20 @@ class Worker:
         return worker
 
     def rejoin(self) -> None:
-        """Leave the present ring and wait for the next; does not return in a worker that is left out of it."""
+        """Leave the present ring and wait for the next. Does not return in a worker that is dismissed."""
         self.ring.close()
         self.update_agreed = False
         self._send(Ready(self.ring.epoch))
         self._join()
 
     def allreduce(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sum over all ranks; one more element carries the launcher's news, so that all ranks act on it together."""
+        """Sum over all ranks. One extra element carries the launcher's update, so that all ranks react together."""
         total = self.ring.allreduce(np.append(values, np.int64(self._update_announced())))
         self.update_agreed = bool(total[-1] > 0)
         return total[:-1]
 
     def synced(self) -> None:
-        """Tell the launcher that this process holds the job's state."""
+        """Tell the launcher that this process has the job's state."""
         self._send(Synced(self.ring.epoch))
 
     def _send(self, message: Hello | Ready | Synced) -> None:
@@ -121,7 +121,7 @@ class Worker:
 
 
 class State:
-    """What survives a change of the ring: the parameters and the number of applied steps."""
+    """The state that survives a change of the ring: the parameters and the number of applied steps."""
 
     def __init__(self, params: NDArray[np.float64], step: int = 0) -> None:
         self.params = params
@@ -129,22 +129,22 @@ class State:
         self._committed = (params.copy(), step)
 
     def commit(self) -> None:
-        """Remember the present values, to which a broken ring goes back; then as ``check_host_updates``."""
+        """Save the present values, to which a broken ring returns, then ``check_host_updates``."""
         self._save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raise HostsUpdatedError, at all ranks alike, when the hosts have changed. Nothing is lost by it."""
+        """Raise HostsUpdatedError in all ranks alike if the hosts have changed. Loses nothing."""
         if _worker().update_agreed:
             raise HostsUpdatedError
 
     def restore(self) -> None:
-        """Go back to the last commit."""
+        """Return to the last commit."""
         params, self.step = self._committed
         self.params = params.copy()
 
     def sync(self) -> None:
-        """Take rank 0's values; raises RingBrokenError."""
+        """Receive rank 0's values. Raises RingBrokenError."""
         payload = self.step.to_bytes(8, "big") + self.params.tobytes()
         received = _worker().ring.broadcast(payload)
         self.step = int.from_bytes(received[:8], "big")
@@ -157,7 +157,7 @@ class State:
 
 
 class _Session:
-    """The one worker of this process: training scripts call functions of a module, as they do with Horovod."""
+    """The worker of this process, because training scripts call module functions as with Horovod."""
 
     worker: Worker | None = None
 
@@ -169,37 +169,38 @@ def _worker() -> Worker:
 
 
 def init() -> None:
-    """Join the job and wait for the first ring. Raises LauncherLostError; a second call changes nothing."""
+    """Join the job and wait for the first ring. Raises LauncherLostError. A second call has no effect."""
     if _Session.worker is None:
         rendezvous = os.environ.get(RENDEZVOUS_VARIABLE)
         _Session.worker = Worker.start(rendezvous, int(os.environ.get(WORKER_VARIABLE, "0")))
 
 
 def rank() -> int:
-    """This process's rank in the present (or last) ring; changes with the ring."""
+    """Return this process's rank in the present or last ring."""
     return _worker().ring.rank
 
 
 def size() -> int:
-    """Number of workers in the present (or last) ring."""
+    """Return the number of workers in the present or last ring."""
     return _worker().ring.size
 
 
 def epoch() -> int:
-    """Which ring of this launcher the present (or last) one is, counted from 1; 0 without a launcher."""
+    """Return the number of the present or last ring of this launcher, from 1; 0 without a launcher."""
     return _worker().ring.epoch
 
 
 def allreduce(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sum over all ranks, exact. Raises RingBrokenError, which ``run`` handles."""
+    """Return the exact sum over all ranks. Raises RingBrokenError, which ``run`` handles."""
     return _worker().allreduce(values)
 
 
 def run(state: State, train: Callable[[State], _T]) -> _T:
-    """Call ``train`` with a state that all ranks share, again after every change of the ring, until it returns.
+    """Call ``train`` with the shared state, again after every change of the ring, until it returns.
 
-    A change of hosts comes between two steps and loses nothing. A broken ring goes back to the last commit, and all
-    steps since then are done again.
+    A change of hosts happens between two steps and loses nothing. After a broken ring, all steps since the last commit
+    are
+    repeated.
     """
     while True:
         try:
@@ -213,6 +214,6 @@ def run(state: State, train: Callable[[State], _T]) -> _T:
 
 
 def _abort() -> None:
-    # Horovod's removed rank ends itself with SIGABRT. No core file for it: this is the ordinary way to leave.
+    # Like Horovod, a removed rank ends itself with SIGABRT. It leaves no core file, because this is the normal exit.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.abort()

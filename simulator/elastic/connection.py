@@ -1,4 +1,4 @@
-"""A worker's end of its connection to the launcher."""
+"""A worker's connection to the launcher."""
 
 import select
 import socket
@@ -11,14 +11,14 @@ _READ_BYTES = 65536
 
 
 class LauncherLostError(Exception):
-    """The launcher has gone: nobody will form another ring, so end."""
+    """The launcher is gone and nobody will form another ring: exit."""
 
 
 class Connection:
-    """Messages to and from the launcher. Not safe for several threads."""
+    """Messages to and from the launcher. Not thread-safe."""
 
     def __init__(self, address: str) -> None:
-        """Connect to ``HOST:PORT``; raises LauncherLostError."""
+        """Connect to ``HOST:PORT``. Raises LauncherLostError."""
         host, _, port = address.rpartition(":")
         try:
             self._socket = socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS)
@@ -29,18 +29,17 @@ class Connection:
         self._rest = b""
 
     def fileno(self) -> int:
-        """For select."""
         return self._socket.fileno()
 
     def send(self, message: Message) -> None:
-        """Send one message; raises LauncherLostError."""
+        """Send a message. Raises LauncherLostError."""
         try:
             self._socket.sendall(encode(message))
         except OSError as error:
             raise LauncherLostError("the launcher has gone") from error
 
     def pending(self) -> list[Message]:
-        """What has arrived and was not taken yet, without waiting; raises LauncherLostError."""
+        """Return the messages that have arrived, without waiting. Raises LauncherLostError."""
         while select.select([self._socket], [], [], 0)[0]:
             self._read()
         taken = list(self._messages)
@@ -48,7 +47,7 @@ class Connection:
         return taken
 
     def next(self) -> Message:
-        """Wait for one message; raises LauncherLostError."""
+        """Wait for a message. Raises LauncherLostError."""
         while not self._messages:
             self._read()
         return self._messages.popleft()

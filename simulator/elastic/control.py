@@ -1,16 +1,16 @@
-"""What the launcher and a worker say to each other: JSON lines over one TCP connection, made by the worker."""
+"""The messages between launcher and workers: JSON lines over one TCP connection that the worker opens."""
 
 import json
 from dataclasses import asdict, dataclass
 
 RENDEZVOUS_VARIABLE = "SIM_RENDEZVOUS"
-"""Environment of a worker: where its launcher listens, ``ADDRESS:PORT``."""
+"""Variable of a worker with its launcher's ``ADDRESS:PORT``."""
 WORKER_VARIABLE = "SIM_WORKER"
-"""Environment of a worker: the number under which its launcher knows it."""
+"""Variable of a worker with its number at the launcher."""
 
 
 class MalformedMessageError(ValueError):
-    """The other side is not one of ours: end the connection."""
+    """The peer does not speak this protocol: close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Worker: I have left the ring of this epoch, whole or broken, and wait for a place in the next."""
+    """Worker: I have left the ring of this epoch and wait for a place in the next."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """Worker: I hold the state of the job."""
+    """Worker: I have the job's state."""
 
     epoch: int
 
@@ -46,21 +46,21 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Launcher: the hosts have changed; leave the ring of this epoch at the next commit, all together."""
+    """Launcher: the hosts have changed; all leave the ring of this epoch together at the next commit."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Launcher: a member of the ring of this epoch is dead; do not wait for it while setting the ring up."""
+    """Launcher: a member of the ring of this epoch is dead; do not wait for it during setup."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Launcher: your host is no longer on the list, and the others go on without you."""
+    """Launcher: your host is no longer on the list; the others continue without you."""
 
 
 Message = Hello | Ready | Synced | Place | Update | Broken | Leave
@@ -69,15 +69,14 @@ _TYPES: dict[str, type[Message]] = {cls.__name__: cls for cls in (Hello, Ready, 
 
 
 def encode(message: Message) -> bytes:
-    """One line."""
     return json.dumps({"type": type(message).__name__, **asdict(message)}).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """Read one line back; raises MalformedMessageError."""
+    """Parse a line. Raises MalformedMessageError."""
     try:
         fields = json.loads(line)
         message = _TYPES[fields.pop("type")](**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MalformedMessageError(f"{line[:80]!r} is no message") from error
+        raise MalformedMessageError(f"{line[:80]!r} is not a message") from error
     return Place(message.epoch, message.rank, tuple(message.ports)) if isinstance(message, Place) else message

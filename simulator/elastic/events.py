@@ -1,4 +1,4 @@
-"""What can happen to a launcher: everything comes to it through one queue."""
+"""The events of a launcher, which it takes from one queue."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Discovered:
 
 @dataclass(frozen=True, slots=True)
 class MessageReceived:
-    """A worker has spoken."""
+    """A worker has sent a message."""
 
     worker: WorkerId
     message: Message
@@ -31,7 +31,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """The launcher is to end with this code."""
+    """The launcher must exit with this code."""
 
     code: int
     reason: str

@@ -1,8 +1,8 @@
 """An elastic launcher on one machine: ``python -m simulator.elastic.launcher … -- COMMAND``.
 
-Follows a host discovery script and keeps one worker process on every listed host, as Horovod elastic 0.28.1 does over
-ssh. It ends with 0 when a worker has ended with 0, with 1 when the job cannot go on (the state is lost, too few hosts
-for too long, the discovery script has failed), and with 128 + N on signal N. Its workers never outlive it.
+It follows a host discovery script and keeps one worker process on every listed host, as Horovod elastic 0.28.1 does
+over ssh. It exits with 0 when a worker has exited with 0, with 1 when the job cannot continue (the state is lost, too
+few hosts for too long, the discovery script failed), and with 128 + N on signal N. Its workers never outlive it.
 """
 
 import asyncio
@@ -51,30 +51,30 @@ from simulator.elastic.settings import Settings, parse_arguments, parse_hosts
 from simulator.events import EventLog, Kind
 
 _DISCOVERY_LIMIT = 10.0
-"""Seconds for one call of the discovery script. A good one takes milliseconds; a hanging one must not look healthy."""
+"""Seconds for one call of the discovery script. It takes milliseconds; a hanging one must not look healthy."""
 _TICK = 0.25
-"""Seconds between looks at the clock; the bounds it watches are tens of seconds."""
+"""Seconds between checks of the time limits, which are tens of seconds."""
 _START_SECONDS = 60.0
-"""Bound for a worker from its start to its hello: 24 at once on two busy cores take a few seconds."""
+"""Limit from a worker's start to its hello: 24 at once on two busy cores take a few seconds."""
 _STRAGGLER_SECONDS = 45.0
-"""After a ring broke, its members come back within their own time-out of 30 s; one that does not is stuck."""
+"""After a ring breaks, its members return within their own timeout of 30 s. One that does not is stuck."""
 _FINISH_SECONDS = 10.0
-"""How long the others may take to end after the first worker has ended with 0: they are at the same last step."""
+"""Limit for the others to exit after the first worker has exited with 0, because all are at the last step."""
 _STOP_GRACE = 1.0
-"""Seconds from SIGTERM to SIGKILL for the workers: they hold nothing that needs longer."""
+"""Seconds from SIGTERM to SIGKILL for the workers, which have nothing to save."""
 
 
 class Launcher:
-    """Holds the situation, the processes and the connections; what to do is decided in ``membership``."""
+    """Holds the state, the processes and the connections. ``membership`` decides what to do."""
 
     def __init__(self, settings: Settings, run: int, events: EventLog, nodes: Path | None) -> None:
         """Start nothing yet.
 
         Args:
-            settings: the command line.
-            run: number of this run, for the events.
-            events: where to log.
-            nodes: folder with one folder a node, for the pids of the node's processes.
+            settings: The command line.
+            run: Number of this run, for the events.
+            events: The event log.
+            nodes: Folder with a folder per node for the pids of its processes.
         """
         self._settings = settings
         self._run = run
@@ -91,7 +91,7 @@ class Launcher:
         self._called_off_at = 0.0
 
     async def supervise(self) -> int:
-        """Run the job to its end; returns the exit code."""
+        """Run the job to its end and return the exit code."""
         server = await asyncio.start_server(self._serve_worker, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
         self._rendezvous = f"{host}:{port}"
@@ -107,7 +107,7 @@ class Launcher:
         return ended.code
 
     def interrupt(self, number: signal.Signals) -> None:
-        """End in order because of a signal."""
+        """Exit cleanly because of a signal."""
         self._queue.put_nowait(JobEnded(128 + number, f"ended by {number.name}"))
 
     async def _until_ended(self) -> JobEnded:
@@ -126,7 +126,7 @@ class Launcher:
         except TimeoutError:
             return None
 
-    # What has happened.
+    # Events.
 
     def _handle(self, event: LauncherEvent) -> JobEnded | None:
         match event:
@@ -150,7 +150,7 @@ class Launcher:
             case Ready():
                 self._situation = self._situation.changed(replace(member, phase=Phase.READY))
                 if not self._situation.called_off:
-                    # It found the ring broken before the end of a process was seen here.
+                    # It found the ring broken before we saw a process exit.
                     self._call_off(Broken(self._situation.epoch))
             case Synced():
                 self._situation = self._situation.changed(replace(member, has_state=True))
@@ -165,10 +165,10 @@ class Launcher:
         if code == 0:
             return JobEnded(0, f"the worker on {member.host} has finished")
         self._record_failure(member, code)
-        return JobEnded(1, "no worker is left that holds the state") if state_is_lost(self._situation) else None
+        return JobEnded(1, "no worker with the job's state is left") if state_is_lost(self._situation) else None
 
     def _record_failure(self, member: Member, code: int) -> None:
-        _log(f"the worker on {member.host} ended with {code}; its host is not used again")
+        _log(f"the worker on {member.host} exited with {code}; its host is blacklisted")
         if member.phase is Phase.IN_RING:
             epoch = self._situation.epoch
             self._events.write(Kind.RING_BROKEN, run=self._run, epoch=epoch, host=member.host)
@@ -188,7 +188,7 @@ class Launcher:
                 self._children[member.worker].signal(signal.SIGKILL)
         return None
 
-    # What is done about it.
+    # Actions.
 
     def _carry_out(self, action: Action) -> None:
         match action:
@@ -223,7 +223,7 @@ class Launcher:
             self._children[worker].signal(signal.SIGKILL)
 
     def _environment(self, host: str, worker: WorkerId) -> dict[str, str]:
-        # One thread each: many workers share this machine's cores, and a pool of threads in each costs its start-up.
+        # One thread each, because many workers share this machine's cores and thread pools slow down their start.
         threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         ours = {"HOROVOD_HOSTNAME": host, RENDEZVOUS_VARIABLE: self._rendezvous, WORKER_VARIABLE: str(worker)}
         return {**threads, **os.environ, **ours}
@@ -249,7 +249,7 @@ class Launcher:
         epoch = self._situation.epoch
         members = [member for worker in order if (member := self._situation.member(worker)) is not None]
         hosts = [member.host for member in members]
-        # Written before any of them can apply a step in it.
+        # Written before any of them can apply a step.
         self._events.write(Kind.RING_FORMED, run=self._run, epoch=epoch, hosts=hosts)
         ports = tuple(member.port for member in members)
         for rank, member in enumerate(members):
@@ -257,7 +257,7 @@ class Launcher:
         _log(f"ring {epoch}: {len(members)} workers, rank 0 on {hosts[0]}")
 
     def _send(self, worker: WorkerId, message: Message) -> None:
-        # A connection that has broken is a process that is ending: its end says the rest.
+        # A broken connection means that the process is exiting, which is handled there.
         if (writer := self._writers.get(worker)) is not None:
             writer.write(encode(message))
 
@@ -272,7 +272,7 @@ class Launcher:
         if self._watches:
             await asyncio.wait(self._watches, timeout=seconds)
 
-    # Where happenings come from.
+    # Sources of events.
 
     async def _discover(self) -> None:
         while True:

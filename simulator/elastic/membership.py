@@ -1,7 +1,7 @@
-"""Who is in the job and what the launcher does next: pure, from a situation to actions.
+"""The membership of the job and the launcher's next actions, as pure functions.
 
-The rules are Horovod elastic's, as observed on 0.28.1. Rank 0 is the oldest survivor. A change of hosts waits for a
-step boundary. A worker that dies without having been told to leave takes its host off the job for ever.
+The rules are those of Horovod elastic, as observed on 0.28.1. Rank 0 is the oldest survivor. A change of hosts waits
+for the end of a step. A worker that dies without having been dismissed blacklists its host.
 """
 
 from dataclasses import dataclass, field, replace
@@ -9,46 +9,44 @@ from enum import Enum, auto
 from typing import NewType
 
 WorkerId = NewType("WorkerId", int)
-"""Counted up by the launcher: a smaller one is older."""
+"""Counted by the launcher: a smaller one is older."""
 
 
 class Phase(Enum):
-    """Where a worker process stands."""
+    """The phase of a worker process."""
 
     STARTING = auto()
-    """Started, has not said hello yet."""
+    """Started, without a hello yet."""
     READY = auto()
     """Waits for a ring."""
     IN_RING = auto()
     LEAVING = auto()
-    """Was told to leave; its end means nothing."""
+    """Was told to leave; its exit means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One living worker process; there is one per host."""
+    """A running worker process. There is one per host."""
 
     worker: WorkerId
     host: str
     phase: Phase = Phase.STARTING
     port: int = 0
     has_state: bool = False
-    """It holds the state of the job: it was rank 0 of the first ring, or has received it since."""
+    """Whether it has the job's state: it was rank 0 of the first ring, or has received it since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Numbers of workers."""
-
     min_workers: int
     max_workers: int
     start_workers: int
-    """So many hosts must be listed before anything is started."""
+    """Number of hosts that must be listed before the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that the launcher knows."""
+    """Everything that the launcher knows."""
 
     members: tuple[Member, ...] = ()
     """Oldest first."""
@@ -56,24 +54,23 @@ class Situation:
     """Hosts in the last answer of the discovery script."""
     blacklist: frozenset[str] = field(default_factory=frozenset)
     epoch: int = 0
-    """The last ring that was formed; 0 = none yet."""
+    """Number of the last ring; 0 = none yet."""
     called_off: bool = False
-    """The members of the present ring were told of an update, or it is broken."""
+    """Whether the present ring was told of an update or is broken."""
 
     def member(self, worker: WorkerId) -> Member | None:
-        """The living member of that number."""
         return next((member for member in self.members if member.worker == worker), None)
 
     def in_phase(self, phase: Phase) -> tuple[Member, ...]:
-        """The members in one phase, oldest first."""
+        """Return the members in one phase, oldest first."""
         return tuple(member for member in self.members if member.phase is phase)
 
     def changed(self, member: Member) -> "Situation":
-        """The same with one member replaced."""
+        """Return a copy with one member replaced."""
         return replace(self, members=tuple(member if m.worker == member.worker else m for m in self.members))
 
     def without(self, worker: WorkerId) -> "Situation":
-        """The same after the end of one member."""
+        """Return a copy without one member."""
         return replace(self, members=tuple(m for m in self.members if m.worker != worker))
 
 
@@ -86,7 +83,7 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """Have a worker leave for good."""
+    """Tell a worker to leave for good."""
 
     worker: WorkerId
 
@@ -107,24 +104,24 @@ Action = Spawn | Dismiss | CallOff | Form
 
 
 def decide(situation: Situation, limits: Limits) -> tuple[Action, ...]:
-    """What is to be done now; nothing once it has all been done."""
+    """Return the actions to take now; none once everything is done."""
     hosts = chosen_hosts(situation, limits)
     return (*_spawns(situation, hosts), *_unwanted_joiners(situation, hosts), *_rebuild(situation, hosts, limits))
 
 
 def chosen_hosts(situation: Situation, limits: Limits) -> tuple[str, ...]:
-    """The hosts that should have a worker, up to the maximum: those that have one, by age, then new ones by name."""
+    """Return the hosts that should have a worker, up to the maximum: present ones by age, then new ones by name."""
     usable = situation.listed - situation.blacklist
     if not situation.members and not situation.epoch and len(usable) < limits.start_workers:
         return ()
     seated = [m.host for m in situation.members if m.phase is not Phase.LEAVING and m.host in usable]
-    # A host whose last worker has not ended yet gets its next one afterwards.
+    # A host whose last worker has not exited yet gets its next one afterwards.
     new = sorted(usable - {member.host for member in situation.members})
     return tuple((seated + new)[: limits.max_workers])
 
 
 def state_is_lost(situation: Situation) -> bool:
-    """Whether nobody is left who could go on: the job has to start again from its checkpoint."""
+    """Whether no remaining worker can continue, so that the job must restart from its checkpoint."""
     staying = [member for member in situation.members if member.phase is not Phase.LEAVING]
     return not staying or (situation.epoch > 0 and not any(member.has_state for member in staying))
 
@@ -145,7 +142,7 @@ def _rebuild(situation: Situation, hosts: tuple[str, ...], limits: Limits) -> tu
     ready = [m for m in situation.in_phase(Phase.READY) if m.host in hosts]
     if ring:
         left_out = any(member.host not in hosts for member in ring)
-        # Joiners that start together join together: each change of the ring stops everybody for a moment.
+        # Workers that start together join together, because each change of the ring briefly stops all.
         joined = bool(ready) and not starting
         return (CallOff(),) if (left_out or joined) and not situation.called_off else ()
     if len(ready) < limits.min_workers or (starting and not situation.epoch):
@@ -160,7 +157,7 @@ def _form(situation: Situation, ready: list[Member]) -> tuple[Action, ...]:
 
 
 def formed(situation: Situation, order: tuple[WorkerId, ...]) -> Situation:
-    """The situation once these workers have their places: rank 0 holds the state, as it sends it to the others."""
+    """Return the situation after these workers got their places. Rank 0 has the state and sends it to the others."""
     seated = tuple(
         replace(m, phase=Phase.IN_RING, has_state=m.has_state or m.worker == order[0]) if m.worker in order else m
         for m in situation.members

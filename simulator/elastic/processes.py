@@ -1,4 +1,4 @@
-"""Child processes of the launcher: they die with it, and each worker's pid stands in a file under its node's name."""
+"""Child processes of the launcher. They die with it, and a pid file for each worker is in its node's folder."""
 
 import asyncio
 import ctypes
@@ -16,27 +16,27 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A running process, and the file that names it."""
+    """A running process and its pid file."""
 
     process: "subprocess.Popen[bytes]"
     pid_file: Path | None = None
 
     @property
     def pid(self) -> int:
-        """Its process id; not another's until the child has been reaped."""
+        """Its process id, which is not reused until the child has been reaped."""
         return self.process.pid
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; none once it has been reaped."""
-        # Not Popen.send_signal: that may reap, and its pid file would then outlive the pid.
+        """Send a signal, unless it has been reaped."""
+        # Not Popen.send_signal, which may reap: the pid file would then outlive the pid.
         if self.process.returncode is None:
             os.kill(self.process.pid, number)
 
     async def ended(self) -> int:
-        """Wait for its end, reap it and remove its file; returns the exit code, negative for a signal."""
+        """Wait for its exit, reap it and remove its file. Returns the exit code, negative for a signal."""
         await _exit_of(self.process.pid)
         if self.pid_file is not None:
-            # Before the reaping: afterwards the number may belong to somebody else.
+            # Before the reaping, because afterwards the pid may be reused.
             self.pid_file.unlink(missing_ok=True)
         return self.process.wait()
 
@@ -45,10 +45,10 @@ def start_worker(command: Sequence[str], environ: Mapping[str, str], node: Path 
     """Start a worker.
 
     Args:
-        command: what to run.
-        environ: its whole environment.
-        node: folder that stands for its node; the file ``<pid>`` appears there before the command runs, holding the
-            process's start time (field 22 of /proc/PID/stat), which tells it from a later bearer of the same pid.
+        command: The command to run.
+        environ: Its whole environment.
+        node: Folder of its node. Before the command runs, the file ``<pid>`` appears there with the process's start
+            time (field 22 of /proc/PID/stat), which distinguishes it from a later process with the same pid.
     """
     if node is not None:
         node.mkdir(parents=True, exist_ok=True)
@@ -56,16 +56,16 @@ def start_worker(command: Sequence[str], environ: Mapping[str, str], node: Path 
         command,
         env=environ,
         # The launcher has no threads, so running Python between fork and exec is safe.
-        preexec_fn=_prepare(os.getpid(), node),  # noqa: PLW1509 - as said
-        # It stands for a process on another host: who signals the launcher's group does not reach it, and a launcher
-        # that runs late does not take its end for a failure.
+        preexec_fn=_prepare(os.getpid(), node),  # noqa: PLW1509 - see above
+        # It represents a process on another host, so a signal to the launcher's group must not reach it: a slow
+        # launcher would take its exit for a failure.
         start_new_session=True,
     )
     return Child(process, node / str(process.pid) if node is not None else None)
 
 
 async def output_of(command: Sequence[str], seconds: float) -> str:
-    """The standard output of a command; raises CalledProcessError, or TimeoutError after so many seconds."""
+    """Return the standard output of a command. Raises CalledProcessError, or TimeoutError after `seconds`."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, stdout=output, preexec_fn=_prepare(os.getpid(), None))  # noqa: PLW1509, S603, ASYNC220 - as above; starting takes a millisecond
         try:
@@ -83,7 +83,7 @@ async def output_of(command: Sequence[str], seconds: float) -> str:
 def _prepare(parent: int, node: Path | None) -> Callable[[], None]:
     def prepare() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # The launcher died before the line above: nobody would end this process.
+        if os.getppid() != parent:  # The launcher died before prctl took effect.
             os._exit(1)
         if node is not None:
             (node / str(os.getpid())).write_text(_start_time())
@@ -92,7 +92,7 @@ def _prepare(parent: int, node: Path | None) -> Callable[[], None]:
 
 
 def _start_time() -> str:
-    # The second field is the command's name in parentheses and may hold anything: count from behind it.
+    # The second field is the command's name in parentheses and may contain anything, so count from its end.
     return Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
 
 

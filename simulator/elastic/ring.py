@@ -1,7 +1,7 @@
-"""A TCP ring between the worker processes: exact integer sums and broadcasts, neighbour to neighbour on loopback.
+"""A TCP ring between the worker processes for exact integer sums and broadcasts on loopback.
 
-Rank r sends to rank r + 1 and hears rank r - 1, the last rank sends to rank 0. A dead neighbour is noticed by the end
-of its connection; whoever notices closes its own two, so the news goes round.
+Rank r sends to rank r + 1 and receives from rank r - 1; the last rank sends to rank 0. A dead neighbour is noticed by
+the end of its connection. A process that notices closes its own two, so that the news goes round.
 """
 
 import select
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from simulator.elastic.control import Place
 
 SETUP_SECONDS = 10.0
-"""Bound for closing a ring. Connecting on loopback takes under a millisecond; the rest is for a busy machine."""
+"""Limit for closing a ring. Connecting on loopback takes under a millisecond; the rest is for a busy machine."""
 SILENCE_SECONDS = 30.0
-"""How long to wait for a neighbour that is connected but says nothing: the time-out of gloo, Horovod's transport."""
+"""How long to wait for a silent connected neighbour: the timeout of gloo, Horovod's transport."""
 
 _LOOPBACK = "127.0.0.1"
 _GREETING = struct.Struct("!I")  # epoch
@@ -27,11 +27,11 @@ _HEADER = struct.Struct("!IIQ")  # epoch, number of the message on this connecti
 
 
 class RingBrokenError(Exception):
-    """A neighbour is gone or silent: go back to the last commit and wait for a new ring."""
+    """A neighbour is gone or silent: return to the last commit and wait for a new ring."""
 
 
 class Ring:
-    """This process's place in a closed ring. Not safe for several threads."""
+    """This process's place in a closed ring. Not thread-safe."""
 
     def __init__(self, place: Place, incoming: socket.socket | None, outgoing: socket.socket | None) -> None:
         self.epoch = place.epoch
@@ -44,7 +44,7 @@ class Ring:
 
     @classmethod
     def alone(cls) -> Self:
-        """A ring of one, without a launcher."""
+        """Return a ring of one, without a launcher."""
         return cls(Place(epoch=0, rank=0, ports=(0,)), None, None)
 
     @classmethod
@@ -52,13 +52,13 @@ class Ring:
         """Connect to the next rank and wait for the previous one.
 
         Args:
-            place: epoch, rank and everybody's ports.
-            listener: this process's own listening socket.
-            interrupted: waits up to so many seconds for either the listener or the launcher, and says whether the
-                launcher has called this epoch off.
+            place: Epoch, rank and the ports of all ranks.
+            listener: This process's listening socket.
+            interrupted: Waits up to so many seconds for the listener or the launcher, and returns whether the launcher
+                has called this epoch off.
 
         Raises:
-            RingBrokenError: a neighbour cannot be reached, or did not come within SETUP_SECONDS.
+            RingBrokenError: A neighbour is unreachable, or did not connect within SETUP_SECONDS.
         """
         if len(place.ports) == 1:
             return cls(place, None, None)
@@ -72,9 +72,9 @@ class Ring:
         return cls(place, incoming, outgoing)
 
     def allreduce(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sum over all ranks, in 2(N-1) messages: partial sums go up the ranks, the total goes round once.
+        """Return the sum over all ranks. Partial sums go up the ranks, the total goes round once: 2(N-1) messages.
 
-        Integers, so the order of the ranks does not show in the result. Raises RingBrokenError.
+        The values are integers, so the order of the ranks does not matter. Raises RingBrokenError.
         """
         if self.size == 1:
             return values.copy()
@@ -92,7 +92,7 @@ class Ring:
         return total
 
     def broadcast(self, payload: bytes) -> bytes:
-        """Rank 0's payload, at every rank. Raises RingBrokenError."""
+        """Return rank 0's payload in every rank. Raises RingBrokenError."""
         if self.rank > 0:
             payload = self._receive()
         if self.rank < self.size - 1:
@@ -100,7 +100,7 @@ class Ring:
         return payload
 
     def close(self) -> None:
-        """Close both connections; the neighbours notice."""
+        """Close both connections, which the neighbours notice."""
         for connection in (self._incoming, self._outgoing):
             if connection is not None:
                 connection.close()
@@ -140,7 +140,7 @@ def _connect(place: Place) -> socket.socket:
     except OSError as error:
         raise RingBrokenError(f"rank {place.rank + 1} cannot be reached") from error
     connection.settimeout(SILENCE_SECONDS)
-    # A message is one small write that the neighbour waits for: Nagle's algorithm would hold it back for 40 ms.
+    # A message is one small write that the neighbour waits for; Nagle's algorithm would delay it by 40 ms.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         connection.sendall(_GREETING.pack(place.epoch))
@@ -166,7 +166,7 @@ def _accept(
 
 
 def _greets(connection: socket.socket, epoch: int, seconds: float) -> bool:
-    """Whether this is the previous rank in this epoch, and not one left over from a ring that broke while closing."""
+    """Whether this is the previous rank in this epoch, not a leftover of a ring that broke during setup."""
     connection.settimeout(seconds)
     try:
         return bool(_GREETING.unpack(_read(connection, _GREETING.size))[0] == epoch)

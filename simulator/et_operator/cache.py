@@ -1,4 +1,4 @@
-"""What the operator sees of a cluster: its jobs, their pods and scalings, each kind followed by a watch."""
+"""The operator's caches of jobs, pods and scalings, each kind fed by a watch."""
 
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -18,7 +18,7 @@ R = TypeVar("R", bound=Object)
 
 
 class WatchedKind(Generic[R]):
-    """One kind of object: where it is written, and what is known of it."""
+    """The client and the cache of one kind of object."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class WatchedKind(Generic[R]):
 
 
 class ObjectCaches:
-    """The watched objects of all kinds.
+    """The caches of all kinds.
 
     Args:
-        server: Of the cluster.
-        namespace: Whose jobs are seen; empty = of all.
-        across: Whether a job's pods are found by its name alone, in whatever namespace they are.
-        changed: Is told of a job.
-        lost: Is told of a pod.
+        server: The cluster.
+        namespace: The jobs' namespace; empty for all.
+        across: Whether a job's pods are found by its name alone, in any namespace.
+        on_change: Called with the job that an event concerns.
+        on_pod_deleted: Called with a deleted pod.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ObjectCaches:
         self._on_pod_deleted = on_pod_deleted
         self._by_job: dict[ObjectKey, dict[ObjectKey, Pod]] = {}
         home = Selection(namespace=namespace)
-        # Not only of that namespace: whether they are whose they seem to be is the question.
+        # In all namespaces, because a flaw of the operator is to confuse pods of other namespaces with its own.
         pods = Selection(labels=f"{GROUP_LABEL}={GROUP}")
         self.jobs = WatchedKind(server, TRAINING_JOBS, TrainingJob, self._job_changed, home)
         self.scale_ins = WatchedKind(server, SCALE_INS, Scale, self._scale_changed, home)
@@ -69,7 +69,6 @@ class ObjectCaches:
 
     @property
     def reflectors(self) -> tuple[Reflector[TrainingJob] | Reflector[Scale] | Reflector[Pod], ...]:
-        """Of all kinds."""
         return (
             self.jobs.reflector,
             self.scale_ins.reflector,
@@ -78,7 +77,6 @@ class ObjectCaches:
         )
 
     def pods_of(self, job: ObjectKey) -> Iterable[Pod]:
-        """A job's pods."""
         return self._by_job.get(self._home(job), {}).values()
 
     def _home(self, job: ObjectKey) -> ObjectKey:

@@ -1,4 +1,4 @@
-"""`python -m simulator et-operator`: its options. What runs then needs the Kubernetes client and is loaded then."""
+"""The options of `python -m simulator et-operator`, without importing the Kubernetes client."""
 
 import argparse
 
@@ -6,10 +6,11 @@ from simulator.et_operator.settings import Flaw
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.add_argument("--kubeconfig", required=True, help="of one who may do everything in the cluster")
-    parser.add_argument("--define", action="store_true", help="make the definitions first, where they are missing")
-    parser.add_argument("--quick", action="store_true", help="react faster than the real one was seen to")
-    parser.add_argument("--no-commands", action="store_true", help="nothing runs in launchers: run no command there")
+    parser.add_argument("--kubeconfig", required=True, help="kubeconfig with full access to the cluster")
+    parser.add_argument("--define", action="store_true", help="create missing CRDs first")
+    parser.add_argument("--quick", action="store_true", help="react faster than the real operator")
+    parser.add_argument(
+        "--no-commands", action="store_true", help="run no commands in launchers, because nothing runs there"
+    )
     flaws = ", ".join(Flaw)
-    parser.add_argument("--flaw", action="append", type=Flaw, default=[], help=f"also show this one: {flaws}")
+    parser.add_argument("--flaw", action="append", type=Flaw, default=[], help=f"also reproduce this flaw: {flaws}")

@@ -1,4 +1,4 @@
-"""The definitions of TrainingJob, ScaleIn and ScaleOut: our own, which allow whatever the real ones allow."""
+"""Our own CRDs of TrainingJob, ScaleIn and ScaleOut, which allow whatever the real ones allow."""
 
 import asyncio
 import contextlib
@@ -28,10 +28,10 @@ class _Definition(msgspec.Struct, frozen=True):
 
 
 async def create_crds(server: ApiServer) -> None:
-    """Makes the definitions that are missing, and returns once they are served, which takes a moment.
+    """Create missing CRDs and return once they are served, which takes a moment.
 
     Raises:
-        ApiError: One could not be made.
+        ApiError: One could not be created.
     """
     definitions = ResourceClient(server, _DEFINITIONS, lambda data: msgspec.json.decode(data, type=_Definition))
     for kind in (TRAINING_JOBS, SCALE_INS, SCALE_OUTS):

@@ -1,4 +1,4 @@
-"""What the operator makes for a job: its ConfigMap, its workers, its launcher."""
+"""The manifests that the operator creates for a job: its ConfigMap, its workers, its launcher."""
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -32,51 +32,46 @@ Manifest = Mapping[str, Any]
 
 
 def launcher_name(job: TrainingJob) -> str:
-    """The launcher's pod."""
     return f"{job.metadata.name}-launcher"
 
 
 def config_name(job: TrainingJob) -> str:
-    """The ConfigMap whose host list and script the launcher begins with."""
+    """Return the name of the ConfigMap with the launcher's initial host list and script."""
     return f"{job.metadata.name}-config"
 
 
 def host_list(job: TrainingJob, workers: Iterable[str]) -> str:
-    """The file: `host:slots` a line, in the order of the workers' numbers."""
+    """Return the host list: `host:slots` per line, in the order of the workers' numbers."""
     slots = job.spec.slots_per_worker
     return "".join(f"{worker}:{slots}\n" for worker in sorted(workers, key=index_of))
 
 
 def config_data(job: TrainingJob, workers: Iterable[str]) -> Manifest:
-    """What the ConfigMap holds."""
     return {"hostfile": host_list(job, workers), "discover_hosts.sh": _DISCOVERY}
 
 
 def config_metadata(job: TrainingJob) -> Manifest:
-    """The rest of the ConfigMap's metadata."""
     return {"labels": {"app": job.metadata.name}, "ownerReferences": [owner(job)]}
 
 
 def worker_metadata(job: TrainingJob, worker: str, scale_out: str = "") -> Manifest:
-    """The rest of a worker's metadata."""
     made_for = {SCALE_OUT_LABEL: scale_out} if scale_out else {}
     return _metadata(job, Role.WORKER, {INDEX_LABEL: str(index_of(worker)), **made_for})
 
 
 def launcher_metadata(job: TrainingJob) -> Manifest:
-    """The rest of the launcher's metadata."""
     return _metadata(job, Role.LAUNCHER, {})
 
 
 def worker_spec(job: TrainingJob) -> Manifest:
-    """A worker waits for ssh, whatever its template would run. It is never restarted in its place."""
+    """Return the spec of a worker, which waits for ssh unless its template has a command. It is never restarted."""
     spec = _spec(job, Role.WORKER)
     spec["containers"][0].setdefault("command", ["sh", "-c", "/usr/sbin/sshd && sleep 365d"])
     return spec
 
 
 def launcher_spec(job: TrainingJob) -> Manifest:
-    """The launcher, for which a first container copies host list and script out of the ConfigMap."""
+    """Return the spec of the launcher, whose init container copies host list and script from the ConfigMap."""
     spec = _spec(job, Role.LAUNCHER)
     container = spec["containers"][0]
     hosts, config = {"mountPath": EDL, "name": _HOSTS_VOLUME}, {"mountPath": _MOUNTED, "name": _CONFIG_VOLUME}

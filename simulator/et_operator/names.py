@@ -1,4 +1,4 @@
-"""The words of et-operator's resources."""
+"""Names and values in et-operator's resources."""
 
 from enum import StrEnum
 
@@ -13,20 +13,16 @@ SCALE_OUT_LABEL = "scaleout-name"
 
 SUSPEND_ANNOTATION = "job-supervisor.kube-ai.io/job-suspended"
 EDL = "/etc/edl"
-"""Where the launcher finds the host list and the script that prints it."""
+"""Directory of the host list and of the script that prints it."""
 CONTAINER = "et"
 
 
 class Role(StrEnum):
-    """What a pod is for."""
-
     LAUNCHER = "launcher"
     WORKER = "worker"
 
 
 class Phase(StrEnum):
-    """Where a TrainingJob stands, by its status."""
-
     NEW = ""
     CREATED = "Created"
     RUNNING = "Running"
@@ -37,8 +33,6 @@ class Phase(StrEnum):
 
 
 class ScalePhase(StrEnum):
-    """Where a ScaleIn or ScaleOut stands."""
-
     NEW = ""
     SCALING = "Scaling"
     SUCCEEDED = "ScaleSucceeded"
@@ -46,7 +40,7 @@ class ScalePhase(StrEnum):
 
 
 class Step(StrEnum):
-    """What the operator has done of a start, as conditions of the job: what is there is not done again."""
+    """Steps of a start, recorded as conditions of the job and not repeated."""
 
     WORKERS_CREATED = "WorkersCreated"
     WORKERS_READY = "WorkersReady"
@@ -54,11 +48,10 @@ class Step(StrEnum):
 
 
 def worker_name(job: str, index: int) -> str:
-    """The pod of a worker."""
     return f"{job}-worker-{index}"
 
 
 def index_of(worker: str) -> int:
-    """The number at the end of a worker's name; -1 where there is none."""
+    """Return the number at the end of a worker's name; -1 if there is none."""
     number = worker.rpartition("-")[2]
     return int(number) if number.isdecimal() else -1

@@ -1,4 +1,4 @@
-"""What the stand-in reads of a cluster: jobs, scalings, pods."""
+"""The parts of jobs, scalings and pods that the stand-in reads."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -32,8 +32,6 @@ CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configm
 
 
 class Meta(Metadata, frozen=True, rename="camel"):
-    """With what people and controllers hang on an object."""
-
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
     deletion_timestamp: str | None = None
@@ -41,8 +39,6 @@ class Meta(Metadata, frozen=True, rename="camel"):
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One of a job's conditions."""
-
     type: str
     status: str
     reason: str = ""
@@ -52,7 +48,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel"):
-    """Of a TrainingJob; what is None is not there."""
+    """The status of a TrainingJob. None means that a field is missing."""
 
     phase: str = ""
     conditions: list[Condition] | None = None
@@ -62,15 +58,15 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
     start_time: str | None = None
     replica_statuses: dict[str, dict[str, int]] | None = None
     current_scaler: str | None = None
-    """The ScaleOut that is worked on, as `ScaleOut:namespace/name`; a suspension leaves it there."""
+    """The ScaleOut in progress, as `ScaleOut:namespace/name`. A suspension leaves it there."""
 
     def has(self, step: Step) -> bool:
-        """Whether that was done."""
-        return any(each.type == step and each.status == "True" for each in self.conditions or ())
+        """Whether a step was done."""
+        return any(one.type == step and one.status == "True" for one in self.conditions or ())
 
 
 class Replicas(msgspec.Struct, frozen=True, rename="camel"):
-    """One of a job's two kinds of pods. Bounds, minReplicas and maxReplicas, are read by nobody here."""
+    """One of a job's two kinds of pods. The operator never reads minReplicas and maxReplicas."""
 
     replicas: int = 1
     restart_policy: str = "Never"
@@ -78,15 +74,13 @@ class Replicas(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReplicaSpecs(msgspec.Struct, frozen=True):
-    """Both; the keys are in lower case."""
+    """Both kinds. The keys are in lower case."""
 
     launcher: Replicas
     worker: Replicas
 
 
 class JobSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Of a TrainingJob."""
-
     et_replica_specs: ReplicaSpecs
     restart_policy: str = "Never"
     backoff_limit: int = _DEFAULT_BACKOFF_LIMIT
@@ -95,45 +89,36 @@ class JobSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TrainingJob(msgspec.Struct, frozen=True):
-    """A job."""
-
     metadata: Meta
     spec: JobSpec
     status: Status = Status()
 
     @property
     def suspension_asked(self) -> bool:
-        """Whether it has the annotation."""
         return self.metadata.annotations.get(SUSPEND_ANNOTATION) == "true"
 
     @property
     def restarts_left(self) -> bool:
-        """Whether a failure starts everything again."""
+        """Whether a failure restarts everything."""
         return self.spec.restart_policy == "OnFailure" and (self.status.restart_count or 0) < self.spec.backoff_limit
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """Which job is scaled."""
-
     name: str = ""
 
 
 class ToDelete(msgspec.Struct, frozen=True, rename="camel"):
-    """Which workers: by name, or so many."""
+    """The workers to delete, by name or by number."""
 
     pod_names: list[str] = []
     count: int = 0
 
 
 class ToAdd(msgspec.Struct, frozen=True):
-    """How many workers."""
-
     count: int = 0
 
 
 class ScaleSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Of a ScaleIn or a ScaleOut."""
-
     selector: Selector = Selector()
     to_delete: ToDelete | None = None
     to_add: ToAdd | None = None
@@ -142,7 +127,7 @@ class ScaleSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ScaleStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """How far it is, since when (Unix seconds), and with which workers."""
+    """Progress since `start_time` (Unix seconds), and the workers concerned."""
 
     phase: str = ""
     pods: list[str] = []
@@ -151,7 +136,7 @@ class ScaleStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """A ScaleIn or a ScaleOut; the latter has `to_add`."""
+    """A ScaleIn, or a ScaleOut if it has `to_add`."""
 
     metadata: Meta
     spec: ScaleSpec = ScaleSpec()
@@ -159,76 +144,65 @@ class Scale(msgspec.Struct, frozen=True):
 
     @property
     def job(self) -> ObjectKey:
-        """Which job."""
         return ObjectKey(self.metadata.namespace, self.spec.selector.name)
 
     @property
     def over(self) -> bool:
-        """Whether it is done with, one way or the other."""
+        """Whether it has succeeded or failed."""
         return self.status.phase in (ScalePhase.SUCCEEDED, ScalePhase.FAILED)
 
     def is_for(self, job: TrainingJob) -> bool:
-        """By its owner; one without an owner is given to the job that it names."""
+        """Whether it is for this job, by its owner; without an owner, by the job's name."""
         owners = self.metadata.owner_references
-        return any(each.get("uid") == job.metadata.uid for each in owners) if owners else self.job == job.metadata.key
+        return any(one.get("uid") == job.metadata.uid for one in owners) if owners else self.job == job.metadata.key
 
 
 class PodStatus(msgspec.Struct, frozen=True):
-    """How a pod is."""
-
     phase: str = ""
 
 
 class Pod(msgspec.Struct, frozen=True):
-    """One of a job's pods."""
-
     metadata: Meta
     status: PodStatus = PodStatus()
 
     @property
     def name(self) -> str:
-        """Its name, which is that of a host."""
         return self.metadata.name
 
     @property
     def job(self) -> ObjectKey:
-        """Whose it is, by its labels."""
+        """The job in its labels."""
         return ObjectKey(self.metadata.namespace, self.metadata.labels.get(JOB_LABEL, ""))
 
     @property
     def is_launcher(self) -> bool:
-        """Whether it is the launcher, and not a worker."""
         return self.metadata.labels.get(ROLE_LABEL) == Role.LAUNCHER
 
     @property
     def scale_out(self) -> str:
-        """The ScaleOut that it was made for."""
+        """The ScaleOut for which it was created."""
         return self.metadata.labels.get(SCALE_OUT_LABEL, "")
 
     @property
     def index(self) -> int:
-        """Of a worker."""
+        """The worker's number."""
         return int(self.metadata.labels.get(INDEX_LABEL, "-1"))
 
     @property
     def runs(self) -> bool:
-        """Whether it runs, as far as is known."""
         return self.status.phase == "Running" and self.metadata.deletion_timestamp is None
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to its end."""
         return self.status.phase in ("Succeeded", "Failed")
 
 
 class ConfigMap(msgspec.Struct, frozen=True):
-    """A ConfigMap, of which only its being there counts."""
-
     metadata: Metadata
 
 
 def owner(job: TrainingJob) -> Mapping[str, object]:
-    """What an object of the job says of it."""
+    """Return the owner reference of the job's objects."""
     return {
         "apiVersion": TRAINING_JOBS.api_version,
         "kind": TRAINING_JOBS.kind,

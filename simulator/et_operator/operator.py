@@ -1,4 +1,4 @@
-"""The stand-in itself: one task a job, which looks, waits as long as the real one would, and acts on what it saw."""
+"""The stand-in: one task per job, which reads the caches, waits as long as the real one would, and acts."""
 
 import asyncio
 import shlex
@@ -46,11 +46,11 @@ log = structlog.get_logger()
 
 
 class Operator:
-    """Runs the TrainingJobs of a cluster, as et-operator would.
+    """Runs the TrainingJobs of a cluster like et-operator.
 
     Args:
-        server: The cluster, as one who may do everything there.
-        settings: How fast it is, and how faulty.
+        server: The cluster, with full access.
+        settings: Speed and flaws.
     """
 
     def __init__(self, server: ApiServer, settings: Settings = AS_OBSERVED) -> None:
@@ -66,16 +66,16 @@ class Operator:
         self._configs = ResourceClient(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
         self._wakeups: dict[ObjectKey, Wakeup] = {}
         self._hosts: dict[str, frozenset[str]] = {}
-        """By the launcher's uid."""
+        """Hosts in the host list, by the launcher's uid."""
         self._deleted: dict[ObjectKey, dict[str, float]] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Runs for ever.
+        """Run forever.
 
         Raises:
-            NotFoundError: The definitions are missing: the real one ends then, too.
-            OperatorCrashedError: It was given a ScaleIn that ends it.
+            NotThereError: The CRDs are missing; the real operator ends then, too.
+            OperatorCrashedError: A ScaleIn crashed the operator.
         """
         log.info("et-operator.started", note="a stand-in, not et-operator itself")
         for reflector in self._cache.reflectors:
@@ -92,7 +92,7 @@ class Operator:
         finally:
             self._tasks = None
 
-    # What has happened.
+    # Events.
 
     def _on_start(self, job: TrainingJob) -> None:
         self._wake(job.metadata.key)
@@ -101,7 +101,7 @@ class Operator:
             self._start(self._make_worker(job, worker_name(job.metadata.name, last + 1)))
 
     def _wake(self, job: ObjectKey) -> None:
-        # Before `run` has begun there is nobody to serve a job; it wakes all of them itself.
+        # `run` wakes all jobs when it starts.
         if self._tasks is None:
             return
         if job not in self._wakeups and job in self._cache.jobs.cache.objects:
@@ -165,7 +165,7 @@ class Operator:
         log.info("et-operator.step", job=snapshot.job.metadata.key, reason=outcome.reason, actions=len(outcome.actions))
         for action in outcome.actions:
             await self._carry_out(snapshot, action)
-        # Whoever writes the status meanwhile has written it in vain.
+        # A status that somebody else writes meanwhile is overwritten, as with the real operator.
         await asyncio.sleep(self._settings.pace.write)
         await self._write_status(snapshot.job, outcome.status)
 
@@ -174,7 +174,7 @@ class Operator:
             content = {"status": msgspec.to_builtins(status)}
             self._cache.jobs.cache.record_write(await self._cache.jobs.client.merge(job, content, "status"))
 
-    # What is done about it.
+    # Actions.
 
     async def _carry_out(self, snapshot: JobSnapshot, action: Action) -> None:
         job = snapshot.job
@@ -230,7 +230,7 @@ class Operator:
     # Scaling.
 
     async def _scale(self, snapshot: JobSnapshot) -> bool:
-        """One step of one of the job's scalings; returns whether there was one to make."""
+        """Make one step of one of the job's scalings. Returns whether there was one."""
         job = snapshot.job.status
         if job.phase not in (Phase.RUNNING, Phase.SCALING):
             return False
@@ -247,7 +247,7 @@ class Operator:
         if scale is None:
             if job.phase != Phase.SCALING or not job.current_scaler:
                 return False
-            # Somebody has deleted it, or its end was not written down: what it has made stays, and is no target.
+            # It was deleted, or its end was not recorded: its workers stay, but are no targets.
             await self._write_status(snapshot.job, unscaled(job))
             return True
         scaling = scale_out(snapshot, scale, time.time())
@@ -282,7 +282,7 @@ class Operator:
 
 
 def _writing(hosts: str) -> str:
-    # A container's own /etc/edl is elsewhere where containers are processes of this machine.
+    # Where containers are processes of this machine, /etc/edl is another directory.
     return f"printf %s {shlex.quote(hosts)} > ${{EDL:-{EDL}}}/hostfile"
 
 

@@ -1,4 +1,4 @@
-"""The stand-in as a process of its own, until a signal."""
+"""Runs the stand-in as a process until a signal."""
 
 import argparse
 import asyncio
@@ -16,7 +16,7 @@ _REQUEST_SECONDS = 10.0
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs until a signal; 1 = it ended by itself, as the real one does."""
+    """Run until a signal. Returns 1 if it ends by itself, like the real one."""
     configure(LogFormat.CONSOLE, "info")
     return run(lambda: _serve(arguments))
 

@@ -1,7 +1,7 @@
-"""What the operator does next for a job: pure, from what it sees to what it does and the status it writes.
+"""The operator's next step for a job: a pure function from what it sees to its actions and the new status.
 
-It does what the real one was observed to do. That it never looks at minReplicas, never asks whether others have changed
-the status, and knows no way out of Suspended is part of it.
+It does what the real one was observed to do. That includes that it never reads minReplicas, never checks whether others
+have changed the status, and cannot leave Suspended.
 """
 
 from collections.abc import Iterable
@@ -22,31 +22,29 @@ class JobSnapshot:
     workers: tuple[Pod, ...]
     launcher: Pod | None
     hosts: frozenset[str] | None
-    """What it believes to be on the launcher's list; None = it has never written it."""
+    """The hosts that it believes to be on the launcher's list; None = it has never written it."""
     deleted: frozenset[str] = frozenset()
-    """Workers that were deleted lately."""
+    """Recently deleted workers."""
 
     @property
     def running(self) -> frozenset[str]:
-        """The workers that run."""
         return frozenset(pod.name for pod in self.workers if pod.runs)
 
     @property
     def pods(self) -> tuple[Pod, ...]:
-        """All of them."""
         return (*self.workers, *([self.launcher] if self.launcher else []))
 
 
 @dataclass(frozen=True, slots=True)
 class MakeConfig:
-    """Make the ConfigMap with these hosts, unless there is one: that one stays as it is."""
+    """Create the ConfigMap with these hosts, unless it exists."""
 
     hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MakeWorker:
-    """Make that worker's pod, perhaps for a ScaleOut."""
+    """Create this worker's pod, possibly for a ScaleOut."""
 
     name: str
     scale_out: str = ""
@@ -54,21 +52,21 @@ class MakeWorker:
 
 @dataclass(frozen=True, slots=True)
 class MakeLauncher:
-    """Make the launcher's pod; its list comes from the ConfigMap, and is taken for that of these hosts."""
+    """Create the launcher's pod. Its list comes from the ConfigMap and is assumed to contain these hosts."""
 
     hosts: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Delete that pod, with no time to end in."""
+    """Delete a pod without a grace period."""
 
     pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
 class WriteHosts:
-    """Rewrite the host list in the launcher, by a command that runs there."""
+    """Rewrite the host list in the launcher with a command."""
 
     launcher: Pod
     hosts: frozenset[str]
@@ -79,7 +77,7 @@ Action = MakeConfig | MakeWorker | MakeLauncher | Remove | WriteHosts
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What to do after so many seconds, if it is still to be done then, and the whole status to write after it."""
+    """The actions to take after `delay` seconds, if they are still needed, and the status to write after them."""
 
     reason: str
     delay: float
@@ -88,12 +86,12 @@ class Outcome:
 
 
 def reconcile(snapshot: JobSnapshot, settings: Settings, now: str) -> Outcome | None:
-    """The next step, or None: nothing is to be done.
+    """Return the next step, or None if there is nothing to do.
 
     Args:
         snapshot: The job as it is.
-        settings: Of the operator.
-        now: For what is stamped in the status.
+        settings: The operator's settings.
+        now: The time stamp for the status.
     """
     outcome = _step(snapshot, settings)
     status = _stamped(_counted(snapshot, outcome.status if outcome else snapshot.job.status), now)
@@ -117,12 +115,12 @@ def _step(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
             return _restart(snapshot, pace.restart)
         case Phase.FAILED | Phase.SUCCEEDED:
             return _clean(snapshot)
-        case _:  # Suspended: there is no way out that the operator knows.
+        case _:  # Suspended: the operator cannot leave it.
             return None
 
 
 def _suspend(snapshot: JobSnapshot, delay: float) -> Outcome | None:
-    # Also what has succeeded or failed long ago.
+    # Also jobs that have finished long ago.
     if snapshot.job.status.phase == Phase.SUSPENDED and not snapshot.pods:
         return None
     return Outcome("suspend", delay, _in_phase(snapshot.job.status, Phase.SUSPENDED), _removed(snapshot.pods))
@@ -142,7 +140,7 @@ def _start(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
 def _make_workers(snapshot: JobSnapshot, settings: Settings) -> Outcome:
     job = snapshot.job
     wanted = [worker_name(job.metadata.name, index) for index in range(job.spec.et_replica_specs.worker.replicas)]
-    # Of an earlier start, where nobody has removed it: then these are started, however many are wanted now.
+    # The target of an earlier start stays unless it was removed, whatever the spec wants now.
     target = job.status.target_workers or wanted
     made = [*target]
     if Flaw.EXTRA_WORKER in settings.flaws and not job.status.restart_count:
@@ -166,7 +164,7 @@ def _make_launcher(snapshot: JobSnapshot) -> Outcome | None:
 
 
 def _end_of_launcher(snapshot: JobSnapshot, delay: float) -> Outcome | None:
-    """A launcher that is gone has not ended: the real operator goes on waiting for it, as Running, for ever."""
+    """Handle a launcher that has ended. For a launcher that is gone, the real operator waits forever, as Running."""
     status = snapshot.job.status
     if not status.has(Step.LAUNCHER_CREATED) or snapshot.launcher is None:
         return None
@@ -187,7 +185,7 @@ def _keep(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
 
 
 def _replace(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
-    """New workers for lost ones: only where the job asks for it, and under numbers that nobody has had."""
+    """Replace lost workers, if the job asks for it, with numbers that were never used."""
     job, target = snapshot.job, snapshot.job.status.target_workers or []
     alive = {pod.name for pod in snapshot.workers if not pod.ended}
     lost = [name for name in target if name not in alive]
@@ -223,12 +221,12 @@ def _in_phase(status: Status, phase: Phase) -> Status:
 
 
 def _done(status: Status, what: str) -> Status:
-    others = [each for each in status.conditions or () if each.type != what]
+    others = [one for one in status.conditions or () if one.type != what]
     return replace(status, conditions=[*others, Condition(what, "True", reason=f"TrainingJob{what}")])
 
 
 def _counted(snapshot: JobSnapshot, status: Status) -> Status:
-    """With the workers that the operator believes in: those that were deleted lately among them."""
+    """Return the status with the workers that the operator believes in, including recently deleted ones."""
     if _scales_out(status):
         return status
     if status.phase in (Phase.NEW, Phase.CREATED) and not status.has(Step.WORKERS_CREATED):
@@ -243,14 +241,14 @@ def _counted(snapshot: JobSnapshot, status: Status) -> Status:
 
 
 def _scales_out(status: Status) -> bool:
-    """Nobody looks at the workers that are there then."""
+    """Whether a ScaleOut is in progress, during which the operator ignores the present workers."""
     return status.phase == Phase.SCALING and bool(status.current_scaler)
 
 
 def _stamped(status: Status, now: str) -> Status:
     conditions = [
-        each if each.last_transition_time else replace(each, last_transition_time=now, last_update_time=now)
-        for each in status.conditions or ()
+        one if one.last_transition_time else replace(one, last_transition_time=now, last_update_time=now)
+        for one in status.conditions or ()
     ]
     start = status.start_time or (now if status.phase else None)
     return replace(status, conditions=conditions if status.conditions is not None else None, start_time=start)

@@ -1,4 +1,4 @@
-"""What the operator does for a ScaleIn or ScaleOut: pure, and as dangerous as the real one."""
+"""The operator's handling of ScaleIn and ScaleOut, as pure functions, and as dangerous as the real one."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,14 +11,15 @@ from simulator.et_operator.reconcile import Action, JobSnapshot, MakeWorker, Rem
 
 
 class OperatorCrashedError(Exception):
-    """The operator has ended itself; what did it is still there when it starts again."""
+    """The operator has crashed. The object that caused it is still there when it restarts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What to do, the scaling's status after it, and the job's.
+    """The actions, and the new status of the scaling and of the job.
 
-    Before that `script` runs in the launcher; where `listed` has hosts and there is no script, its list is rewritten.
+    Before that, `script` runs in the launcher. If `listed` has hosts and there is no script, the host list is
+    rewritten.
     """
 
     status: ScaleStatus
@@ -29,7 +30,7 @@ class Scaling:
 
 
 def scale_in(snapshot: JobSnapshot, scale: Scale) -> Scaling | None:
-    """The next step of a ScaleIn; None: nothing, or not yet.
+    """Return the next step of a ScaleIn, or None if there is nothing to do yet.
 
     Raises:
         OperatorCrashedError: It does not say what to delete.
@@ -42,13 +43,13 @@ def scale_in(snapshot: JobSnapshot, scale: Scale) -> Scaling | None:
         doomed = (pod for pod in snapshot.workers if pod.name in names)
         job = replace(snapshot.job.status, phase=Phase.SCALING.value, target_workers=target)
         return Scaling(ScaleStatus(ScalePhase.SCALING.value, names), job, tuple(Remove(pod) for pod in doomed))
-    # Names are compared by how they begin: worker-1 is there for as long as worker-10 is.
+    # Names are compared by prefix: worker-1 counts as present as long as worker-10 exists.
     waits = any(pod.name.startswith(name) for pod in snapshot.workers for name in scale.status.pods)
     return None if waits or scale.status.phase != ScalePhase.SCALING else _over(snapshot, scale)
 
 
 def next_scale_out(snapshot: JobSnapshot, scale_outs: Iterable[Scale]) -> Scale | None:
-    """The one that is worked on; where there is none, of those that nobody is done with the one that was made last."""
+    """Return the ScaleOut in progress, otherwise the latest one that is not over."""
     ours = [scale for scale in scale_outs if scale.is_for(snapshot.job) and not scale.over]
     current = snapshot.job.status.current_scaler
     if snapshot.job.status.phase == Phase.SCALING:
@@ -57,15 +58,15 @@ def next_scale_out(snapshot: JobSnapshot, scale_outs: Iterable[Scale]) -> Scale 
 
 
 def full_name(scale: Scale) -> str:
-    """As the job's status has it."""
+    """Return its name as in the job's status."""
     return f"ScaleOut:{scale.metadata.namespace}/{scale.metadata.name}"
 
 
 def scale_out(snapshot: JobSnapshot, scale: Scale, now: float) -> Scaling | None:
-    """The next step of a ScaleOut at that instant (Unix seconds); None: nothing, or not yet.
+    """Return the next step of a ScaleOut at that instant (Unix seconds), or None if there is nothing to do yet.
 
-    While it goes on, nobody looks at the other workers. What another one has made under one of its names it neither
-    counts nor spares when it fails.
+    Meanwhile the operator ignores the other workers. Pods that another ScaleOut created under one of its names are not
+    counted, and are deleted if it fails.
     """
     job, status = snapshot.job.status, scale.status
     if job.phase != Phase.SCALING:
@@ -84,24 +85,24 @@ def scale_out(snapshot: JobSnapshot, scale: Scale, now: float) -> Scaling | None
 
 
 def failed(snapshot: JobSnapshot, scale: Scale) -> Scaling:
-    """A ScaleOut that took too long, or whose script failed: whoever has one of its names is deleted."""
+    """Fail a ScaleOut that took too long or whose script failed. Every pod with one of its names is deleted."""
     doomed = (Remove(pod) for pod in snapshot.workers if pod.name in scale.status.add_pods)
     return Scaling(replace(scale.status, phase=ScalePhase.FAILED.value), unscaled(snapshot.job.status), tuple(doomed))
 
 
 def unscaled(job: Status) -> Status:
-    """The job's status when nothing is worked on any more."""
+    """Return the job's status without a scaling in progress."""
     return replace(job, phase=Phase.RUNNING.value, current_scaler=None)
 
 
 def _next_names(snapshot: JobSnapshot, count: int) -> list[str]:
-    """After the highest of the targets, whoever has those names already."""
+    """Return the names after the highest target, even if they are in use."""
     first = 1 + max(map(index_of, snapshot.job.status.target_workers or ()), default=-1)
     return [worker_name(snapshot.job.metadata.name, first + offset) for offset in range(count)]
 
 
 def _added(snapshot: JobSnapshot, scale: Scale) -> Scaling:
-    """Those that ran before it began are listed with its own: one that was lost since then is listed still."""
+    """Finish a ScaleOut. It lists its workers and those that ran before it, even if they were lost since then."""
     job, added = snapshot.job.status, scale.status.add_pods
     return Scaling(
         replace(scale.status, phase=ScalePhase.SUCCEEDED.value),
@@ -119,5 +120,5 @@ def _victims(snapshot: JobSnapshot, asked: ToDelete) -> list[str]:
     workers = sorted((pod.name for pod in snapshot.workers), key=index_of)
     if not asked.pod_names:
         return workers[len(workers) - asked.count :]
-    # Where no name is one of the job's, all of its workers are meant.
+    # If no name belongs to the job, all of its workers are deleted.
     return [name for name in workers if name in asked.pod_names] or workers

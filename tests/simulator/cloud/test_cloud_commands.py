@@ -83,11 +83,11 @@ def test_wrong_orders_to_metadata_are_refused(arguments: tuple[str, ...]) -> Non
     [
         (("--speed", "40"), "3.0 s on the clock"),
         (("--trace", "none.csv"), "cannot read the trace"),
-        (("--from", "1860", "--to", "1380"), "no length"),
+        (("--from", "1860", "--to", "1380"), "is empty"),
         (("--min", "25"), "--min <= --max"),
         (("--from", "1700", "--to", "1900"), "below the minimum of 15"),
         (("--lead", "30", "--speed", "5"), "6.0 s on the clock"),
-        (("--from", "1380", "--to", "1700"), "only 14 nodes without a notice are left"),
+        (("--from", "1380", "--to", "1700"), "only 14 nodes without a notice remain"),
     ],
 )
 def test_a_demo_that_makes_no_sense_is_not_started(

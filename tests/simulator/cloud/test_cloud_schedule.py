@@ -102,7 +102,7 @@ def test_a_node_that_goes_soon_after_it_came_is_noticed_on_arrival() -> None:
 def test_a_node_that_goes_too_soon_for_any_notice_is_refused() -> None:
     """Less than 5 s between arrival and removal would be unfair: the message names the node."""
     piece = cut(parse(["0,add,a", "10000,add,b", "50000,remove,b"]), 1, 100)
-    with pytest.raises(ScheduleError, match=r"b goes 4\.0 s after it came"):
+    with pytest.raises(ScheduleError, match=r"b is removed 4\.0 s after its arrival"):
         plan(piece, Pace(speed=10, lead=100))
 
 

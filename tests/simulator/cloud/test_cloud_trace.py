@@ -23,12 +23,12 @@ def test_windows_line_ends_and_empty_lines_do_not_matter() -> None:
         ("1000,add", "expected `milliseconds,add|remove,node`"),
         ("soon,add,b", "whole number"),
         ("-5,add,b", "whole number"),
-        ("1000,vanish,b", "`add`ed or `remove`d"),
-        ("1000,add, ", "no name"),
-        ("1000,add,../b", "no name"),
+        ("1000,vanish,b", "expected `add` or `remove`"),
+        ("1000,add, ", "not a valid node name"),
+        ("1000,add,../b", "not a valid node name"),
         ("400,add,b", "time goes back"),
-        ("1000,add,a", "although it is there"),
-        ("1000,remove,b", "although it is not there"),
+        ("1000,add,a", "although it exists"),
+        ("1000,remove,b", "although it does not exist"),
     ],
 )
 def test_a_wrong_line_is_named_by_its_number(line: str, complaint: str) -> None:
@@ -62,7 +62,7 @@ def test_a_cut_ends_with_what_happens_at_its_end() -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(5.0, 5.0), (6.0, 5.0), (-1.0, 5.0)])
 def test_a_cut_without_length_is_refused(start: float, end: float) -> None:
-    with pytest.raises(TraceError, match="no length"):
+    with pytest.raises(TraceError, match="is empty"):
         cut(parse(["0,add,a"]), start, end)
 
 

@@ -22,7 +22,7 @@ def outcome(*wrong: str, late: float = 0.0) -> Outcome:
 
 def test_the_judges_findings_are_shortcomings() -> None:
     verdict = judge([], Expectations(1, "", 1))
-    assert list(shortcomings(verdict, COSTS, 7.5)) == ["unfinished: nobody said that step 1 was the last"]
+    assert list(shortcomings(verdict, COSTS, 7.5)) == ["unfinished: step 1 was never reached"]
 
 
 def test_a_lead_that_was_too_short_after_all_is_a_shortcoming() -> None:
