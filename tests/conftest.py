@@ -2,24 +2,11 @@
 
 import os
 import signal
-from pathlib import Path
-
-import pytest
-
-from tests.testkit.faketime import library
-from tests.testkit.packages import CannotBeHad
 
 # uvloop starts processes by fork(2), and gRPC's handlers of it crash now and then in a child that only goes on to exec.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-
-@pytest.fixture(scope="session")
-def faketime() -> Path:
-    """The library of libfaketime; a test that needs it is skipped where it cannot be had."""
-    try:
-        return library()
-    except CannotBeHad as reason:
-        pytest.skip(str(reason))
+pytest_plugins = ["tests.testkit.fixtures"]
 
 
 def pytest_configure() -> None:

@@ -1,5 +1,4 @@
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -7,7 +6,6 @@ from playwright.async_api import Browser
 
 from tests.browser.browser_chromium import browsing, chromium
 from tests.testkit.packages import CannotBeHad
-from tests.testkit.serving import Served, serving
 
 
 @pytest.fixture(scope="session")
@@ -22,9 +20,3 @@ def program() -> str:
 async def browser(program: str) -> AsyncIterator[Browser]:
     async with browsing(program) as one:
         yield one
-
-
-@pytest_asyncio.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path) as supervisor:
-        yield supervisor

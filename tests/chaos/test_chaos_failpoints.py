@@ -21,8 +21,8 @@ from tests.chaos.chaos_world import (
     take_away,
 )
 from tests.chaos.conftest import OpenWorld
-from tests.e2e.scenes import goes_on_at_the_step_after
 from tests.testkit.waiting import PATIENCE
+from tests.testkit.worlds import goes_on_at_the_step_after
 
 _WHOLE = (Scene.STOPPING, Scene.SHRINKING, Scene.PLAIN)
 

@@ -14,8 +14,8 @@ from simulator.harness import World
 from simulator.services import JobPlan, JobProcess
 from simulator.status import NoticeStatus, Status
 from supervisor.wiring.startup import STORE_FILE
-from tests.e2e.scenes import OpenWorld, node
 from tests.testkit.faketime import skew
+from tests.testkit.worlds import OpenWorld, node
 
 STEPS = pytest.mark.parametrize("step", [600.0, -7200.0])
 LEAD = 100.0

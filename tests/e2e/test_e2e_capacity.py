@@ -4,7 +4,7 @@ from simulator.cloud.schedule import Add, Kill, Notice
 from simulator.cloud.trace import Node
 from simulator.events import Kind
 from simulator.services import JobPlan
-from tests.e2e.scenes import LEAD, OpenWorld, node
+from tests.testkit.worlds import LEAD, OpenWorld, node
 
 _TIMED_OUT = 75
 

@@ -6,7 +6,7 @@ What is killed at which of its steps is the business of tests/chaos; here two se
 from simulator.cloud.schedule import Add, Kill, Notice
 from simulator.cloud.trace import Node
 from simulator.services import JobPlan
-from tests.e2e.scenes import OpenWorld, node, told_to_stop
+from tests.testkit.worlds import OpenWorld, node, told_to_stop
 
 _LEAD = 15.0
 """Seconds: a killed service is back after some two, and its peers after up to five more."""

@@ -5,8 +5,8 @@ import asyncio
 from simulator.events import Kind
 from simulator.harness import World
 from simulator.services import JobPlan
-from tests.e2e.scenes import OpenWorld, told_to_stop
 from tests.supervisor.cli.cli_running import Said, run
+from tests.testkit.worlds import OpenWorld, told_to_stop
 
 _LEAD = "7s"
 _LONGER = "15s"

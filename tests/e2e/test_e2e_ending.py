@@ -10,7 +10,7 @@ import pytest
 from simulator.events import Kind
 from simulator.model import reference
 from simulator.services import JobPlan, JobProcess
-from tests.e2e.scenes import OpenWorld, goes_on_at_the_step_after, told_to_stop
+from tests.testkit.worlds import OpenWorld, goes_on_at_the_step_after, told_to_stop
 
 PLAN = JobPlan(min_workers=2, max_workers=3, steps=160, step_seconds=0.05)
 LONG = replace(PLAN, steps=4000)

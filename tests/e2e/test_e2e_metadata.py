@@ -9,7 +9,7 @@ from simulator.cloud.schedule import Add, Kill
 from simulator.cloud.trace import Node
 from simulator.harness import world
 from simulator.services import JobPlan
-from tests.e2e.scenes import LEAD, group, node, told_to_stop
+from tests.testkit.worlds import LEAD, group, node, told_to_stop
 
 
 async def test_a_job_is_saved_by_what_the_other_cloud_announces(tmp_path: Path) -> None:

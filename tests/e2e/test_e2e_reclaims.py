@@ -4,7 +4,7 @@ from simulator.cloud.schedule import Add, Kill, Notice, Withdraw
 from simulator.cloud.trace import Node
 from simulator.events import Kind
 from simulator.services import JobPlan
-from tests.e2e.scenes import LEAD, OpenWorld, group, node, told_to_stop
+from tests.testkit.worlds import LEAD, OpenWorld, group, node, told_to_stop
 
 
 async def test_a_group_leaves_in_one_change_and_training_goes_on(open_world: OpenWorld) -> None:

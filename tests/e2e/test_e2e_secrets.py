@@ -17,8 +17,8 @@ from simulator.events import Event, Kind
 from simulator.harness import ServiceSettings, World, world
 from simulator.services import JobPlan
 from supervisor.identity.tokens import SECRET_FILE
-from tests.e2e.scenes import group
 from tests.testkit.waiting import until
+from tests.testkit.worlds import group
 
 STRANGERS = ["eyJhbGciOiJIUzI1NiJ9.c3RyYW5nZXItdG9rZW4.c2lnbmF0dXJl", "no-token-but-a-password"]
 _LATER = ("token of a viewer", "token of the run", "session token 0")

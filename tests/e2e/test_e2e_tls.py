@@ -9,8 +9,8 @@ from servicekit.address import Address, parse
 from simulator.cloud.schedule import Kill
 from simulator.harness import World, world
 from simulator.services import JobPlan
-from tests.e2e.scenes import LEAD, group, node
 from tests.testkit.waiting import until
+from tests.testkit.worlds import LEAD, group, node
 
 
 async def test_training_goes_on_while_the_certificate_is_exchanged(tmp_path: Path) -> None:

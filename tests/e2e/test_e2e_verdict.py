@@ -8,7 +8,7 @@ from simulator.cloud.schedule import Add, Kill
 from simulator.cloud.trace import Node
 from simulator.judge import Failure
 from simulator.services import JobPlan
-from tests.e2e.scenes import LEAD, OpenWorld, group, node
+from tests.testkit.worlds import LEAD, OpenWorld, group, node
 
 
 @pytest.mark.parametrize("fault", ["skip-update", "corrupt-shard"])

@@ -1,9 +1,7 @@
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.scenes import OpenWorld, opening
 from tests.horovod.horovod_installation import NotInstallable, installed
 
 
@@ -13,13 +11,6 @@ def horovod() -> Path:
         return installed()
     except NotInstallable as reason:
         pytest.skip(f"Horovod 0.28.1 cannot be installed here: {reason}")
-
-
-@pytest.fixture
-async def open_world(tmp_path: Path) -> AsyncIterator[OpenWorld]:
-    """Opens a world with so many nodes, node1 and on."""
-    async with opening(tmp_path) as open_with:
-        yield open_with
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -14,9 +14,9 @@ from simulator.events import Kind
 from simulator.harness import World
 from simulator.judge import Failure
 from simulator.services import JobProcess
-from tests.e2e.scenes import OpenWorld, goes_on_at_the_step_after, group, node, told_to_stop
 from tests.horovod.horovod_plan import HorovodPlan
 from tests.horovod.horovod_scenes import blacklisted, instant, live, remove, rings, until_left
+from tests.testkit.worlds import OpenWorld, goes_on_at_the_step_after, group, node, told_to_stop
 
 Record = Callable[[str, float], None]
 

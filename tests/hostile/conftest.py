@@ -2,27 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 import uvloop
 
 from tests.hostile.hostile_world import Bystander
-from tests.testkit.serving import Served, serving
+from tests.testkit.serving import Served
 
 
 @pytest.fixture
 def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
     policy: asyncio.AbstractEventLoopPolicy = uvloop.EventLoopPolicy()
     return policy
-
-
-@pytest_asyncio.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    # Silent after 1.5 s, so that a busy machine alone makes nobody look as if an attack had hurt it.
-    async with serving(tmp_path, heartbeat_seconds=0.5) as supervisor:
-        yield supervisor
 
 
 @pytest_asyncio.fixture

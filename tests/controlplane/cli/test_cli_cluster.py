@@ -60,7 +60,7 @@ async def test_drills_of_nodes_and_pods_are_held_with_ones_own_rights(here: Scen
         shown = await run("status", "--kubeconfig", whole)
         assert shown.code == 0, shown.err
         assert "node/n1" in shown.out
-        assert "simulated (a drill)" in shown.out
+        assert "simulated (drill)" in shown.out
         assert "default/p" not in shown.out
         assert "Not visible: which agents and processes are connected" in shown.out
         ended = await run("simulate", "--end", "--kubeconfig", whole)
@@ -108,7 +108,7 @@ async def test_a_drill_that_no_supervisor_takes_in_says_so(here: Scene) -> None:
     await here.node("n1")
     alone = await run("simulate", "n1", "--yes", "--kubeconfig", here.place.plane.cluster.kubeconfig)
     assert alone.code == 75
-    assert "does one lead?" in alone.err
+    assert "Does one lead?" in alone.err
 
 
 async def test_jobs_are_explained_from_what_lies_in_the_cluster(here: Scene, tmp_path: Path) -> None:

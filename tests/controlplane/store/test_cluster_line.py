@@ -9,9 +9,9 @@ from simulator.cloud.schedule import Kill
 from simulator.harness import ServiceSettings, world
 from simulator.services import JobPlan
 from supervisor.wiring.startup import STORE_FILE
-from tests.e2e.scenes import LEAD, group, node
 from tests.testkit.controlplane.installed import JOBS, NOTICES, Place, job_path
 from tests.testkit.waiting import until
+from tests.testkit.worlds import LEAD, group, node
 
 pytestmark = pytest.mark.long
 

@@ -1,15 +1,11 @@
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from simulator.certificates import Authority
 from supervisor.cli.command import main
 from tests.supervisor.cli.cli_running import RunHere, Said, environment
-from tests.testkit.serving import Served, serving, tls_settings
 
 
 @pytest.fixture
@@ -31,23 +27,3 @@ def run_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         return Said(code, *capsys.readouterr())
 
     return call
-
-
-@pytest_asyncio.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    """A supervisor that serves from the test's directory, and to which nobody has spoken yet."""
-    async with serving(tmp_path) as supervisor:
-        yield supervisor
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "tls")
-
-
-@pytest_asyncio.fixture
-async def secured(tmp_path: Path, authority: Authority) -> AsyncIterator[Served]:
-    directory = tmp_path / "secured"
-    directory.mkdir()
-    async with serving(directory, authority.ca_pem, **tls_settings(authority)) as supervisor:
-        yield supervisor

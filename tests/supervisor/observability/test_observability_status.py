@@ -1,22 +1,13 @@
 """`GET /v1/status` of a whole supervisor with agents, a launcher and training processes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import pytest_asyncio
-
-from tests.testkit.serving import Served, serving
+from tests.testkit.serving import Served
 from tests.testkit.waiting import PATIENCE, until
 
 NODES = ["n1", "n2", "n3"]
-
-
-@pytest_asyncio.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path) as supervisor:
-        yield supervisor
 
 
 async def shown(served: Served, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ async def serves(served: Served, ca: bytes, expected: bytes) -> None:
 
 
 async def test_both_wires_speak_tls_and_the_endpoints_say_so(tmp_path: Path, secured: Served) -> None:
-    said = json.loads((tmp_path / ENDPOINTS_FILE).read_bytes())
+    said = json.loads((tmp_path / "secured" / ENDPOINTS_FILE).read_bytes())
     assert said["http"].startswith("https://127.0.0.1:")
     await secured.peers.agents(["n1", "n2"])
     _, order = await secured.peers.running("job", ["n1", "n2"])

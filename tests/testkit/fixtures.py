@@ -1,0 +1,50 @@
+"""Fixtures of more than one suite; tests/conftest.py loads them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from simulator.certificates import Authority
+from tests.testkit.faketime import library
+from tests.testkit.packages import CannotBeHad
+from tests.testkit.serving import Served, serving, tls_settings
+from tests.testkit.worlds import OpenWorld, opening
+
+
+@pytest.fixture(scope="session")
+def faketime() -> Path:
+    """The library of libfaketime; a test that needs it is skipped where it cannot be had."""
+    try:
+        return library()
+    except CannotBeHad as reason:
+        pytest.skip(str(reason))
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    """A supervisor that serves from the test's directory, and to which nobody has spoken yet."""
+    async with serving(tmp_path) as supervisor:
+        yield supervisor
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "tls")
+
+
+@pytest_asyncio.fixture
+async def secured(tmp_path: Path, authority: Authority) -> AsyncIterator[Served]:
+    """As `served`, with TLS, in a directory of its own."""
+    directory = tmp_path / "secured"
+    directory.mkdir()
+    async with serving(directory, authority.ca_pem, **tls_settings(authority)) as supervisor:
+        yield supervisor
+
+
+@pytest.fixture
+async def open_world(tmp_path: Path) -> AsyncIterator[OpenWorld]:
+    """Opens a world with so many nodes, node1 and on."""
+    async with opening(tmp_path) as open_with:
+        yield open_with
