@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 3
+WORKERS ?= 4
 # Most of these tests wait, too. Each process has control planes of its own, some two gigabytes together.
 CLUSTER_WORKERS ?= 3
 INSTALLED := $(VENV)/.installed
@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock clean
+.PHONY: help install demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -65,6 +65,18 @@ test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; 
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py clients >/dev/null
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
 	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal tests/controlplane $(ARGS)
+
+# Suites that need more of a machine than Python. What of it cannot be had is skipped.
+SUITES := chart clocks browser horovod monitoring chaos controlplane
+
+test-suites: $(INSTALLED) ## Run the short forms of all suites that need more than Python, but for containers, in one go
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries >/dev/null
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries clients >/dev/null
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries operators >/dev/null
+	-@$(BIN)/python -m tests.monitoring.monitoring_programs >/dev/null
+	-@$(BIN)/python -m tests.horovod.horovod_installation
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "brief or not long" \
+		$(addprefix tests/,$(SUITES)) $(ARGS)
 
 test-monitoring: $(INSTALLED) ## Check dashboards and rules, and a replay as a real Prometheus sees it; skipped where that cannot be had
 	-@$(BIN)/python -m tests.monitoring.monitoring_programs >/dev/null

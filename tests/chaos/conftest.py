@@ -12,6 +12,13 @@ from tests.chaos.chaos_world import NODES, QUICK  # noqa: E402 - as above
 OpenWorld = Callable[..., Coroutine[Any, Any, World]]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of this folder is a long suite; what is in its short form is marked beside it."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture
 async def open_world(tmp_path: Path) -> AsyncIterator[OpenWorld]:
     """Opens a world of four nodes; it must end without leaving a process behind."""
