@@ -64,8 +64,8 @@ class KubernetesStore:
         job_codec = JobCodec(options.namespace or server.namespace, clock.now, options.kinds)
         notices = ResourceClient(server, NOTICES, notice_codec.decode)
         jobs = ResourceClient(server, JOBS, job_codec.decode)
-        self._notices = TypedStore(notices, notice_codec, options.epoch, self._moved)
-        self._jobs = TypedStore(jobs, job_codec, options.epoch, self._moved)
+        self._notices = TypedStore(notices, notice_codec, options.epoch, self._publish)
+        self._jobs = TypedStore(jobs, job_codec, options.epoch, self._publish)
         self._reflectors: tuple[Reflector[Any], ...] = (
             Reflector(notices, self._notices.cache, clock, options.watch_seconds),
             Reflector(jobs, self._jobs.cache, clock, options.watch_seconds),
@@ -159,7 +159,7 @@ class KubernetesStore:
     async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:
         notice = await self._notices.change(key, change)
         if notice is not None and notice.episode > MAX_EPISODES:
-            await self._outlive(notice)
+            await self._delete_outlived(notice)
         return notice
 
     async def put_job(self, name: JobName, change: JobChange) -> SupervisedJob | None:
@@ -199,13 +199,13 @@ class KubernetesStore:
             removed += [group.create_task(self._jobs.remove(each)) for each in jobs]
         return sum(task.result() for task in removed)
 
-    async def _outlive(self, notice: ReclaimNotice) -> None:
-        """A source that announces and withdraws without end must not fill the cluster until retention comes round."""
+    async def _delete_outlived(self, notice: ReclaimNotice) -> None:
+        """A source that announces and withdraws without end must not fill the cluster before the retention ends."""
         outlived = self._notices.cache.objects.get(notice_key(notice.id, notice.episode - MAX_EPISODES))
         if outlived is not None:
             await self._notices.remove(outlived)
 
-    def _moved(self) -> None:
+    def _publish(self) -> None:
         self._version += 1
         self._snapshot = None
         self._news.set()

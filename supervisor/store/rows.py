@@ -117,8 +117,8 @@ def set_boot_time(connection: sqlite3.Connection, value: BootTime) -> None:
     connection.execute("INSERT OR REPLACE INTO boot_time (one, boot, at) VALUES (1, ?, ?)", (value.boot, value.at))
 
 
-def write_notice(value: ReclaimNotice) -> list[Write]:
-    """Stores an episode of a notice, and deletes the one that is too many episodes old."""
+def notice_writes(value: ReclaimNotice) -> list[Write]:
+    """Returns the writes that store an episode of a notice and delete the one that is too many episodes old."""
     statement = "INSERT OR REPLACE INTO notices (id, episode, ended_at, body) VALUES (?, ?, ?, ?)"
     writes: list[Write] = [(statement, (value.id, value.episode, value.ended_at, _encoder.encode(value)))]
     if value.episode > MAX_EPISODES:
@@ -128,22 +128,22 @@ def write_notice(value: ReclaimNotice) -> list[Write]:
     return writes
 
 
-def write_job(value: SupervisedJob) -> Write:
-    """Stores a job."""
+def job_write(value: SupervisedJob) -> Write:
+    """Returns the write that stores a job."""
     parts = [_encoder.encode(part) for part in (spec_fields(value.spec), value.observed, value.decision)]
     statement = "INSERT OR REPLACE INTO jobs (name, uid, spec, observed, decision) VALUES (?, ?, ?, ?, ?)"
     return statement, (value.name, value.uid, *parts)
 
 
-def delete_job(name: JobName) -> Write:
-    """Deletes a job."""
+def job_deletion(name: JobName) -> Write:
+    """Returns the write that deletes a job."""
     return "DELETE FROM jobs WHERE name = ?", (name,)
 
 
-def delete_ended(before: float, jobs: Iterable[JobName]) -> list[Write]:
-    """Deletes the episodes that ended before that instant, and these jobs."""
+def ended_deletions(before: float, jobs: Iterable[JobName]) -> list[Write]:
+    """Returns the writes that delete the episodes that ended before that instant, and these jobs."""
     writes: list[Write] = [("DELETE FROM notices WHERE ended_at < ?", (before,))]
-    return writes + [delete_job(name) for name in jobs]
+    return writes + [job_deletion(name) for name in jobs]
 
 
 def _notice(body: bytes) -> ReclaimNotice:

@@ -133,7 +133,7 @@ class SqliteStore:
             known = draft.notices.get(key)
             notice = change(known)
             if notice is not None and notice != known:
-                draft.writes.extend(rows.write_notice(notice))
+                draft.writes.extend(rows.notice_writes(notice))
                 draft.notices[key] = notice
             return notice
 
@@ -144,7 +144,7 @@ class SqliteStore:
             known = draft.jobs.get(name)
             job = change(known)
             if job is not None and job != known:
-                draft.writes.append(rows.write_job(job))
+                draft.writes.append(rows.job_write(job))
                 draft.jobs[name] = job
             return job
 
@@ -171,7 +171,7 @@ class SqliteStore:
         def apply(draft: _Draft) -> None:
             if name in draft.jobs and draft.jobs[name].uid == uid:
                 del draft.jobs[name]
-                draft.writes.append(rows.delete_job(name))
+                draft.writes.append(rows.job_deletion(name))
 
         await self._submit(apply)
 
@@ -183,7 +183,7 @@ class SqliteStore:
                 del draft.notices[key]
             for name in jobs:
                 del draft.jobs[name]
-            draft.writes.extend(rows.delete_ended(before, jobs))
+            draft.writes.extend(rows.ended_deletions(before, jobs))
             return len(notices) + len(jobs)
 
         return cast("int", await self._submit(apply))
@@ -255,7 +255,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, Snapshot]:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
         return connection, _read(connection)
     except (sqlite3.Error, rows.UnreadableError) as error:
-        raise StoreError(f"cannot open the store {path}: {_why(error, path)}") from error
+        raise StoreError(f"cannot open the store {path}: {_explained(error, path)}") from error
 
 
 def _create(path: Path) -> None:
@@ -288,7 +288,7 @@ def _make_private(path: Path) -> None:
             _log.warning("store.readable_by_others", file=str(file), why=error.strerror)
 
 
-def _why(error: Exception, path: Path) -> str:
+def _explained(error: Exception, path: Path) -> str:
     """Explains an error where SQLite's own message does not say what to do."""
     code = error.sqlite_errorcode & 0xFF if isinstance(error, sqlite3.Error) else None
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -32,18 +32,18 @@ class TypedStore(Generic[K, T]):
         client: Reads and writes the resources.
         codec: Encodes and decodes them.
         epoch: The leader's, which every write carries.
-        changed: Called after a value has changed.
+        on_change: Called after a value has changed.
     """
 
     def __init__(
-        self, client: ResourceClient[Record[T]], codec: Codec[K, T], epoch: int, changed: Callable[[], None]
+        self, client: ResourceClient[Record[T]], codec: Codec[K, T], epoch: int, on_change: Callable[[], None]
     ) -> None:
         self._client = client
         self._codec = codec
-        self._changed = changed
+        self._on_change = on_change
         self._newest: dict[K, Record[T]] = {}
         self.epoch = epoch
-        self.cache: Cache[Record[T]] = Cache(self._cached)
+        self.cache: Cache[Record[T]] = Cache(self._update_newest)
         self.queue: ChangeQueue[K, T] = ChangeQueue(self._make)
 
     def values(self) -> dict[K, T]:
@@ -185,7 +185,7 @@ class TypedStore(Generic[K, T]):
             if (known := self.cache.objects.get(key)) is not None:
                 self.cache.record_deletion(known)
 
-    def _cached(self, before: Record[T] | None, after: Record[T] | None) -> None:
+    def _update_newest(self, before: Record[T] | None, after: Record[T] | None) -> None:
         old = None if before is None else before.value
         new = None if after is None else after.value
         if after is not None and new is not None:
@@ -193,7 +193,7 @@ class TypedStore(Generic[K, T]):
         elif old is not None and self._newest.get(self._codec.id(old)) is before:
             self._fall_back(old)
         if old != new:
-            self._changed()
+            self._on_change()
 
     def _keep_newest(self, record: Record[T], value: T) -> None:
         key = self._codec.id(value)

@@ -15,12 +15,14 @@ import pytest
 from servicekit.clock import BootTime
 from supervisor.decide.plan import plan
 from supervisor.decide.situation import View
+from supervisor.domain.capability import Capability
 from supervisor.domain.job import SupervisedJob
 from supervisor.jobs.registry import resources
 from supervisor.store import rows
 from supervisor.store.codec import Codec
 from supervisor.store.job_codec import JobCodec
 from supervisor.store.notice_codec import NoticeCodec
+from supervisor.store.specs import spec_fields, spec_of
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import POLICY
 from tests.supervisor.store.store_behaviour import opened, put_job
@@ -87,6 +89,11 @@ def _known(now: Any, before: Any) -> Any:
     if not isinstance(now, dict):
         return now
     return {name: _known(now[name], value) for name, value in before.items() if name in now}
+
+
+def test_capabilities_of_a_later_version_are_left_out() -> None:
+    fields = {**spec_fields(QUIET.spec), "capabilities": ["Grows", "Flies"]}
+    assert spec_of(fields).capabilities == {Capability.GROWS}
 
 
 @pytest.mark.parametrize("job", [RUNNING, QUIET], ids=["stand-alone", "operated"])
