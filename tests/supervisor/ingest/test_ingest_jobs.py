@@ -1,0 +1,113 @@
+"""Facts about the cluster's jobs are stored as their kinds observe them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from servicekit.clock import Clock
+from supervisor.domain.ids import JobName
+from supervisor.domain.job import SupervisedJob
+from supervisor.ingest.cluster.jobs import JobReconciler
+from supervisor.jobs.cluster import ClusterJobs, ConnectedKind
+from supervisor.jobs.kind import JobState
+from supervisor.jobs.trainingjob.kind import TrainingJobKind
+from supervisor.jobs.trainingjob.objects import TrainingJob
+from supervisor.store.sqlite import SqliteStore
+from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, job, state
+from tests.supervisor.store.store_behaviour import opened
+from tests.testkit.waiting import until
+
+_NAME = JobName("team/trainingjob.bert")
+_QUEUED = {**OPTED_IN, "scheduling.x-k8s.io/suspend": "true"}
+
+
+class _Cache:
+    """The jobs of one kind, as the test says."""
+
+    def __init__(self) -> None:
+        self.kind = TrainingJobKind()
+        self.listed = False
+        self.states: dict[JobName, JobState[TrainingJob]] = {}
+
+    @property
+    def names(self) -> Collection[JobName]:
+        return self.states.keys()
+
+    def state(self, name: JobName) -> JobState[TrainingJob] | None:
+        return self.states.get(name)
+
+    def subscribe(self, on_change: object) -> None:
+        """Nobody is told here: the test adds what it has changed."""
+
+
+class _Scene:
+    def __init__(self, store: SqliteStore) -> None:
+        self.store = store
+        self.cache = _Cache()
+        jobs = ClusterJobs([ConnectedKind(cast("Any", self.cache), cast("Any", None))])
+        self.reconciler = JobReconciler(jobs, store, Clock())
+
+    @property
+    def known(self) -> SupervisedJob | None:
+        return self.store.snapshot().jobs.get(_NAME)
+
+    def shows(self, one: TrainingJob | None) -> None:
+        self.cache.listed = True
+        if one is None:
+            del self.cache.states[_NAME]
+        else:
+            self.cache.states[_NAME] = state(one)
+        self.reconciler.add([_NAME])
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[_Scene]:
+    async with opened(lambda: SqliteStore.open(tmp_path / "store.sqlite")) as store:
+        scene = _Scene(store)
+        task = asyncio.create_task(scene.reconciler.run())
+        yield scene
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_job_is_stored_and_forgotten_with_its_object(scene: _Scene) -> None:
+    scene.shows(job())
+    await until(lambda: scene.known is not None, "the job is stored")
+    scene.shows(None)
+    await until(lambda: scene.known is None, "the job is forgotten")
+
+
+async def test_nothing_is_forgotten_before_the_jobs_were_listed(scene: _Scene) -> None:
+    scene.shows(job())
+    await until(lambda: scene.known is not None, "the job is stored")
+    scene.cache.listed = False
+    del scene.cache.states[_NAME]
+    await scene.reconciler._reconcile(_NAME)
+    assert scene.known is not None
+
+
+async def test_a_queued_job_is_none_of_the_supervisors_business(scene: _Scene) -> None:
+    """It is taken up when the queue admits it: only then does it wait for capacity."""
+    scene.shows(job(annotations=_QUEUED))
+    await scene.reconciler._reconcile(_NAME)
+    assert scene.known is None
+    scene.shows(job())
+    await until(lambda: scene.known is not None, "the job is stored")
+
+
+async def test_what_is_in_place_is_a_fact_of_the_job_that_was_decided_about(scene: _Scene) -> None:
+    """An older decision takes nothing back, and a later job of the same name is another one."""
+    scene.shows(job())
+    await until(lambda: scene.known is not None, "the job is stored")
+    known = scene.known
+    assert known is not None
+    decided = replace(known, decision=replace(known.decision, generation=5))
+    await scene.reconciler.in_place(decided)
+    for other in (replace(decided, decision=known.decision), replace(decided, uid="other")):
+        await scene.reconciler.in_place(other)
+    assert (stored := scene.known) is not None
+    assert stored.observed.applied == 5
