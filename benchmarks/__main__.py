@@ -31,10 +31,10 @@ PAGE = Path(__file__).parent.parent / "docs" / "maintainers" / "benchmarks.md"
 
 
 class Scenario(Protocol):
-    """What a module of `benchmarks.scenarios` has; `root` is an empty directory of its own."""
+    """The `run` function of a module in `benchmarks.scenarios`. `root` is an empty directory."""
 
     async def __call__(self, root: Path, *, short: bool) -> Outcome | tuple[Outcome, ...]:
-        """Does it and says what was measured, in one table or several."""
+        """Run the scenario and return one table or several."""
 
 
 SCENARIOS: Mapping[str, Scenario] = {
@@ -53,7 +53,7 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The commands; returns the exit code. SIGTERM ends what was started, as Ctrl-C does."""
+    """Run a command and return its exit code. SIGTERM ends all started processes, as Ctrl-C does."""
     options = _parser().parse_args(arguments)
     match options.command:
         case "page":
@@ -66,11 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks")
     commands = parser.add_subparsers(dest="command", required=True)
-    runs = commands.add_parser("run", help="measure, and print what was measured")
-    runs.add_argument("--short", action="store_true", help="everything small: whether it works, not how fast it is")
-    runs.add_argument("--only", action="append", choices=list(SCENARIOS), help="this scenario; may be repeated")
-    runs.add_argument("--results", type=Path, help="write the results here, as JSON; by default only a full run's are")
-    pages = commands.add_parser("page", help="write results into docs/maintainers/benchmarks.md")
+    runs = commands.add_parser("run", help="measure and print the results")
+    runs.add_argument("--short", action="store_true", help="run everything small, to check that it works")
+    runs.add_argument(
+        "--only", action="append", choices=list(SCENARIOS), help="run only this scenario; may be repeated"
+    )
+    runs.add_argument("--results", type=Path, help="write the results to this JSON file (default: only for a full run)")
+    pages = commands.add_parser("page", help="write the results into docs/maintainers/benchmarks.md")
     pages.add_argument("--results", type=Path, default=RESULTS)
     return parser
 

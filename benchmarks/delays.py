@@ -1,4 +1,4 @@
-"""From what was sent, decided and seen to delays: pure. All instants are CLOCK_MONOTONIC."""
+"""Delays derived from sent notices, decisions and received directives. All instants are CLOCK_MONOTONIC."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _SUSPENDED = "Suspended"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Whose stream it is; a stream's number is its place in the list of peers."""
+    """The process of a stream. A stream's number is its index in the list of peers."""
 
     job: str
     host: str
@@ -22,16 +22,16 @@ class Peer:
 
 
 class MissingLineError(AssertionError):
-    """A process was never told what it had to be told: that is no slow delivery but a lost one."""
+    """A process never received a required line, which is lost, not slow."""
 
 
 def fanout_delays(
     decisions: Sequence[Decision], received: Sequence[DirectiveReceived], peers: Sequence[Peer]
 ) -> list[float]:
-    """From the commit of a decision to its line at each process that it tells.
+    """Return the delays from the commit of a decision to its line at each process concerned.
 
     Raises:
-        MissingLineError: One was not told.
+        MissingLineError: A process received none.
     """
     return [*_stop_delays(decisions, received, peers), *_checkpoint_delays(decisions, received, peers)]
 
@@ -39,9 +39,9 @@ def fanout_delays(
 def rank_zero_delays(
     sent: Iterable[Sent], received: Iterable[DirectiveReceived], peers: Sequence[Peer], spare: int
 ) -> list[float]:
-    """From the notice that meant a job's STOP to that line at its rank 0.
+    """Return the delays from the notice that meant a job's STOP to that line at its rank 0.
 
-    A job can lose `spare` hosts, so that the notice after these means STOP.
+    A job can lose `spare` hosts, so the next notice means STOP.
     """
     notices: dict[str, list[float]] = {}
     jobs = {peer.host: peer.job for peer in peers}
@@ -52,10 +52,10 @@ def rank_zero_delays(
 
 
 def noticed_delays(sent: Iterable[Sent], received: Iterable[DirectiveReceived], peers: Sequence[Peer]) -> list[float]:
-    """From a node's notice to the line that shows it, at every process of that node.
+    """Return the delays from a node's notice to the line that shows it, for every process of that node.
 
     Raises:
-        MissingLineError: One was not told.
+        MissingLineError: A process received none.
     """
     own = [f"metadata/{peer.host}/" for peer in peers]
     received_at = _first(each for each in received if each.notice.startswith(own[each.stream]))
@@ -65,7 +65,7 @@ def noticed_delays(sent: Iterable[Sent], received: Iterable[DirectiveReceived], 
 
 
 def job_stopped_at(decisions: Iterable[Decision], job: str) -> float:
-    """When it was decided that all processes of a job stop: it is suspended, since rank 0 has acknowledged.
+    """Return when all processes of a job were told to stop: it is suspended, because rank 0 has acknowledged.
 
     Raises:
         MissingLineError: It never was.
@@ -73,7 +73,7 @@ def job_stopped_at(decisions: Iterable[Decision], job: str) -> float:
     for each in decisions:
         if each.job == job and each.phase == _SUSPENDED:
             return each.at
-    raise MissingLineError(f"{job} was never stopped for everyone")
+    raise MissingLineError(f"{job} was never stopped for all processes")
 
 
 def _stop_delays(
@@ -96,7 +96,7 @@ def _stop_delays(
 def _checkpoint_delays(
     decisions: Iterable[Decision], received: Sequence[DirectiveReceived], peers: Sequence[Peer]
 ) -> Iterator[float]:
-    """A process on an excluded host is told to leave instead, in its own time."""
+    """A process on an excluded host gets a LEAVE instead, which is not measured here."""
     asked = {each.generation for each in received if each.directive == "CHECKPOINT"}
     for each in decisions:
         if each.phase == _SHRINKING and each.generation in asked:
@@ -111,15 +111,15 @@ def _checkpoint_delays(
 
 
 def _first(received: Iterable[DirectiveReceived]) -> dict[int, float]:
-    """When each stream had the first of these lines."""
+    """Return when each stream received the first of these lines."""
     found: dict[int, float] = {}
     for each in received:
         found[each.stream] = min(each.at, found.get(each.stream, each.at))
     return found
 
 
-def _delays(expected: Iterable[tuple[int, float]], received_at: dict[int, float], what: str) -> Iterator[float]:
+def _delays(expected: Iterable[tuple[int, float]], received_at: dict[int, float], line: str) -> Iterator[float]:
     for stream, since in expected:
         if stream not in received_at:
-            raise MissingLineError(f"stream {stream} was never told {what}")
+            raise MissingLineError(f"stream {stream} never received {line}")
         yield received_at[stream] - since

@@ -1,4 +1,4 @@
-"""From what was stored about jobs to what was decided about them, when and how often: pure."""
+"""Decisions derived from a job's stored history, as pure functions."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSnapshot:
-    """A job as it was seen at `at` (CLOCK_MONOTONIC)."""
+    """A job as seen at `at` (CLOCK_MONOTONIC)."""
 
     at: float
     job: str
@@ -18,32 +18,32 @@ class JobSnapshot:
 
 
 class UndecidedError(AssertionError):
-    """Nothing was decided about a job that had to be decided about: that is not slow but wrong."""
+    """A required decision about a job is missing, which is wrong, not slow."""
 
 
 def first_delay(
     snapshots: Iterable[JobSnapshot], job: str, since: float, condition: Callable[[JobSnapshot], bool]
 ) -> float:
-    """From an instant to the first sight of a job of which that is true.
+    """Return the time from an instant to the first snapshot of a job that fulfils the condition.
 
     Raises:
-        UndecidedError: It never was.
+        UndecidedError: No snapshot does.
     """
     for snapshot in snapshots:
         if snapshot.job == job and snapshot.at >= since and condition(snapshot):
             return snapshot.at - since
-    raise UndecidedError(f"what had to be decided about {job} never was")
+    raise UndecidedError(f"a required decision about {job} is missing")
 
 
 def decisions(snapshots: Iterable[JobSnapshot], job: str, since: float, until: float) -> int:
-    """How many decisions about a job were stored between two instants."""
+    """Count the decisions about a job that were stored between two instants."""
     snapshots_of_job = _of_job(snapshots, job)
     before = {snapshot.generation for snapshot in snapshots_of_job if snapshot.at < since}
     return len({snapshot.generation for snapshot in snapshots_of_job if snapshot.at < until} - before)
 
 
 def exclusion_changes(snapshots: Iterable[JobSnapshot], job: str, since: float, until: float) -> int:
-    """How often the set of a job's excluded hosts became another one between two instants."""
+    """Count the changes of a job's exclusions between two instants."""
     pairs = pairwise(_of_job(snapshots, job))
     return sum(since <= after.at < until and before.excluded != after.excluded for before, after in pairs)
 

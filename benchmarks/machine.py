@@ -1,4 +1,4 @@
-"""The machine, and what a process takes of it, from /proc."""
+"""The machine, and the resources that a process uses, from /proc."""
 
 import os
 import platform
@@ -9,26 +9,26 @@ from benchmarks.results import Machine
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _USER_TICKS, _SYSTEM_TICKS = 11, 12
-"""Positions in /proc/PID/stat, counted behind the command's closing bracket."""
+"""Positions in /proc/PID/stat, counted after the command's closing parenthesis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used: seconds of CPU since it began, bytes resident now."""
+    """CPU seconds of a process since its start, and its resident bytes now."""
 
     cpu_seconds: float
     resident_bytes: int
 
 
 def usage(pid: int) -> Usage:
-    """Of a process that lives; OSError where it does not."""
+    """Return the usage of a running process. Raises OSError if it does not run."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
     ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
     return Usage(ticks / _TICKS, _kibibytes(Path(f"/proc/{pid}/status"), "VmRSS") * 1024)
 
 
 def machine() -> Machine:
-    """This machine, without anything that tells it from others of its kind."""
+    """Describe this machine, without anything that identifies it."""
     return Machine(
         cores=os.cpu_count() or 1,
         cpu=_cpu(),

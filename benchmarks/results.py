@@ -1,6 +1,6 @@
-"""What a run measured: values that become JSON and come back.
+"""The results of a run, which are stored as JSON.
 
-A row is one case of a scenario. Its figures are numbers with a unit; a target is a bound for one of them.
+A row is one case of a scenario. Its figures are numbers with a unit; a target is an upper bound for a figure.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ SCHEMA = 1
 
 
 class UnreadableResultsError(Exception):
-    """The file is not a result of this version's benchmarks; the message says why."""
+    """The file does not contain results of this schema. The message says why."""
 
 
 class Unit(StrEnum):
-    """What a figure counts, and so how it is printed."""
+    """The unit of a figure, which determines its format."""
 
     SECONDS = "s"
     NANOSECONDS = "ns"
@@ -32,7 +32,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A figure should be at most this; where it is not, `why` says so for people."""
+    """The upper bound of a figure. `why` explains a miss."""
 
     at_most: float
     why: str = ""
@@ -40,7 +40,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One number, in the unit itself: seconds, not milliseconds."""
+    """A number in its base unit: seconds, not milliseconds."""
 
     label: str
     value: float
@@ -49,7 +49,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether it is within its target; None without one."""
+        """Whether it meets its target; None without one."""
         return None if self.target is None else self.value <= self.target.at_most
 
 
@@ -63,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One scenario: what was done, with what that is real and what that only speaks the protocol."""
+    """The results of a scenario. `method` says which parts are real and which only speak the protocol."""
 
     scenario: str
     title: str
@@ -73,8 +73,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where it ran, in general terms."""
-
     cores: int
     cpu: str
     memory_bytes: int
@@ -83,8 +81,6 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """One run of the benchmarks."""
-
     machine: Machine
     short: bool
     outcomes: tuple[Outcome, ...]
@@ -92,7 +88,7 @@ class Results:
 
 
 def figures(label: str, summary: Summary, unit: Unit = Unit.SECONDS, p99: Target | None = None) -> Sequence[Figure]:
-    """A distribution as figures."""
+    """Return a distribution as figures."""
     return (
         Figure(label=f"{label} p50", value=summary.p50, unit=unit),
         Figure(label=f"{label} p99", value=summary.p99, unit=unit, target=p99),
@@ -101,21 +97,20 @@ def figures(label: str, summary: Summary, unit: Unit = Unit.SECONDS, p99: Target
 
 
 def write(path: Path, results: Results) -> None:
-    """Writes the results for people and machines to read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
 
 
 def read(path: Path) -> Results:
-    """Reads what `write` wrote.
+    """Read a file that `write` wrote.
 
     Raises:
-        UnreadableResultsError: It is missing, or something else.
+        UnreadableResultsError: It is missing or invalid.
     """
     try:
         results = msgspec.json.decode(path.read_bytes(), type=Results)
     except (OSError, msgspec.MsgspecError) as error:
         raise UnreadableResultsError(f"cannot read {path.name}: {error}") from error
     if results.schema != SCHEMA:
-        raise UnreadableResultsError(f"{path.name} has schema {results.schema}, this is {SCHEMA}")
+        raise UnreadableResultsError(f"{path.name} has schema {results.schema}, expected {SCHEMA}")
     return results

@@ -1,4 +1,4 @@
-"""Many samples in a few numbers."""
+"""Summaries of many samples."""
 
 import math
 from collections.abc import Iterable
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of samples in one unit: how many, and their distribution."""
-
     count: int
     p50: float
     p99: float
@@ -16,11 +14,11 @@ class Summary:
 
 
 class NoSamplesError(ValueError):
-    """Nothing was measured, so there is nothing to report: the scenario is broken."""
+    """Nothing was measured: the scenario is broken."""
 
 
 def percentile(ordered: list[float], fraction: float) -> float:
-    """The smallest sample that at least `fraction` (0 to 1) of all samples do not exceed: one that was really measured.
+    """Return the smallest sample that is at least as large as `fraction` (0 to 1) of all samples.
 
     Raises:
         NoSamplesError: `ordered` is empty.
@@ -31,7 +29,7 @@ def percentile(ordered: list[float], fraction: float) -> float:
 
 
 def summarize(samples: Iterable[float]) -> Summary:
-    """The distribution of some samples.
+    """Summarize samples.
 
     Raises:
         NoSamplesError: There are none.

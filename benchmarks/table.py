@@ -1,4 +1,4 @@
-"""Results as the tables of a page."""
+"""Results as Markdown tables of a page."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -12,14 +12,14 @@ _KIBIBYTE = 1024
 
 
 class MissingMarkersError(ValueError):
-    """The page lacks the two marks between which the tables belong."""
+    """The page lacks the two markers between which the tables belong."""
 
 
 def page(text: str, results: Results) -> str:
-    """The page with these results in place of those that it has.
+    """Return the page with these results.
 
     Raises:
-        NoPlaceError: It has no place for them.
+        MissingMarkersError: It has no place for them.
     """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -29,13 +29,13 @@ def page(text: str, results: Results) -> str:
 
 
 def render(results: Results) -> str:
-    """All tables, as Markdown."""
+    """Return all tables as Markdown."""
     parts = [_machine(results.machine, short=results.short), *(outcome_table(outcome) for outcome in results.outcomes)]
     return "\n".join(parts)
 
 
 def outcome_table(outcome: Outcome) -> str:
-    """One scenario's table, as Markdown."""
+    """Return a scenario's table as Markdown."""
     labels = _labels(outcome)
     lines = [f"### {outcome.title}", "", outcome.method, "", *_head(labels)]
     for row in outcome.rows:
@@ -45,7 +45,7 @@ def outcome_table(outcome: Outcome) -> str:
 
 
 def formatted(figure: Figure) -> str:
-    """A figure with a unit that suits its size."""
+    """Format a figure with a suitable unit."""
     return _FORMATS[figure.unit](figure.value)
 
 
@@ -69,7 +69,7 @@ _FORMATS: Mapping[Unit, Callable[[float], str]] = {
 
 def _machine(machine: Machine, *, short: bool) -> str:
     memory = machine.memory_bytes / _MEBIBYTE / 1024
-    kind = "A short run, for the change it checks and not for its numbers. " if short else ""
+    kind = "A short run, which only checks that everything works. " if short else ""
     return f"{kind}{machine.cores} cores ({machine.cpu}), {memory:.0f} GiB, Python {machine.python}.\n"
 
 
@@ -94,7 +94,7 @@ def _cell(figure: Figure) -> str:
 
 
 def _reasons(outcome: Outcome) -> Iterator[str]:
-    missed = [(row.case, each) for row in outcome.rows for each in row.figures if each.met is False]
+    missed = [(row.case, figure) for row in outcome.rows for figure in row.figures if figure.met is False]
     for case, figure in missed:
         if figure.target is not None and figure.target.why:
             yield f"\nNot met, {case}, {figure.label}: {figure.target.why}"

@@ -1,1 +1,1 @@
-"""Load generators and real clients, each a process of its own that is spoken to in JSON lines."""
+"""Load generators and real clients. Each is a process that exchanges JSON lines with the harness."""

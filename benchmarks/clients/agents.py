@@ -1,4 +1,4 @@
-"""Many node agents in one process: the agents' wire without the agents, each on a connection of its own."""
+"""Simulates many node agents in one process, each with a connection of its own."""
 
 import asyncio
 import contextlib
@@ -15,19 +15,17 @@ from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
 from benchmarks.clients.jsonlines import serve
 
-# Without it, all channels of a process to one address share one connection.
+# Without this, all channels of a process to one address share one connection.
 _OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node and its agent's token."""
-
     name: str
     token: str
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True):
-    """Whom to call, as whom, and how many calls at a time."""
+    """The address to call, the agents, and the number of parallel calls."""
 
     target: str
     ca: str | None
@@ -36,7 +34,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
 
 
 class Notice(msgspec.Struct, frozen=True, tag=True):
-    """Send a notice for each of these nodes, evenly over so many seconds; answered when all are acknowledged."""
+    """Send a notice for each of these nodes, evenly over `over` seconds. Answered when all are acknowledged."""
 
     nodes: list[str]
     over: float
@@ -44,7 +42,7 @@ class Notice(msgspec.Struct, frozen=True, tag=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """When a notice left the agent and when its acknowledgement arrived (CLOCK_MONOTONIC)."""
+    """When a notice was sent and when it was acknowledged (CLOCK_MONOTONIC)."""
 
     node: str
     at: float
@@ -52,7 +50,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came of a command; `reconnected` counts streams that were lost and opened again since the start."""
+    """The result of a command. `reconnected` counts streams that were reopened since the start."""
 
     connected: int
     reconnected: int = 0
@@ -60,7 +58,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class _Agent:
-    """One agent: its stream, opened again when it is lost, and a notice that is repeated until it is acknowledged."""
+    """One agent. It reopens a lost stream and repeats its notice until it is acknowledged."""
 
     def __init__(self, node: Node, channel: grpc.aio.Channel) -> None:
         self.reconnected = 0
@@ -73,23 +71,23 @@ class _Agent:
         self._acknowledged: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Holds a stream, and the next one after it."""
+        """Keep a stream open."""
         backoff = Backoff()
         while True:
             try:
                 await self._hold()
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-                # The last is how gRPC reports a call that the supervisor has cancelled; nobody cancels an agent here.
+                # gRPC reports a call that the supervisor cancels as CancelledError. Nothing here cancels an agent.
                 self.reconnected += self._welcomed.is_set()
                 self._welcomed.clear()
             await asyncio.sleep(backoff.next())
 
     async def welcomed(self) -> None:
-        """Returns once it has a stream."""
+        """Return once there is a stream."""
         await self._welcomed.wait()
 
     async def notice(self, seconds_left: float) -> Sent:
-        """Reports that the node will go, and waits until that is durable."""
+        """Report that the node will be gone, and wait until that is durable."""
         name = self._node.name
         self._report = wire.NoticeReport(
             source="metadata",
@@ -106,7 +104,7 @@ class _Agent:
 
     async def _hold(self) -> None:
         metadata = (("authorization", f"Bearer {self._node.token}"),)
-        self._call = ReclaimServiceStub(self._channel).Connect(metadata=metadata)  # type: ignore[call-arg]  # The stubs want all.
+        self._call = ReclaimServiceStub(self._channel).Connect(metadata=metadata)  # type: ignore[call-arg]  # The stubs require all arguments.
         await self._write(wire.AgentMessage(hello=self._hello()))
         beating: asyncio.Task[None] | None = None
         try:
@@ -125,7 +123,7 @@ class _Agent:
                 await asyncio.gather(beating, return_exceptions=True)
 
     async def _repeat(self) -> None:
-        """What came up after the hello was written."""
+        """Send the notice if it appeared after the hello."""
         if self._report is not None and not self._acknowledged.done():
             await self._write(wire.AgentMessage(notice=self._report))
 
@@ -152,14 +150,11 @@ class _Agent:
 
 
 class _Agents:
-    """All agents of this process."""
-
     def __init__(self) -> None:
         self._agents: dict[str, _Agent] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def handle(self, command: Setup | Notice) -> Answer:
-        """Does what the harness says."""
         match command:
             case Setup():
                 await self._start(command)

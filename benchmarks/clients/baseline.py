@@ -1,6 +1,6 @@
-"""What a user would do without a supervisor: a loop that asks the metadata every 2 s, and SIGTERM to the training.
+"""The alternative without a supervisor: a loop that polls the metadata every 2 s and sends SIGTERM to the training.
 
-`poll URL PID` is the loop, `train` is the process that gets the signal; it notes the time and goes on.
+`poll URL PID` is the loop, `train` is the training process, which records the time of the signal and continues.
 """
 
 import os
@@ -19,7 +19,7 @@ _TIMEOUT_SECONDS = 1.0
 
 
 class Training(msgspec.Struct, frozen=True, tag=True):
-    """The handler is in place."""
+    """The signal handler is installed."""
 
 
 class Signalled(msgspec.Struct, frozen=True, tag=True):
@@ -29,7 +29,7 @@ class Signalled(msgspec.Struct, frozen=True, tag=True):
 
 
 def main(arguments: list[str]) -> None:
-    """Either of the two; both until they are killed."""
+    """Run one of the two until it is killed."""
     match arguments:
         case ["poll", url, pid]:
             _poll(url, int(pid))

@@ -1,6 +1,6 @@
-"""What a call of `check_alive()` costs beside an empty function. A script for any interpreter: standard library alone.
+"""Measures a call of `check_alive()` beside an empty function, with the standard library of any interpreter.
 
-Written to stdout as JSON: nanoseconds a call, each the least of many rounds, which is what the machine's noise leaves.
+Writes nanoseconds per call to stdout as JSON, each the minimum of many rounds, which removes the machine's noise.
 """
 
 import json
@@ -17,7 +17,7 @@ def _empty() -> bool:
 
 
 def main(use: str) -> None:
-    """Ours is initialised, as in a training script; the original would open a port to everybody for that."""
+    """Measure. Ours is initialised, as in a training script; the original's init would open a port to everybody."""
     import kubeai.elastic  # noqa: PLC0415 - which one this is depends on the interpreter
 
     if use == "ours":

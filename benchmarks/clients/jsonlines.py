@@ -1,4 +1,4 @@
-"""How the harness and a client process speak: one tagged JSON object a line, over stdin and stdout."""
+"""The protocol of the harness and its clients: one tagged JSON object per line, over stdin and stdout."""
 
 import asyncio
 import sys
@@ -14,13 +14,13 @@ C = TypeVar("C")
 
 
 def send(answer: msgspec.Struct) -> None:
-    """Answers the harness."""
+    """Send a message to the harness."""
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def serve(commands: msgspec.json.Decoder[C], handle: Callable[[C], Awaitable[msgspec.Struct]]) -> None:
-    """Answers one command after the other until the harness closes stdin."""
+    """Answer commands until the harness closes stdin."""
     uvloop.run(_serve(commands, handle))
 
 

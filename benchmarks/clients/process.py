@@ -1,4 +1,4 @@
-"""One real training process: `kubeai.elastic` in a plain Python, asked every millisecond whether it may go on."""
+"""One real training process that calls `check_alive()` every millisecond."""
 
 import sys
 import time
@@ -13,17 +13,17 @@ _STOPPED = 3
 
 
 class Connected(msgspec.Struct, frozen=True, tag=True):
-    """The supervisor has spoken to it."""
+    """The supervisor has sent a directive."""
 
 
 class FlagLowered(msgspec.Struct, frozen=True, tag=True):
-    """`check_alive()` was False for the first time, at `at` (CLOCK_MONOTONIC)."""
+    """`check_alive()` returned False for the first time, at `at` (CLOCK_MONOTONIC)."""
 
     at: float
 
 
 def main() -> int:
-    """Until the flag falls; then it ends as a training script would, through the SDK's exit hook."""
+    """Run until the flag is lowered, then exit like a training script, through the SDK's exit hook."""
     kubeai.elastic.init()
     while kubeai.elastic.directive().generation == 0:
         time.sleep(_POLL_SECONDS)

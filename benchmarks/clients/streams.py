@@ -1,7 +1,7 @@
-"""Many streams of training processes in one process: the SDK's wire without the SDK.
+"""Simulates the streams of many training processes in one process.
 
-Arriving bytes are stamped and kept; they are taken apart only when the harness asks, so that the client measures the
-server and not itself.
+Received bytes are time-stamped and kept, and parsed only when the harness asks, so that the client measures the server
+and not itself.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The processes of one job: a host each, ranks counted from 0."""
+    """The processes of one job: one per host, ranks from 0."""
 
     job: str
     token: str
@@ -30,7 +30,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True):
-    """Whom to call, as whom, and how many calls at a time at first."""
+    """The address to call, the processes, and the number of parallel calls at the start."""
 
     host: str
     port: int
@@ -40,17 +40,17 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Tell what has arrived since this was last asked."""
+    """Return everything received since the last call."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Wait until every stream has had its first line; at most so long."""
+    """Wait until every stream has received a line, at most `seconds`."""
 
     seconds: float
 
 
 class DirectiveReceived(msgspec.Struct, frozen=True, array_like=True):
-    """One directive line, as it arrived at stream `stream` at `at` (CLOCK_MONOTONIC)."""
+    """A directive line received by stream `stream` at `at` (CLOCK_MONOTONIC)."""
 
     at: float
     stream: int
@@ -60,7 +60,7 @@ class DirectiveReceived(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Arrivals(msgspec.Struct, frozen=True):
-    """`opened` are the instants at which streams had the first line of a connection; `waiting` have none now."""
+    """`opened` has the times of the first line of each connection. `waiting` counts streams without one now."""
 
     received: list[DirectiveReceived] = []
     opened: list[float] = []
@@ -68,8 +68,6 @@ class Arrivals(msgspec.Struct, frozen=True):
 
 
 class _Stream(asyncio.Protocol):
-    """One connection of one process."""
-
     def __init__(self, owner: "_Process") -> None:
         self._owner = owner
         self._received: list[tuple[float, bytes]] = []
@@ -80,7 +78,7 @@ class _Stream(asyncio.Protocol):
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast("asyncio.Transport", transport).write(self._owner.request)  # uvloop's is one in all but name.
+        cast("asyncio.Transport", transport).write(self._owner.request)  # uvloop's class is not a subclass of it.
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
@@ -89,12 +87,12 @@ class _Stream(asyncio.Protocol):
             self.ready = True
             self._owner.opened(now)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own name
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's interface
         self.is_lost, self.ready = True, False
         self._owner.lost()
 
     def messages(self) -> Iterator[tuple[float, dict[str, Any]]]:
-        """The lines that have arrived since this was last asked, and when."""
+        """Yield the lines received since the last call, with their times."""
         if not self._is_past_head:
             self._received = _without_head(self._received)
             self._is_past_head = bool(self._received)
@@ -105,7 +103,7 @@ class _Stream(asyncio.Protocol):
 
 
 class _Process:
-    """One training process: keeps its stream open as the SDK does."""
+    """One training process. It keeps its stream open as the SDK does."""
 
     def __init__(self, index: int, clients: "_Clients", request: bytes) -> None:
         self.request = request
@@ -116,11 +114,10 @@ class _Process:
 
     @property
     def ready(self) -> bool:
-        """Whether it has a stream with a first line."""
         return any(stream.ready for stream in self._streams)
 
     async def connect(self) -> None:
-        """Calls until the call is taken."""
+        """Connect until it succeeds."""
         while True:
             stream = _Stream(self)
             self._streams.append(stream)
@@ -133,16 +130,14 @@ class _Process:
                 return
 
     def opened(self, at: float) -> None:
-        """The first line is there."""
         self._backoff.reset()
         self._clients.opened.append(at)
 
     def lost(self) -> None:
-        """The stream has ended: call again after the SDK's pause."""
+        """Reconnect after the SDK's pause."""
         self._clients.later(self._backoff.next(), self.connect)
 
     def drain(self) -> list[DirectiveReceived]:
-        """What has arrived."""
         messages = [each for stream in self._streams for each in stream.messages()]
         self._streams = [stream for stream in self._streams if not stream.is_lost]
         return [
@@ -151,8 +146,6 @@ class _Process:
 
 
 class _Clients:
-    """All processes."""
-
     def __init__(self) -> None:
         self.opened: list[float] = []
         self._setup: Setup | None = None
@@ -161,7 +154,6 @@ class _Clients:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def handle(self, command: Setup | Drain | Ready) -> Arrivals:
-        """Does what the harness says."""
         match command:
             case Setup():
                 await self._start(command)
@@ -172,7 +164,6 @@ class _Clients:
         return self._arrivals()
 
     async def connect(self, stream: _Stream) -> None:
-        """One call."""
         if self._setup is None:
             raise AssertionError("set up first")
         host = self._setup.host if self._tls is not None else None
@@ -181,12 +172,10 @@ class _Clients:
             lambda: stream, self._setup.host, self._setup.port, ssl=self._tls, server_hostname=host
         )
 
-    def later(self, seconds: float, what: Any) -> None:
-        """Does something after a pause."""
-
+    def later(self, seconds: float, function: Any) -> None:
         async def run() -> None:
             await asyncio.sleep(seconds)
-            await what()
+            await function()
 
         task = asyncio.create_task(run())
         self._tasks.add(task)
@@ -208,7 +197,7 @@ class _Clients:
 
     async def _until_ready(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._waiting() and time.monotonic() < deadline:  # noqa: ASYNC110 - an event for each line would disturb
+        while self._waiting() and time.monotonic() < deadline:  # noqa: ASYNC110 - an event per line would disturb the measurement
             await asyncio.sleep(0.05)
 
     def _waiting(self) -> int:
@@ -231,7 +220,7 @@ def _request(group: Group, host: str, rank: int) -> bytes:
 
 
 def _without_head(received: list[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
-    """What follows the answer's head; nothing while that is not complete, which the first line's arrival precludes."""
+    """Return the data after the response head, or nothing until the head is complete."""
     head = b""
     for position, (at, data) in enumerate(received):
         head += data

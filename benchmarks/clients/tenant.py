@@ -1,4 +1,4 @@
-"""A launcher token that registers as many jobs as the supervisor takes and keeps their streams open."""
+"""A launcher token that registers as many jobs as the supervisor accepts and keeps their streams open."""
 
 import asyncio
 import ssl
@@ -14,7 +14,7 @@ _ACCEPTED = 200
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True):
-    """The supervisor, the token, and the number and size of the jobs to register; `running` jobs say that they run."""
+    """The supervisor, the token, and the number and size of the jobs. `running` jobs report that they run."""
 
     url: str
     ca: str | None
@@ -25,21 +25,18 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """How many of the jobs were taken."""
+    """The number of accepted jobs."""
 
     accepted: int
 
 
 class _Tenant:
-    """The jobs of this process."""
-
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._streams: list[aiohttp.ClientResponse] = []
         self._readers: list[asyncio.Task[None]] = []
 
     async def handle(self, command: Setup) -> Answer:
-        """Registers the jobs."""
         trust: Any = True if command.ca is None else ssl.create_default_context(cafile=command.ca)
         connector = aiohttp.TCPConnector(limit=0, ssl=trust)
         self._session = session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))

@@ -1,1 +1,1 @@
-"""What the scenarios stand on: a supervisor, its peers, and how both are measured."""
+"""The common parts of the scenarios: a supervisor, its clients, and measurements."""

@@ -1,4 +1,4 @@
-"""Which requests a supervisor has sent, as the API server itself has written them down."""
+"""The supervisor's requests, from the API server's audit log."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _POLICY: Mapping[str, Any] = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
-    # Of the programs around, none is a service account: nothing is written about the rest of the traffic.
+    # No other program uses a service account, so other traffic is not logged.
     "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
 }
 
@@ -27,7 +27,7 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True, rename="camel"):
-    """Of the log, what is used here."""
+    """The used fields of a log line."""
 
     stage: str
     verb: str
@@ -39,9 +39,9 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, `at` Unix seconds; `what` is its verb and what it is about: "patch supervisedjobs/status".
+    """A request at `at` (Unix seconds). `what` is its verb and resource: "patch supervisedjobs/status".
 
-    `seconds` are those that the API server had it.
+    `seconds` is how long the API server processed it.
     """
 
     at: float
@@ -50,37 +50,35 @@ class Request:
 
     @property
     def writes(self) -> bool:
-        """Whether it changes anything; a command in a container does not, to the API server."""
+        """Whether it changes an object. A command in a container does not."""
         return self.what.partition(" ")[0] in _WRITES
 
 
 def flags(directory: Path) -> Mapping[str, object]:
-    """What has an API server write them down in that directory."""
+    """Return the API server's flags that write the audit log to that directory."""
     policy = directory / "audit-policy.json"
     policy.write_bytes(msgspec.json.encode(_POLICY))
     return {"audit-policy-file": policy, "audit-log-path": log_in(directory), "audit-log-maxbackup": 0}
 
 
 def log_in(directory: Path) -> Path:
-    """Where they stand."""
     return directory / "audit.log"
 
 
 def requests(log: Path) -> list[Request]:
-    """All of them, each once: a watch when it has begun, everything else when it was answered."""
+    """Return all requests, each once: a watch when it starts, everything else when it is answered."""
     decoder = msgspec.json.Decoder(_Line)
     lines = (decoder.decode(line) for line in log.read_bytes().splitlines())
     return [_request(line) for line in lines if _counts(line)]
 
 
 def within(sent: Iterable[Request], since: float, until: float) -> list[Request]:
-    """Those that came between two instants in Unix seconds."""
-    return [each for each in sent if since <= each.at < until]
+    """Return the requests between two instants in Unix seconds."""
+    return [request for request in sent if since <= request.at < until]
 
 
 def kinds(sent: Iterable[Request]) -> Counter[str]:
-    """How many of each kind."""
-    return Counter(each.what for each in sent)
+    return Counter(request.what for request in sent)
 
 
 def _request(line: _Line) -> Request:

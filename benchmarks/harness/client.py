@@ -1,4 +1,4 @@
-"""A client process, as the harness sees it: started, asked, ended."""
+"""A client process, as the harness uses it."""
 
 import asyncio
 import os
@@ -16,11 +16,11 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 
 class ClientEndedError(RuntimeError):
-    """The client ended instead of answering; its traceback is on stderr."""
+    """The client exited instead of answering. Its traceback is on stderr."""
 
 
 class Client(Generic[A]):
-    """One module of `benchmarks.clients`, running; its answers are of type `A`. Start with `start`, end with `end`."""
+    """A running module of `benchmarks.clients` with answers of type `A`."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, answers: type[A]) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class Client(Generic[A]):
         *,
         quiet: bool = False,
     ) -> Self:
-        """Starts `benchmarks.clients.<name>` with more environment and arguments; `quiet` ones have no stderr."""
+        """Start `benchmarks.clients.<name>` with extra variables and arguments. A `quiet` client has no stderr."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", f"benchmarks.clients.{name}", *arguments),
             stdin=asyncio.subprocess.PIPE,
@@ -50,29 +50,28 @@ class Client(Generic[A]):
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     async def request(self, command: msgspec.Struct) -> A:
-        """Says something and waits for the answer.
+        """Send a command and wait for the answer.
 
         Raises:
-            ClientEndedError: There is none.
+            ClientEndedError: It exited instead.
         """
         self.send(command)
         return await self.receive()
 
     def send(self, command: msgspec.Struct) -> None:
-        """Says something; the answer is still to be heard."""
+        """Send a command without waiting for the answer."""
         if self._process.stdin is None:
             raise AssertionError("clients are started with a pipe")
         self._process.stdin.write(msgspec.json.encode(command) + b"\n")
 
     async def receive(self) -> A:
-        """The next thing that it says.
+        """Return the next answer.
 
         Raises:
-            ClientEndedError: There is none.
+            ClientEndedError: It exited instead.
         """
         if self._process.stdout is None:
             raise AssertionError("clients are started with a pipe")
@@ -82,7 +81,7 @@ class Client(Generic[A]):
         return self._decoder.decode(line)
 
     async def end(self) -> None:
-        """Closes its stdin, which ends it; kills it where that does not."""
+        """Close its stdin, which ends it, and kill it if it does not exit."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -92,7 +91,6 @@ class Client(Generic[A]):
             await self.kill()
 
     async def kill(self) -> None:
-        """Ends it with SIGKILL."""
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()

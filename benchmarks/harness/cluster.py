@@ -1,6 +1,6 @@
-"""A real control plane with many nodes and jobs, whose pods run nothing, and a supervisor that looks after them.
+"""A real control plane with many nodes and jobs, whose pods run nothing, and a supervisor for them.
 
-Nodes are kwok's, TrainingJobs are run by the stand-in for et-operator, agents and processes speak the protocol alone.
+Nodes are simulated by kwok, TrainingJobs by the stand-in for et-operator. Agents and processes only speak the protocol.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _AT_ONCE = 16
 _READY_SECONDS = 400.0
 _REQUEST_SECONDS = 10.0
 
-# kwok's 500 nodes are to leave the cores to what is measured; the scheduler's own limit is 50 pods a second.
+# kwok's 500 nodes must not use the cores that are measured. The scheduler's default limit is 50 pods per second.
 _MANY_A_SECOND = {"kube-api-qps": 1000, "kube-api-burst": 2000}
 _PACE: Mapping[Program, Mapping[str, object]] = {
     Program.SCHEDULER: _MANY_A_SECOND,
@@ -49,7 +49,7 @@ _PACE: Mapping[Program, Mapping[str, object]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One TrainingJob, on nodes that it has for itself; with fewer than `least` workers it is stopped."""
+    """A TrainingJob on nodes of its own. With fewer than `least` workers it is stopped."""
 
     name: str
     nodes: tuple[str, ...]
@@ -58,16 +58,15 @@ class Job:
 
     @property
     def known_as(self) -> JobName:
-        """To the supervisor."""
+        """Its name in the supervisor."""
         return cluster_job(NAMESPACE, "trainingjob", self.name)
 
     def worker(self, number: int) -> str:
-        """A worker's pod."""
         return f"{self.name}-worker-{number}"
 
 
 class Cluster:
-    """Made by `cluster()`; what a scenario does with it, step by step."""
+    """The steps that a scenario takes. Created by `cluster()`."""
 
     def __init__(self, root: Path, here: Place, jobs: Sequence[Job], gpus: int) -> None:
         self.root = root
@@ -84,7 +83,7 @@ class Cluster:
         self._agents: Client[agents.Answer] | None = None
 
     async def start_jobs(self) -> None:
-        """Makes nodes and jobs, and returns once all pods run."""
+        """Create nodes and jobs and return once all pods run."""
         kubeconfig = str(self._here.plane.cluster.kubeconfig)
         await _define_jobs(kubeconfig)
         command = [sys.executable, "-m", "simulator", "et-operator", "--kubeconfig", kubeconfig, "--no-commands"]
@@ -98,14 +97,14 @@ class Cluster:
         await until(self._all_run, "all jobs run", seconds=_READY_SECONDS)
 
     async def start_agents(self) -> None:
-        """Connects an agent for every node."""
+        """Connect an agent for every node."""
         client = self._agents = await Client.start("agents", agents.Answer)
         self._stack.push_async_callback(client.end)
         nodes = [agents.Node(node, self.server.tokens.agent(node)) for job in self.jobs for node in job.nodes]
         await client.request(agents.Setup(self.server.endpoints.grpc, None, nodes))
 
     async def start_processes(self, uids: Mapping[str, str], each_job: int) -> Client[streams.Arrivals]:
-        """Opens the streams of the first processes of every job, and returns once each has had its first line."""
+        """Open streams for the first processes of every job and return once each has a line."""
         client = await Client.start("streams", streams.Arrivals)
         self._stack.push_async_callback(client.end)
         address = self.server.endpoints.http_address
@@ -118,15 +117,15 @@ class Cluster:
         await client.request(streams.Setup(address.host, address.port, None, groups))
         arrivals = await client.request(streams.Ready(_READY_SECONDS))
         if arrivals.waiting:
-            raise AssertionError(f"{arrivals.waiting} streams have no line")
+            raise AssertionError(f"{arrivals.waiting} streams have received no line")
         return client
 
     def token(self, job: Job, uid: str) -> str:
-        """Of the processes of a job's first run."""
+        """Return the token of the processes of a job's first run."""
         return self.server.tokens.process(job.known_as, uid, 1)
 
     async def acknowledge(self, job: Job, uid: str, generation: int) -> None:
-        """Its rank 0 has saved and left."""
+        """Report that its rank 0 has saved and left."""
         report = {
             "process": f"{job.known_as}-0",
             "host": job.worker(0),
@@ -142,7 +141,7 @@ class Cluster:
             answer.raise_for_status()
 
     async def start_second(self) -> Server:
-        """One more supervisor, which waits for the end of the first."""
+        """Start another supervisor that stands by."""
         second = self.server.second(self.root / "second")
         self._stack.push_async_callback(second.stop)
         second.launch()
@@ -150,15 +149,14 @@ class Cluster:
         return second
 
     def notice(self, nodes: Sequence[str], over: float, seconds_left: float) -> None:
-        """Lets these nodes be noticed, evenly over so many seconds."""
+        """Send notices for these nodes, evenly over `over` seconds."""
         self._client.send(agents.Notice(list(nodes), over, seconds_left))
 
     async def until_durable(self) -> list[agents.Sent]:
-        """Returns when all notices of the last call are durable."""
+        """Return when all notices of the last call are durable."""
         return (await self._client.receive()).sent
 
     async def close(self) -> None:
-        """Ends what was started here."""
         await self._stack.aclose()
 
     @property
@@ -196,16 +194,16 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(root: Path, jobs: Sequence[Job], gpus: int) -> AsyncIterator[Cluster]:
-    """A control plane, its nodes with so many GPUs each, and a supervisor that is not started yet.
+    """Start a control plane with nodes, and prepare a supervisor that is not started yet.
 
     Raises:
         NoGo: There is no control plane, and none can be built here.
-        NotBuilt: None is built yet.
+        NotBuilt: It is not built yet.
     """
     logs = root / "audit"
     logs.mkdir(parents=True)
     programs = binaries()
-    # Its programs end with this thread, so it is started here, where nothing else is under way yet.
+    # Its programs end with this thread, so start it before anything else.
     with running(programs, root / "controlplane", {**_PACE, Program.API_SERVER: audit.flags(logs)}) as plane:
         async with AsyncExitStack() as stack:
             one = Cluster(root, await stack.enter_async_context(place(plane)), jobs, gpus)
@@ -223,7 +221,7 @@ async def _define_jobs(kubeconfig: str) -> None:
 
 
 async def run_for_each(items: Iterable[Any], do: Callable[[Any], Awaitable[None]]) -> None:
-    """Does something for all items, some of them at a time."""
+    """Call `do` for all items, some in parallel."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(item: Any) -> None:

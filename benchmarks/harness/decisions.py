@@ -1,4 +1,4 @@
-"""When a supervisor's decisions were durable, from its own log: the line is written right after the commit."""
+"""When a supervisor's decisions were durable, from its log, which it writes right after the commit."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import msgspec
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """The fields of a log line that are used here."""
+    """The used fields of a log line."""
 
     event: str
     timestamp: datetime
@@ -21,7 +21,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One durable decision; `at` is CLOCK_MONOTONIC, as all instants here."""
+    """A durable decision. `at` is CLOCK_MONOTONIC."""
 
     at: float
     job: str
@@ -30,7 +30,7 @@ class Decision:
 
 
 def decisions(log: Path) -> list[Decision]:
-    """All decisions of a log in JSON, in order."""
+    """Return all decisions of a JSON log, in order."""
     offset = time.time() - time.monotonic()
     return [
         Decision(line.timestamp.timestamp() - offset, line.job, line.phase, line.generation)
@@ -45,4 +45,4 @@ def _lines(log: Path) -> Iterator[_Line]:
         try:
             yield decoder.decode(text)
         except msgspec.MsgspecError:
-            continue  # A traceback or a warning of the interpreter is no event.
+            continue  # A traceback or a warning is not an event.

@@ -1,4 +1,4 @@
-"""A supervisor with many agents, jobs and streams, all of them protocol clients in processes of their own."""
+"""A supervisor with many agents, jobs and streams, which are protocol clients in other processes."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,12 +16,12 @@ from simulator.cloud.process import TooLate
 _READY_SECONDS = 300.0
 _MAX_AGENTS = 1000
 _MAX_STREAMS = 5000
-"""In one client process: more would make it the bottleneck."""
+"""Limit per client process, which would otherwise be the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSize:
-    """How much of everything: `jobs` share `nodes` and `streams` evenly, each node with its own agent.
+    """The size of a fleet. `jobs` share `nodes` and `streams` evenly, and each node has an agent.
 
     `spare` is how many nodes a job can lose before it is stopped.
     """
@@ -33,11 +33,9 @@ class FleetSize:
     framework: str = "horovod"
 
     def node_names(self) -> list[str]:
-        """All nodes."""
         return [f"node-{number}" for number in range(self.nodes)]
 
     def job_shapes(self) -> list[JobShape]:
-        """All jobs."""
         names, each = self.node_names(), self.nodes // self.jobs
         return [
             JobShape(
@@ -51,8 +49,6 @@ class FleetSize:
 
 
 class Fleet:
-    """All that was started, and the server."""
-
     def __init__(self, size: FleetSize, server: Server) -> None:
         self.size = size
         self.server = server
@@ -67,7 +63,7 @@ class Fleet:
         self._offsets: list[int] = []
 
     async def start_agents(self) -> None:
-        """Connects an agent for every node."""
+        """Connect an agent for every node."""
         tokens = self.server.tokens
         every = self.size.node_names()
         for start in range(0, len(every), _MAX_AGENTS):
@@ -80,14 +76,14 @@ class Fleet:
             self._agents_of.update(dict.fromkeys(names, client))
 
     async def start_jobs(self) -> None:
-        """Registers all jobs and lets them run."""
+        """Register all jobs and wait until they run."""
         launchers = Launchers(self.server.endpoints.http, self.server.tokens, self.server.ca)
         self._launchers = await self._stack.enter_async_context(launchers)
         self.jobs = self._launchers.launch(self.size.job_shapes())
         await self._launchers.until_running(self.jobs, _READY_SECONDS)
 
     async def start_streams(self) -> None:
-        """Opens all streams and waits for the first line of each."""
+        """Open all streams and wait for the first line of each."""
         groups = self._groups()
         address = self.server.endpoints.http_address
         for batch in _by_size(groups, _MAX_STREAMS):
@@ -100,21 +96,21 @@ class Fleet:
         await self.until_ready(_READY_SECONDS)
 
     async def until_ready(self, seconds: float) -> list[float]:
-        """Waits until all streams have their first line; returns when they did since this was last asked.
+        """Wait until all streams have a line, and return when they got it, since the last call.
 
         Raises:
-            TooLate: Some do not.
+            TooLate: Some have none.
         """
         opened: list[float] = []
         for client in self._streams:
             arrivals = await client.request(streams.Ready(seconds))
             opened += arrivals.opened
             if arrivals.waiting:
-                raise TooLate(f"{arrivals.waiting} streams have no line")
+                raise TooLate(f"{arrivals.waiting} streams have received no line")
         return opened
 
     async def notice(self, nodes: Sequence[str], over: float, seconds_left: float = 3600.0) -> list[agents.Sent]:
-        """Lets these nodes be noticed, evenly over so many seconds; returns when all notices are durable."""
+        """Send notices for these nodes, evenly over `over` seconds. Returns when all are durable."""
         by_client: dict[Client[agents.Answer], list[str]] = {}
         for node in nodes:
             by_client.setdefault(self._agents_of[node], []).append(node)
@@ -128,17 +124,17 @@ class Fleet:
         return sent
 
     async def received(self) -> list[streams.DirectiveReceived]:
-        """All directives that have arrived since this was last asked, with `stream` counted over all clients."""
+        """Return the directives received since the last call, with `stream` counted over all clients."""
         received: list[streams.DirectiveReceived] = []
         for offset, client in zip(self._offsets, self._streams, strict=True):
             arrivals = await client.request(streams.Drain())
             received += [
-                streams.DirectiveReceived(each.at, each.stream + offset, *_rest(each)) for each in arrivals.received
+                streams.DirectiveReceived(one.at, one.stream + offset, *_rest(one)) for one in arrivals.received
             ]
         return received
 
     async def close(self) -> None:
-        """Ends everything but the server."""
+        """End everything but the server."""
         await self._stack.aclose()
 
     def _groups(self) -> list[streams.Group]:
@@ -153,7 +149,7 @@ class Fleet:
 async def fleet(
     root: Path, size: FleetSize, *, tls: bool, settings: Mapping[str, str] = MappingProxyType({})
 ) -> AsyncIterator[Fleet]:
-    """A supervisor, with more of its settings, and its agents; jobs and streams are started by the scenario."""
+    """Start a supervisor and its agents. The scenario starts jobs and streams."""
     server = Server(root, tls=tls, settings=settings)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
@@ -165,7 +161,7 @@ async def fleet(
 
 
 def _by_size(groups: Iterable[streams.Group], maximum: int) -> list[list[streams.Group]]:
-    """Groups that together have at most so many processes; one that has more by itself stays whole."""
+    """Batch groups with at most `maximum` processes together. A larger group stays whole."""
     batches: list[list[streams.Group]] = [[]]
     size = 0
     for group in groups:

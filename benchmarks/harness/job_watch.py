@@ -1,4 +1,4 @@
-"""What a supervisor has stored about its jobs, as somebody else sees it who watches the resources."""
+"""Watches the SupervisedJobs that a supervisor stores."""
 
 import asyncio
 import time
@@ -12,29 +12,29 @@ from tests.testkit.controlplane.installed import JOBS
 
 
 class JobWatch:
-    """All SupervisedJobs, each with everything that was ever seen of it. `run` watches."""
+    """All SupervisedJobs with their history. `run` watches."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self.snapshots: list[JobSnapshot] = []
         self.present: dict[str, JobSnapshot] = {}
         self.uids: dict[str, str] = {}
 
     async def run(self) -> None:
-        """Follows until it is cancelled; nothing may get lost, so that nothing is caught."""
+        """Watch until cancelled. Errors are not caught, because nothing may get lost."""
         listed = await self._api.get(JOBS)
         for each in listed["items"]:
             self._note(each)
         version = listed["metadata"]["resourceVersion"]
         async for event in self._api.watch(JOBS, version):
             if event["type"] not in ("ADDED", "MODIFIED"):
-                raise AssertionError(f"no job was to be {event['type']}")
+                raise AssertionError(f"unexpected event {event['type']}")
             self._note(event["object"])
         raise AssertionError("the watch has ended")
 
     async def until(self, phases: Mapping[str, str], seconds: float) -> None:
-        """Returns once these jobs have these phases.
+        """Return once these jobs have these phases.
 
         Raises:
             TooLate: Some do not.
@@ -42,11 +42,11 @@ class JobWatch:
         try:
             async with asyncio.timeout(seconds):
                 while missing := [job for job, phase in phases.items() if self._phase(job) != phase]:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             stand = {job: (self._phase(job), phases[job]) for job in missing[:3]}
-            raise TooLate(f"{len(missing)} jobs are elsewhere (is, should be): {stand}") from None
+            raise TooLate(f"{len(missing)} jobs have another phase (actual, expected): {stand}") from None
 
     def _phase(self, job: str) -> str:
         return self.present[job].phase if job in self.present else "unknown"
@@ -68,4 +68,4 @@ class JobWatch:
         self.snapshots.append(snapshot)
         self.present[snapshot.job] = snapshot
         self.uids[snapshot.job] = job["spec"]["uid"]
-        self._news.set()
+        self._changed.set()

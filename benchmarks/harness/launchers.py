@@ -1,4 +1,4 @@
-"""Launchers that speak the protocol and start nothing: they report each order as carried out, as kubeai-run would."""
+"""Launchers that speak the protocol and start nothing: they report each order as carried out, like kubeai-run."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ _STOPPED = 3
 
 
 class Order(msgspec.Struct, frozen=True):
-    """One line of a launcher's stream; `at` is its receipt."""
+    """A line of a launcher's stream, received at `at`."""
 
     type: str
     order: str = ""
@@ -36,7 +36,7 @@ class Order(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobShape:
-    """A job to register; below `min_workers` hosts it is stopped."""
+    """A job to register. Below `min_workers` hosts it is stopped."""
 
     name: str
     hosts: Sequence[str]
@@ -46,7 +46,7 @@ class JobShape:
 
 @dataclass(slots=True)
 class LaunchedJob:
-    """A registered job and the orders it was given."""
+    """A registered job and the orders it received."""
 
     shape: JobShape
     report: dict[str, Any]
@@ -54,23 +54,23 @@ class LaunchedJob:
 
     @property
     def token(self) -> str:
-        """The job token of the run that goes on; empty before there is one."""
+        """The job token of the present run; empty before there is one."""
         return next((order.token for order in reversed(self.orders) if order.order == "run" and order.run), "")
 
     @property
     def running(self) -> bool:
-        """Whether its launcher has said that its run goes on."""
+        """Whether its launcher has reported a running run."""
         return bool(self.report["running"])
 
 
 class Launchers:
-    """Registers jobs and answers their orders. Use as a context.
+    """Registers jobs and answers their orders. A context manager.
 
     Args:
-        url: The supervisor's.
-        tokens: What signs its tokens.
-        ca: Whom to trust, where it serves with TLS.
-        acknowledges: A STOP is also acknowledged at once, as by a rank 0 whose checkpoint takes no time.
+        url: The supervisor's URL.
+        tokens: Signs its tokens.
+        ca: The CA file, if it serves with TLS.
+        acknowledges: Acknowledge a STOP at once, like a rank 0 whose checkpoint takes no time.
     """
 
     def __init__(self, url: str, tokens: Tokens, ca: Path | None = None, *, acknowledges: bool = True) -> None:
@@ -96,14 +96,14 @@ class Launchers:
         await self._stack.aclose()
 
     def launch(self, shapes: Iterable[JobShape]) -> list[LaunchedJob]:
-        """Registers these jobs, in the background."""
+        """Register these jobs in the background."""
         jobs = [LaunchedJob(shape, _first_report(shape)) for shape in shapes]
         for job in jobs:
             self._tasks.add(asyncio.create_task(self._serve(job), name=f"launcher of {job.shape.name}"))
         return jobs
 
     async def until_running(self, jobs: Sequence[LaunchedJob], seconds: float) -> None:
-        """Waits until all of them run.
+        """Wait until all of them run.
 
         Raises:
             TooLate: Some do not.
@@ -116,7 +116,7 @@ class Launchers:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def report_end(self, job: LaunchedJob) -> None:
-        """The job's run has ended: says so and that the job is over."""
+        """Report that the job's run and the job have ended."""
         await self._report(job, running=False, exit_code=_STOPPED, result="terminated")
 
     def _check(self) -> None:

@@ -1,4 +1,4 @@
-"""The original `kubeai` from PyPI in an environment of its own, kept outside of the checkout between runs."""
+"""The original `kubeai` from PyPI in a virtual environment outside the checkout, which is kept between runs."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ DISTRIBUTION = "kubeai==0.1.0"
 
 
 async def interpreter() -> Path | None:
-    """Its Python; None where it cannot be installed. Its dependencies are left out: `kubeai.elastic` needs none."""
+    """Return its Python, or None if it cannot be installed. `kubeai.elastic` needs none of its dependencies."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "elastic-job-supervisor" / DISTRIBUTION.replace("==", "-")
     python = home / "bin" / "python"

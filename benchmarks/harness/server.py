@@ -1,4 +1,4 @@
-"""The supervisor under measurement: a real process, started through its command and documented settings."""
+"""The measured supervisor: a real process, started through its command and documented settings."""
 
 import asyncio
 import shutil
@@ -23,25 +23,22 @@ _STANDS_BY = b"supervisor.standing_by"
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a supervisor listens."""
-
     grpc: str
     http: str
 
     @property
     def http_address(self) -> Address:
-        """Host and port, without the scheme."""
         return parse(self.http.partition("://")[2])
 
 
 class Server:
-    """One `elastic-job-supervisor serve` with a data directory of its own; every start has the first one's ports.
+    """One `elastic-job-supervisor serve` with its own data directory. A restart uses the same ports.
 
     Args:
         root: An empty directory.
-        tls: It serves with a certificate, which an authority of its own has signed.
-        settings: More of its settings, by the name of the variable.
-        endpoints: Where it listens; without, where it finds free ports.
+        tls: Whether it serves with a certificate of its own authority.
+        settings: Extra settings, by variable name.
+        endpoints: Its addresses; by default it chooses free ports.
     """
 
     def __init__(
@@ -65,64 +62,62 @@ class Server:
 
     @property
     def endpoints(self) -> Endpoints:
-        """Where it listens, once it was started."""
+        """Its addresses, once it was started."""
         if self._endpoints is None:
             raise AssertionError("start it first")
         return self._endpoints
 
     @property
     def ca(self) -> Path | None:
-        """Whom its clients have to trust; None without TLS."""
+        """The CA file for its clients; None without TLS."""
         return None if self._authority is None else self._authority.ca_file
 
     @property
     def tokens(self) -> Tokens:
-        """What signs its tokens, once it was started."""
+        """The signer of its tokens, once it was started."""
         return Tokens.load(self._data)
 
     async def start(self) -> None:
-        """Starts it and returns once it serves.
+        """Start it and return once it serves.
 
         Raises:
             ProcessEnded: It ended instead.
-            TooLate: It does not serve.
+            TooLate: It does not serve in time.
         """
         self.launch()
         await self.until_serving()
 
     def launch(self) -> None:
-        """Starts it, and does not wait."""
+        """Start it without waiting."""
         self._file.unlink(missing_ok=True)
         self._log_begins = self.log.stat().st_size if self.log.exists() else 0
         env = environment(self._root, self._settings())
         self._child = spawn("supervisor", [script("elastic-job-supervisor"), "serve"], env, self.log)
 
     async def until_serving(self) -> None:
-        """Returns once it serves; raises as `start` does."""
+        """Return once it serves. Raises as `start` does."""
         await self._until(self._file.exists, "serve")
         self._endpoints = msgspec.json.decode(self._file.read_bytes(), type=Endpoints)
 
     async def until_standby(self) -> None:
-        """Returns once it has read everything and waits for its turn; raises as `start` does."""
+        """Return once it has read everything and stands by. Raises as `start` does."""
         await self._until(lambda: _STANDS_BY in self.log.read_bytes()[self._log_begins :], "stand by")
 
     def second(self, root: Path) -> "Server":
-        """One more of the same settings, addresses and secret, which will be there when this one is gone."""
+        """Return another supervisor with the same settings, addresses and secret, for a failover."""
         data = root / "supervisor"
         data.mkdir(mode=0o700, parents=True)
         shutil.copy(self._data / SECRET_FILE, data)
         return Server(root, tls=False, settings=self._more, endpoints=self.endpoints)
 
     def usage(self) -> Usage:
-        """What it has used since it was started."""
+        """Return its usage since its start."""
         return usage(self._running().pid)
 
     async def kill(self) -> None:
-        """Ends it with SIGKILL."""
         await self._running().kill()
 
     async def stop(self) -> None:
-        """Ends it in order."""
         if self._child is not None and self._child.running:
             await self._child.stop()
 

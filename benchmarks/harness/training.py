@@ -1,4 +1,4 @@
-"""Real training processes: `kubeai.elastic` with an identity directory, as kubeai-run would leave it."""
+"""Real training processes: `kubeai.elastic` with an identity directory like that of kubeai-run."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -16,8 +16,6 @@ _Answers = Connected | FlagLowered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The run that the processes belong to."""
-
     address: str
     token: str
     job: str
@@ -26,13 +24,13 @@ class Run:
 
 
 class TrainingProcesses:
-    """The processes, all of them listening."""
+    """The processes, all of them connected."""
 
     def __init__(self, clients: Sequence[Client[_Answers]]) -> None:
         self._clients = clients
 
     async def lowered_at(self, which: slice = slice(None)) -> list[float]:
-        """When the flags of these processes fell (CLOCK_MONOTONIC); waits for it."""
+        """Wait until the flags of these processes are lowered, and return when (CLOCK_MONOTONIC)."""
         answers = await asyncio.gather(*(client.receive() for client in self._clients[which]))
         return [answer.at for answer in answers if isinstance(answer, FlagLowered)]
 
@@ -41,7 +39,7 @@ class TrainingProcesses:
 async def training_processes(
     directory: Path, run: Run, hosts: Sequence[str], first_rank: int = 0
 ) -> AsyncIterator[TrainingProcesses]:
-    """One process a host, ranks counted from `first_rank`; the supervisor has spoken to all of them."""
+    """Start one process per host, with ranks from `first_rank`, and wait until all are connected."""
     _identify(directory, run)
     async with AsyncExitStack() as stack:
         clients: list[Client[_Answers]] = []

@@ -1,4 +1,4 @@
-"""Browsers that have the status page open: they read what is pushed, and throw it away."""
+"""Browsers with the open status page, which read what is pushed and discard it."""
 
 import asyncio
 import ssl
@@ -14,14 +14,14 @@ _MAX_AT_ONCE = 2**20
 
 @dataclass(slots=True)
 class Viewers:
-    """How many bytes all of them have read."""
+    """The number of bytes that all of them have read."""
 
     read_bytes: int = 0
 
 
 @asynccontextmanager
 async def viewers(server: Server, count: int) -> AsyncIterator[Viewers]:
-    """So many look; each has had its first page when this begins."""
+    """Open the page `count` times. Each has received its first page when the block starts."""
     all_of_them, token = Viewers(), server.tokens.viewer()
     async with AsyncExitStack() as stack:
         readers = [await _opened(server, token, stack) for _ in range(count)]

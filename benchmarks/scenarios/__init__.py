@@ -1,1 +1,1 @@
-"""One module a scenario: what is done, what is measured, what is real."""
+"""The scenarios, one module each."""

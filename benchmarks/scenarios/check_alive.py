@@ -1,4 +1,4 @@
-"""What training pays for asking: `check_alive()` beside an empty function, and beside the original's."""
+"""The cost of `check_alive()` compared to an empty function and to the original's."""
 
 import asyncio
 import os
@@ -14,9 +14,10 @@ from benchmarks.results import Figure, Outcome, Row, Target, Unit
 AT_MOST_MORE_NANOSECONDS = 20.0
 
 METHOD = """\
-`kubeai.check_alive()`, called through its module as scripts do, and an empty function called the same way, in turns in
-one process; the least of 40 rounds of 50,000 calls. Ours is initialised and listens for a supervisor. The original runs
-in an environment of its own with the same Python; it is not initialised, since that would open a port to everybody."""
+`kubeai.check_alive()`, called through its module as scripts do, and an empty function called the same way, in turns
+in one process; the minimum of 40 rounds of 50,000 calls. Ours is initialised and listens for a supervisor. The
+original runs in a virtual environment with the same Python. It is not initialised, because that would open a port to
+everybody."""
 
 
 class _Costs(msgspec.Struct, frozen=True):
@@ -24,8 +25,7 @@ class _Costs(msgspec.Struct, frozen=True):
     check_alive: float
 
 
-async def run(root: Path, *, short: bool) -> Outcome:  # noqa: ARG001 - a second and no less to learn from it
-    """Both."""
+async def run(root: Path, *, short: bool) -> Outcome:  # noqa: ARG001 - a full run takes only a second
     rows = [_row("kubeai.elastic", await _measure(Path(sys.executable), "ours", root), aim=True)]
     original = await interpreter()
     if original is None:

@@ -1,4 +1,4 @@
-"""A supervisor on a real cluster: at rest, while two fifths of its nodes are reclaimed, when its leader is killed."""
+"""A supervisor on a real cluster: idle, while two fifths of its nodes are reclaimed, and when its leader is killed."""
 
 import asyncio
 import time
@@ -22,37 +22,38 @@ _WINDOW_SECONDS = 1.25
 _PATIENCE_SECONDS = 30.0
 _LEAD_SECONDS = 600.0
 _SETTLE_SECONDS = 3.0
-_WHY_LATE = """a decision waits for its own write, and the API server, which shares the cores with everything here, is
-busy with each write for as long as *write* says."""
+_WHY_LATE = """a decision waits for its own write, and the API server, which shares the cores with everything else,
+takes as long for a write as *write* says."""
 
 METHOD = """\
-etcd, API server, scheduler, controller manager and the supervisor are real, with the account and the role that the
-supervisor has on a cluster. Nodes are kwok's, TrainingJobs are run by the stand-in for et-operator at the real one's
-pace, and their pods run nothing but the command that leaves hosts out. Agents, and eight processes of each job, are
-protocol clients. The job of 400 workers and 50 of 72 have nodes for themselves, so that what a job loses is one group:
-20 nodes of the big one and four of 45 others, one after the other; ten of these cannot go on and are suspended.
-*Durable* is from an agent's notice to its acknowledgement; *STOP* and *exclusions* are from a group's first notice to
-the decision in the job's resource, as a watcher sees it, and wait for the rest of the group for 1.25 s where the job
-goes on. *Writes a notice* are requests about notices, *requests* all that there are; *write* is how long the API server
-was busy with one, by its audit log. Everything shares two cores."""
+etcd, API server, scheduler, controller manager and the supervisor are real, and the supervisor has the account and
+role that it has on a cluster. Nodes are simulated by kwok, TrainingJobs by the stand-in for et-operator at the real
+one's pace. Their pods only run the command that excludes hosts. Agents, and eight processes of each job, are protocol
+clients. The job of 400 workers and 50 of 72 have nodes of their own, so that the losses of a job are one group: 20
+nodes of the big one and four of 45 others, one after the other. Ten of these cannot continue and are suspended.
+*Durable* is from an agent's notice to its acknowledgement. *STOP* and *exclusions* are from a group's first notice to
+the decision in the job's resource, as a watcher sees it. If the job continues, they include the window of 1.25 s for
+the rest of the group. *Writes a notice* counts requests about notices, *requests* counts all. *Write* is the API
+server's time for one, by its audit log. Everything shares two cores."""
 
 STARTS = """\
 In the same run, without agents and with them. *Synced* is from the start of the process until it has read all pods,
-nodes and jobs; *serves* until agents can connect, which on a cluster where nobody has ever led waits for three seconds
-whether somebody does; *decided* until all jobs are in their resources. In the last row the leader is killed with
-SIGKILL while another supervisor stands by: *serves* and *decided* count from there, the second to the STOP of a job
-that was noticed in that moment, and so contain the agent's pause before it calls again."""
+nodes and jobs. *Serves* is until agents can connect; on a cluster that never had a leader, this includes a wait of
+three seconds for one. *Decided* is until all jobs are in their resources. In the last row the leader is killed with
+SIGKILL while another supervisor stands by. *Serves* and *decided* count from then, the latter until the STOP of a job
+that is noticed at that moment, so it includes the agent's pause before it reconnects."""
 
 REQUESTS = """\
-In the same run, from the API server's own audit log: a watch counts once, when it begins."""
+In the same run, from the API server's audit log. A watch counts once, when it starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much of everything.
+    """The size of the scenario.
 
-    The big job and `hit` small ones lose nodes, by which `stopped` of these have to stop. `gpus` are a node's, each a
-    worker's; `streams` are a job's. The nodes go one after the other in `over` seconds; `idle` are watched before.
+    The big job and `hit` small ones lose nodes; `stopped` of the small ones must stop. `gpus` is the number of GPUs and
+    workers per node, `streams` the number per job. The notices are spread over `over` seconds; before them the
+    supervisor is observed for `idle` seconds.
     """
 
     gpus: int
@@ -69,12 +70,11 @@ class Size:
 
     @property
     def title(self) -> str:
-        """In words."""
         nodes = self.big + self.small * self.small_nodes
         return f"On a cluster: {nodes:,} nodes, {self.small + 1} jobs with {nodes * self.gpus:,} workers"
 
     def jobs(self) -> list[Job]:
-        """The big one first, then those that stop, those that shrink, and those that nothing happens to."""
+        """Return the big job, then those that stop, those that shrink, and the rest."""
         return [
             self._job("big", self.big, self.big_lost, stops=False),
             *(
@@ -89,12 +89,12 @@ class Size:
         ]
 
     def reclaimed(self, jobs: Sequence[Job]) -> list[tuple[Job, tuple[str, ...]]]:
-        """The jobs that lose nodes, and which."""
+        """Return the jobs that lose nodes, with these nodes."""
         small = [(job, job.nodes[: self.small_lost]) for job in jobs[1 : 1 + self.hit]]
         return [(jobs[0], jobs[0].nodes[: self.big_lost]), *small]
 
     def stopping(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Those of them that cannot go on without."""
+        """Return the jobs that must stop."""
         return jobs[1 : 1 + self.stopped]
 
     def _job(self, name: str, nodes: int, lost: int, *, stops: bool) -> Job:
@@ -124,7 +124,7 @@ SHORT = Size(
 
 
 async def run(root: Path, *, short: bool) -> tuple[Outcome, ...]:
-    """All of it, on one control plane; nothing where there is none."""
+    """Measure everything on one control plane, or nothing if there is none."""
     try:
         return await measure(root, SHORT if short else FULL)
     except (NoGo, NotBuilt) as reason:
@@ -132,11 +132,11 @@ async def run(root: Path, *, short: bool) -> tuple[Outcome, ...]:
 
 
 async def measure(root: Path, size: Size) -> tuple[Outcome, ...]:
-    """All of it, of that size.
+    """Measure everything at this size.
 
     Raises:
         NoGo: There is no control plane, and none can be built here.
-        NotBuilt: None is built yet.
+        NotBuilt: It is not built yet.
     """
     async with cluster(root, size.jobs(), size.gpus) as world:
         return await _measured(_Setup(world, JobWatch(world.api), size))
@@ -144,8 +144,6 @@ async def measure(root: Path, size: Size) -> tuple[Outcome, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """What is measured, and how much of it there is."""
-
     world: Cluster
     job_watch: JobWatch
     size: Size
@@ -153,7 +151,7 @@ class _Setup:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Between two instants, in Unix seconds; `usage` is what the supervisor had used at both."""
+    """The time between two instants in Unix seconds. `usage` is the supervisor's usage at both."""
 
     since: float
     until: float
@@ -161,12 +159,10 @@ class _Span:
 
     @property
     def seconds(self) -> float:
-        """How long."""
         return self.until - self.since
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """What the supervisor took."""
         before, after = self.usage
         cores = (after.cpu_seconds - before.cpu_seconds) / self.seconds
         return (
@@ -177,7 +173,7 @@ class _Span:
 
 @dataclass(frozen=True, slots=True)
 class _Wave:
-    """What was reclaimed, and what became of it; `began` and `ended` are CLOCK_MONOTONIC."""
+    """The reclaimed nodes and the result. `began` and `ended` are CLOCK_MONOTONIC."""
 
     began: float
     ended: float
@@ -206,7 +202,7 @@ async def _measured(setup: _Setup) -> tuple[Outcome, ...]:
 
 
 async def _measure_starts(setup: _Setup) -> tuple[Row, Row]:
-    """A start that finds all jobs new and nobody who led, and one after an orderly end."""
+    """Measure a start with new jobs and no former leader, and a restart."""
     world = setup.world
     first = await _measure_start(setup, "first start")
     await world.server.stop()
@@ -266,14 +262,14 @@ async def _measure_wave(setup: _Setup) -> _Wave:
 
 
 async def _leave(setup: _Setup, job: Job) -> None:
-    """Rank 0 obeys at once, as one whose checkpoint takes no time."""
+    """Rank 0 obeys at once, like one whose checkpoint takes no time."""
     await setup.job_watch.until({job.known_as: "Stopping"}, _PATIENCE_SECONDS + setup.size.over)
     decided = setup.job_watch.present[job.known_as]
     await setup.world.acknowledge(job, setup.job_watch.uids[job.known_as], decided.generation)
 
 
 async def _measure_failover(setup: _Setup) -> Row:
-    """A job that has to stop is noticed while nobody leads."""
+    """Measure a failover during which a job that must stop is noticed."""
     world, job = setup.world, setup.world.jobs[-1]
     second = await world.start_second()
     began = time.monotonic()
@@ -360,7 +356,7 @@ def _excludes(job_watch: JobSnapshot) -> bool:
 
 @asynccontextmanager
 async def _watching(job_watch: JobWatch) -> AsyncIterator[None]:
-    """Whatever ends the watch ends the scenario."""
+    """Watch while the block runs. An error of the watch ends the scenario."""
     async with asyncio.TaskGroup() as group:
         watch = group.create_task(job_watch.run())
         yield

@@ -1,4 +1,4 @@
-"""Notice → flag with many agents and streams, alone and while a hundred notices arrive."""
+"""Notice → flag with many agents and streams, for single notices and for a hundred at once."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ FANOUT_P99_SECONDS = 0.15
 _REAL_PROCESSES = 4
 _STORM_SECONDS = 2.0
 _ROUND_SECONDS = 2.5
-"""Longer than the window in which a group of notices is collected."""
+"""Longer than the window that collects a group of notices."""
 
 METHOD = """\
 The supervisor is real, a process of its own with its own store and tokens. Agents and streams are protocol clients in
@@ -36,7 +36,7 @@ job being stopped by its first."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One case: what there is, how many notices come and how many have the page open, and more of the settings."""
+    """One case: its size, number of notices, open status pages, and settings."""
 
     case: str
     size: FleetSize
@@ -49,8 +49,6 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
-    """What one case brought."""
-
     sent: Sequence[Sent]
     received: Sequence[DirectiveReceived]
     decided: Sequence[Decision]
@@ -62,7 +60,6 @@ class _Measured:
 
 
 def loads(*, short: bool) -> list[Load]:
-    """The cases."""
     if short:
         alone = FleetSize(nodes=20, streams=200, jobs=1, spare=1, framework="torchrun")
         return [_alone(alone, tls=False), _storm(FleetSize(nodes=20, streams=200, jobs=5), 10, tls=True)]
@@ -84,12 +81,12 @@ def _storm(size: FleetSize, notices: int, *, tls: bool) -> Load:
     return Load(case=case, size=size, notices=notices, storm=True, tls=tls)
 
 
-def _suffix(tls: bool) -> str:  # noqa: FBT001 - the callers' own keyword
+def _suffix(tls: bool) -> str:  # noqa: FBT001 - a keyword of the callers
     return ", TLS" if tls else ""
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """All cases, one after the other."""
+    """Measure all cases."""
     rows = [await measure(root / str(number), load) for number, load in enumerate(loads(short=short))]
     size = loads(short=short)[0].size
     title = f"Notice → flag, {size.nodes} agents, {size.streams:,} streams"
@@ -97,7 +94,7 @@ async def run(root: Path, *, short: bool) -> Outcome:
 
 
 async def measure(root: Path, load: Load) -> Row:
-    """One case."""
+    """Measure one case."""
     async with fleet(root, load.size, tls=load.tls, settings=load.settings) as peers:
         return _row(load, peers.peers, await _measure(root, load, peers))
 
@@ -142,7 +139,7 @@ async def _notices(load: Load, peers: Fleet) -> list[Sent]:
 
 
 def _victims(jobs: Sequence[LaunchedJob], count: int) -> list[str]:
-    """A node of each job in turn, so that all jobs have the same share; the last host of a job first."""
+    """Return nodes of each job in turn, the last host of a job first."""
     hosts = [list(job.shape.hosts) for job in jobs]
     return [hosts[turn % len(hosts)].pop() for turn in range(count)]
 

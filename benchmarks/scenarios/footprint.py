@@ -1,4 +1,4 @@
-"""What agent, server and SDK cost where nothing happens: import, memory, CPU."""
+"""Import time, memory and CPU of idle agent, server and SDK."""
 
 import asyncio
 import os
@@ -19,8 +19,8 @@ _SETTLE_SECONDS = 3.0
 
 METHOD = """\
 *Import* is the median of alternating starts of Python with and without the import. Agent and supervisor are real and
-connected to each other; the agent asks a metadata server over HTTP once a second. Memory is resident and contains
-Python's own, which the last row shows."""
+connected to each other. The agent polls a metadata server over HTTP once a second. Memory is resident and includes
+that of Python, which the last row shows."""
 
 _LISTENING = """
 import sys, kubeai.elastic
@@ -36,7 +36,7 @@ sys.stdin.read()
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """All three, and Python without any of them."""
+    """Measure all three, and Python without them."""
     rounds, seconds = (3, 3.0) if short else (15, 30.0)
     async with world(root / "world", [_NODE]) as w:
         await asyncio.sleep(_SETTLE_SECONDS)
@@ -79,12 +79,12 @@ def _resident(value: float, target: Target | None = None) -> Figure:
 
 
 async def _import(first: str, second: str, rounds: int) -> Figure:
-    """The seconds that importing takes; the wiring lists are imported late, so they are named as well."""
+    """Measure an import. Modules that are imported late are named as well."""
     code = f"import {first}" + (f", {second}" if second else "")
     times: dict[str, list[float]] = {code: [], "pass": []}
     for _ in range(rounds):
-        for each, taken in times.items():
-            taken.append(await _seconds(each))
+        for statement, taken in times.items():
+            taken.append(await _seconds(statement))
     value = statistics.median(times[code]) - statistics.median(times["pass"])
     return Figure(label="import", value=value, unit=Unit.SECONDS)
 

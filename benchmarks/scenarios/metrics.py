@@ -1,4 +1,4 @@
-"""What it costs the line to be measured: one storm of notices, in turn without metrics and with them."""
+"""The cost of metrics: a storm of notices without and with scraped metrics, in turn."""
 
 import asyncio
 import socket
@@ -16,18 +16,17 @@ from benchmarks.scenarios import fanout
 from benchmarks.scenarios.fanout import Load
 
 _READ_SECONDS = 1.0
-"""Fifteen times as often as Prometheus usually does."""
+"""Fifteen times as often as Prometheus does by default."""
 
 _LABELS = ("to rank 0 p50", "to rank 0 p99", "fan-out p50", "fan-out p99", "server CPU", "server RSS")
 
 METHOD = """\
-The storm of ten jobs from above, three times without metrics and three times with them, in turn, so that a slow moment
-of the machine concerns both. With them, `/metrics` is read every second, with exemplars. A figure is the median of its
-three."""
+The storm of ten jobs from above, three times without metrics and three times with them, in turn, so that a slow
+moment of the machine affects both. With metrics, `/metrics` is read every second, with exemplars. A figure is the
+median of three."""
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """In turn."""
     without: list[Row] = []
     measured: list[Row] = []
     for turn in range(1 if short else 3):
@@ -43,18 +42,18 @@ def _load(*, short: bool) -> Load:
 
 
 async def measure(root: Path, load: Load) -> Row:
-    """One case, with metrics that are read meanwhile."""
+    """Measure one case while its metrics are read."""
     address = f"127.0.0.1:{_free_port()}"
     async with _reading(f"http://{address}/metrics") as answers:
         row = await fanout.measure(root, replace(load, settings={"JOB_SUPERVISOR_METRICS_ADDRESS": address}))
     if not answers:
-        raise AssertionError("nothing was measured, so this says nothing")
+        raise AssertionError("no metrics were read")
     return row
 
 
 @asynccontextmanager
 async def _reading(url: str) -> AsyncIterator[Sequence[int]]:
-    """Reads there for as long as the context lasts; how long each answer was."""
+    """Read the metrics while the block runs. Yields the sizes of the answers."""
     answers: list[int] = []
     async with aiohttp.ClientSession(headers={"Accept": "application/openmetrics-text; version=1.0.0"}) as session:
         task = asyncio.create_task(_read(session, url, answers))
@@ -76,7 +75,7 @@ async def _read(session: aiohttp.ClientSession, url: str, answers: list[int]) ->
 
 
 def compared(label: str, without: Sequence[Row], measured: Sequence[Row]) -> Row:
-    """The medians of one figure, and their ratio."""
+    """Return the medians of one figure and their ratio."""
     before, after = (statistics.median(_values(rows, label)) for rows in (without, measured))
     unit = next(figure.unit for figure in without[0].figures if figure.label == label)
     return Row(

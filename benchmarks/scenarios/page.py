@@ -1,4 +1,4 @@
-"""What the line pays for people who look: a storm of notices with the status page open, beside the same without."""
+"""The cost of open status pages: a storm of notices with and without them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,15 +8,14 @@ from benchmarks.results import Figure, Outcome, Row, Unit
 from benchmarks.scenarios.fanout import Load, measure
 
 METHOD = """\
-The storm of *Notice → flag*: nobody looks, and then so many who have the page open, read all that is pushed and
-throw it away. Ratios are to the row in which nobody looks; both were measured in one run, one after the other."""
+The storm of *Notice → flag*, first without viewers, then with viewers who have the page open and read everything that
+is pushed. Ratios are to the row without viewers; both were measured in one run, one after the other."""
 
 _VIEWERS = 100
 _COMPARED = ("fan-out p50", "fan-out p99", "to rank 0 p99", "server CPU")
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """With and without."""
     size = FleetSize(nodes=4, streams=8, jobs=2) if short else FleetSize(nodes=200, streams=2000, jobs=10)
     looking = (0, 3) if short else (0, _VIEWERS)
     rows = [await measure(root / str(count), _load(size, count)) for count in looking]

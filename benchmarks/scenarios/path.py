@@ -1,4 +1,4 @@
-"""The whole path with everything real: a notice in a node's metadata to the flag, and to the launcher's list."""
+"""The whole path with real processes: from a notice in a node's metadata to the flag and to the launcher's list."""
 
 import asyncio
 import random
@@ -33,18 +33,17 @@ _ALTERNATIVE = Node("alternative")
 
 METHOD = """\
 Supervisor, agents and training processes are real, started through their commands, and the metadata server is a real
-HTTP server; eight processes with `kubeai.elastic` on eight nodes, whose agents ask once a second. The notice comes at a
-random moment of that second and means STOP. *Whole path* is from the notice in the
-metadata to the last of them; *poll wait* is from the notice in the metadata to the agent's next
-question; *to rank 0* and *to the last* are what follows until `check_alive()` is False, the last being told only when
-rank 0 has left, as it does at once here. *To the list* is from the first notice of a group of three that the supervisor
-has stored to the one change of the file that Horovod's discovery reads, with a real `kubeai-run`. The alternative is
-what a user would do alone: a loop that asks the same metadata every 2 s and sends SIGTERM to a real process; it reaches
-the processes of its own node only."""
+HTTP server; eight processes with `kubeai.elastic` on eight nodes, whose agents poll once a second. The notice comes
+at a random moment of that second and means STOP. *Whole path* is from the notice in the metadata to the last of them;
+*poll wait* is from the notice in the metadata to the agent's next question; *to rank 0* and *to the last* are what
+follows until `check_alive()` is False, the last being told only when rank 0 has left, as it does at once here. *To
+the list* is from the first notice of a group of three that the supervisor has stored to the one change of the file
+that Horovod's discovery reads, with a real `kubeai-run`. The alternative is what a user would do alone: a loop that
+asks the same metadata every 2 s and sends SIGTERM to a real process; it reaches the processes of its own node only."""
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """The flag, the alternative beside it, and the host list."""
+    """Measure the flag, the alternative, and the host list."""
     rounds, window = 1 if short else 8, Policy().window_seconds
     stops, terminated = await _flags(root / "flags", rounds)
     changed = [await _host_list(root / f"list-{number}") for number in range(1 if short else 3)]
@@ -73,8 +72,8 @@ async def run(root: Path, *, short: bool) -> Outcome:
 
 
 async def _flags(root: Path, rounds: int) -> tuple[list[tuple[float, float, float]], list[float]]:
-    """Seconds of poll wait, to rank 0 and to the last, by round; and the alternative's."""
-    moments = random.Random(_SEED)  # noqa: S311 - moments that can be had again, no secret
+    """Return poll wait, time to rank 0 and time to the last process per round, and the alternative's times."""
+    moments = random.Random(_SEED)  # noqa: S311 - repeatable, not secret
     async with world(root, _HOSTS) as w, _launchers(w) as launchers, _alternative(w) as signalled:
         stops, terminated = [], []
         for number in range(rounds):
@@ -94,7 +93,7 @@ async def _stop(
         victim = _HOSTS[-1]
         asked, noticed = w.metadata.poll_count(victim), time.monotonic()
         w.provider.notice(victim, time.time() + _LEAD_SECONDS)
-        while w.metadata.poll_count(victim) == asked:  # noqa: ASYNC110 - the simulated cloud has no event for it
+        while w.metadata.poll_count(victim) == asked:  # noqa: ASYNC110 - there is no event for a poll
             await asyncio.sleep(_POLL_SECONDS)
         told = time.monotonic()
         lowered_at = await real.lowered_at()
@@ -115,7 +114,7 @@ _Signals = Client[Training | Signalled]
 
 @asynccontextmanager
 async def _alternative(w: World) -> AsyncIterator[_Signals]:
-    """A training process, and the loop that watches a node of its own for it."""
+    """Start a training process and the loop that polls a node of its own for it."""
     w.metadata.add(_ALTERNATIVE)
     url = f"{w.metadata.url_of(_ALTERNATIVE)}/latest/meta-data/instance/spot/termination-time"
     training = await _Signals.start("baseline", Training | Signalled, ["train"])  # type: ignore[arg-type]
@@ -132,18 +131,18 @@ async def _alternative(w: World) -> AsyncIterator[_Signals]:
 
 
 async def _signal(w: World, training: _Signals) -> float:
-    await asyncio.sleep(POLL_SECONDS)  # The loop has seen that there is no notice.
+    await asyncio.sleep(POLL_SECONDS)  # Let the loop see that there is no notice.
     began = time.monotonic()
     w.metadata.notice(_ALTERNATIVE, time.time() + _LEAD_SECONDS)
     answer = await training.receive()
     w.metadata.withdraw(_ALTERNATIVE)
     if not isinstance(answer, Signalled):
-        raise AssertionError("it trains already")  # noqa: TRY004 - nobody called this with a wrong type
+        raise AssertionError("expected a signal")  # noqa: TRY004 - not a wrong argument type
     return answer.at - began
 
 
 async def _host_list(root: Path) -> float:
-    """Seconds from the first stored notice of a group to the change of the list; there must be exactly one."""
+    """Return the seconds from the first stored notice of a group to the single change of the list."""
     async with world(root, _HOSTS) as w:
         job = w.start_job(JobPlan(min_workers=4, max_workers=8, steps=100_000))
         await w.until_training(job, workers=len(_HOSTS))
@@ -161,7 +160,7 @@ def _changes(events: Sequence[Event]) -> list[Event]:
 
 
 def _first_stored(log: Path) -> float:
-    """Unix seconds, from the supervisor's own log."""
+    """Return Unix seconds, from the supervisor's log."""
     for line in log.read_text(encoding="utf-8").splitlines():
         if (found := _RECEIVED.match(line)) is not None:
             return datetime.fromisoformat(found[1]).timestamp()

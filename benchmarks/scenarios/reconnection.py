@@ -1,4 +1,4 @@
-"""A supervisor that is killed and started again while many streams are open: how soon all of them are back."""
+"""Kills and restarts a supervisor with many open streams and measures how soon all are back."""
 
 import asyncio
 import time
@@ -11,14 +11,14 @@ from benchmarks.summary import summarize
 _READY_SECONDS = 60.0
 
 METHOD = """\
-The supervisor is killed with SIGKILL and started again on the same ports and data. The streams are protocol clients in
-another process, which call again after the SDK's own pauses (full jitter, 0.1 s growing to 5 s). *Back* counts from the
-moment the supervisor serves again to the line each stream gets; *server CPU* is all it used from its start until the
-last of them had it."""
+The supervisor is killed with SIGKILL and started again on the same ports and data. The streams are protocol clients
+in another process, which reconnect after the SDK's pauses (full jitter, 0.1 s growing to 5 s). *Back* is from the
+moment the supervisor serves again to the first line of each stream. *Server CPU* is the CPU time from its start until
+the last stream is back."""
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """With and without TLS, after a short and after a long absence."""
+    """Measure with and without TLS, after a short and a long absence."""
     streams = 200 if short else 2000
     absences = (0.0,) if short else (0.0, 10.0)
     cases = [(tls, absence) for tls in (False, True) for absence in absences]

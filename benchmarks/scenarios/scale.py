@@ -1,4 +1,4 @@
-"""As many agents and streams as this machine carries beside their clients: at rest, and under a wave of notices."""
+"""As many agents and streams as the machine can run with their clients: idle, and during a wave of notices."""
 
 import asyncio
 import time
@@ -12,14 +12,14 @@ from benchmarks.summary import summarize
 
 _IDLE_BYTES = 768 * 1024 * 1024
 _IDLE_CORES = 0.1
-_WHY_CORES = """most of it is gRPC's Python side, with 1,000 heartbeats a second each way. A larger
-`JOB_SUPERVISOR_HEARTBEAT_SECONDS` makes them fewer, and a silent agent's silence later known."""
-_WHY_BYTES = """an agent's gRPC connection with TLS takes some 90 KiB of it, a process's stream 37 KiB."""
+_WHY_CORES = """most of it is gRPC's Python code, with 1,000 heartbeats per second each way. A larger
+`JOB_SUPERVISOR_HEARTBEAT_SECONDS` reduces them and detects silent agents later."""
+_WHY_BYTES = """an agent's gRPC connection with TLS uses about 90 KiB, a process's stream 37 KiB."""
 _WAVE_P99_SECONDS = 1.0
 _WAVE_CORES = 2.0
 _WAVE_BYTES = 2 * 1024 * 1024 * 1024
 _SETTLE_SECONDS = 6.0
-"""Longer than the pause between two heartbeats."""
+"""Longer than the interval of heartbeats."""
 
 METHOD = """\
 One real supervisor with TLS; all agents, launchers and streams are protocol clients in processes of their own on the
@@ -30,7 +30,7 @@ that is not told fails the run. An agent whose stream is lost, as on starved cor
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """Both cases, on one fleet."""
+    """Measure both cases with one fleet."""
     size = (
         FleetSize(nodes=100, streams=200, jobs=5, spare=8)
         if short

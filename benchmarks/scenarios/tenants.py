@@ -1,4 +1,4 @@
-"""The cost for an honest job of another launcher token that holds all it may."""
+"""The cost for an honest job of another launcher token that uses all its limits."""
 
 import asyncio
 import time
@@ -17,15 +17,15 @@ _POLL_SECONDS = 0.001
 _TOKEN = "crowd"  # noqa: S105 - a name
 
 METHOD = """\
-An honest job of one launcher token loses one node after another; *order* is from the agent's notice to the receipt
-of the order that leaves the node out, which includes the window of 1.25 s in which a group is collected. Half of
-the nodes go while nobody else is there, the other half while another launcher token, in a process of its own, holds
-as many jobs and hosts as the supervisor takes. Ratios are to the first half of the same row."""
+An honest job of one launcher token loses one node after another. *Order* is from the agent's notice to the receipt of
+the order that excludes the node, which includes the window of 1.25 s that collects a group. Half of the nodes are
+reclaimed while there is no other job, the other half while another launcher token, in a process of its own, holds as
+many jobs and hosts as the supervisor accepts. Ratios are to the first half of the same row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The jobs that the other token asks for."""
+    """The jobs that the other token registers."""
 
     case: str
     jobs: int
@@ -34,7 +34,7 @@ class Load:
 
 
 def loads(*, short: bool) -> list[Load]:
-    """Many small jobs, few large ones, and large ones that say that they run."""
+    """Return many small jobs, few large ones, and large ones that report that they run."""
     large = 1000 if short else 10_000
     return [
         Load(case="many jobs that wait", jobs=100 if short else 1001, hosts=20, running=False),
@@ -44,7 +44,6 @@ def loads(*, short: bool) -> list[Load]:
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """Measures all cases, one after the other."""
     rounds = 2 if short else 10
     rows = [await _measure(root / str(number), load, rounds) for number, load in enumerate(loads(short=short))]
     title = "Another token that holds all it may"
@@ -82,7 +81,7 @@ def _figures(alone: Summary, beside: Summary, taken: int, resident: int) -> tupl
 
 
 async def _orders(peers: Fleet, nodes: Sequence[str]) -> list[float]:
-    """Seconds from each node's notice to the order that leaves it out."""
+    """Return the seconds from each node's notice to the order that excludes it."""
     return [await _order(peers, node) for node in nodes]
 
 
@@ -92,6 +91,6 @@ async def _order(peers: Fleet, node: str) -> float:
     deadline = time.monotonic() + 60.0
     while not (left := [order for order in job.orders if node in order.exclusions]):
         if time.monotonic() > deadline:
-            raise AssertionError(f"{node} is not left out")
+            raise AssertionError(f"{node} is not excluded")
         await asyncio.sleep(_POLL_SECONDS)
     return left[0].at - sent.at

@@ -1,4 +1,4 @@
-"""What a new pod pays for being shaped: the answer alone, and by HTTPS with a connection of its own."""
+"""The cost of the webhook for a new pod: the answer alone, and with HTTPS on a new connection."""
 
 import asyncio
 import ssl
@@ -22,10 +22,10 @@ from supervisor.webhook.review import Review, answer, considered
 from supervisor.webhook.server import PATH, Webhook
 
 METHOD = """\
-The webhook's own server and code, and a client in the same process on the same loop, which opens a connection for each
-pod, as an API server has to, sends the review and reads the answer to its end: its own work is in the time. "Answer":
-from the review's bytes to those of the answer. A worker with twenty variables, and a launcher; without a notice, and
-with as many noticed nodes as one pod names."""
+The webhook's own server and code, and a client in the same process on the same loop. The client opens a connection per
+pod, as an API server does, sends the review and reads the whole answer; its own work is included. *Answer* is from the
+review's bytes to those of the answer. A worker with twenty variables and a launcher, without a notice and with as many
+noticed nodes as one pod names."""
 
 _PODS = 500
 _SHORT_PODS = 20
@@ -35,7 +35,6 @@ Manifest = Mapping[str, object]
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """Every case."""
     authority = Authority(root / "tls")
     ca = authority.ca_pem.decode()
     calm = PodInjection(address="https://supervisor.test:8471", ca=ca, audience="job-supervisor.kube-ai.io")
@@ -90,11 +89,11 @@ async def _ask(address: Address, trusted: ssl.SSLContext, request: bytes) -> flo
     begun = time.perf_counter()
     reader, writer = await asyncio.open_connection(address.host, address.port, ssl=trusted)
     writer.write(request)
-    said = await reader.read()
+    answer = await reader.read()
     took = time.perf_counter() - begun
     writer.close()
-    if b'"JSONPatch"' not in said:
-        raise RuntimeError(f"the pod was not shaped: {said!r}")
+    if b'"JSONPatch"' not in answer:
+        raise RuntimeError(f"the pod was not changed: {answer!r}")
     return took
 
 
