@@ -27,40 +27,40 @@ $(INSTALLED): requirements/dev.txt pyproject.toml sdk/pyproject.toml
 demo: $(INSTALLED) ## Replay real reclaims against a real training job and judge the outcome (options: ARGS="--seed 2 --min 12")
 	@$(BIN)/python -m simulator demo $(ARGS)
 
-replay: $(INSTALLED) ## Replay the whole trace and made-up ones, and judge each (options: ARGS="--part ci --json replay.json")
+replay: $(INSTALLED) ## Replay the whole trace and synthetic ones, and judge each (options: ARGS="--part ci --json replay.json")
 	@$(BIN)/python -m simulator replay $(ARGS)
 
-mutants: $(INSTALLED) ## Break the product on purpose in many ways; demo and replay must fail for each (options: ARGS="--part ci --jobs 4")
+mutants: $(INSTALLED) ## Insert one defect after another; demo and replay must fail for each (options: ARGS="--part ci --jobs 4")
 	@$(BIN)/python -m mutants $(ARGS)
 
 test: $(INSTALLED) ## Run all tests, several at a time because most of them wait (options: ARGS="-k plan" WORKERS=0)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
-metadata-faults: $(INSTALLED) ## Three minutes of a node agent beside metadata that misbehave (options: SEED=2)
+metadata-faults: $(INSTALLED) ## Run a node agent for three minutes against misbehaving metadata (options: SEED=2)
 	METADATA_FAULTS_SEED=$(or $(SEED),1) METADATA_FAULTS_ROUNDS=3 METADATA_FAULTS_LONGEST_SECONDS=2 \
 		$(BIN)/python -m pytest tests/node_agent/test_agent_faults.py
 
-test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod 0.28.1 (installs that in a cache of its own)
+test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod 0.28.1 (installed once, in its own cache)
 	-@$(BIN)/python tests/horovod/horovod_installation.py
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/horovod $(ARGS)
 
-controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, once, in a cache of its own (needs Go 1.24)
+controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, once, in its own cache (needs Go 1.24)
 	@$(BIN)/python tests/testkit/controlplane/binaries.py
 
-clients: $(INSTALLED) ## Build the helm and kubectl that tests use, once, in a cache of their own (needs Go 1.24)
+clients: $(INSTALLED) ## Build the helm and kubectl that tests use, once, in their own cache (needs Go 1.24)
 	@$(BIN)/python tests/testkit/controlplane/binaries.py clients
 
-operators: $(INSTALLED) ## Build the operators of training jobs that tests use, once, in a cache of their own (needs Go 1.24)
+operators: $(INSTALLED) ## Build the operators of training jobs that tests use, once, in their own cache (needs Go 1.24)
 	@$(BIN)/python tests/testkit/controlplane/binaries.py operators
 
-chart: $(INSTALLED) ## Write the parts of the chart's schema and README that are made of values.yaml and the services' settings
+chart: $(INSTALLED) ## Generate the chart's schema, README tables, roles and dashboards
 	$(BIN)/python -m charts
 
-test-chart: $(INSTALLED) ## Render the chart in many ways and check all that comes out, without a cluster; skipped without Go
+test-chart: $(INSTALLED) ## Render the chart in many ways and check the results, without a cluster; skipped without Go
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py clients >/dev/null
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/chart $(ARGS)
 
-test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; skipped without Go (short form: ARGS='-m "brief or not long"')
+test-cluster: $(INSTALLED) ## Run the tests that need a real control plane, built first; skipped without Go (short form: ARGS='-m "brief or not long"')
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py >/dev/null
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py clients >/dev/null
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
@@ -69,7 +69,7 @@ test-cluster: $(INSTALLED) ## Run what needs a real control plane, built first; 
 # Suites that need more of a machine than Python. What of it cannot be had is skipped.
 SUITES := chart clocks browser horovod monitoring chaos controlplane
 
-test-suites: $(INSTALLED) ## Run the short forms of all suites that need more than Python, but for containers, in one go
+test-suites: $(INSTALLED) ## Run the short forms of all suites that need more than Python, except containers, in one run
 	-@$(BIN)/python -m tests.testkit.controlplane.binaries >/dev/null
 	-@$(BIN)/python -m tests.testkit.controlplane.binaries clients >/dev/null
 	-@$(BIN)/python -m tests.testkit.controlplane.binaries operators >/dev/null
@@ -78,45 +78,45 @@ test-suites: $(INSTALLED) ## Run the short forms of all suites that need more th
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "brief or not long" \
 		$(addprefix tests/,$(SUITES)) $(ARGS)
 
-test-monitoring: $(INSTALLED) ## Check dashboards and rules, and a replay as a real Prometheus sees it; skipped where that cannot be had
+test-monitoring: $(INSTALLED) ## Check dashboards and rules, and scrape a replay with a real Prometheus; skipped if that is not available
 	-@$(BIN)/python -m tests.monitoring.monitoring_programs >/dev/null
 	$(BIN)/python -m pytest tests/monitoring $(ARGS)
 
-dashboard-pictures: $(INSTALLED) ## Draw what the dashboards' queries return of a replay, to docs/images/
+dashboard-pictures: $(INSTALLED) ## Draw the results of the dashboards' queries for a replay, to docs/images/
 	$(BIN)/python -m tests.monitoring.monitoring_pictures
 
 images: $(INSTALLED) ## Build both container images with buildah, and print their sizes (Debian, as root)
 	@$(BIN)/python -m tests.images.images_building
 
-test-images: $(INSTALLED) ## Run both images as containers, built first; skipped where that cannot be done
+test-images: $(INSTALLED) ## Run both images as containers, built first; skipped if that is not possible
 	-@$(BIN)/python -m tests.images.images_building
 	$(BIN)/python -m pytest tests/images $(ARGS)
 
-test-node: $(INSTALLED) ## Run everything on a real node: kubelet, containerd, our images, the chart; skipped where that cannot be done
+test-node: $(INSTALLED) ## Run everything on a real node: kubelet, containerd, our images, the chart; skipped if that is not possible
 	$(BIN)/python -m tests.node.node_ground $(ARGS)
 
-test-browser: $(INSTALLED) ## Open the status page in Debian's Chromium; skipped where that cannot be had
+test-browser: $(INSTALLED) ## Open the status page in Debian's Chromium; skipped if that is not available
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/browser $(ARGS)
 
-test-clocks: $(INSTALLED) ## Run the services on machines whose clock is stepped, with Debian's libfaketime; skipped where that cannot be had
+test-clocks: $(INSTALLED) ## Run the services on machines whose clock is stepped, with Debian's libfaketime; skipped if that is not available
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/clocks $(ARGS)
 
 screenshots: $(INSTALLED) ## Take the pictures of docs/guide/status-page.md again, from a real replay
 	@$(BIN)/python -m tests.browser.browser_pictures
 
-sbom: $(INSTALLED) ## Write what is in each image, its base's packages included, to dist/sbom/ (CycloneDX; Debian, as root)
+sbom: $(INSTALLED) ## Write the bill of materials of each image, including its base, to dist/sbom/ (CycloneDX; Debian, as root)
 	@$(BIN)/python -m tests.images.images_bill dist/sbom
 
-chaos: $(INSTALLED) ## Interrupt everything everywhere and demand that nothing is lost (short form: ARGS="-m brief")
+chaos: $(INSTALLED) ## Kill or stop every process at each of its steps; nothing may be lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)
 
-chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its steps, and take the API server away for long (half an hour)
+chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its steps, and stop the API server for a long time (half an hour)
 	LEADER_FAILPOINTS=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal \
 		tests/controlplane/leader/test_leader_line.py tests/controlplane/line/test_line_leader_killed.py $(ARGS)
 	LEADER_OUTAGE_SECONDS=30 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal \
 		tests/controlplane/line/test_line_outages.py $(ARGS)
 
-hostile: $(INSTALLED) ## Ten thousand garbage connections, and three times the usual fuzzing
+hostile: $(INSTALLED) ## Open ten thousand garbage connections, and fuzz three times as long as usual
 	HOSTILE_CONNECTIONS=10000 PROPERTY_EXAMPLES=3 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
 		tests/hostile/test_hostile_peers.py tests/hostile/test_hostile_memory.py tests/hostile/test_hostile_fuzz_*.py \
 		$(ARGS)
@@ -125,26 +125,26 @@ properties: $(INSTALLED) ## Try every property with ten times the examples, at r
 	PROPERTY_EXAMPLES=$(or $(PROPERTY_EXAMPLES),10) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
 		--timeout 3600 $$(grep -rl "testkit.properties" tests --include='test_*.py') $(ARGS)
 
-bench: $(INSTALLED) ## Measure everything and write docs/maintainers/benchmarks.md (whether it works, in short: ARGS=--short)
+bench: $(INSTALLED) ## Measure everything and write docs/maintainers/benchmarks.md (a quick check: ARGS=--short)
 	$(BIN)/python -m benchmarks run $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks page)
 
 bench-page: $(INSTALLED) ## Write docs/maintainers/benchmarks.md from the last results
 	$(BIN)/python -m benchmarks page
 
-check: lint types imports proto-check ## Everything that is checked without running it
+check: lint types imports proto-check ## Run all static checks
 
 lint: $(INSTALLED) ## Lint and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/hadolint Dockerfile.server Dockerfile.agent
 
-types: $(INSTALLED) ## mypy --strict, tests included; that the SDK needs no Python above 3.8
+types: $(INSTALLED) ## mypy --strict, including tests; the SDK must not need a Python above 3.8
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.10 -p kubeai.elastic
 	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- sdk tests/sdk/sdk_selfcheck.py
 
-imports: $(INSTALLED) ## Who may import whom
+imports: $(INSTALLED) ## Check which package may import which
 	$(BIN)/lint-imports
 
 proto: $(INSTALLED) ## Generate the stubs of the agent stream
@@ -153,7 +153,7 @@ proto: $(INSTALLED) ## Generate the stubs of the agent stream
 		--python_out=$(or $(OUT),proto) --mypy_out=$(or $(OUT),proto) \
 		--grpc_python_out=$(or $(OUT),proto) --mypy_grpc_out=$(or $(OUT),proto) proto/reclaim/v1/reclaim.proto
 
-proto-check: $(INSTALLED) ## The checked-in stubs are what the contract generates
+proto-check: $(INSTALLED) ## Check that the stubs are generated from the contract
 	@out=$$(mktemp -d) && $(MAKE) --no-print-directory proto OUT=$$out >/dev/null 2>&1 && \
 		for file in $$out/reclaim/v1/*; do diff -u proto/reclaim/v1/$$(basename $$file) $$file || exit 1; done && rm -r $$out
 
