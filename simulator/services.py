@@ -21,7 +21,7 @@ from simulator.cloud.trace import Node
 from simulator.events import Event, EventLog, read
 from supervisor.identity.tokens import Tokens
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 POLL_SECONDS = 0.02
 
 
@@ -82,7 +82,7 @@ class SupervisorProcess:
 
         Raises:
             ProcessEnded: It ended instead.
-            TooLate: It does not serve after 20 s.
+            TooLate: It does not serve after a minute.
         """
         self._file.unlink(missing_ok=True)
         command = [script("elastic-job-supervisor"), "serve"]

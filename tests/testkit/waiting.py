@@ -8,7 +8,7 @@ from typing import TypeVar, overload
 
 T = TypeVar("T")
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds after which a fact is given up. No test measures time with it: a busy machine is slow, and is not wrong."""
 
 What = str | Callable[[], object]
