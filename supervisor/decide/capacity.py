@@ -1,4 +1,4 @@
-"""Which suspended jobs of a cluster may resume, which running ones grow, and at what size: one function over all."""
+"""Decides which suspended jobs of a cluster may resume and which running ones may grow, and to what size."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,14 +14,14 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 
 _PLAIN = "cpu"
-"""Stands for what every node has."""
+"""Stands for the resources that every node has."""
 
 _NUMBER = re.compile(r"(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingJob:
-    """A suspended job that could resume, and what its pods ask for."""
+    """A suspended job that could resume, with its resource request."""
 
     job: SupervisedJob
     request: ResourceRequest
@@ -29,7 +29,7 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A job that is resuming or growing: so many workers, and perhaps its launcher, are not bound to a node yet."""
+    """The capacity that is reserved for a resuming or growing job: its pods that are not bound to a node yet."""
 
     job: SupervisedJob
     request: ResourceRequest
@@ -38,13 +38,13 @@ class Reservation:
 
     @property
     def pending(self) -> bool:
-        """Whether any pod of it may still take room."""
+        """Whether the job may still take capacity."""
         return self.job.decision.probing or self.launcher or self.workers > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthCandidate:
-    """A job that runs and could have so many workers `more`; `nodes` are those that its own are on."""
+    """A running job that could have `more` workers; `nodes` are the nodes of its present ones."""
 
     job: SupervisedJob
     request: ResourceRequest
@@ -54,7 +54,7 @@ class GrowthCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The jobs that may grow, and what those ask for whose pods their operator has made and that do not run yet."""
+    """The jobs that may grow, and the requests of jobs whose controller has made pods that do not run yet."""
 
     growth_candidates: Sequence[GrowthCandidate] = ()
     starting: Sequence[ResourceRequest] = ()
@@ -62,7 +62,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """`usable` may be counted on; `doomed` will be reclaimed, and are what the scheduler may bind pods to even so."""
+    """`usable` nodes have no notice. `doomed` nodes will be reclaimed; the scheduler may still bind pods to them."""
 
     usable: Sequence[NodeCapacity]
     doomed: Sequence[NodeCapacity] = ()
@@ -75,11 +75,12 @@ def allocate(
     policy: Policy,
     running: Running = Running(),
 ) -> Mapping[JobName, Grant]:
-    """What each job may do; one that may do nothing and has nothing to say is left out.
+    """The grant of each job; jobs without one are not in the result.
 
-    The longest waiting comes first, each gets all it needs or nothing, and what was promised to a job that is resuming
-    or growing is kept for it. A job waits, whatever room there is, while a doomed node could take one of its pods.
-    Growing is worth less than starting: nobody grows by a kind of capacity that a job waits for or is about to get.
+    Jobs are served in the order of their waiting time, and each gets all it needs or nothing. Capacity that is reserved
+    for a resuming or growing job is kept. A job waits, however much room there is, while one of its pods could be bound
+    to a doomed node. A start is worth more than a growth: no job grows by a kind of capacity that another one waits for
+    or is about to get.
     """
     usable, doomed = _packer(nodes.usable, reservations), BinPacker(nodes.doomed)
     granted: dict[JobName, Grant] = {}
@@ -105,7 +106,7 @@ def allocate(
 
 
 def first_hosts(job: SupervisedJob, count: int) -> frozenset[Host]:
-    """The hosts that a run of that many workers has: an operator counts its workers from 0."""
+    """The hosts of a run of that many workers: controllers number workers from 0."""
     return frozenset(sorted(job.observed.hosts, key=_naturally)[:count])
 
 
@@ -123,9 +124,9 @@ def _could_take_one(doomed: BinPacker, request: ResourceRequest) -> bool:
 
 
 def _probes(unmet: Iterable[PendingJob], busy: Collection[str], policy: Policy) -> Mapping[JobName, Grant]:
-    """One job at a time tries for capacity of a kind: several would each get some of it and none enough.
+    """At most one job at a time probes for a kind of capacity: several would each get a part and none enough.
 
-    And none while another one is about to start on what there is, as pods that wait take it from whoever it was for.
+    None probes while another job is about to start on that kind, as its pending pods would take that job's capacity.
     """
     if not policy.probe_seconds:
         return {}
@@ -142,7 +143,7 @@ def _probes(unmet: Iterable[PendingJob], busy: Collection[str], policy: Policy) 
 def _growths(
     growth_candidates: Iterable[GrowthCandidate], wanted: Collection[str], usable: BinPacker, doomed: BinPacker
 ) -> Mapping[JobName, Grant]:
-    """As much as there is of what is left: each host that a job has again is worth having."""
+    """Grants running jobs as many workers as the remaining capacity allows."""
     granted: dict[JobName, Grant] = {}
     for each in sorted(growth_candidates, key=lambda each: each.job.name):
         worker = _elsewhere(each.request.worker, each.nodes)
@@ -153,7 +154,7 @@ def _growths(
 
 
 def _elsewhere(demand: Demand, nodes: frozenset[Host]) -> Demand:
-    """The same where no other pod of the job is, if it asks for that."""
+    """The demand without the job's present nodes, if its workers must be on different nodes."""
     if not demand.apart or not nodes:
         return demand
     other = Requirement(key=NODE_NAME, operator=Operator.NOT_IN, values=nodes)
@@ -161,7 +162,7 @@ def _elsewhere(demand: Demand, nodes: frozenset[Host]) -> Demand:
 
 
 def _kind(request: ResourceRequest) -> frozenset[str]:
-    """What the jobs compete for: a scarce resource, whatever nodes it is on."""
+    """The resources that jobs compete for: the scarce ones, on whatever nodes."""
     return scarce(request.worker) or frozenset({_PLAIN})
 
 
@@ -174,5 +175,5 @@ def _hosts(job: SupervisedJob) -> int:
 
 
 def _naturally(host: Host) -> list[tuple[bool, int, str]]:
-    """worker-2 before worker-10."""
+    """Sorts worker-2 before worker-10."""
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _NUMBER.split(host)]

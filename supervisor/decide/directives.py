@@ -1,4 +1,4 @@
-"""What a decision means for one training process."""
+"""Derives the directive of each training process from a job's decision."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from supervisor.domain.notice import NoticeState, ReclaimNotice
 _RELEASED = (Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
 
 _UNDECIDED_SECONDS = 1.0
-"""What is decided about a notice comes first, however short it is: within milliseconds, unless the store is away."""
+"""Time for a decision about a notice, however short its lead: it takes milliseconds unless the store is unavailable."""
 
 
 Likeness = tuple[int, Host | None, bool]
-"""All of a process that its directive depends on: its run, its host where that is noticed, whether it is rank 0."""
+"""The properties of a process that its directive depends on: its run, its host if noticed, whether it is rank 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobDirectives:
-    """What a job means for its processes at one moment; what is the same for all of them is worked out once."""
+    """The directives of a job's processes at one moment; what they share is computed once."""
 
     job: SupervisedJob
     notices: Mapping[Host, ReclaimNotice]
@@ -32,11 +32,11 @@ class JobDirectives:
 
     @classmethod
     def of(cls, job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> Self:
-        """`notices` are the hosts that must not be used, of whatever job."""
+        """`notices` are the hosts that must not be used, also those of other jobs."""
         return cls(job, notices, policy, _most_urgent(job, notices, policy))
 
     def likeness(self, worker: Worker) -> Likeness:
-        """Processes of one likeness are told the same."""
+        """The key of a process; processes with the same key get the same directive."""
         return worker.run, worker.host if worker.host in self.notices else None, worker.rank == 0
 
     def directive(self, worker: Worker) -> Directive:
@@ -55,14 +55,14 @@ class JobDirectives:
         )
 
     def _noticed(self, worker: Worker) -> Host | None:
-        """The worker's own host, else the one with the job's most urgent notice; only of what is still announced."""
+        """The worker's own host if it has an active notice, else the host with the job's most urgent one."""
         return worker.host if _announced(self.notices.get(worker.host)) else self.urgent
 
 
 def _released(job: SupervisedJob, worker: Worker) -> bool:
-    """Whether a process that is held in its exit hook may go.
+    """Whether a process that is held in its exit hook may exit.
 
-    As long as its run's command runs, its going would let the others form a new ring and step past the checkpoint.
+    While the run's command is running, its exit would let the others form a new ring and step past the checkpoint.
     """
     ended = job.decision.phase in _RELEASED and not job.observed.running
     return ended or job.over or worker.run < max(job.observed.run, job.decision.run)
@@ -89,9 +89,9 @@ def _kind(
 def _stopping(
     stop: Stop, worker: Worker, own: ReclaimNotice | None, policy: Policy
 ) -> tuple[DirectiveKind, int, float | None]:
-    """STOP for those who are told; the others go on, but not down with their host.
+    """STOP for rank 0, or for all. The others continue, but leave before their host is gone.
 
-    Their LEAVE is later than the last moment at which everybody is told to stop, which it stands in for.
+    Their LEAVE is later than the last moment at which a STOP goes to all processes, and stands in for it.
     """
     if stop.everyone or worker.rank == 0:
         return DirectiveKind.STOP, stop.generation, None
@@ -106,7 +106,7 @@ def _announced(own: ReclaimNotice | None) -> TypeGuard[ReclaimNotice]:
 
 
 def _undecided_at(own: ReclaimNotice, policy: Policy) -> float:
-    """When a process leaves of whose notice nothing has been made until then."""
+    """The instant at which a process leaves if no decision about its notice has been made by then."""
     return max(deadline_of(own, policy) - policy.leave_margin_seconds, own.first_seen + _UNDECIDED_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""Whether a pod fits a node, after the scheduler's own rules: what it tolerates, demands of the node, and takes of it.
+"""Whether a pod fits a node, by the rules of the Kubernetes scheduler.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/ : taints, selectors, required node affinity and requests.
 """
@@ -10,10 +10,10 @@ from supervisor.domain.capacity import Demand, Effect, NodeCapacity, Operator, R
 
 PODS = "pods"
 ONE_POD = 1000
-"""Every pod takes one of a node's `pods`, in thousandths as everything."""
+"""Every pod takes one of a node's `pods`; all amounts are in thousandths."""
 
 NODE_NAME = "metadata.name"
-"""What a requirement on a node's own name is on."""
+"""The key of a requirement on the node's name."""
 
 _KEEPS_OFF = (Effect.NO_SCHEDULE, Effect.NO_EXECUTE)
 _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
@@ -25,7 +25,7 @@ def fits(demand: Demand, room: NodeCapacity) -> bool:
 
 
 def accepts(demand: Demand, room: NodeCapacity) -> bool:
-    """Whether the node is one for such pods, however much room it has."""
+    """Whether taints, selector and affinity allow the pod on the node, however much room it has."""
     return (
         all(_tolerated(taint, demand.tolerations) for taint in room.taints)
         and all(room.labels.get(name) == value for name, value in demand.selector.items())
@@ -34,7 +34,7 @@ def accepts(demand: Demand, room: NodeCapacity) -> bool:
 
 
 def how_many(demand: Demand, free: Resources) -> int:
-    """How many such pods there is room for, as far as amounts go."""
+    """How many such pods the free resources allow."""
     count = free.get(PODS, 0) // ONE_POD
     for name, amount in demand.requests.items():
         if amount > 0:
@@ -55,7 +55,7 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def _meets(term: tuple[Requirement, ...], room: NodeCapacity) -> bool:
-    """A term without a requirement is met by no node, as the scheduler has it."""
+    """A term without requirements matches no node, as in the scheduler."""
     return bool(term) and all(_holds(each, room) for each in term)
 
 

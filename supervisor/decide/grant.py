@@ -1,4 +1,4 @@
-"""Which hosts each job may take: one function over all jobs, so that two never each take half of the same hosts."""
+"""Assigns free hosts to jobs: one function over all jobs, so that no two jobs each take half of the same hosts."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,8 +13,11 @@ _WAITS = (Phase.WAITING, Phase.SUSPENDED)
 class Grant:
     """The hosts that a job may start on, or grow by.
 
-    `probe`: nothing is known to be there for it, it may only try. `held_up`: nothing is granted, since a node that will
-    be reclaimed could take its pods. `more` is how many workers the operator of a job that runs may add to it.
+    Attributes:
+        hosts: The granted hosts.
+        probe: No capacity is known for the hosts; the job may only try to start on them.
+        held_up: No hosts are granted, because the job's pods could be scheduled on a node that will be reclaimed.
+        more: How many workers the controller of a running job may add to it.
     """
 
     hosts: frozenset[Host] = frozenset()
@@ -26,12 +29,12 @@ class Grant:
 def grants(
     jobs: Iterable[SupervisedJob], available: frozenset[Host], noticed: Collection[Host] = ()
 ) -> Mapping[JobName, frozenset[Host]]:
-    """The hosts each job may start on, or grow by; a job that gets none is left out.
+    """The hosts that each job may start on, or grow by; jobs that get none are not in the result.
 
-    `available` are hosts whose agent is connected and whose every source answers "no notice". Jobs that wait come
-    first, the longest waiting before all, each with all it needs or nothing. What a job that still waits could use is
-    not given to one that runs: growing is worth less than starting. `noticed` are the hosts that must not be used: a
-    job whose launcher is on one of them cannot start, so nothing is kept for it.
+    `available` are the hosts whose agent is connected and whose sources all answer "no notice". Waiting jobs come
+    first, in the order of their waiting time, and each gets all it needs or nothing. Hosts that a waiting job could use
+    are not given to a running one: a start is worth more than a growth. `noticed` are the hosts that must not be used:
+    a job whose launcher is on one of them cannot start, so nothing is reserved for it.
     """
     ordered = sorted(jobs, key=_turn)
     free = available.difference(*(held(job) for job in ordered))
@@ -45,7 +48,7 @@ def grants(
             allocate = (
                 _first(wanted, job.spec.requested_workers) if len(wanted) >= job.spec.min_workers else frozenset()
             )
-            # No more than what is free: a job that waits may list thousands of hosts, most of them nobody's.
+            # Only free hosts: a waiting job may list thousands of hosts that do not exist at present.
             unmet |= frozenset() if allocate else wanted
         else:
             allocate = _first(wanted - unmet, _room(job))
@@ -56,19 +59,19 @@ def grants(
 
 
 def held(job: SupervisedJob) -> frozenset[Host]:
-    """The hosts that no other job may take; a job that is over holds them until its command has ended."""
+    """The hosts that no other job may take; a finished job holds them until its command has ended."""
     if job.over and not job.observed.running:
         return frozenset()
     return job.decision.hosts
 
 
 def usable(job: SupervisedJob) -> frozenset[Host]:
-    """The hosts of which a job could take some if they were free; none where it needs no more."""
+    """The hosts that a job could use if they were free; none if it needs no more."""
     return job.observed.hosts if waits(job) or _room(job) else frozenset()
 
 
 def waits(job: SupervisedJob) -> bool:
-    """Whether the job could start now: it waits, nothing of it is running, and nobody is ending it."""
+    """Whether the job could start now: it is waiting, has no running processes and is not being ended."""
     observed = job.observed
     return job.decision.phase in _WAITS and not (observed.running or observed.ending or job.over)
 
@@ -78,7 +81,7 @@ def _turn(job: SupervisedJob) -> tuple[bool, float, str]:
 
 
 def _room(job: SupervisedJob) -> int:
-    """How many hosts a running job may still take; excluded ones are on their way out and leave room."""
+    """How many more hosts a running job may take; excluded hosts do not count against its maximum."""
     if job.decision.phase is not Phase.RUNNING or job.observed.ending or job.over:
         return 0
     return max(0, job.spec.max_workers - len(job.decision.hosts - job.decision.exclusions))

@@ -1,7 +1,7 @@
-"""Growing while it runs, of a job that was resumed smaller and whose hosts an operator makes: it is asked to add some.
+"""Growth of a running job that was resumed smaller and whose controller makes its hosts.
 
-The operator has its own time for that, and what it has added are the job's hosts as soon as they are listed. So a try
-ends with them or with its time, and nothing depends on the operator's word.
+The controller is asked to add workers, and they are the job's as soon as it lists them. An attempt ends when they are
+listed or when its time is over, so nothing depends on an answer of the controller.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ _MAX_DOUBLINGS = 5
 
 
 def grown_by_operator(s: Situation, before: Decision) -> Decision:
-    """The next step of a run that goes on and from which no host is taken."""
+    """The next decision about growth, for a run that loses no hosts."""
     growth = before.growing
     if growth is not None:
         return _asked(s, before, growth)
@@ -35,7 +35,7 @@ def grown_by_operator(s: Situation, before: Decision) -> Decision:
 
 
 def grows_at(decision: Decision, policy: Policy) -> float:
-    """When room has lasted for long enough, and the last try was long enough ago."""
+    """The instant at which room has lasted long enough and the last attempt was long enough ago."""
     since = decision.capacity_since or 0.0
     return max(since + policy.growth_delay_seconds, 0.0 if decision.growth is None else decision.growth.until)
 

@@ -1,4 +1,4 @@
-"""Running, Shrinking and Resuming: the job has hosts and goes on with them, with fewer, with more, or must stop."""
+"""The phases Running, Shrinking and Resuming: the job continues with its hosts, with fewer or with more, or stops."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ _MAX_BACKOFF_DOUBLINGS = 5
 
 
 def live(s: Situation) -> Decision:
-    """The next step of a job that has hosts: it goes on, or must stop."""
+    """Handles the phases in which a job has hosts."""
     before, spec = s.previous, s.job.spec
     if spec.can(Capability.STARTS_RUNS) and before.phase is not Phase.RESUMING and not s.job.observed.running:
         return _left_to_operator(s, before)
@@ -49,7 +49,7 @@ def live(s: Situation) -> Decision:
 
 
 def _reason_to_stop(s: Situation) -> str | None:
-    """Why the run must not go on; None where it may."""
+    """Why the run must stop; None if it may continue."""
     spec, notices = s.job.spec, s.view.notices
     if s.job.observed.ending:
         return ending()
@@ -62,16 +62,16 @@ def _reason_to_stop(s: Situation) -> str | None:
 
 
 def _cleared(s: Situation, before: Decision) -> Decision:
-    """Hosts that left the operator's list leave the job; a withdrawn notice takes its exclusion back.
+    """Removes hosts that left the list, and takes exclusions back whose notices were withdrawn.
 
-    An operator's new hosts are the job's at once. Where others have joined instead, a host above the maximum is not
-    taken back but let go. One that is about to end stays left out until it is gone.
+    New hosts of a controller are the job's at once. If others have joined meanwhile, an excluded host above the maximum
+    is released instead of taken back. A host whose pod is terminating stays excluded until it is gone.
     """
     unusable = s.doomed | s.terminating
     back = (before.exclusions & s.present) - unusable
     room = max(0, s.job.spec.max_workers - len(s.present - unusable - back))
     makes_hosts = s.job.spec.can(Capability.MAKES_HOSTS)
-    over = frozenset() if makes_hosts else frozenset(sorted(back)[room:])  # A controller lists all it has made.
+    over = frozenset() if makes_hosts else frozenset(sorted(back)[room:])  # A controller lists all hosts that it made.
     hosts, workers = s.present - over, len(s.present - over - unusable)
     new, lost = s.present - before.hosts - unusable, before.hosts - before.exclusions - s.present
     reason = gone(lost, workers) if lost and makes_hosts else before.reason
@@ -81,10 +81,10 @@ def _cleared(s: Situation, before: Decision) -> Decision:
 
 
 def _left_to_operator(s: Situation, before: Decision) -> Decision:
-    """A run that ended by itself is its operator's to start again, for which the job waits as it did at first."""
+    """Waits for the controller to restart a run that ended by itself, as for the first run."""
     observed = s.job.observed
     if observed.exit_code == 0:
-        return before  # The operator is about to say that the job has succeeded.
+        return before  # The controller is about to report that the job has succeeded.
     lost = observed.launcher_lost_since is not None
     return Decision(
         generation=before.generation,
@@ -96,7 +96,7 @@ def _left_to_operator(s: Situation, before: Decision) -> Decision:
 
 
 def _lost(s: Situation, before: Decision, live: int) -> Decision:
-    """Workers went without a notice: the rest only burn GPUs once that has lasted; until then others may join."""
+    """Handles workers that were lost without a notice: after a grace time for others to join, the job stops."""
     since = before.below_min_since if before.below_min_since is not None else s.now
     reason = lost_hosts(live, s.job.spec)
     if s.now >= since + s.policy.lost_grace_seconds:
@@ -123,9 +123,9 @@ def _resuming(s: Situation, before: Decision) -> Decision:
 
 
 def _resume_failed(s: Situation, before: Decision) -> Decision:
-    """The hosts stay the job's until the launcher has confirmed that it waits (`waiting.wait` lets go of them).
+    """Suspends a job whose resume failed; it keeps its hosts until the launcher confirms that it waits.
 
-    A try that failed says nothing of capacity that comes: only the next try waits longer than the first pause.
+    A failed probe does not lengthen the pause before a resume on known capacity, only the one before the next probe.
     """
     doublings = 0 if before.probing else min(before.failed_resumes, _MAX_BACKOFF_DOUBLINGS)
     return replace(
@@ -140,9 +140,9 @@ def _resume_failed(s: Situation, before: Decision) -> Decision:
 
 
 def _restarted(s: Situation, before: Decision) -> Decision:
-    """A run that failed by itself stays ordered: its launcher starts it again as the next number, which is taken over.
+    """Takes over the next run that the launcher starts after a run failed by itself.
 
-    A new number of ours would bypass the launcher's back-off and its limit.
+    A new run number of ours would bypass the launcher's back-off and its limit of restarts.
     """
     observed = s.job.observed
     if observed.run > before.run:
@@ -155,7 +155,7 @@ def _restarted(s: Situation, before: Decision) -> Decision:
 
 
 def _sized(s: Situation, before: Decision) -> Decision:
-    """Running and Shrinking: collect a group, take it off the list at once, then grow again."""
+    """Handles Running and Shrinking: collects a group, excludes it in one change, and grows again later."""
     pending = s.doomed - before.exclusions
     if pending:
         return _collected(s, before, pending)
@@ -169,7 +169,7 @@ def _sized(s: Situation, before: Decision) -> Decision:
 
 
 def _is_in_place(s: Situation, before: Decision) -> bool:
-    """Whether the launcher leaves out what is to be left out: it has confirmed an order that said just that."""
+    """Whether the launcher has confirmed an order with exactly these exclusions."""
     return s.stored.exclusions == before.exclusions and s.job.observed.applied >= s.stored.generation
 
 
@@ -181,7 +181,7 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
     until = _window_end(s, pending)
     if s.now < until:
         if before.window_until == until:
-            return before  # Each of a group of twenty would cost a write, and say no more than that it waits.
+            return before  # Otherwise each notice of a group of twenty would cost a write without new information.
         return replace(before, window_until=until, reason=collecting(pending, s.view.notices))
     left = before.hosts - s.doomed
     return replace(
@@ -194,11 +194,10 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
 
 
 def _window_end(s: Situation, pending: frozenset[Host]) -> float:
-    """The group is complete a window after its first notice, or when the first deadline needs it to be.
+    """The end of the group: a window after its first notice, or earlier if its first deadline requires that.
 
-    A supervisor that could not hear of all notices until just now waits for the rest of the group anew, and what was
-    over before then hurries nobody. Worked out in every pass, it is rounded to what stores keep: it would be another
-    decision each time.
+    A supervisor that could not receive notices until just now waits for a whole window, and deadlines before that do
+    not shorten it. The result is rounded to the store's precision; otherwise every pass would make a new decision.
     """
     notices = [s.view.notices[host] for host in pending]
     until = max(s.view.since, min(notice.first_seen for notice in notices)) + s.policy.window_seconds
@@ -208,7 +207,7 @@ def _window_end(s: Situation, pending: frozenset[Host]) -> float:
 
 
 def _grown(s: Situation, before: Decision) -> Decision:
-    """Hosts that came together join together: every change of the list costs a re-rendezvous."""
+    """Adds granted hosts after a delay, so that they join together: every change of the list costs a re-rendezvous."""
     joining = s.view.granted - before.hosts
     if not joining:
         return replace(before, capacity_since=None)

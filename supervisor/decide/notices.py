@@ -1,4 +1,4 @@
-"""How a report changes what is known, and how time does."""
+"""How reports and time change notices, and which hosts notices exclude."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,13 +17,13 @@ from supervisor.domain.notice import (
 )
 
 _DRIFT_SECONDS = 2.0
-"""A deadline that differs by no more is the same: the time that a report travels varies."""
+"""Deadlines that differ by less are the same: the transmission time of reports varies."""
 
 
 def accept(known: ReclaimNotice | None, report: Report, now: float, policy: Policy) -> ReclaimNotice | None:
-    """What is known after `report`: the notice to store, or `known` itself where the report changes nothing.
+    """Applies a report: returns the notice to store, or `known` itself if the report changes nothing.
 
-    Late and reordered reports lose by session and revision. Of a repeated one the time that is left counts.
+    Late and reordered reports are ignored by session and revision. A repeated one only updates the deadline.
     """
     if known is not None and (report.session, report.revision) <= (known.session, known.revision):
         return _recounted(known, report, now)
@@ -33,10 +33,10 @@ def accept(known: ReclaimNotice | None, report: Report, now: float, policy: Poli
 
 
 class Presence(StrEnum):
-    """What is known of whether the subject of a notice is there.
+    """Whether the subject of a notice exists.
 
-    THERE: somebody sees it or speaks for it. SILENT: nobody does, which proves nothing before the deadline.
-    GONE: whoever would see it says that it is not there.
+    THERE: it is visible, or its agent is connected. SILENT: it is not, which proves nothing before the deadline.
+    GONE: the API server shows that it does not exist.
     """
 
     THERE = "there"
@@ -45,7 +45,7 @@ class Presence(StrEnum):
 
 
 def settle(notice: ReclaimNotice, seen: Presence, now: float, policy: Policy) -> ReclaimNotice:
-    """What time makes of an active notice whose subject is seen like that."""
+    """Ends an active notice if its time has come."""
     if notice.state is not NoticeState.ACTIVE or now < settles_at(notice, seen, policy):
         return notice
     return replace(notice, state=_end(notice, seen), ended_at=now)
@@ -58,9 +58,9 @@ def _end(notice: ReclaimNotice, seen: Presence) -> NoticeState:
 
 
 def settles_at(notice: ReclaimNotice, seen: Presence, policy: Policy) -> float:
-    """The instant at which `settle` will change an active notice, if nothing else does before.
+    """The instant at which `settle` ends an active notice, if nothing else does before.
 
-    A drill is over with its deadline, whatever is seen: its subject does not go.
+    A drill ends at its deadline, as its subject stays.
     """
     if notice.simulated:
         return deadline_of(notice, policy)
@@ -70,30 +70,30 @@ def settles_at(notice: ReclaimNotice, seen: Presence, policy: Policy) -> float:
         case Presence.SILENT:
             return deadline_of(notice, policy) + policy.gone_grace_seconds
         case Presence.GONE:
-            # Whoever sees subjects may be a moment behind whoever told of this one.
+            # The cache may be a moment behind the source of the notice.
             return notice.first_seen + policy.gone_grace_seconds
 
 
 def replaced(notice: ReclaimNotice, uid: str, now: float) -> ReclaimNotice:
-    """A machine with another uid speaks under this name: the noticed one is gone."""
+    """Ends a notice because a machine with another uid now has the node's name."""
     if notice.state is NoticeState.ACTIVE and notice.subject.uid != uid:
         return replace(notice, state=NoticeState.GONE, ended_at=now)
     return notice
 
 
 def deadline_of(notice: ReclaimNotice, policy: Policy) -> float:
-    """When the subject is gone: announced, or assumed where the source names no time."""
+    """The instant at which the subject is expected to be gone; assumed if the source names no time."""
     return notice.deadline if notice.deadline is not None else notice.first_seen + policy.default_lead_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Today:
-    """What is known of the nodes of today, to tell which notices are about them.
+    """The identities of the present nodes, which decide the notices that concern them.
 
     Attributes:
-        machines: The machines whose agents are connected, by uid.
-        objects: The uids of the cluster's node objects.
-        clear: The nodes whose own metadata has just been asked, and has no notice.
+        machines: The machine uids of the nodes whose agents are connected.
+        objects: The uids of the cluster's Node objects.
+        clear: The nodes whose metadata service answers at present that there is no notice.
     """
 
     machines: Mapping[Host, str] = field(default_factory=dict)
@@ -114,11 +114,12 @@ def noticed_hosts(notices: Iterable[ReclaimNotice], today: Today, policy: Policy
 
 
 def _binds(notice: ReclaimNotice, host: Host, today: Today) -> bool:
-    """Not one on an earlier machine of the name, nor what others say of a node that knows better itself.
+    """Whether a notice concerns the present node of its name.
 
-    Node problem detectors announce a reclaim when they lose their network, too.
+    Notices on an earlier machine do not. Notices of the API server do not if the node's own metadata denies them: node
+    problem detectors also announce a reclaim when they lose their network.
     """
-    if notice.simulated:  # By the machine's uid or the object's, and nobody knows better: it is meant to be untrue.
+    if notice.simulated:  # It has the uid of the machine or of the Node object, and the metadata cannot deny it.
         present_uids = {uids[host] for uids in (today.machines, today.objects) if host in uids}
         return not present_uids or notice.subject.uid in present_uids
     from_api = notice.source in API_SOURCES
@@ -138,16 +139,16 @@ def noticed_pods(notices: Iterable[ReclaimNotice], policy: Policy) -> dict[str, 
 
 
 def most_urgent(notices: Iterable[ReclaimNotice | None], policy: Policy) -> ReclaimNotice | None:
-    """The one whose subject is gone first; None where there is none."""
+    """The notice with the earliest deadline; None if there is none."""
     held = (notice for notice in notices if notice is not None)
     return min(held, key=lambda notice: (deadline_of(notice, policy), notice.id), default=None)
 
 
 def _recounted(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotice:
-    """The notice after its last report was said again, as in the hello to a supervisor that has been started again.
+    """Applies a repetition of the last report, as in the hello after a restart of the supervisor.
 
-    Such a supervisor may count by another clock than the one that stored the deadline, and may even have ended the
-    notice by it. The seconds that are left were counted by the agent when it spoke, so they are right.
+    The supervisor's clock may differ from the one that stored the deadline, and may even have ended the notice. The
+    agent counted the remaining seconds when it sent the report, so they are right.
     """
     repeated = (report.session, report.revision) == (known.session, known.revision)
     if not repeated or report.announcement is not Announcement.ACTIVE or report.seconds_left is None:
@@ -162,24 +163,24 @@ def _recounted(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotic
 
 
 def _ended_early(known: ReclaimNotice, report: Report) -> bool:
-    """Whether time has ended the notice of a node whose agent speaks, and says that there is time left."""
+    """Whether time ended a notice although the node's agent reports that there is time left."""
     by_time = known.state in (NoticeState.EXPIRED, NoticeState.GONE)
     return by_time and known.subject.kind is SubjectKind.NODE and (report.seconds_left or 0.0) > 0
 
 
 def _announced(known: ReclaimNotice, report: Report, now: float, policy: Policy) -> ReclaimNotice:
     if known.state is NoticeState.GONE and known.subject.kind is SubjectKind.POD:
-        # Its uid never comes back: the same end, told by the next session.
+        # A pod's uid is never reused: the next session repeats the same announcement.
         return replace(known, session=report.session, revision=report.revision)
     if known.state is NoticeState.ACTIVE:
         return _updated(known, report, now)
     if known.state is NoticeState.EXPIRED and _passed(report, policy):
-        return _updated(known, report, now)  # The same old announcement, told by the next session.
+        return _updated(known, report, now)  # The next session repeats the same old announcement.
     return _episode(report, known.episode + 1, now, policy)
 
 
 def _withdrawn(known: ReclaimNotice | None, report: Report, now: float) -> ReclaimNotice | None:
-    """A withdrawal of what has ended already still makes later all reports that are older than it."""
+    """Withdraws a notice. If it has already ended, only session and revision change, so that older reports lose."""
     if known is None:
         return None
     known = replace(known, session=report.session, revision=report.revision)
@@ -189,7 +190,7 @@ def _withdrawn(known: ReclaimNotice | None, report: Report, now: float) -> Recla
 def _updated(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotice:
     deadline = _deadline(report, now)
     if deadline is not None and known.deadline is not None and not known.announced and not report.announced:
-        # Neither names an instant: a usual lead counts from its first sight, also for an agent that was started again.
+        # Neither names an instant: the usual lead counts from the first report, also after a restart of the agent.
         deadline = min(known.deadline, deadline)
     return replace(
         known,
@@ -223,7 +224,7 @@ def _deadline(report: Report, now: float) -> float | None:
 
 
 def _is_over(report: Report) -> bool:
-    """Whether it tells of a drill whose time has passed, which must not begin anew."""
+    """Whether the report is about a drill whose deadline has passed, which must not start again."""
     return report.source == SIMULATED and report.seconds_left is not None and report.seconds_left <= 0
 
 

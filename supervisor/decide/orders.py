@@ -1,4 +1,4 @@
-"""What a decision means for the launcher."""
+"""Derives the order to a launcher from a job's decision."""
 
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.order import Order, OrderKind
@@ -12,7 +12,7 @@ _KINDS = {
 
 
 def order_for(job: SupervisedJob) -> Order:
-    """The present order, whole: it follows from the decision alone, so that repeating it changes nothing."""
+    """The present order. It follows from the decision alone, so repeating it changes nothing."""
     decision = job.decision
     return Order(
         kind=_KINDS.get(decision.phase, OrderKind.RUN),

@@ -1,4 +1,4 @@
-"""What is left on the nodes while jobs are given room one after the other."""
+"""The bin packer: tracks the free resources of nodes while pods are assigned to them."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
@@ -6,17 +6,17 @@ from supervisor.decide.fit import ONE_POD, PODS, accepts, how_many
 from supervisor.domain.capacity import Demand, NodeCapacity, ResourceRequest, Resources
 
 _PLAIN = frozenset({"cpu", "memory", "ephemeral-storage", PODS})
-"""What every node has; anything else is scarce, under whatever name."""
+"""Resources that every node has; all others are scarce."""
 
 _Spread = Mapping[int, int]
-"""How many pods go on which nodes, by the nodes' places in the ledger."""
+"""How many pods go on which node, by the node's index."""
 
 
 class BinPacker:
-    """Room on nodes, given away all or nothing.
+    """Assigns room on nodes to pods, all or nothing.
 
-    First fit, and nodes with few accelerators left come first: launchers go where there are none, and large jobs find
-    whole nodes. The scheduler may spread pods otherwise: what fits here is what it could bind, not where it will.
+    First fit; nodes with few free accelerators come first, so that launchers go to nodes without accelerators and large
+    jobs find whole nodes. The scheduler may place pods differently: the result says that they fit, not where they go.
     """
 
     def __init__(self, rooms: Iterable[NodeCapacity]) -> None:
@@ -25,14 +25,14 @@ class BinPacker:
         self._accepted: dict[Hashable, dict[int, bool]] = {}
 
     def take(self, request: ResourceRequest, least: int, most: int) -> int:
-        """Gives a job as many of `most` workers as there is room for besides its launcher; returns how many.
+        """Assigns room to a job's launcher and to at most `most` workers; returns how many workers.
 
-        0, and nothing is taken, where that is less than `least`.
+        If fewer than `least` fit, it assigns nothing and returns 0.
         """
         before = list(self._free)
         count = self._give(request.worker, most)
         if count >= max(1, least) and request.launcher is not None and not self._give(request.launcher, 1):
-            # The workers may have taken the launcher's only place.
+            # The workers may have taken the only room for the launcher.
             self._free = list(before)
             count = self._launcher_first(request.worker, request.launcher, most)
         if count < max(1, least):
@@ -41,15 +41,15 @@ class BinPacker:
         return count
 
     def hold(self, demand: Demand, count: int) -> None:
-        """Keeps what there is of the room for so many pods: it was promised to them and they are not bound yet."""
+        """Reserves room for pods that are not bound yet, as far as there is room."""
         self._give(demand, count)
 
     def has_room(self, demand: Demand) -> bool:
-        """Whether one such pod fits any of the nodes."""
+        """Whether one such pod fits on any node."""
         return next(self._spots(demand), None) is not None
 
     def _launcher_first(self, worker: Demand, launcher: Demand, most: int) -> int:
-        """The launcher goes where it costs the fewest workers."""
+        """Places the launcher where it costs the fewest workers."""
         spot = self._cheapest(self._spots(launcher), worker, launcher)
         if spot is None:
             return 0
@@ -88,7 +88,7 @@ class BinPacker:
         return spread
 
     def _spots(self, demand: Demand) -> Iterator[int]:
-        """The nodes with room for such a pod; most nodes are full, which one look at its scarcest amount shows."""
+        """The nodes with room for such a pod. Most are full, which the check of one scarce resource shows quickly."""
         name = min(scarce(demand), default=PODS)
         amount = demand.requests.get(name, ONE_POD)
         accepted = self._accepted.setdefault(pool(demand), {})
@@ -106,12 +106,12 @@ class BinPacker:
 
 
 def pool(demand: Demand) -> Hashable:
-    """Equal for demands that the same nodes are ones for, whatever they take of them."""
+    """Equal for demands that the same nodes accept, whatever amounts they request."""
     return (tuple(sorted(demand.selector.items())), demand.tolerations, demand.affinity)
 
 
 def scarce(demand: Demand) -> frozenset[str]:
-    """What a pod asks for that not every node has."""
+    """The requested resources that not every node has."""
     return frozenset(name for name, amount in demand.requests.items() if amount > 0).difference(_PLAIN)
 
 

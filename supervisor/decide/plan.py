@@ -1,4 +1,4 @@
-"""`plan`: one job, the facts about it and the time, to a decision with a reason.
+"""`plan`: the pure function from a job, its facts and the time to a decision with a reason.
 
 Each phase has a handler that makes one transition; `plan` repeats them until nothing changes, so that the outcome does
 not depend on how often it is called.
@@ -35,7 +35,7 @@ _MAX_TRANSITIONS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A decision, the actions that are still to be done for it, and when to look again (None = when facts change)."""
+    """A decision, its outstanding actions, and when to plan again (None: when facts change)."""
 
     decision: Decision
     actions: tuple[Action, ...]
@@ -43,9 +43,9 @@ class Plan:
 
 
 def first_decision(spec: Spec, observed: Observed, now: float) -> Decision:
-    """Where a job begins that has just been registered; one whose run goes on already is taken over, not stopped.
+    """The first decision about a registered job; a run that is already running is taken over.
 
-    The launcher may have orders from before the store was lost: the generation goes on from there.
+    The launcher may have orders from before the store was lost, so the generation continues from there.
     """
     generation = observed.applied + 1
     if observed.running:
@@ -59,7 +59,7 @@ def first_decision(spec: Spec, observed: Observed, now: float) -> Decision:
 
 
 def plan(job: SupervisedJob, view: View, now: float, policy: Policy) -> Plan:
-    """Decides what is to become of `job`; pure and idempotent. Instants are Unix seconds."""
+    """Plans one job; pure and idempotent. Instants are Unix seconds."""
     decision = job.decision
     for _ in range(_MAX_TRANSITIONS):
         situation = Situation(replace(job, decision=decision), job.decision, view, now, policy)
@@ -76,7 +76,7 @@ def plan(job: SupervisedJob, view: View, now: float, policy: Policy) -> Plan:
 
 
 def actions(job: SupervisedJob) -> tuple[Action, ...]:
-    """What is still to be done so that what is so becomes what was decided; every action may be repeated."""
+    """The actions that lead from the observed state to the decided one; every action may be repeated."""
     decision, observed = job.decision, job.observed
     if job.over:
         return ()
@@ -92,7 +92,7 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
         todo.append(SetHostList(decision.hosts, decision.exclusions))
     if observed.run < decision.run:
         todo.append(StartRun(decision.run))
-    # Not before the launcher has confirmed its list: by then it leaves out whom it cannot reach.
+    # Only after the launcher has confirmed its list: by then it excludes the hosts that it cannot reach.
     if decision.growing and decision.phase is Phase.RUNNING and observed.applied >= decision.generation:
         growth = decision.growing
         todo.append(AddHosts(decision.run, growth.workers, growth.number, growth.until))
@@ -100,9 +100,9 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
 
 
 def _last_moments(s: Situation) -> tuple[Action, ...]:
-    """Returns what is done to excluded hosts that are gone in a moment.
+    """The actions for excluded hosts whose deadline is near.
 
-    Pods that are replaced are removed at the very end: earlier, a replacement would get their machines.
+    Pods that will be replaced are deleted at the last moment: earlier, a replacement would get the same machine.
     """
     decision = s.previous
     is_live = decision.phase in (Phase.RUNNING, Phase.SHRINKING) and not s.job.over
@@ -119,22 +119,22 @@ def _last_moments(s: Situation) -> tuple[Action, ...]:
 
 
 def _left_out(s: Situation) -> bool:
-    """Whether the launcher has confirmed that it leaves them out."""
+    """Whether the launcher has confirmed the exclusions."""
     return s.job.observed.applied >= s.previous.excluded_at
 
 
 def _told_at(s: Situation, host: Host) -> float:
-    """When those without a stream are told to leave: they hear of it up to two seconds later, and need a moment."""
+    """When processes without a stream are told to leave: they learn of it up to two seconds later."""
     return deadline_of(s.view.notices[host], s.policy) - s.policy.margin_seconds
 
 
 def _removed_at(s: Situation, host: Host) -> float:
-    """The last moment, as with LEAVE: a group may have been left out only `margin_seconds` before its deadline."""
+    """When a pod is deleted, as late as LEAVE: a group may be excluded only `margin_seconds` before its deadline."""
     return deadline_of(s.view.notices[host], s.policy) - s.policy.leave_margin_seconds
 
 
 def _numbered(decision: Decision, previous: Decision) -> Decision:
-    """Gives a changed decision its generation, and those parts their generation that are known by one."""
+    """Sets the generation of a changed decision, of new exclusions and of a new stop."""
     generation = previous.generation + 1
     decision = replace(decision, generation=generation)
     if decision.exclusions - previous.exclusions:

@@ -1,4 +1,4 @@
-"""The numbers that decisions depend on."""
+"""The delays and limits that decisions depend on."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,88 +8,98 @@ from msgspec import Meta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How long to wait for what; all in seconds. The defaults suit a poll interval of 1 s and a lead of minutes."""
+    """All delays, in seconds. The defaults suit a poll interval of 1 s and a lead of minutes."""
 
     window_seconds: Annotated[
         float,
-        Meta(ge=0, description="Collects a group of notices into one change of the host list: 1.25 poll intervals."),
+        Meta(
+            ge=0,
+            description="Collects the notices of a group, so that all its hosts leave the host list in one "
+            "change: 1.25 poll intervals.",
+        ),
     ] = 1.25
     margin_seconds: Annotated[
-        float, Meta(ge=0, description="Kept free before a deadline: the last moment to tell a worker to go.")
+        float,
+        Meta(ge=0, description="Time kept free before a deadline: affected workers are told before it begins."),
     ] = 5.0
     leave_margin_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="Before its deadline, a worker that the launcher has not let go yet is told to leave. Small: "
-            "leaving before the launcher has acted on the shorter list breaks the others' collectives.",
+            description="A worker that the launcher has not released yet is told to leave this long before its "
+            "deadline. Keep it small: leaving before the launcher has shortened its list breaks the collectives of "
+            "the other workers.",
         ),
     ] = 2.0
     lost_grace_seconds: Annotated[
-        float, Meta(ge=0, description="Below the minimum without a notice for this long means STOP.")
+        float, Meta(ge=0, description="A job that is below its minimum for this long without a notice is stopped.")
     ] = 30.0
     launcher_grace_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="A cluster's job whose launcher is gone without a notice is suspended and resumed unless its "
-            "operator has acted within this long: it starts a failed launcher again within two seconds.",
+            description="On a cluster: a job whose launcher is gone without a notice is suspended and resumed "
+            "unless its operator acts within this time. The operator restarts a failed launcher within two seconds.",
         ),
     ] = 5.0
     rank_zero_grace_seconds: Annotated[
-        float, Meta(ge=0, description="A STOP goes to everybody when nobody has been rank 0 for this long.")
+        float, Meta(ge=0, description="A STOP goes to all processes if none has been rank 0 for this long.")
     ] = 5.0
     rank_zero_head_start_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="A STOP reaches the others at least this long after rank 0: one that leaves first leaves it "
-            "waiting in a collective, where it never asks again.",
+            description="A STOP reaches the other ranks at least this long after rank 0. If one of them left "
+            "first, rank 0 would wait in a collective and never ask again.",
         ),
     ] = 1.0
     stop_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="Suspends without an acknowledgement where no deadline is known.")
+        float, Meta(gt=0, description="A STOP without an acknowledgement ends after this time if no deadline is known.")
     ] = 300.0
     resume_delay_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="Lets more capacity arrive before a start below the requested size, or a growth; lets a "
-            "cluster's scheduler bind the pods that wait already before a job resumes.",
+            description="Delay before a start below the requested size or a growth, so that more capacity can "
+            "arrive. On a cluster also before each resume, so that the scheduler can bind pods that already wait.",
         ),
     ] = 2.0
     resume_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="A resume that has not started by then is given up and tried again later.")
+        float,
+        Meta(gt=0, description="A resume that has not started within this time is given up and tried again later."),
     ] = 120.0
     resume_backoff_seconds: Annotated[
-        float, Meta(ge=0, description="First pause after a resume that failed; doubles up to 32 times as long.")
+        float, Meta(ge=0, description="First pause after a failed resume; it doubles up to 32 times this value.")
     ] = 5.0
     probe_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="A cluster's job that waits for this long without room on any node is resumed nevertheless, as "
-            "some capacity only appears for pending pods; for RESUME_TIMEOUT_SECONDS, then later and later. 0: never.",
+            description="On a cluster: a job that has waited this long without room on any node is resumed "
+            "nevertheless, as some capacity only appears for pending pods. The attempt lasts RESUME_TIMEOUT_SECONDS, "
+            "and the pauses between attempts grow. 0: never.",
         ),
     ] = 300.0
     growth_delay_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="A cluster's job that was resumed smaller grows while it runs once room that no job waits for "
-            "has lasted this long, as each growth pauses all its processes; twice as long after a growth that failed, "
-            "then four times, up to 32 times. 0: never.",
+            description="On a cluster: a job that was resumed smaller grows once there has been room that no "
+            "waiting job needs for this long, as each growth pauses all its processes. The delay doubles after each "
+            "failed growth, up to 32 times this value. 0: never.",
         ),
     ] = 30.0
     default_lead_seconds: Annotated[
         float,
         Meta(
-            gt=0, description="Stands in where a source neither names a time nor has a usual lead: five minutes on ECS."
+            gt=0,
+            description="Lead time of a notice whose source neither names a time nor has a usual lead: five "
+            "minutes on ECS.",
         ),
     ] = 300.0
     gone_grace_seconds: Annotated[
-        float, Meta(ge=0, description="After the deadline, a silent agent for this long means that the node is gone.")
+        float, Meta(ge=0, description="A node whose agent is silent for this long after the deadline counts as gone.")
     ] = 5.0
     expire_seconds: Annotated[
-        float, Meta(gt=0, description="A subject that lives this long after its deadline was not reclaimed.")
+        float, Meta(gt=0, description="A subject that still exists this long after its deadline was not reclaimed.")
     ] = 300.0

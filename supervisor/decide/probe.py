@@ -1,6 +1,6 @@
-"""Resuming a job though no node has room for it: some capacity only appears for pods that wait for it.
+"""Resumes a job without known room, as some capacity, such as autoscaled pools, only appears for pending pods.
 
-Autoscaled pools and virtual nodes are such. The pods wait for a bounded time and are suspended again if nothing came.
+The pods wait for a limited time, and the job is suspended again if no capacity appears.
 """
 
 from supervisor.decide.policy import Policy
@@ -10,9 +10,9 @@ _MAX_DOUBLINGS = 5
 
 
 def probe_at(decision: Decision, policy: Policy) -> float:
-    """When a job that waits may try: after the pause, after twice, four times as long, and so on, since it waits.
+    """When a waiting job may probe: after the pause since it waits, after two pauses, four, and so on.
 
-    From 32 pauses on every 16 pauses: a job that has waited for days should not wait for more days.
+    After 32 pauses, every 16 pauses: a job that has waited for days should not wait for more days.
     """
     doublings = min(decision.failed_resumes, _MAX_DOUBLINGS)
     pauses = (1 << doublings) + 16 * (decision.failed_resumes - doublings)
@@ -20,5 +20,5 @@ def probe_at(decision: Decision, policy: Policy) -> float:
 
 
 def probe_size(job: SupervisedJob) -> int:
-    """All that was asked for and the least that is enough take turns: there may be some of it and never all."""
+    """Alternates between the requested and the minimum size, as only a part of the capacity may appear."""
     return job.spec.start_workers if job.decision.failed_resumes % 2 else job.spec.requested_workers

@@ -1,6 +1,6 @@
-"""What a job waits for and what becomes of it if nothing else happens, in sentences for people. Pure.
+"""Sentences for people about what happens to a job next. Pure.
 
-It says what `plan` will do and decides nothing: like reasons, no sentence holds a number that time alone changes.
+They predict what `plan` will do and decide nothing. Like reasons, they contain no number that changes with time alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +13,9 @@ from supervisor.domain.job import Decision, Phase, SupervisedJob
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What comes next, as a sentence without its capital and its full stop.
+    """What comes next, as a sentence without capital and full stop.
 
-    `at` is when, in Unix seconds; None where that depends on something else.
+    `at` is the instant in Unix seconds; None if it depends on something else.
     """
 
     what: str
@@ -23,7 +23,7 @@ class Prospect:
 
 
 def prospects(job: SupervisedJob) -> tuple[Prospect, ...]:
-    """In the order in which they matter; none for a job that is over."""
+    """The prospects of a job, the most important first; none if it has ended."""
     if job.over:
         return ()
     return tuple(_BY_PHASE.get(job.decision.phase, _nothing)(job))
@@ -41,7 +41,7 @@ def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
     if run_is_possible(decision, decision, job.observed):
         yield Prospect(f"run {max(job.observed.run, decision.run)} has to end first; its launcher was told")
     elif job.observed.launcher_lost_since is not None:
-        yield Prospect("it is suspended and resumed soon, unless its operator starts another launcher")
+        yield Prospect("it is suspended and resumed soon unless its operator starts another launcher")
     elif spec.can(Capability.STARTS_RUNS) and decision.phase is Phase.WAITING:
         yield Prospect("its operator starts the first run")
     else:
@@ -50,53 +50,53 @@ def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
         yield Prospect("it may try again", decision.not_before)
     if spec.max_wait_seconds and decision.waiting_since is not None:
         end = decision.waiting_since + spec.max_wait_seconds
-        yield Prospect("it times out and is not started again, unless it has started by then", end)
+        yield Prospect("it times out and is not started again unless it has started by then", end)
 
 
 def _capacity(job: SupervisedJob) -> Prospect:
     if job.decision.capacity_since is not None:
-        return Prospect("there is capacity; it starts once that has lasted a moment")
+        return Prospect("there is capacity; it starts if that lasts a moment")
     least, verb = job.spec.start_workers, "starts" if job.decision.run == 0 else "resumes"
     if job.spec.can(Capability.MAKES_HOSTS):
         return Prospect(f"it {verb} when nodes without a notice have room for at least {least} of its workers")
-    free = "are connected without a notice, and not another job's"
+    free = "are connected without a notice and not used by another job"
     return Prospect(f"it {verb} when at least {least} of its hosts {free}")
 
 
 def _live(job: SupervisedJob) -> Iterator[Prospect]:
     decision, observed = job.decision, job.observed
     if decision.window_until is not None:
-        yield Prospect("the hosts of this group are left out, all in one change", decision.window_until)
+        yield Prospect("all hosts of this group are excluded in one change", decision.window_until)
     elif decision.exclusions and observed.applied < decision.excluded_at:
-        yield Prospect("its launcher has to confirm that it leaves them out")
+        yield Prospect("its launcher has to confirm the exclusion")
     elif decision.exclusions:
-        yield Prospect("hosts that are left out come back when they will not be reclaimed after all")
+        yield Prospect("excluded hosts return if their notices are withdrawn")
     if decision.below_min_since is not None:
-        yield Prospect(f"it is stopped soon, unless {job.spec.min_workers} hosts are there again")
+        yield Prospect(f"it stops soon unless at least {job.spec.min_workers} hosts are back")
     yield from _growth(decision)
 
 
 def _growth(decision: Decision) -> Iterator[Prospect]:
     growth = decision.growth
     if growth is not None and growth.workers:
-        yield Prospect(f"the growth to {growth.workers} workers is given up, unless they have come", growth.until)
+        yield Prospect(f"the growth to {growth.workers} workers is given up unless they have joined", growth.until)
     elif growth is not None:
         yield Prospect("it may grow again", growth.until)
     elif decision.capacity_since is not None:
-        yield Prospect("there is room for more of its workers; they join once that has lasted a while")
+        yield Prospect("there is room for more workers; they join if that lasts a while")
 
 
 def _stopping(job: SupervisedJob) -> Iterator[Prospect]:
     answer, stop = job.observed.acknowledgement, job.decision.stop
-    told = "everybody was told to stop" if stop is not None and stop.everyone else "rank 0 was told to stop"
+    told = "all processes were told to stop" if stop is not None and stop.everyone else "rank 0 was told to stop"
     if answer is not None and stop is not None and (answer.run, answer.generation) == (stop.run, stop.generation):
-        yield Prospect("rank 0 has answered, and the job is suspended now")
+        yield Prospect("rank 0 has answered; the job is being suspended")
     else:
-        yield Prospect(f"{told} and to save a checkpoint; the job is suspended as soon as rank 0 has")
+        yield Prospect(f"{told} and to save a checkpoint; the job is suspended as soon as rank 0 has answered")
     if job.observed.ending:
         yield _ending()
     else:
-        yield Prospect("it resumes from its checkpoint, as another run, when there is capacity")
+        yield Prospect("it resumes from its checkpoint as a new run when there is capacity")
 
 
 def _ending() -> Prospect:
@@ -105,7 +105,7 @@ def _ending() -> Prospect:
 
 def _resuming(job: SupervisedJob) -> Iterator[Prospect]:
     run, until = job.decision.run, job.decision.resume_until
-    yield Prospect(f"the resume is given up and tried again, unless run {run} has started by then", until)
+    yield Prospect(f"the resume is given up and tried again unless run {run} has started by then", until)
 
 
 _BY_PHASE: Mapping[Phase, Callable[[SupervisedJob], Iterator[Prospect]]] = {

@@ -1,4 +1,4 @@
-"""How a launcher's word changes what is stored about its job."""
+"""How messages of launchers and processes change a stored job."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -21,11 +21,11 @@ class NameIsLiveError(Exception):
 
 
 class ForeignJobError(Exception):
-    """The job belongs to another launcher: nothing may be said about it."""
+    """The job belongs to another launcher."""
 
 
 class UnknownJobError(Exception):
-    """There is no such job (any more): register it."""
+    """The job is unknown or was forgotten: register it."""
 
 
 class OlderRevisionError(Exception):
@@ -38,7 +38,7 @@ class RunIsOverError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherReport:
-    """What a launcher says is so; see `Observed` for the fields."""
+    """The facts that a launcher reports; see `Observed` for the fields."""
 
     revision: int
     hosts: frozenset[Host]
@@ -53,7 +53,7 @@ class LauncherReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A launcher's hello: who it is, what the job asks for, and what is so. `uid` is used if the job is new."""
+    """A launcher's hello: its identity, the job's spec, and a report. `uid` is used if the job is new."""
 
     name: JobName
     uid: str
@@ -64,11 +64,11 @@ class Registration:
 
 
 def register(known: SupervisedJob | None, registration: Registration, *, live: bool, now: float) -> SupervisedJob:
-    """The job after a hello; `live` says whether its present launcher is connected, or was a moment ago.
+    """The job after a hello; `live`: its present launcher is connected, or was a moment ago.
 
     Raises:
-        NameIsLiveError: Another launcher process runs a job of this name, or it is another launcher's and not over: a
-            token must not take a job from the one that registered it while that one is away.
+        NameIsLiveError: Another launcher process runs a job of this name, or the unfinished job belongs to another
+            launcher: a token must not take a job over while its launcher is disconnected.
     """
     if known is not None and _same(known, registration.launcher, registration.instance):
         job = replace(known, spec=registration.spec)
@@ -91,9 +91,9 @@ def observe(known: SupervisedJob | None, launcher: str, instance: str, report: L
     """The job after a report of its launcher.
 
     Raises:
-        UnknownJobError: It has to be registered first.
-        ForeignJobError: It is another launcher's, or another process of the same launcher has taken over.
-        OlderRevisionError: The report is late.
+        UnknownJobError: The job must be registered first.
+        ForeignJobError: The job is another launcher's, or another process of the same launcher has taken over.
+        OlderRevisionError: A newer report is stored.
     """
     if known is None:
         raise UnknownJobError("no such job: register it")
@@ -110,8 +110,8 @@ def admit(known: SupervisedJob | None, uid: str, run: int) -> SupervisedJob:
     """The job of a process of `run`.
 
     Raises:
-        UnknownJobError: There is none, or another of the same name.
-        RunIsOverError: A later run has begun, or the job is over.
+        UnknownJobError: The job is unknown, or is another one of the same name.
+        RunIsOverError: A later run has started, or the job has ended.
     """
     if known is None or known.uid != uid:
         raise UnknownJobError("no such job")
@@ -121,29 +121,29 @@ def admit(known: SupervisedJob | None, uid: str, run: int) -> SupervisedJob:
 
 
 def run_of(known: SupervisedJob | None, uid: str, run: int | None) -> int:
-    """The run of a process whose token names none; `run` is what it was told once, None where it has heard nothing.
+    """The run of a process whose token names none; `run` is the one that it was told earlier, None at its first hello.
 
-    It belongs to the run that goes on. Between two runs it may be an early one of the next, and would be told what the
-    last one was told: to stop.
+    A first hello belongs to the running run. Between two runs it is refused: the process may be an early one of the
+    next run, and would get the STOP of the last one.
 
     Raises:
-        UnknownJobError: There is no such job or run yet, or none goes on.
-        RunIsOverError: The job is over.
+        UnknownJobError: The job or run is unknown, or no run is running.
+        RunIsOverError: The job has ended.
     """
     job = admit(known, uid, sys.maxsize)
     if run is None and not job.observed.running:
-        raise UnknownJobError("no run of it goes on")
+        raise UnknownJobError("no run of the job is running")
     if run is not None and run > job.observed.run:
         raise UnknownJobError(f"no run {run} is known")
     return job.observed.run if run is None else run
 
 
 def acknowledge(known: SupervisedJob | None, worker: Worker, acknowledgement: Acknowledgement) -> SupervisedJob | None:
-    """The job after a process has answered a directive; only rank 0's answer to a STOP changes anything."""
+    """The job after an acknowledgement; only rank 0's answer to a STOP changes it."""
     stop = None if known is None else known.decision.stop
     if known is None or stop is None or worker.rank != 0 or worker.run != stop.run:
         return known
-    # Below: an answer to what was said before the STOP. Above: an answer to what was never said.
+    # A lower generation answers an earlier directive; a higher one answers a directive that was never sent.
     if not stop.generation <= acknowledgement.generation <= known.decision.generation:
         return known
     before = known.observed.acknowledgement
@@ -154,7 +154,7 @@ def acknowledge(known: SupervisedJob | None, worker: Worker, acknowledgement: Ac
 
 
 def _better(before: Acknowledgement | None, later: Acknowledgement) -> bool:
-    """A checkpoint that is known to be saved says more than a process that left."""
+    """Whether `later` is more informative: a saved checkpoint counts more than an exit."""
     saved = AcknowledgementKind.SAVED
     return before is not None and before.kind is not saved and later.kind is saved
 

@@ -1,7 +1,7 @@
-"""How a word that stands in the cluster changes what is known.
+"""How signals of the cluster change notices.
 
-Such a word is told whole, again and again: with every list, every restart and every other change of the object that
-holds it. Only what is new in it counts, so a repetition changes nothing and nothing is written for it.
+A signal is level-triggered: it is repeated with every list, every restart and every other change of its object. Only
+new content counts, so repetitions change nothing and cause no writes.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ class Signal:
     """What one source in the cluster says about one subject at present.
 
     Attributes:
-        source: Who says so.
-        subject: What it is about.
-        announcement: That it will be gone, or that it will not.
-        session: With `revision`, orders the words: later ones win.
-        revision: The version of the object that the word stands in.
-        deadline: When the subject is gone, in Unix seconds of the cluster's clock; None where nobody says.
-        announced: The same for people.
-        lead: The most seconds that there can be left until then, however the clocks differ.
-        message: For people.
+        source: The source of the signal.
+        subject: The node or pod that it is about.
+        announcement: Whether the subject will be gone, or will not.
+        session: With `revision`, orders the signals: later ones win.
+        revision: The version of the object that contains the signal.
+        deadline: When the subject is gone, in Unix seconds of the cluster's clock; None if it is unknown.
+        announced: The deadline as text for people.
+        lead: An upper limit of the remaining seconds, however the clocks differ.
+        message: Text for people.
     """
 
     source: Source
@@ -40,21 +40,21 @@ class Signal:
 
     @property
     def id(self) -> NoticeId:
-        """The notice that this word belongs to."""
+        """The notice that this signal belongs to."""
         return notice_id(self.source, self.subject)
 
 
 def weigh(
     known: ReclaimNotice | None, word: Signal, now: float, cluster_now: float, policy: Policy
 ) -> ReclaimNotice | None:
-    """The notice to store, or `known` itself where the word is no news.
+    """Applies a signal: returns the notice to store, or `known` itself if the signal changes nothing.
 
     Args:
-        known: What is known of it, None if nothing.
-        word: What is said at present.
+        known: The stored notice, if there is one.
+        word: The present signal.
         now: Unix seconds of the supervisor's clock.
         cluster_now: The same instant by the cluster's clock.
-        policy: The usual lead, and when a notice has expired.
+        policy: Gives the default lead, and when a notice expires.
     """
     return accept(known, _report(word, cluster_now), now, policy) if _is_news(known, word) else known
 
@@ -66,7 +66,7 @@ def _is_news(known: ReclaimNotice | None, word: Signal) -> bool:
         return True
     if known.state is NoticeState.ACTIVE:
         return (known.announced, known.message) != (word.announced, word.message)
-    # It has ended, and what led to that stands there still.
+    # The notice has ended, but its object still contains the announcement.
     return known.announced != word.announced
 
 

@@ -1,4 +1,4 @@
-"""What a decision about one job may look at."""
+"""The inputs of a decision about one job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from supervisor.domain.notice import ReclaimNotice
 
 @dataclass(frozen=True, slots=True)
 class RankZero:
-    """Whether a connected process of the present run says that it is rank 0, and since when that is so.
+    """Whether a connected process of the present run is rank 0, and since when (Unix seconds).
 
-    `since` is Unix seconds; for a missing one it is never earlier than the start of the supervisor that says it.
+    For a missing rank 0, `since` is never earlier than the start of this supervisor.
     """
 
     connected: bool
@@ -24,12 +24,19 @@ class RankZero:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What a decision about one job may look at, besides the job itself.
+    """The facts that a decision about a job depends on, besides the job itself.
 
-    `notices` are the hosts that must not be used; `gone` those that run nowhere any more, which what is stored of the
-    job may tell a moment later; `terminating` those that were asked to end; `granted`, `probe`, `held_up` and `more`
-    are the job's `Grant`. `since` is when this supervisor began to hear of notices, at its start or after an outage of
-    its store (Unix seconds): what was announced before comes a moment later.
+    Attributes:
+        notices: The hosts that must not be used, each with its most urgent notice.
+        gone: Hosts whose pods are gone; the stored job may still list them for a moment.
+        terminating: Hosts whose pods were asked to terminate.
+        granted: See `Grant.hosts`.
+        probe: See `Grant`.
+        held_up: See `Grant`.
+        more: See `Grant`.
+        rank_zero: Whether rank 0 is connected.
+        since: When this supervisor began to receive notices, at its start or after an outage of its store (Unix
+            seconds). Notices that were announced before arrive a moment later.
     """
 
     notices: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
@@ -45,9 +52,9 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The arguments of `plan`, with the sets that every handler asks for.
+    """The arguments of `plan`, with the sets that its handlers need.
 
-    `job.decision` is where the present call of `plan` has come to, `stored` where it began.
+    `job.decision` is the decision after the transitions of this call of `plan` so far, `stored` the one before it.
     """
 
     job: SupervisedJob
@@ -58,28 +65,28 @@ class Situation:
 
     @property
     def previous(self) -> Decision:
-        """Where the present call of `plan` has come to."""
+        """The decision after the transitions so far."""
         return self.job.decision
 
     @property
     def present(self) -> frozenset[Host]:
-        """The job's hosts that the operator still lists; where an operator makes them, all that it has made."""
+        """The job's hosts that its launcher still lists; all hosts that its controller lists if that one makes them."""
         if self.job.spec.can(Capability.MAKES_HOSTS) and self.previous.phase is not Phase.RESUMING:
             return self.job.observed.hosts - self.view.gone
         return self.previous.hosts & self.job.observed.hosts
 
     @property
     def doomed(self) -> frozenset[Host]:
-        """The job's hosts that must not be used any more."""
+        """The job's present hosts that must not be used any more."""
         return self.present.intersection(self.view.notices)
 
     @property
     def terminating(self) -> frozenset[Host]:
-        """The hosts that are left out and will not come back, though nobody announces their end any more."""
+        """The excluded hosts whose pods are terminating: they will not return, even without a notice."""
         return self.present & self.previous.exclusions & self.view.terminating
 
     def deadline(self, hosts: frozenset[Host]) -> float | None:
-        """When the first of `hosts` is gone; None where none has a notice."""
+        """The earliest deadline of `hosts`; None if none has a notice."""
         return min(
             (deadline_of(self.view.notices[h], self.policy) for h in hosts & self.view.notices.keys()), default=None
         )

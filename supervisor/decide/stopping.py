@@ -1,4 +1,4 @@
-"""Stopping: until rank 0 has acknowledged, the run has ended, or there is no more time."""
+"""The phase Stopping: it lasts until rank 0 has acknowledged, the run has ended, or time is up."""
 
 from dataclasses import replace
 
@@ -9,9 +9,9 @@ from supervisor.domain.job import Acknowledgement, Decision, Phase, Stop
 
 
 def stop(s: Situation, reason: str) -> Decision:
-    """Begins a STOP.
+    """Starts a STOP.
 
-    The host list stays as it is from here on: a change would move ranks while rank 0 saves.
+    The host list does not change during a STOP: a change would move ranks while rank 0 saves.
     """
     return replace(
         s.previous,
@@ -28,12 +28,12 @@ def stop(s: Situation, reason: str) -> Decision:
 
 
 def stopping(s: Situation) -> Decision:
-    """Until rank 0 has acknowledged, the run has ended, or there is no more time."""
+    """Handles the phase Stopping."""
     before, observed, stop = s.previous, s.job.observed, s.previous.stop
-    if stop is None:  # Never written so; a job must not hang on it.
+    if stop is None:  # Control never writes this; a job must not hang on it.
         return _suspended(s, before.reason)
     if observed.run > stop.run:
-        # The launcher restarted by itself before it heard of the STOP: the STOP is for the new run.
+        # The launcher restarted the run before it received the STOP: the STOP is for the new run.
         stop = replace(stop, run=observed.run)
     if not observed.running:
         return _suspended(s, run_ended(before.reason, observed))
@@ -46,7 +46,7 @@ def stopping(s: Situation) -> Decision:
 
 
 def answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
-    """Whether an acknowledgement is one of that STOP."""
+    """Whether an acknowledgement answers that STOP."""
     return (
         acknowledgement is not None
         and acknowledgement.run == stop.run
@@ -55,9 +55,9 @@ def answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
 
 
 def stop_deadline(s: Situation, stop: Stop) -> float:
-    """When waiting for rank 0 ends: the first doomed host dies and breaks the run.
+    """When waiting for rank 0 ends: when the first doomed host is gone and breaks the run.
 
-    Rank 0 has the margin even where that instant has passed: it may be well, and in the middle of its checkpoint.
+    Rank 0 gets the margin even after that instant: it may be alive and in the middle of its checkpoint.
     """
     deadline = breaks_at(s)
     if deadline is None:
@@ -66,14 +66,14 @@ def stop_deadline(s: Situation, stop: Stop) -> float:
 
 
 def breaks_at(s: Situation) -> float | None:
-    """When the first doomed host that the run needs is gone; None where none has a notice."""
+    """When the first host that the run needs is gone; None if none has a notice."""
     return s.deadline(_stop_hosts(s))
 
 
 def everyone_at(s: Situation, stop: Stop) -> float:
-    """When the others are told as well: near the deadline, or when nobody is rank 0; never before rank 0 was.
+    """When the STOP goes to all processes: near the deadline or if there is no rank 0, but never before rank 0.
 
-    Only what is left of the last moment before the deadline cuts that short.
+    Shortly before the deadline it goes to all in any case.
     """
     policy, rank_zero = s.policy, s.view.rank_zero
     deadline = stop_deadline(s, stop)
@@ -86,12 +86,12 @@ def everyone_at(s: Situation, stop: Stop) -> float:
 
 
 def _stop_hosts(s: Situation) -> frozenset[Host]:
-    """The hosts whose end breaks the run; one that was taken off the list before the STOP can go without harm."""
+    """The hosts whose loss breaks the run; one that was excluded before the STOP may go without harm."""
     before, launcher = s.previous, s.job.spec.launcher_host
     in_use = before.hosts - before.exclusions if s.job.observed.applied >= before.excluded_at else before.hosts
     return in_use if launcher is None else in_use | {launcher}
 
 
 def _suspended(s: Situation, reason: str) -> Decision:
-    """The hosts stay the job's until its command has ended and can not begin again (`waiting.wait` lets go of them)."""
+    """The job keeps its hosts until its command has ended and cannot start again (`waiting.wait` releases them)."""
     return replace(s.previous, phase=Phase.SUSPENDED, reason=reason, waiting_since=s.now, stop=None)

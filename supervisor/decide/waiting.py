@@ -1,4 +1,4 @@
-"""Waiting and Suspended: for the last run to end, for capacity, or for the end of max-wait-time."""
+"""The phases Waiting and Suspended: the job waits for its last run to end, for capacity, or for its time limit."""
 
 from dataclasses import replace
 
@@ -12,17 +12,17 @@ WAITS = (Phase.WAITING, Phase.SUSPENDED)
 
 
 def run_is_possible(decision: Decision, told: Decision, observed: Observed) -> bool:
-    """Whether a job that is to wait has a run, or may still get one on its hosts; `told` is what its launcher hears.
+    """Whether a job that should wait has a run, or may still start one; `told` is the decision its launcher received.
 
-    A run that was ordered, or that the launcher starts again by itself, may be starting right now and not be reported:
-    only an order to wait that is confirmed rules that out.
+    An ordered run, or one that the launcher restarts by itself, may be starting without being reported yet. Only a
+    confirmed order to wait excludes that.
     """
     confirmed = told.phase is decision.phase and observed.applied >= told.generation
     return observed.running or (bool(decision.hosts) and not confirmed)
 
 
 def wait(s: Situation) -> Decision:
-    """Waiting and Suspended: for the last run to end, for capacity, or for the end of max-wait-time."""
+    """Handles the phases Waiting and Suspended."""
     before, spec = s.previous, s.job.spec
     starts_itself = spec.can(Capability.STARTS_RUNS) and before.phase is Phase.WAITING
     if starts_itself and s.job.observed.running:
@@ -35,13 +35,13 @@ def wait(s: Situation) -> Decision:
     before = replace(before, waiting_since=since, hosts=frozenset(), exclusions=frozenset(), stop=None)
     if spec.max_wait_seconds and s.now >= since + spec.max_wait_seconds:
         return replace(before, phase=Phase.TIMED_OUT, reason=timed_out(spec), capacity_since=None)
-    # All that is left to come of a job that is being ended is its launcher's word that it is over.
+    # A job that is being ended only waits for the final report of its launcher.
     is_started_here = not (starts_itself or s.job.observed.ending)
     return _granted(s, before) if is_started_here else replace(before, capacity_since=None)
 
 
 def _without_launcher(s: Situation, before: Decision, lost_since: float) -> Decision:
-    """Its operator may still act. Once it has not, a suspension is the only way to start the job again."""
+    """The controller may still act. If it does not in time, only a suspension can start the job again."""
     if s.now < lost_since + s.policy.launcher_grace_seconds:
         return before
     run = max(before.run, s.job.observed.run)
@@ -50,7 +50,7 @@ def _without_launcher(s: Situation, before: Decision, lost_since: float) -> Deci
 
 
 def _granted(s: Situation, before: Decision) -> Decision:
-    """A run on what there is, as soon as that is due."""
+    """Starts a run on the granted hosts as soon as it is due."""
     before = replace(before, reason=_obstacle(s, before))
     if not s.view.granted or s.job.spec.launcher_host in s.view.notices:
         return replace(before, capacity_since=None)
@@ -62,9 +62,9 @@ def _granted(s: Situation, before: Decision) -> Decision:
 
 
 def start_at(s: Situation, decision: Decision) -> float:
-    """When a start on the granted hosts is due: at once at full size, else when more had its chance to arrive.
+    """When a start on the granted hosts is due: at once at full size, else after a delay in which more may arrive.
 
-    Room on a cluster is anybody's: pods that wait for it already have it first, which takes the scheduler a moment.
+    On a cluster there is always a delay: pods that are already pending come first, and the scheduler needs a moment.
     """
     if s.view.probe:
         return probe_at(decision, s.policy)
@@ -74,7 +74,7 @@ def start_at(s: Situation, decision: Decision) -> float:
 
 
 def _taken_over(s: Situation, before: Decision) -> Decision:
-    """The job's operator has started a run by itself."""
+    """Takes over a run that the controller has started by itself."""
     observed = s.job.observed
     return replace(
         before,
@@ -89,14 +89,14 @@ def _taken_over(s: Situation, before: Decision) -> Decision:
 
 
 def _obstacle(s: Situation, before: Decision) -> str:
-    """The reason it was suspended for stays, unless something else keeps it from resuming."""
+    """The reason of the suspension stays unless something else prevents a resume."""
     if s.view.held_up:
         return held_up()
     return no_room() if before.reason == held_up() else before.reason
 
 
 def _started(s: Situation, before: Decision) -> Decision:
-    """A job that only tries keeps its place among those that wait, and its time."""
+    """Starts a run; a job that only probes keeps its place in the queue and its waiting time."""
     first, workers = before.phase is Phase.WAITING, len(s.view.granted)
     run = max(s.job.observed.run, before.run) + 1
     why = probing(run, workers) if s.view.probe else started(run, workers, s.job.spec, first=first)

@@ -44,9 +44,9 @@ async def test_suspended_jobs_wait_for_a_doomed_node_and_then_resume_or_try(
         await _suspend(one, "small", 2, cpu="1")
         await _suspend(one, "large", 4)
         for name in ("small", "large"):
-            await _decided(one, name, "Suspended", "A node that will be reclaimed could still take its pods")
+            await _decided(one, name, "Suspended", "Waiting: the job's pods could be scheduled")
         one.withdraw([node])
         await _decided(one, "small", "Resuming", "Resuming from the checkpoint as run 1 on 2 of 2 requested hosts")
-        await _decided(one, "large", "Resuming", "Trying run 1 on 4 hosts though no node has room")
+        await _decided(one, "large", "Resuming", "Trying run 1 on 4 hosts without known room")
         await one.nodes("n1", gpus=4)
         await _decided(one, "large", "Running", "Run 1 is running on 4 hosts")

@@ -29,7 +29,7 @@ async def test_columns_say_what_happens_and_why(here: Scene, tmp_path: Path) -> 
     """In both widths, for a job that shrinks and one notice of each state."""
     cluster = here.place.plane.cluster
     running = running_job()
-    reason = "n2, n3 will be reclaimed, says metadata; going on with 4 hosts, at least 3 are needed."
+    reason = "n2, n3 will be reclaimed, says metadata; continuing with 4 hosts (minimum 3)."
     shrinking = decided(running, phase=Phase.SHRINKING, exclusions=hosts(2, 3), reason=reason)
     async with here.place.opened() as store:
         await put_job(store, running)

@@ -53,7 +53,7 @@ async def test_describe_tells_what_happens_to_a_job_and_why(own_controlplane: Co
         reader = Reader(own_controlplane, one, tmp_path)
         first = await one.node_of("j-worker-2")
         one.notice([first], lead=120)
-        sentence = "j-worker-2 will be reclaimed, says aliyun; going on with 2 hosts, at least 2 are needed."
+        sentence = "j-worker-2 will be reclaimed, says aliyun; continuing with 2 hosts (minimum 2)."
         for kind, name in (("trainingjob", "j"), ("supervisedjob", "trainingjob.j")):
             await reader.reads(kind, name, ("Warning", "Shrinking", sentence))
         await reader.reads("pod", "j-worker-2", ("Warning", "Excluded", sentence))
@@ -66,9 +66,7 @@ async def test_describe_tells_what_happens_to_a_job_and_why(own_controlplane: Co
 
         one.notice([await one.node_of("j-worker-1")], lead=120, group="second")
         await one.decided(job, "Suspended")
-        stopped = (
-            "j-worker-1, j-worker-2 will be reclaimed, says aliyun; 1 hosts would be left and 2 are needed: stopping."
-        )
+        stopped = "j-worker-1, j-worker-2 will be reclaimed, says aliyun; 1 hosts would remain (minimum 2): stopping."
         await reader.reads("trainingjob", "j", ("Warning", "Stopping", stopped))
         words = [word for _, word, _ in await reader.events("trainingjob", "j")]
         assert [word for word in words if word not in {"Waiting", "Running"}] == ["Shrinking", "Stopping", "Suspended"]

@@ -50,7 +50,7 @@ async def test_a_drill_of_a_node_suspends_a_job_and_resumes_it(line_plane: Contr
             said = await drill
         finally:
             drill.cancel()
-        assert "saves a checkpoint, is suspended, and resumes as another run" in said.out
+        assert "saves a checkpoint, is suspended, and resumes as a new run" in said.out
         assert "The drill is over." in said.out
         await _finished(one, job)
         assert one.verdict(job).figures.suspensions == 1

@@ -111,7 +111,7 @@ async def test_it_has_its_own_size_back_while_it_runs(shrunk_job: ShrunkJob, job
         assert hostfile.read_text(encoding="utf-8") == "".join(f"bert-worker-{number}:1\n" for number in range(4))
         assert (jobs.edl("bert") / "discover_hosts.sh").exists()
         grown = await supervised.phase("bert", Phase.RUNNING, run=2)
-        assert grown.decision.reason == "Going on with 4 of 4 requested hosts."
+        assert grown.decision.reason == "Continuing with 4 of 4 requested hosts."
 
 
 async def test_it_grows_in_steps(shrunk_job: ShrunkJob, jobs: ElasticJobs) -> None:

@@ -94,7 +94,7 @@ async def test_explain_says_where_a_job_stands_and_why(served: Served, tmp_path:
     assert "Run 1 is running on 2 hosts (excluded: n2). The job asks for 1 to 3 hosts." in text
     assert "1 of its hosts has a notice:\n  n2 will be gone in " in text
     assert ", says metadata." in text
-    assert "Next:\n  Hosts that are left out come back when they will not be reclaimed after all." in text
+    assert "Next:\n  Excluded hosts return if their notices are withdrawn." in text
     assert "Not covered:\n  No process on n3 has a stream" in text
     assert "No agent" not in text
 
@@ -105,7 +105,9 @@ async def test_explain_says_what_a_waiting_job_waits_for(served: Served, tmp_pat
     said = await run("explain", "resnet", "--data-dir", tmp_path)
     assert "resnet is Waiting" in said.out
     assert "1 of its 2 hosts is connected without a notice.\n  No agent is connected: n2.\n" in said.out
-    assert "It starts when at least 2 of its hosts are connected without a notice, and not another job's." in said.out
+    assert (
+        "It starts when at least 2 of its hosts are connected without a notice and not used by another job." in said.out
+    )
     assert "In 1 h: it times out and is not started again" in said.out or "In 59 min" in said.out
 
 
@@ -122,7 +124,7 @@ async def test_explain_says_what_a_suspended_job_waits_for(served: Served, tmp_p
     await until(lambda: not served.job("resnet").decision.hosts)
     said = await run("explain", "resnet", "--data-dir", tmp_path)
     text = said.out
-    assert "  Last decision: n2 will be reclaimed, says metadata; 1 hosts would be left and 2 are needed" in text
+    assert "  Last decision: n2 will be reclaimed, says metadata; 1 hosts would remain (minimum 2)" in text
     assert "  1 of its 2 hosts is connected without a notice.\n  With a notice: n2.\n" in text
     assert "1 of its hosts has a notice:\n  n2 will be gone in " in text
     assert "Next:\n  It resumes when at least 2 of its hosts are connected without a notice" in text

@@ -96,7 +96,7 @@ def test_every_reason_says_that_it_is_a_drill() -> None:
     assert collecting.job.decision.reason.startswith("Drill: n1 will be reclaimed, says simulated; waiting")
     shrinking = decide(collecting.job, doomed, at=5)
     assert shrinking.job.decision.phase is Phase.SHRINKING
-    assert shrinking.job.decision.reason.startswith("Drill: n1 will be reclaimed, says simulated; going on")
+    assert shrinking.job.decision.reason.startswith("Drill: n1 will be reclaimed, says simulated; continuing")
     stopping = decide(running_job(spec(6)), doomed)
     assert stopping.job.decision.phase is Phase.STOPPING
     assert stopping.job.decision.reason.startswith("Drill: n1 will be reclaimed")

@@ -97,7 +97,7 @@ def test_hosts_that_join_end_the_growth() -> None:
     assert job.decision.hosts == first(5)
     step = decide(observing(job, hosts=first(6)), seeing(), at=DELAY + 9)
     assert (step.job.decision.growth, step.job.decision.hosts, adds(step)) == (None, first(6), [])
-    assert step.job.decision.reason == "Going on with 6 of 6 requested hosts."
+    assert step.job.decision.reason == "Continuing with 6 of 6 requested hosts."
 
 
 def test_a_growth_that_fails_is_tried_later_and_later() -> None:

@@ -62,7 +62,7 @@ def test_what_the_operator_makes_and_deletes_is_the_jobs_at_once() -> None:
     """A replacement under a new name joins, a pod that is gone leaves, and nobody is asked to grant anything."""
     job, _ = decide(observing(going(), hosts=hosts(2, 3, 4, 5, 6, 7)), seeing())
     assert job.decision.hosts == hosts(2, 3, 4, 5, 6, 7)
-    assert job.decision.reason == "n7 joined; 6 hosts."
+    assert job.decision.reason == "n7 joined; now 6 hosts."
 
 
 def test_a_pod_that_went_with_its_notice_was_reclaimed_after_all() -> None:
@@ -83,7 +83,7 @@ def test_a_host_that_is_asked_to_end_does_not_come_back_when_its_notice_does() -
     job, _ = decide(job, seeing(noticed(notice(1), notice(2))), at=POLICY.window_seconds)
     job, planned = decide(job, replace(seeing(), terminating=hosts(1)), at=299)
     assert (job.decision.exclusions, job.decision.hosts) == (hosts(1), first(6))
-    assert job.decision.reason == "n2 will not be reclaimed after all; 5 hosts."
+    assert job.decision.reason == "n2 will not be reclaimed after all; now 5 hosts."
     assert not [each for each in planned.actions if isinstance(each, RemoveHosts)]
     job, _ = decide(observing(job, hosts=hosts(2, 3, 4, 5, 6)), seeing(), at=300)
     assert (job.decision.exclusions, job.decision.hosts) == (frozenset(), hosts(2, 3, 4, 5, 6))
@@ -92,9 +92,9 @@ def test_a_host_that_is_asked_to_end_does_not_come_back_when_its_notice_does() -
 def test_the_reason_agrees_with_the_workers_that_are_left() -> None:
     """Also where nobody had announced that one would go."""
     job, _ = decide(observing(going(), hosts=hosts(1, 3, 4, 5, 6)), seeing())
-    assert job.decision.reason == "n2 is gone; 5 hosts."
+    assert job.decision.reason == "n2 is gone; now 5 hosts."
     job, _ = decide(observing(job, hosts=hosts(1, 4, 6, 7)), seeing())
-    assert job.decision.reason == "n7 joined; 4 hosts."
+    assert job.decision.reason == "n7 joined; now 4 hosts."
 
 
 def test_a_replacement_on_a_noticed_node_is_left_out() -> None:

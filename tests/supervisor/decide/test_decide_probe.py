@@ -46,7 +46,7 @@ def test_a_job_tries_when_it_has_waited_long_enough() -> None:
     assert (job.decision.phase, job.decision.hosts, job.decision.probing) == (Phase.RESUMING, first(6), True)
     assert planned.wake_at == T0 + PAUSE + BOUND
     assert job.decision.reason == (
-        "Trying run 2 on 6 hosts though no node has room: some capacity only appears for pending pods."
+        "Trying run 2 on 6 hosts without known room: some capacity only appears for pending pods."
     )
 
 
@@ -59,7 +59,7 @@ def test_a_try_that_succeeds_is_a_resume() -> None:
 def test_a_try_that_fails_suspends_the_job_again() -> None:
     job = decide(_trying(), seeing(), PAUSE + BOUND).job
     assert (job.decision.phase, job.decision.waiting_since) == (Phase.SUSPENDED, T0)
-    assert job.decision.reason == "No capacity appeared for run 2, which was a try; waiting before the next one."
+    assert job.decision.reason == "No capacity appeared for run 2; waiting before the next attempt."
     assert _failed(_trying(), PAUSE + BOUND).decision.failed_resumes == 1
 
 
@@ -106,15 +106,13 @@ def test_a_job_that_is_held_up_says_so_and_waits(at: float) -> None:
     """In words without names: it is decided once, however many nodes go one after the other."""
     job, planned = decide(suspended_job(), HELD_UP, at)
     assert (job.decision.phase, job.decision.hosts, planned.wake_at) == (Phase.SUSPENDED, hosts(), None)
-    assert (
-        job.decision.reason == "A node that will be reclaimed could still take its pods; it resumes when there is none."
-    )
+    assert job.decision.reason == "Waiting: the job's pods could be scheduled on a node that will be reclaimed."
     assert decide(job, HELD_UP, at + 1).job == job
 
 
 def test_what_held_a_job_up_is_not_said_any_longer_than_it_is_so() -> None:
     job = decide(suspended_job(), HELD_UP, 1).job
-    assert decide(job, seeing(), 2).job.decision.reason == "Waiting for nodes with room for its pods."
+    assert decide(job, seeing(), 2).job.decision.reason == "Waiting for nodes with room for the job's pods."
     assert decide(suspended_job(), seeing(), 2).job.decision.reason == suspended_job().decision.reason
 
 

@@ -42,19 +42,21 @@ def test_a_group_that_is_collected_is_left_out_when_it_says() -> None:
     doomed = seeing(noticed(notice(1)))
     collecting = decide(running_job(), doomed).job
     (prospect,) = prospects(collecting)
-    assert "left out, all in one change" in prospect.what
+    assert "excluded in one change" in prospect.what
     assert prospect.at is not None
     assert plan(collecting, doomed, prospect.at - 0.01, POLICY).decision.exclusions == frozenset()
     shrinking = decide(collecting, doomed, at=prospect.at - T0).job
     assert shrinking.decision.exclusions == first(1)
     assert "launcher has to confirm" in _said(shrinking)
     in_place = observing(shrinking, applied=shrinking.decision.generation)
-    assert "come back when they will not be reclaimed" in _said(in_place)
+    assert "return if their notices are withdrawn" in _said(in_place)
 
 
 def test_a_job_that_is_being_ended_is_not_started_again() -> None:
     stopping = decide(observing(running_job(), ending=True), seeing()).job
-    assert _said(stopping).endswith("as soon as rank 0 has / its launcher ends the job, which is not started again")
+    assert _said(stopping).endswith(
+        "as soon as rank 0 has answered / its launcher ends the job, which is not started again"
+    )
     assert _said(observing(suspended_job(), ending=True)) == "its launcher ends the job, which is not started again"
 
 

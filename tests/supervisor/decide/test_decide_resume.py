@@ -32,7 +32,7 @@ def test_a_job_starts_at_once_at_full_size() -> None:
     job, planned = decide(waiting_job(), seeing({}, first(6)))
     assert (job.decision.phase, job.decision.run, job.decision.hosts) == (Phase.RUNNING, 1, first(6))
     assert planned.actions == (SetHostList(first(6), hosts()), StartRun(1))
-    assert job.decision.reason == "Starting as run 1 on 6 of 6 requested hosts."
+    assert job.decision.reason == "Starting run 1 on 6 of 6 requested hosts."
 
 
 def test_a_resume_at_full_size_is_a_new_run() -> None:

@@ -38,10 +38,7 @@ def test_a_group_is_one_change() -> None:
             assert planned.wake_at == T0 + 1.25
     assert changes == [(1.25, hosts(4, 5, 6))]
     assert job.decision.phase is Phase.SHRINKING
-    assert (
-        job.decision.reason
-        == "n4, n5, n6 will be reclaimed, says metadata; going on with 3 hosts, at least 3 are needed."
-    )
+    assert job.decision.reason == "n4, n5, n6 will be reclaimed, says metadata; continuing with 3 hosts (minimum 3)."
 
 
 def test_a_group_is_waited_for_by_one_decision() -> None:
@@ -127,7 +124,7 @@ def test_a_withdrawn_notice_takes_its_exclusion_back(applied: bool) -> None:  # 
     job = decide(running_job(), seeing(both), 2).job
     job = decide(obeyed(job) if applied else job, seeing(noticed(notice(5))), 3).job
     assert job.decision.exclusions == hosts(5)
-    assert job.decision.reason == "n6 will not be reclaimed after all; 5 hosts."
+    assert job.decision.reason == "n6 will not be reclaimed after all; now 5 hosts."
     job = decide(obeyed(job), seeing(), 4).job
     job = decide(obeyed(job), seeing(), 4).job
     assert (job.decision.phase, job.decision.hosts, job.decision.exclusions) == (Phase.RUNNING, first(6), hosts())
@@ -158,7 +155,7 @@ def test_growth_collects_what_comes_together() -> None:
     job = decide(job, seeing({}, hosts(7, 8)), 1).job
     assert job.decision.hosts == first(6)
     job, planned = decide(job, seeing({}, hosts(7, 8)), 2)
-    assert (job.decision.hosts, job.decision.reason) == (first(8), "n7, n8 joined; 8 hosts.")
+    assert (job.decision.hosts, job.decision.reason) == (first(8), "n7, n8 joined; now 8 hosts.")
     assert planned.actions == (SetHostList(first(8), hosts()),)
 
 

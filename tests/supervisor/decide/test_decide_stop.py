@@ -45,10 +45,7 @@ def test_stop_on_the_notice_that_makes_it_certain() -> None:
     job = decide(job, seeing(noticed(notice(4), notice(3, seen=T0 + 0.1))), 0.1).job
     assert job.decision.phase is Phase.STOPPING
     assert job.decision.stop == Stop(run=1, generation=job.decision.generation, since=T0 + 0.1)
-    assert (
-        job.decision.reason
-        == "n3, n4 will be reclaimed, says metadata; 2 hosts would be left and 3 are needed: stopping."
-    )
+    assert job.decision.reason == "n3, n4 will be reclaimed, says metadata; 2 hosts would remain (minimum 3): stopping."
 
 
 def test_exactly_the_minimum_is_enough() -> None:
@@ -80,7 +77,7 @@ def test_a_job_whose_launcher_was_asked_to_end_it_is_stopped_first() -> None:
     """Rank 0 saves as before a reclaim; then the job waits for its launcher's word and does not start again."""
     job = decide(observing(running_job(spec(3, 4), 4), ending=True), seeing()).job
     assert job.decision.phase is Phase.STOPPING
-    assert job.decision.reason == "Its launcher was asked to end the job: stopping."
+    assert job.decision.reason == "The launcher was asked to end the job: stopping."
     assert not _stop(job).everyone
     suspended = decide(answered(job), seeing(), 1).job
     assert suspended.decision.phase is Phase.SUSPENDED
@@ -247,7 +244,7 @@ def test_hosts_lost_without_a_notice_mean_stop_after_a_grace() -> None:
     decision = decide(job, seeing(), 30).job.decision
     assert (decision.phase, decision.reason) == (
         Phase.STOPPING,
-        "3 hosts are left without any notice and 4 are needed.",
+        "Hosts were lost without a notice; 3 hosts remain (minimum 4).",
     )
 
 
