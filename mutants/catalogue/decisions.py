@@ -10,25 +10,25 @@ _DIRECTIVES = "supervisor/decide/directives.py"
 _WAITING = "supervisor/decide/waiting.py"
 _REGISTRATION = "supervisor/decide/registration.py"
 
-_BELOW_MINIMUM = "if s.doomed and left < spec.min_workers:"
+_BELOW_MINIMUM = "if s.noticed and left < spec.min_workers:"
 _EXCLUSIONS_ORDERED = "exclusions=tuple(sorted(decision.exclusions)),"
 
 MUTANTS = (
     Mutant(
         name="stops-falsely",
         breaks="Stops the job for every notice, however many workers remain.",
-        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed:"),),
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.noticed:"),),
         in_ci=True,
     ),
     Mutant(
         name="stops-with-one-worker-too-many",
         breaks="Stops the job if exactly its minimum remains.",
-        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed and left <= spec.min_workers:"),),
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.noticed and left <= spec.min_workers:"),),
     ),
     Mutant(
         name="stops-with-one-worker-too-few",
         breaks="Continues with one worker less than the minimum.",
-        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.doomed and left < spec.min_workers - 1:"),),
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.noticed and left < spec.min_workers - 1:"),),
     ),
     Mutant(
         name="never-stops",
@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(
         name="never-excludes",
         breaks="Decides to shrink and excludes no host.",
-        edits=(Edit(_LIVE, "        exclusions=s.doomed,\n", "        exclusions=before.exclusions,\n"),),
+        edits=(Edit(_LIVE, "        exclusions=s.noticed,\n", "        exclusions=before.exclusions,\n"),),
         in_ci=True,
     ),
     Mutant(
@@ -172,8 +172,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _WAITING,
-                "    if not s.view.granted or s.job.spec.launcher_host in s.view.notices:",
-                "    if not s.view.granted or before.phase is Phase.SUSPENDED:",
+                "    if not s.facts.granted or s.job.spec.launcher_host in s.facts.notices:",
+                "    if not s.facts.granted or before.phase is Phase.SUSPENDED:",
             ),
         ),
     ),

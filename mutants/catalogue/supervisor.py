@@ -84,8 +84,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _LOOP,
-                "                await self._ports.wakeup.wait(self._pass())\n",
-                "                await self._ports.wakeup.wait(self._pass())\n"
+                "                await self._deps.wakeup.wait(self._pass())\n",
+                "                await self._deps.wakeup.wait(self._pass())\n"
                 "                await asyncio.sleep(8.0)\n",
             ),
         ),
@@ -101,8 +101,8 @@ MUTANTS = (
             ),
             Edit(
                 "supervisor/decide/live.py",
-                "    if s.doomed and left < spec.min_workers:\n",
-                "    if s.doomed and left < spec.min_workers and s.previous.phase is not Phase.RESUMING:\n",
+                "    if s.noticed and left < spec.min_workers:\n",
+                "    if s.noticed and left < spec.min_workers and s.previous.phase is not Phase.RESUMING:\n",
             ),
             Edit(
                 _FACTS,

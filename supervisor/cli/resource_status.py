@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from supervisor.cli.status import Status
-from supervisor.decide.notices import Today, most_urgent, noticed_hosts, noticed_pods
+from supervisor.decide.notices import NodeIdentities, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import STANDALONE, Host, kind_of
 from supervisor.domain.job import Decision, SupervisedJob
@@ -72,7 +72,7 @@ def _newest(records: Iterable[Record[ReclaimNotice]]) -> list[ReclaimNotice]:
 
 class _Noticed:
     def __init__(self, active: list[ReclaimNotice]) -> None:
-        self._nodes, self._pods = noticed_hosts(active, Today(), _POLICY), noticed_pods(active, _POLICY)
+        self._nodes, self._pods = noticed_hosts(active, NodeIdentities(), _POLICY), noticed_pods(active, _POLICY)
 
     def of(self, job: SupervisedJob, placements: Mapping[Host, Placement] | None) -> Mapping[Host, ReclaimNotice]:
         """The most urgent notice of each noticed host."""

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.view import ClusterView
-from supervisor.decide.capacity import GrowthCandidate, PendingJob, Reservation, Running, allocate
+from supervisor.decide.capacity import GrowthCandidate, PendingJob, Reservation, RunningJobs, allocate
 from supervisor.decide.grant import Grant, waits
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import ResourceRequest
@@ -49,7 +49,7 @@ class Allocation:
             if (request := self._jobs.resource_request(job.name)) is not None
         ]
         starting = [job for job in waiting if job.decision.phase is Phase.WAITING] if growth_candidates else []
-        running = Running(
+        running = RunningJobs(
             growth_candidates=growth_candidates,
             starting=[request for job in starting if (request := self._jobs.resource_request(job.name)) is not None],
         )

@@ -28,7 +28,7 @@ class FreeCapacity:
         self._refresh()
         return Nodes(
             usable=[room for name, room in self._free_capacity.items() if name in self._open and name not in noticed],
-            doomed=[room for name in noticed if (room := self._free_capacity.get(name)) is not None],
+            noticed=[room for name in noticed if (room := self._free_capacity.get(name)) is not None],
         )
 
     def _refresh(self) -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from supervisor.cluster.annotations import PREFIX
 from supervisor.cluster.quantity import thousandths
-from supervisor.domain.capacity import Demand, Effect, Operator, Requirement, Resources, Toleration
+from supervisor.domain.capacity import Demand, Effect, LabelOperator, Requirement, Resources, Toleration
 
 _HOSTNAME = "kubernetes.io/hostname"
 
@@ -34,7 +34,7 @@ class _Toleration(Body, frozen=True):
 
 class _Expression(Body, frozen=True):
     key: str
-    operator: Operator
+    operator: LabelOperator
     values: tuple[str, ...] | None = ()
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from supervisor.control.pool import Pool
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import Grant
-from supervisor.decide.notices import Today, most_urgent, noticed_hosts, noticed_pods
+from supervisor.decide.notices import NodeIdentities, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import STANDALONE, Host, JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
@@ -21,7 +21,7 @@ Announced = Mapping[Host, ReclaimNotice] | Mapping[str, ReclaimNotice]
 """Notices by the name of their node, or by the uid of their pod."""
 
 
-class Surroundings(Protocol):
+class ClusterFacts(Protocol):
     """Where the jobs are whose hosts are no nodes, and what there is for them."""
 
     @property
@@ -62,35 +62,35 @@ class NoCluster:
 class _Noticed:
     """What must not be used by one set of notices, worked out once for each job that is asked about."""
 
-    def __init__(self, notices: Iterable[ReclaimNotice], today: Today, policy: Policy) -> None:
+    def __init__(self, notices: Iterable[ReclaimNotice], identities: NodeIdentities, policy: Policy) -> None:
         notices = tuple(notices)
-        self.nodes = noticed_hosts(notices, today, policy)
+        self.nodes = noticed_hosts(notices, identities, policy)
         self.pods = noticed_pods(notices, policy)
         self._policy = policy
         self._jobs: dict[JobName, tuple[Mapping[Host, Placement], Mapping[Host, ReclaimNotice]]] = {}
 
-    def of(self, name: JobName, surroundings: Surroundings) -> Mapping[Host, ReclaimNotice]:
+    def of(self, name: JobName, cluster_facts: ClusterFacts) -> Mapping[Host, ReclaimNotice]:
         """The hosts of a job, each by its most urgent notice; where hosts are nodes, those of all others as well."""
         if not self.nodes and not self.pods:
             return self.nodes
-        places = surroundings.placements(name)
-        if places is None:
+        placements = cluster_facts.placements(name)
+        if placements is None:
             return self.nodes
         known = self._jobs.get(name)
-        if known is None or known[0] is not places:
-            known = self._jobs[name] = (places, self._by_placement(places))
+        if known is None or known[0] is not placements:
+            known = self._jobs[name] = (placements, self._by_placement(placements))
         return known[1]
 
     def forget_others(self, jobs: Container[JobName]) -> None:
         """Forgets all but these."""
         self._jobs = {name: known for name, known in self._jobs.items() if name in jobs}
 
-    def _by_placement(self, places: Mapping[Host, Placement]) -> Mapping[Host, ReclaimNotice]:
-        found = {host: self._at(place) for host, place in places.items()}
+    def _by_placement(self, placements: Mapping[Host, Placement]) -> Mapping[Host, ReclaimNotice]:
+        found = {host: self._at(placement) for host, placement in placements.items()}
         return {host: notice for host, notice in found.items() if notice is not None}
 
-    def _at(self, place: Placement) -> ReclaimNotice | None:
-        by_pod, by_node = self.pods.get(place.pod), self.nodes.get(place.node)
+    def _at(self, placement: Placement) -> ReclaimNotice | None:
+        by_pod, by_node = self.pods.get(placement.pod), self.nodes.get(placement.node)
         if by_pod is None or by_node is None:  # Of thousands of pods few have one, and hardly any two.
             return by_pod or by_node
         return most_urgent([by_pod, by_node], self._policy)
@@ -108,32 +108,32 @@ class Facts:
         agents: AgentRegistry,
         unconfirmed: UnconfirmedNotices,
         policy: Policy,
-        surroundings: Surroundings,
+        cluster_facts: ClusterFacts,
     ) -> None:
         self._store = store
         self._agents = agents
         self._unconfirmed = unconfirmed
         self._policy = policy
-        self._surroundings = surroundings
+        self._cluster_facts = cluster_facts
         self._pool = Pool()
-        self._noticed = self._shown = _Noticed((), Today(), policy)
+        self._noticed = self._shown = _Noticed((), NodeIdentities(), policy)
         self._notices: Mapping[NoticeId, ReclaimNotice] = {}
-        self._seen: tuple[int, ...] = ()
+        self._versions: tuple[int, ...] = ()
 
     def noticed_nodes(self) -> Mapping[Host, ReclaimNotice]:
         """The nodes that must not be used; worked out once for each change of notices or agents."""
-        self._look()
+        self._refresh()
         return self._noticed.nodes
 
     def noticed(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
         """The hosts that a job must not use: at least all of its own, each by its most urgent notice."""
-        self._look()
-        return self._noticed.of(name, self._surroundings)
+        self._refresh()
+        return self._noticed.of(name, self._cluster_facts)
 
     def shown(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
         """As `noticed`, with what is announced and not durable yet: what a job's processes are told."""
-        self._look()
-        return self._shown.of(name, self._surroundings)
+        self._refresh()
+        return self._shown.of(name, self._cluster_facts)
 
     @property
     def announced(self) -> tuple[Announced, ...]:
@@ -141,12 +141,12 @@ class Facts:
 
         Each mapping is the same object until a notice or an agent changes.
         """
-        self._look()
+        self._refresh()
         return (self._noticed.nodes, self._noticed.pods, self._shown.nodes, self._shown.pods)
 
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
         """Where a job's hosts are, None where they are nodes; the same object until that changes."""
-        return self._surroundings.placements(name)
+        return self._cluster_facts.placements(name)
 
     @property
     def caught_up_at(self) -> float:
@@ -159,18 +159,20 @@ class Facts:
         Where the launcher is gone as well, or all pods of a job without one, the run has ended, which is for what is
         stored to tell.
         """
-        places = self._surroundings.placements(job.name)
+        placements = self._cluster_facts.placements(job.name)
         launcher = job.spec.launcher_host
-        if not places or not job.observed.running or (launcher is not None and launcher not in places):
+        if not placements or not job.observed.running or (launcher is not None and launcher not in placements):
             return frozenset()
-        return job.observed.hosts.difference(places)
+        return job.observed.hosts.difference(placements)
 
     def terminating(self, job: SupervisedJob) -> frozenset[Host]:
         """Hosts that are left out and whose pods were asked to end: they must not come back for their last moment."""
-        places = self._surroundings.placements(job.name) if job.decision.exclusions else None
-        if places is None:
+        placements = self._cluster_facts.placements(job.name) if job.decision.exclusions else None
+        if placements is None:
             return frozenset()
-        return frozenset(host for host in job.decision.exclusions if host in places and places[host].terminating)
+        return frozenset(
+            host for host in job.decision.exclusions if host in placements and placements[host].terminating
+        )
 
     def granted(self, jobs: Mapping[JobName, SupervisedJob]) -> Mapping[JobName, Grant]:
         """The hosts that each job may start on, or grow by."""
@@ -178,29 +180,29 @@ class Facts:
         available = self._agents.available().difference(noticed)
         granted = self._pool.granted(jobs, available, noticed)
         others = [job for job in jobs.values() if kind_of(job.name) != STANDALONE]
-        return {**granted, **self._surroundings.granted(others, noticed)} if others else granted
+        return {**granted, **self._cluster_facts.granted(others, noticed)} if others else granted
 
     def directives(self, name: JobName) -> JobDirectives | None:
         """What a job means for its processes now; None where it is unknown."""
         job = self._store.snapshot().jobs.get(name)
         return None if job is None else JobDirectives.of(job, self.shown(name), self._policy)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         snapshot = self._store.snapshot()
-        others = (self._agents.version, self._unconfirmed.version, self._surroundings.nodes_version)
-        seen = (snapshot.version, *others)
-        if seen == self._seen:
+        others = (self._agents.version, self._unconfirmed.version, self._cluster_facts.nodes_version)
+        versions = (snapshot.version, *others)
+        if versions == self._versions:
             return
         # Most changes are of jobs alone.
-        if others != self._seen[1:] or snapshot.notices != self._notices:
+        if others != self._versions[1:] or snapshot.notices != self._notices:
             self._notices = snapshot.notices
             self._noticed = self._of(snapshot.notices)
             waiting = {notice.id: notice for notice in self._unconfirmed.all()}
             self._shown = self._of({**snapshot.notices, **waiting}) if waiting else self._noticed
         self._noticed.forget_others(snapshot.jobs)
         self._shown.forget_others(snapshot.jobs)
-        self._seen = seen
+        self._versions = versions
 
     def _of(self, notices: Mapping[NoticeId, ReclaimNotice]) -> _Noticed:
-        today = Today(self._agents.uids(), self._surroundings.node_objects, self._agents.denying())
-        return _Noticed(notices.values(), today, self._policy)
+        identities = NodeIdentities(self._agents.uids(), self._cluster_facts.node_objects, self._agents.denying())
+        return _Noticed(notices.values(), identities, self._policy)

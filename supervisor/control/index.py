@@ -6,10 +6,10 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.placement import Placement
 
-Places = Mapping[Host, Placement] | None
+Placements = Mapping[Host, Placement] | None
 """Where a job's hosts are; None where they are nodes."""
 
-Keys = Callable[[SupervisedJob, Places], frozenset[str]]
+Keys = Callable[[SupervisedJob, Placements], frozenset[str]]
 
 
 def on_nodes(_name: JobName) -> None:
@@ -25,7 +25,7 @@ class JobIndex:
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self._known: dict[JobName, tuple[SupervisedJob, Places, frozenset[str]]] = {}
+        self._known: dict[JobName, tuple[SupervisedJob, Placements, frozenset[str]]] = {}
         self._names: dict[str, set[JobName]] = {}
 
     @property
@@ -34,15 +34,15 @@ class JobIndex:
         return self._names
 
     def follow(
-        self, jobs: Mapping[JobName, SupervisedJob], places: Callable[[JobName], Places] = on_nodes
+        self, jobs: Mapping[JobName, SupervisedJob], placements: Callable[[JobName], Placements] = on_nodes
     ) -> set[JobName]:
         """Takes in what has changed since the last call; returns the jobs that are new, different or gone.
 
-        A job is different when it is another object, or its `places` are: nothing else is looked at.
+        A job is different when it is another object, or its `placements` are: nothing else is looked at.
         """
         changed: set[JobName] = set()
         for name, job in jobs.items():
-            known, where = self._known.get(name), places(name)
+            known, where = self._known.get(name), placements(name)
             if known is None or known[0] is not job or known[1] is not where:
                 self._put(name, job, where)
                 changed.add(name)
@@ -56,7 +56,7 @@ class JobIndex:
         """The jobs that are about at least one of these."""
         return {name for key in self._names.keys() & keys for name in self._names[key]}
 
-    def _put(self, name: JobName, job: SupervisedJob, where: Places) -> None:
+    def _put(self, name: JobName, job: SupervisedJob, where: Placements) -> None:
         before = self._known[name][2] if name in self._known else frozenset()
         keys = self._keys(job, where)
         self._known[name] = (job, where, keys)

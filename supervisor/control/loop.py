@@ -20,7 +20,7 @@ from supervisor.control.schedule import Schedule
 from supervisor.decide.grant import Grant
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
-from supervisor.decide.situation import View
+from supervisor.decide.situation import JobFacts
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -40,7 +40,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class ControlDependencies:
     """What the loop works with; `wakeup` is set whenever the store, an agent or the cluster has changed."""
 
     store: Store
@@ -55,7 +55,7 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _VisibleState:
     """All of a job that its processes can see."""
 
     decision: Decision
@@ -64,8 +64,8 @@ class _Look:
     notices: Mapping[Host, ReclaimNotice]
 
 
-def _look(job: SupervisedJob, shown: Mapping[Host, ReclaimNotice]) -> _Look:
-    return _Look(job.decision, job.observed.run, job.observed.running, _own(job, shown))
+def _visible_state(job: SupervisedJob, shown: Mapping[Host, ReclaimNotice]) -> _VisibleState:
+    return _VisibleState(job.decision, job.observed.run, job.observed.running, _own(job, shown))
 
 
 def _own(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> Mapping[Host, ReclaimNotice]:
@@ -76,32 +76,32 @@ def _own(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> Mapping[H
 class Control:
     """Decides about all jobs; `run` runs it."""
 
-    def __init__(self, ports: Ports) -> None:
-        self._ports = ports
-        self._schedule = Schedule(ports.facts)
-        self._store_fault = Fault("store", ports.clock)
-        self._looks: dict[JobName, _Look] = {}
+    def __init__(self, deps: ControlDependencies) -> None:
+        self._deps = deps
+        self._schedule = Schedule(deps.facts)
+        self._store_fault = Fault("store", deps.clock)
+        self._visible: dict[JobName, _VisibleState] = {}
         self._plans: dict[JobName, tuple[SupervisedJob, Plan]] = {}
-        self._queue = KeyedWorkQueue("settle", self._settle)
+        self._queue = KeyedWorkQueue("settle", self._execute)
         self._failing: set[JobName] = set()
-        self._since = ports.clock.now()
+        self._since = deps.clock.now()
 
     async def run(self) -> None:
         """Root task: decides, again and again."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run(), name="control.queue")
             while True:
-                await self._ports.wakeup.wait(self._pass())
+                await self._deps.wakeup.wait(self._pass())
 
     def _pass(self) -> float | None:
         """One look at what has changed; returns the seconds until time alone calls for another (None = never)."""
-        snapshot, now = self._ports.store.snapshot(), self._ports.clock.now()
+        snapshot, now = self._deps.store.snapshot(), self._deps.clock.now()
         # Processes hear of a notice before anything is decided about it.
-        self._ports.processes.refresh(self._news(snapshot, self._schedule.changed(snapshot.jobs)))
-        if not self._ports.leadership.may_act():
+        self._deps.processes.refresh(self._visibly_changed(snapshot, self._schedule.changed(snapshot.jobs)))
+        if not self._deps.leadership.may_act():
             return _RETRY_SECONDS
-        granted = self._ports.facts.granted(snapshot.jobs)
-        for name in self._ports.requests.take():
+        granted = self._deps.facts.granted(snapshot.jobs)
+        for name in self._deps.requests.take():
             self._schedule.mark(name)
         for name in self._schedule.due(snapshot.jobs, granted, now):
             job = snapshot.jobs[name]
@@ -112,41 +112,41 @@ class Control:
                 self._plans.setdefault(name, (job, planned))
                 self._queue.add(name)
         wake_at = self._schedule.wake_at
-        return None if wake_at is None else max(0.0, wake_at - self._ports.clock.now())
+        return None if wake_at is None else max(0.0, wake_at - self._deps.clock.now())
 
-    def _news(self, snapshot: Snapshot, changed: Iterable[JobName]) -> list[JobName]:
+    def _visibly_changed(self, snapshot: Snapshot, changed: Iterable[JobName]) -> list[JobName]:
         """Those of the jobs that look different to their processes."""
-        before = {name: self._looks.pop(name, None) for name in changed}
+        before = {name: self._visible.pop(name, None) for name in changed}
         jobs = [snapshot.jobs[name] for name in before if name in snapshot.jobs]
-        looks = {job.name: _look(job, self._ports.facts.shown(job.name)) for job in jobs}
-        self._looks.update(looks)
-        return [name for name, look in looks.items() if before[name] != look]
+        visible = {job.name: _visible_state(job, self._deps.facts.shown(job.name)) for job in jobs}
+        self._visible.update(visible)
+        return [name for name, state in visible.items() if before[name] != state]
 
     def _planned(self, job: SupervisedJob, grant: Grant, now: float) -> Plan:
-        view = View(
-            notices=_own(job, self._ports.facts.noticed(job.name)),
-            gone=self._ports.facts.gone(job),
-            terminating=self._ports.facts.terminating(job),
+        facts = JobFacts(
+            notices=_own(job, self._deps.facts.noticed(job.name)),
+            gone=self._deps.facts.gone(job),
+            terminating=self._deps.facts.terminating(job),
             granted=grant.hosts,
             probe=grant.probe,
             held_up=grant.held_up,
             more=grant.more,
-            rank_zero=self._ports.processes.rank_zero(job.name, job.observed.run),
-            since=max(self._since, self._ports.facts.caught_up_at),
+            rank_zero=self._deps.processes.rank_zero(job.name, job.observed.run),
+            since=max(self._since, self._deps.facts.caught_up_at),
         )
-        return plan(job, view, now, self._ports.policy)
+        return plan(job, facts, now, self._deps.policy)
 
-    async def _settle(self, name: JobName) -> float | None:
+    async def _execute(self, name: JobName) -> float | None:
         """Carries out a job's plan; has it planned anew after a failure, and when more fell due meanwhile."""
         if name not in self._plans:
-            self._ports.requests.add(name)
+            self._deps.requests.add(name)
             return None
         try:
-            return None if await self._is_done(*self._plans[name]) else _RETRY_SECONDS
+            return None if await self._is_executed(*self._plans[name]) else _RETRY_SECONDS
         finally:
             del self._plans[name]
 
-    async def _is_done(self, job: SupervisedJob, planned: Plan) -> bool:
+    async def _is_executed(self, job: SupervisedJob, planned: Plan) -> bool:
         try:
             done = await self._carry_out(job, planned)
         except StoreUnavailableError as error:
@@ -154,7 +154,7 @@ class Control:
             self._store_fault.failed(str(error))
             return False
         self._failing.discard(job.name)
-        self._failing.intersection_update(self._ports.store.snapshot().jobs)
+        self._failing.intersection_update(self._deps.store.snapshot().jobs)
         if not self._failing:
             self._store_fault.recovered()
         return done
@@ -164,15 +164,15 @@ class Control:
         decided = replace(job, decision=planned.decision)
         if planned.decision != job.decision:
             failpoint(At.DECISION_MADE)
-            if not await self._ports.store.decide(job, planned.decision):
+            if not await self._deps.store.decide(job, planned.decision):
                 return True  # Something changed meanwhile, so another pass is due already.
             failpoint(At.DECISION_STORED)
-            _record(job.decision, decided, self._ports.facts.noticed(job.name))
-            self._ports.processes.refresh([job.name])
+            _record(job.decision, decided, self._deps.facts.noticed(job.name))
+            self._deps.processes.refresh([job.name])
             failpoint(At.DIRECTIVES_PUSHED)
-        if not self._ports.leadership.may_act():  # Storing it may have taken longer than the lease.
+        if not self._deps.leadership.may_act():  # Storing it may have taken longer than the lease.
             return False
-        if not await self._ports.adapter.carry_out(decided, planned.actions):
+        if not await self._deps.adapter.carry_out(decided, planned.actions):
             self._schedule.mark(job.name)
         failpoint(At.ORDER_PUBLISHED)
         return True

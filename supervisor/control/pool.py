@@ -2,17 +2,17 @@
 
 from collections.abc import Collection, Mapping
 
-from supervisor.control.index import JobIndex, Places
+from supervisor.control.index import JobIndex, Placements
 from supervisor.decide.grant import Grant, grants, held, usable
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
 
 
-def _held(job: SupervisedJob, _places: Places) -> frozenset[Host]:
+def _held(job: SupervisedJob, _places: Placements) -> frozenset[Host]:
     return held(job) if kind_of(job.name) == STANDALONE else frozenset()
 
 
-def _usable(job: SupervisedJob, _places: Places) -> frozenset[Host]:
+def _usable(job: SupervisedJob, _places: Placements) -> frozenset[Host]:
     return usable(job) if kind_of(job.name) == STANDALONE else frozenset()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from supervisor.control.facts import Announced, Facts
-from supervisor.control.index import JobIndex, Places
+from supervisor.control.index import JobIndex, Placements
 from supervisor.decide.grant import Grant
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
@@ -12,12 +12,12 @@ from supervisor.domain.job import SupervisedJob
 V = TypeVar("V")
 
 
-def _subjects(job: SupervisedJob, places: Places) -> frozenset[str]:
+def _subjects(job: SupervisedJob, placements: Placements) -> frozenset[str]:
     """What notices about the job are about: nodes by name, pods by uid."""
-    if places is None:
+    if placements is None:
         return job.own_hosts
-    own = [place for host, place in places.items() if host in job.own_hosts]
-    return frozenset(subject for place in own for subject in (place.node, place.pod))
+    own = [placement for host, placement in placements.items() if host in job.own_hosts]
+    return frozenset(subject for placement in own for subject in (placement.node, placement.pod))
 
 
 class Schedule:

@@ -9,7 +9,7 @@ from supervisor.decide.grant import Grant
 from supervisor.decide.packing import BinPacker, scarce
 from supervisor.decide.policy import Policy
 from supervisor.decide.probe import probe_at, probe_size
-from supervisor.domain.capacity import Demand, NodeCapacity, Operator, Requirement, ResourceRequest
+from supervisor.domain.capacity import Demand, LabelOperator, NodeCapacity, Requirement, ResourceRequest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 
@@ -53,7 +53,7 @@ class GrowthCandidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class RunningJobs:
     """The jobs that may grow, and the requests of jobs whose controller has made pods that do not run yet."""
 
     growth_candidates: Sequence[GrowthCandidate] = ()
@@ -62,10 +62,10 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """`usable` nodes have no notice. `doomed` nodes will be reclaimed; the scheduler may still bind pods to them."""
+    """`usable` nodes have no notice. `noticed` nodes will be reclaimed; the scheduler may still bind pods to them."""
 
     usable: Sequence[NodeCapacity]
-    doomed: Sequence[NodeCapacity] = ()
+    noticed: Sequence[NodeCapacity] = ()
 
 
 def allocate(
@@ -73,7 +73,7 @@ def allocate(
     reservations: Collection[Reservation],
     nodes: Nodes,
     policy: Policy,
-    running: Running = Running(),
+    running: RunningJobs = RunningJobs(),
 ) -> Mapping[JobName, Grant]:
     """The grant of each job; jobs without one are not in the result.
 
@@ -82,13 +82,13 @@ def allocate(
     to a doomed node. A start is worth more than a growth: no job grows by a kind of capacity that another one waits for
     or is about to get.
     """
-    usable, doomed = _packer(nodes.usable, reservations), BinPacker(nodes.doomed)
+    usable, noticed = _packer(nodes.usable, reservations), BinPacker(nodes.noticed)
     granted: dict[JobName, Grant] = {}
     unmet: list[PendingJob] = []
     busy = {name for each in reservations if each.pending for name in _kind(each.request)}
-    for each in sorted(pending_jobs, key=_turn):
+    for each in sorted(pending_jobs, key=_queue_order):
         spec = each.job.spec
-        if _could_take_one(doomed, each.request):
+        if _could_take_one(noticed, each.request):
             granted[each.job.name] = Grant(held_up=True)
         elif count := usable.take(each.request, spec.start_workers, min(spec.requested_workers, _hosts(each.job))):
             granted[each.job.name] = Grant(first_hosts(each.job, count))
@@ -101,13 +101,13 @@ def allocate(
     return {
         **granted,
         **_probes(unmet, busy, policy),
-        **_growths(running.growth_candidates, busy | wanted, usable, doomed),
+        **_growths(running.growth_candidates, busy | wanted, usable, noticed),
     }
 
 
 def first_hosts(job: SupervisedJob, count: int) -> frozenset[Host]:
     """The hosts of a run of that many workers: controllers number workers from 0."""
-    return frozenset(sorted(job.observed.hosts, key=_naturally)[:count])
+    return frozenset(sorted(job.observed.hosts, key=_natural_order)[:count])
 
 
 def _packer(usable: Iterable[NodeCapacity], reservations: Iterable[Reservation]) -> BinPacker:
@@ -119,8 +119,8 @@ def _packer(usable: Iterable[NodeCapacity], reservations: Iterable[Reservation])
     return packer
 
 
-def _could_take_one(doomed: BinPacker, request: ResourceRequest) -> bool:
-    return doomed.has_room(request.worker) or (request.launcher is not None and doomed.has_room(request.launcher))
+def _could_take_one(noticed: BinPacker, request: ResourceRequest) -> bool:
+    return noticed.has_room(request.worker) or (request.launcher is not None and noticed.has_room(request.launcher))
 
 
 def _probes(unmet: Iterable[PendingJob], busy: Collection[str], policy: Policy) -> Mapping[JobName, Grant]:
@@ -141,13 +141,13 @@ def _probes(unmet: Iterable[PendingJob], busy: Collection[str], policy: Policy) 
 
 
 def _growths(
-    growth_candidates: Iterable[GrowthCandidate], wanted: Collection[str], usable: BinPacker, doomed: BinPacker
+    growth_candidates: Iterable[GrowthCandidate], wanted: Collection[str], usable: BinPacker, noticed: BinPacker
 ) -> Mapping[JobName, Grant]:
     """Grants running jobs as many workers as the remaining capacity allows."""
     granted: dict[JobName, Grant] = {}
     for each in sorted(growth_candidates, key=lambda each: each.job.name):
         worker = _elsewhere(each.request.worker, each.nodes)
-        free = _kind(each.request).isdisjoint(wanted) and not doomed.has_room(worker)
+        free = _kind(each.request).isdisjoint(wanted) and not noticed.has_room(worker)
         if free and (count := usable.take(ResourceRequest(worker=worker), 1, each.more)):
             granted[each.job.name] = Grant(more=count)
     return granted
@@ -157,7 +157,7 @@ def _elsewhere(demand: Demand, nodes: frozenset[Host]) -> Demand:
     """The demand without the job's present nodes, if its workers must be on different nodes."""
     if not demand.apart or not nodes:
         return demand
-    other = Requirement(key=NODE_NAME, operator=Operator.NOT_IN, values=nodes)
+    other = Requirement(key=NODE_NAME, operator=LabelOperator.NOT_IN, values=nodes)
     return replace(demand, affinity=tuple((*term, other) for term in demand.affinity or ((),)))
 
 
@@ -166,7 +166,7 @@ def _kind(request: ResourceRequest) -> frozenset[str]:
     return scarce(request.worker) or frozenset({_PLAIN})
 
 
-def _turn(each: PendingJob) -> tuple[float, str]:
+def _queue_order(each: PendingJob) -> tuple[float, str]:
     return (each.job.decision.waiting_since or 0.0, each.job.name)
 
 
@@ -174,6 +174,6 @@ def _hosts(job: SupervisedJob) -> int:
     return len(job.observed.hosts)
 
 
-def _naturally(host: Host) -> list[tuple[bool, int, str]]:
+def _natural_order(host: Host) -> list[tuple[bool, int, str]]:
     """Sorts worker-2 before worker-10."""
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _NUMBER.split(host)]

@@ -17,7 +17,7 @@ _UNDECIDED_SECONDS = 1.0
 """Time for a decision about a notice, however short its lead: it takes milliseconds unless the store is unavailable."""
 
 
-Likeness = tuple[int, Host | None, bool]
+DirectiveKey = tuple[int, Host | None, bool]
 """The properties of a process that its directive depends on: its run, its host if noticed, whether it is rank 0."""
 
 
@@ -35,7 +35,7 @@ class JobDirectives:
         """`notices` are the hosts that must not be used, also those of other jobs."""
         return cls(job, notices, policy, _most_urgent(job, notices, policy))
 
-    def likeness(self, worker: Worker) -> Likeness:
+    def key(self, worker: Worker) -> DirectiveKey:
         """The key of a process; processes with the same key get the same directive."""
         return worker.run, worker.host if worker.host in self.notices else None, worker.rank == 0
 

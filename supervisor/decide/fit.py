@@ -6,7 +6,16 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/ : taints, selectors, re
 import re
 from collections.abc import Callable, Mapping
 
-from supervisor.domain.capacity import Demand, Effect, NodeCapacity, Operator, Requirement, Resources, Taint, Toleration
+from supervisor.domain.capacity import (
+    Demand,
+    Effect,
+    LabelOperator,
+    NodeCapacity,
+    Requirement,
+    Resources,
+    Taint,
+    Toleration,
+)
 
 PODS = "pods"
 ONE_POD = 1000
@@ -19,17 +28,17 @@ _KEEPS_OFF = (Effect.NO_SCHEDULE, Effect.NO_EXECUTE)
 _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 
 
-def fits(demand: Demand, room: NodeCapacity) -> bool:
+def fits(demand: Demand, node: NodeCapacity) -> bool:
     """Whether the scheduler could bind one such pod to the node now."""
-    return how_many(demand, room.free) > 0 and accepts(demand, room)
+    return how_many(demand, node.free) > 0 and accepts(demand, node)
 
 
-def accepts(demand: Demand, room: NodeCapacity) -> bool:
+def accepts(demand: Demand, node: NodeCapacity) -> bool:
     """Whether taints, selector and affinity allow the pod on the node, however much room it has."""
     return (
-        all(_tolerated(taint, demand.tolerations) for taint in room.taints)
-        and all(room.labels.get(name) == value for name, value in demand.selector.items())
-        and (not demand.affinity or any(_meets(term, room) for term in demand.affinity))
+        all(_tolerated(taint, demand.tolerations) for taint in node.taints)
+        and all(node.labels.get(name) == value for name, value in demand.selector.items())
+        and (not demand.affinity or any(_meets(term, node) for term in demand.affinity))
     )
 
 
@@ -54,13 +63,13 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     )
 
 
-def _meets(term: tuple[Requirement, ...], room: NodeCapacity) -> bool:
+def _meets(term: tuple[Requirement, ...], node: NodeCapacity) -> bool:
     """A term without requirements matches no node, as in the scheduler."""
-    return bool(term) and all(_holds(each, room) for each in term)
+    return bool(term) and all(_holds(each, node) for each in term)
 
 
-def _holds(requirement: Requirement, room: NodeCapacity) -> bool:
-    value = room.name if requirement.key == NODE_NAME else room.labels.get(requirement.key)
+def _holds(requirement: Requirement, node: NodeCapacity) -> bool:
+    value = node.name if requirement.key == NODE_NAME else node.labels.get(requirement.key)
     return _OPERATORS[requirement.operator](value, requirement.values)
 
 
@@ -78,11 +87,11 @@ def _below(value: str | None, bounds: frozenset[str]) -> bool:
     return found is not None and bound is not None and found < bound
 
 
-_OPERATORS: Mapping[Operator, Callable[[str | None, frozenset[str]], bool]] = {
-    Operator.IN: lambda value, values: value in values,
-    Operator.NOT_IN: lambda value, values: value not in values,
-    Operator.EXISTS: lambda value, _: value is not None,
-    Operator.DOES_NOT_EXIST: lambda value, _: value is None,
-    Operator.GT: _above,
-    Operator.LT: _below,
+_OPERATORS: Mapping[LabelOperator, Callable[[str | None, frozenset[str]], bool]] = {
+    LabelOperator.IN: lambda value, values: value in values,
+    LabelOperator.NOT_IN: lambda value, values: value not in values,
+    LabelOperator.EXISTS: lambda value, _: value is not None,
+    LabelOperator.DOES_NOT_EXIST: lambda value, _: value is None,
+    LabelOperator.GT: _above,
+    LabelOperator.LT: _below,
 }

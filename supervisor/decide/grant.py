@@ -36,7 +36,7 @@ def grants(
     are not given to a running one: a start is worth more than a growth. `noticed` are the hosts that must not be used:
     a job whose launcher is on one of them cannot start, so nothing is reserved for it.
     """
-    ordered = sorted(jobs, key=_turn)
+    ordered = sorted(jobs, key=_queue_order)
     free = available.difference(*(held(job) for job in ordered))
     granted: dict[JobName, frozenset[Host]] = {}
     unmet: frozenset[Host] = frozenset()
@@ -76,7 +76,7 @@ def waits(job: SupervisedJob) -> bool:
     return job.decision.phase in _WAITS and not (observed.running or observed.ending or job.over)
 
 
-def _turn(job: SupervisedJob) -> tuple[bool, float, str]:
+def _queue_order(job: SupervisedJob) -> tuple[bool, float, str]:
     return (not waits(job), job.decision.waiting_since or 0.0, job.name)
 
 

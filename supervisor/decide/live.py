@@ -37,7 +37,7 @@ def live(s: Situation) -> Decision:
     why = _reason_to_stop(s)
     if why is not None:
         return stop(s, why)
-    left = s.present - s.doomed - s.terminating
+    left = s.present - s.noticed - s.terminating
     before = _cleared(s, before)
     if len(left) < spec.min_workers:
         return _lost(s, before, len(left))
@@ -50,14 +50,14 @@ def live(s: Situation) -> Decision:
 
 def _reason_to_stop(s: Situation) -> str | None:
     """Why the run must stop; None if it may continue."""
-    spec, notices = s.job.spec, s.view.notices
+    spec, notices = s.job.spec, s.facts.notices
     if s.job.observed.ending:
         return ending()
     if spec.launcher_host is not None and spec.launcher_host in notices:
         return launcher_noticed(spec.launcher_host, notices[spec.launcher_host])
-    left = len(s.present - s.doomed - s.terminating)
-    if s.doomed and left < spec.min_workers:
-        return below_minimum(s.doomed, notices, left, spec)
+    left = len(s.present - s.noticed - s.terminating)
+    if s.noticed and left < spec.min_workers:
+        return below_minimum(s.noticed, notices, left, spec)
     return None
 
 
@@ -67,7 +67,7 @@ def _cleared(s: Situation, before: Decision) -> Decision:
     New hosts of a controller are the job's at once. If others have joined meanwhile, an excluded host above the maximum
     is released instead of taken back. A host whose pod is terminating stays excluded until it is gone.
     """
-    unusable = s.doomed | s.terminating
+    unusable = s.noticed | s.terminating
     back = (before.exclusions & s.present) - unusable
     room = max(0, s.job.spec.max_workers - len(s.present - unusable - back))
     makes_hosts = s.job.spec.can(Capability.MAKES_HOSTS)
@@ -156,7 +156,7 @@ def _restarted(s: Situation, before: Decision) -> Decision:
 
 def _sized(s: Situation, before: Decision) -> Decision:
     """Handles Running and Shrinking: collects a group, excludes it in one change, and grows again later."""
-    pending = s.doomed - before.exclusions
+    pending = s.noticed - before.exclusions
     if pending:
         return _collected(s, before, pending)
     if before.window_until is not None:
@@ -182,14 +182,14 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
     if s.now < until:
         if before.window_until == until:
             return before  # Otherwise each notice of a group of twenty would cost a write without new information.
-        return replace(before, window_until=until, reason=collecting(pending, s.view.notices))
-    left = before.hosts - s.doomed
+        return replace(before, window_until=until, reason=collecting(pending, s.facts.notices))
+    left = before.hosts - s.noticed
     return replace(
         before,
         phase=Phase.SHRINKING,
-        exclusions=s.doomed,
+        exclusions=s.noticed,
         window_until=None,
-        reason=shrinking(pending, s.view.notices, len(left), s.job.spec),
+        reason=shrinking(pending, s.facts.notices, len(left), s.job.spec),
     )
 
 
@@ -199,16 +199,16 @@ def _window_end(s: Situation, pending: frozenset[Host]) -> float:
     A supervisor that could not receive notices until just now waits for a whole window, and deadlines before that do
     not shorten it. The result is rounded to the store's precision; otherwise every pass would make a new decision.
     """
-    notices = [s.view.notices[host] for host in pending]
-    until = max(s.view.since, min(notice.first_seen for notice in notices)) + s.policy.window_seconds
+    notices = [s.facts.notices[host] for host in pending]
+    until = max(s.facts.since, min(notice.first_seen for notice in notices)) + s.policy.window_seconds
     deadlines = [deadline_of(notice, s.policy) for notice in notices]
-    needed = [deadline - s.policy.margin_seconds for deadline in deadlines if deadline > s.view.since]
+    needed = [deadline - s.policy.margin_seconds for deadline in deadlines if deadline > s.facts.since]
     return round(min([until, *needed]), 6)
 
 
 def _grown(s: Situation, before: Decision) -> Decision:
     """Adds granted hosts after a delay, so that they join together: every change of the list costs a re-rendezvous."""
-    joining = s.view.granted - before.hosts
+    joining = s.facts.granted - before.hosts
     if not joining:
         return replace(before, capacity_since=None)
     since = before.capacity_since if before.capacity_since is not None else s.now

@@ -20,7 +20,7 @@ _DRIFT_SECONDS = 2.0
 """Deadlines that differ by less are the same: the transmission time of reports varies."""
 
 
-def accept(known: ReclaimNotice | None, report: Report, now: float, policy: Policy) -> ReclaimNotice | None:
+def apply_report(known: ReclaimNotice | None, report: Report, now: float, policy: Policy) -> ReclaimNotice | None:
     """Applies a report: returns the notice to store, or `known` itself if the report changes nothing.
 
     Late and reordered reports are ignored by session and revision. A repeated one only updates the deadline.
@@ -39,33 +39,33 @@ class Presence(StrEnum):
     GONE: the API server shows that it does not exist.
     """
 
-    THERE = "there"
+    PRESENT = "there"
     SILENT = "silent"
     GONE = "gone"
 
 
-def settle(notice: ReclaimNotice, seen: Presence, now: float, policy: Policy) -> ReclaimNotice:
+def end_if_due(notice: ReclaimNotice, presence: Presence, now: float, policy: Policy) -> ReclaimNotice:
     """Ends an active notice if its time has come."""
-    if notice.state is not NoticeState.ACTIVE or now < settles_at(notice, seen, policy):
+    if notice.state is not NoticeState.ACTIVE or now < ends_at(notice, presence, policy):
         return notice
-    return replace(notice, state=_end(notice, seen), ended_at=now)
+    return replace(notice, state=_end(notice, presence), ended_at=now)
 
 
-def _end(notice: ReclaimNotice, seen: Presence) -> NoticeState:
+def _end(notice: ReclaimNotice, presence: Presence) -> NoticeState:
     if notice.simulated:
         return NoticeState.WITHDRAWN
-    return NoticeState.EXPIRED if seen is Presence.THERE else NoticeState.GONE
+    return NoticeState.EXPIRED if presence is Presence.PRESENT else NoticeState.GONE
 
 
-def settles_at(notice: ReclaimNotice, seen: Presence, policy: Policy) -> float:
-    """The instant at which `settle` ends an active notice, if nothing else does before.
+def ends_at(notice: ReclaimNotice, presence: Presence, policy: Policy) -> float:
+    """The instant at which `end_if_due` ends an active notice, if nothing else does before.
 
     A drill ends at its deadline, as its subject stays.
     """
     if notice.simulated:
         return deadline_of(notice, policy)
-    match seen:
-        case Presence.THERE:
+    match presence:
+        case Presence.PRESENT:
             return deadline_of(notice, policy) + policy.expire_seconds
         case Presence.SILENT:
             return deadline_of(notice, policy) + policy.gone_grace_seconds
@@ -87,7 +87,7 @@ def deadline_of(notice: ReclaimNotice, policy: Policy) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Today:
+class NodeIdentities:
     """The identities of the present nodes, which decide the notices that concern them.
 
     Attributes:
@@ -101,31 +101,33 @@ class Today:
     clear: Container[Host] = frozenset()
 
 
-def noticed_hosts(notices: Iterable[ReclaimNotice], today: Today, policy: Policy) -> dict[Host, ReclaimNotice]:
+def noticed_hosts(
+    notices: Iterable[ReclaimNotice], identities: NodeIdentities, policy: Policy
+) -> dict[Host, ReclaimNotice]:
     """The hosts that must not be used, each with its most urgent notice."""
     hosts: dict[Host, ReclaimNotice] = {}
     for notice in notices:
         host = Host(notice.subject.name)
-        if not notice.holds or notice.subject.kind is not SubjectKind.NODE or not _binds(notice, host, today):
+        if not notice.holds or notice.subject.kind is not SubjectKind.NODE or not _binds(notice, host, identities):
             continue
         if host not in hosts or deadline_of(notice, policy) < deadline_of(hosts[host], policy):
             hosts[host] = notice
     return hosts
 
 
-def _binds(notice: ReclaimNotice, host: Host, today: Today) -> bool:
+def _binds(notice: ReclaimNotice, host: Host, identities: NodeIdentities) -> bool:
     """Whether a notice concerns the present node of its name.
 
     Notices on an earlier machine do not. Notices of the API server do not if the node's own metadata denies them: node
     problem detectors also announce a reclaim when they lose their network.
     """
     if notice.simulated:  # It has the uid of the machine or of the Node object, and the metadata cannot deny it.
-        present_uids = {uids[host] for uids in (today.machines, today.objects) if host in uids}
+        present_uids = {uids[host] for uids in (identities.machines, identities.objects) if host in uids}
         return not present_uids or notice.subject.uid in present_uids
     from_api = notice.source in API_SOURCES
-    if from_api and host in today.clear:
+    if from_api and host in identities.clear:
         return False
-    present = today.objects if from_api else today.machines
+    present = identities.objects if from_api else identities.machines
     return present.get(host, notice.subject.uid) == notice.subject.uid
 
 

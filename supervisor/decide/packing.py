@@ -19,9 +19,9 @@ class BinPacker:
     jobs find whole nodes. The scheduler may place pods differently: the result says that they fit, not where they go.
     """
 
-    def __init__(self, rooms: Iterable[NodeCapacity]) -> None:
-        self._free_capacity = sorted(rooms, key=lambda room: (_accelerators(room), room.name))
-        self._free: list[Resources] = [room.free for room in self._free_capacity]
+    def __init__(self, nodes: Iterable[NodeCapacity]) -> None:
+        self._free_capacity = sorted(nodes, key=lambda node: (_accelerators(node), node.name))
+        self._free: list[Resources] = [node.free for node in self._free_capacity]
         self._accepted: dict[Hashable, dict[int, bool]] = {}
 
     def take(self, request: ResourceRequest, least: int, most: int) -> int:
@@ -115,8 +115,8 @@ def scarce(demand: Demand) -> frozenset[str]:
     return frozenset(name for name, amount in demand.requests.items() if amount > 0).difference(_PLAIN)
 
 
-def _accelerators(room: NodeCapacity) -> int:
-    return sum(amount for name, amount in room.free.items() if name not in _PLAIN)
+def _accelerators(node: NodeCapacity) -> int:
+    return sum(amount for name, amount in node.free.items() if name not in _PLAIN)
 
 
 def _less(free: Resources, demand: Demand, count: int) -> Resources:

@@ -12,7 +12,7 @@ from supervisor.decide.live import live
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
 from supervisor.decide.reasons import finished, running, waiting
-from supervisor.decide.situation import Situation, View
+from supervisor.decide.situation import JobFacts, Situation
 from supervisor.decide.stopping import everyone_at, stop_deadline, stopping
 from supervisor.decide.waiting import WAITS, run_is_possible, start_at, wait
 from supervisor.domain.capability import Capability
@@ -58,11 +58,11 @@ def first_decision(spec: Spec, observed: Observed, now: float) -> Decision:
     )
 
 
-def plan(job: SupervisedJob, view: View, now: float, policy: Policy) -> Plan:
+def plan(job: SupervisedJob, facts: JobFacts, now: float, policy: Policy) -> Plan:
     """Plans one job; pure and idempotent. Instants are Unix seconds."""
     decision = job.decision
     for _ in range(_MAX_TRANSITIONS):
-        situation = Situation(replace(job, decision=decision), job.decision, view, now, policy)
+        situation = Situation(replace(job, decision=decision), job.decision, facts, now, policy)
         following = _step(situation)
         if following == decision:
             break
@@ -70,8 +70,8 @@ def plan(job: SupervisedJob, view: View, now: float, policy: Policy) -> Plan:
     if decision != job.decision:
         decision = _numbered(decision, job.decision)
     settled = replace(job, decision=decision)
-    wake_at = _wake_at(Situation(settled, decision, view, now, policy))
-    todo = (*actions(settled), *_last_moments(Situation(settled, decision, view, now, policy)))
+    wake_at = _wake_at(Situation(settled, decision, facts, now, policy))
+    todo = (*actions(settled), *_last_moments(Situation(settled, decision, facts, now, policy)))
     return Plan(decision=decision, actions=todo, wake_at=wake_at)
 
 
@@ -108,11 +108,11 @@ def _last_moments(s: Situation) -> tuple[Action, ...]:
     is_live = decision.phase in (Phase.RUNNING, Phase.SHRINKING) and not s.job.over
     if not is_live or not _left_out(s):
         return ()
-    doomed, todo = decision.exclusions & s.doomed, list[Action]()
-    leaving = frozenset(host for host in doomed if s.now >= _told_at(s, host))
+    noticed, todo = decision.exclusions & s.noticed, list[Action]()
+    leaving = frozenset(host for host in noticed if s.now >= _told_at(s, host))
     if leaving and s.job.spec.can(Capability.SIGNALS_PODS):
         todo.append(LeaveHosts(decision.run, leaving))
-    removed = frozenset(host for host in doomed if s.now >= _removed_at(s, host))
+    removed = frozenset(host for host in noticed if s.now >= _removed_at(s, host))
     if removed and s.job.spec.can(Capability.REPLACES_HOSTS):
         todo.append(RemoveHosts(decision.run, removed))
     return tuple(todo)
@@ -125,12 +125,12 @@ def _left_out(s: Situation) -> bool:
 
 def _told_at(s: Situation, host: Host) -> float:
     """When processes without a stream are told to leave: they learn of it up to two seconds later."""
-    return deadline_of(s.view.notices[host], s.policy) - s.policy.margin_seconds
+    return deadline_of(s.facts.notices[host], s.policy) - s.policy.margin_seconds
 
 
 def _removed_at(s: Situation, host: Host) -> float:
     """When a pod is deleted, as late as LEAVE: a group may be excluded only `margin_seconds` before its deadline."""
-    return deadline_of(s.view.notices[host], s.policy) - s.policy.leave_margin_seconds
+    return deadline_of(s.facts.notices[host], s.policy) - s.policy.leave_margin_seconds
 
 
 def _numbered(decision: Decision, previous: Decision) -> Decision:
@@ -176,15 +176,15 @@ def _instants(s: Situation, decision: Decision) -> list[float | None]:
         end = decision.waiting_since + most if most and decision.waiting_since is not None else None
         lost = s.job.observed.launcher_lost_since
         given_up = None if lost is None else lost + s.policy.launcher_grace_seconds
-        return [end, given_up, start_at(s, decision) if s.view.granted else None]
+        return [end, given_up, start_at(s, decision) if s.facts.granted else None]
     if decision.phase is Phase.STOPPING and decision.stop is not None:
         return [everyone_at(s, decision.stop), stop_deadline(s, decision.stop)]
     grow = None if decision.capacity_since is None else _grows_at(s, decision)
     asked = None if decision.growing is None else decision.growing.until
     lost = None if decision.below_min_since is None else decision.below_min_since + s.policy.lost_grace_seconds
     acts_late = not s.job.spec.capabilities.isdisjoint((Capability.SIGNALS_PODS, Capability.REPLACES_HOSTS))
-    doomed = decision.exclusions & s.doomed if acts_late else frozenset[Host]()
-    moments = [at(s, host) for host in doomed for at in (_told_at, _removed_at)]
+    noticed = decision.exclusions & s.noticed if acts_late else frozenset[Host]()
+    moments = [at(s, host) for host in noticed for at in (_told_at, _removed_at)]
     return [decision.window_until, decision.resume_until, grow, asked, lost, *moments]
 
 

@@ -6,7 +6,7 @@ new content counts, so repetitions change nothing and cause no writes.
 
 from dataclasses import dataclass
 
-from supervisor.decide.notices import accept
+from supervisor.decide.notices import apply_report
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import NoticeId, Source
 from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, Subject, notice_id
@@ -44,43 +44,43 @@ class Signal:
         return notice_id(self.source, self.subject)
 
 
-def weigh(
-    known: ReclaimNotice | None, word: Signal, now: float, cluster_now: float, policy: Policy
+def apply_signal(
+    known: ReclaimNotice | None, signal: Signal, now: float, cluster_now: float, policy: Policy
 ) -> ReclaimNotice | None:
     """Applies a signal: returns the notice to store, or `known` itself if the signal changes nothing.
 
     Args:
         known: The stored notice, if there is one.
-        word: The present signal.
+        signal: The present signal.
         now: Unix seconds of the supervisor's clock.
         cluster_now: The same instant by the cluster's clock.
         policy: Gives the default lead, and when a notice expires.
     """
-    return accept(known, _report(word, cluster_now), now, policy) if _is_news(known, word) else known
+    return apply_report(known, _report(signal, cluster_now), now, policy) if _is_news(known, signal) else known
 
 
-def _is_news(known: ReclaimNotice | None, word: Signal) -> bool:
-    if word.announcement is Announcement.WITHDRAWN:
+def _is_news(known: ReclaimNotice | None, signal: Signal) -> bool:
+    if signal.announcement is Announcement.WITHDRAWN:
         return known is not None and known.holds
     if known is None or known.state is NoticeState.WITHDRAWN:
         return True
     if known.state is NoticeState.ACTIVE:
-        return (known.announced, known.message) != (word.announced, word.message)
+        return (known.announced, known.message) != (signal.announced, signal.message)
     # The notice has ended, but its object still contains the announcement.
-    return known.announced != word.announced
+    return known.announced != signal.announced
 
 
-def _report(word: Signal, cluster_now: float) -> Report:
-    left = None if word.deadline is None else word.deadline - cluster_now
-    if left is not None and word.lead is not None:
-        left = min(left, word.lead)
+def _report(signal: Signal, cluster_now: float) -> Report:
+    left = None if signal.deadline is None else signal.deadline - cluster_now
+    if left is not None and signal.lead is not None:
+        left = min(left, signal.lead)
     return Report(
-        source=word.source,
-        subject=word.subject,
-        session=word.session,
-        revision=word.revision,
-        announcement=word.announcement,
+        source=signal.source,
+        subject=signal.subject,
+        session=signal.session,
+        revision=signal.revision,
+        announcement=signal.announcement,
         seconds_left=left,
-        announced=word.announced,
-        message=word.message,
+        announced=signal.announced,
+        message=signal.message,
     )

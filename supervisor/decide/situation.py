@@ -23,7 +23,7 @@ class RankZero:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class JobFacts:
     """The facts that a decision about a job depends on, besides the job itself.
 
     Attributes:
@@ -59,7 +59,7 @@ class Situation:
 
     job: SupervisedJob
     stored: Decision
-    view: View
+    facts: JobFacts
     now: float
     policy: Policy
 
@@ -72,21 +72,21 @@ class Situation:
     def present(self) -> frozenset[Host]:
         """The job's hosts that its launcher still lists; all hosts that its controller lists if that one makes them."""
         if self.job.spec.can(Capability.MAKES_HOSTS) and self.previous.phase is not Phase.RESUMING:
-            return self.job.observed.hosts - self.view.gone
+            return self.job.observed.hosts - self.facts.gone
         return self.previous.hosts & self.job.observed.hosts
 
     @property
-    def doomed(self) -> frozenset[Host]:
+    def noticed(self) -> frozenset[Host]:
         """The job's present hosts that must not be used any more."""
-        return self.present.intersection(self.view.notices)
+        return self.present.intersection(self.facts.notices)
 
     @property
     def terminating(self) -> frozenset[Host]:
         """The excluded hosts whose pods are terminating: they will not return, even without a notice."""
-        return self.present & self.previous.exclusions & self.view.terminating
+        return self.present & self.previous.exclusions & self.facts.terminating
 
     def deadline(self, hosts: frozenset[Host]) -> float | None:
         """The earliest deadline of `hosts`; None if none has a notice."""
         return min(
-            (deadline_of(self.view.notices[h], self.policy) for h in hosts & self.view.notices.keys()), default=None
+            (deadline_of(self.facts.notices[h], self.policy) for h in hosts & self.facts.notices.keys()), default=None
         )

@@ -75,7 +75,7 @@ def everyone_at(s: Situation, stop: Stop) -> float:
 
     Shortly before the deadline it goes to all in any case.
     """
-    policy, rank_zero = s.policy, s.view.rank_zero
+    policy, rank_zero = s.policy, s.facts.rank_zero
     deadline = stop_deadline(s, stop)
     since = max(rank_zero.since, stop.since)
     if rank_zero.connected:

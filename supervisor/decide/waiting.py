@@ -52,10 +52,10 @@ def _without_launcher(s: Situation, before: Decision, lost_since: float) -> Deci
 def _granted(s: Situation, before: Decision) -> Decision:
     """Starts a run on the granted hosts as soon as it is due."""
     before = replace(before, reason=_obstacle(s, before))
-    if not s.view.granted or s.job.spec.launcher_host in s.view.notices:
+    if not s.facts.granted or s.job.spec.launcher_host in s.facts.notices:
         return replace(before, capacity_since=None)
     capacity_since = before.capacity_since if before.capacity_since is not None else s.now
-    before = replace(before, capacity_since=None if s.view.probe else capacity_since)
+    before = replace(before, capacity_since=None if s.facts.probe else capacity_since)
     if s.now < start_at(s, before):
         return before
     return _started(s, before)
@@ -66,9 +66,9 @@ def start_at(s: Situation, decision: Decision) -> float:
 
     On a cluster there is always a delay: pods that are already pending come first, and the scheduler needs a moment.
     """
-    if s.view.probe:
+    if s.facts.probe:
         return probe_at(decision, s.policy)
-    at_once = len(s.view.granted) >= s.job.spec.requested_workers and not s.job.spec.can(Capability.MAKES_HOSTS)
+    at_once = len(s.facts.granted) >= s.job.spec.requested_workers and not s.job.spec.can(Capability.MAKES_HOSTS)
     delay = 0.0 if at_once else s.policy.resume_delay_seconds
     return max((decision.capacity_since or s.now) + delay, decision.not_before or s.now)
 
@@ -90,23 +90,23 @@ def _taken_over(s: Situation, before: Decision) -> Decision:
 
 def _obstacle(s: Situation, before: Decision) -> str:
     """The reason of the suspension stays unless something else prevents a resume."""
-    if s.view.held_up:
+    if s.facts.held_up:
         return held_up()
     return no_room() if before.reason == held_up() else before.reason
 
 
 def _started(s: Situation, before: Decision) -> Decision:
     """Starts a run; a job that only probes keeps its place in the queue and its waiting time."""
-    first, workers = before.phase is Phase.WAITING, len(s.view.granted)
+    first, workers = before.phase is Phase.WAITING, len(s.facts.granted)
     run = max(s.job.observed.run, before.run) + 1
-    why = probing(run, workers) if s.view.probe else started(run, workers, s.job.spec, first=first)
+    why = probing(run, workers) if s.facts.probe else started(run, workers, s.job.spec, first=first)
     return replace(
         before,
         phase=Phase.RUNNING if first else Phase.RESUMING,
         reason=why,
         run=run,
-        hosts=s.view.granted,
-        waiting_since=before.waiting_since if s.view.probe else None,
+        hosts=s.facts.granted,
+        waiting_since=before.waiting_since if s.facts.probe else None,
         capacity_since=None,
         not_before=None,
         resume_until=None if first else s.now + s.policy.resume_timeout_seconds,

@@ -16,7 +16,7 @@ class Effect(StrEnum):
     NO_EXECUTE = "NoExecute"
 
 
-class Operator(StrEnum):
+class LabelOperator(StrEnum):
     """How a requirement on a node's label is meant."""
 
     IN = "In"
@@ -51,7 +51,7 @@ class Requirement:
     """On one label of a node."""
 
     key: str
-    operator: Operator
+    operator: LabelOperator
     values: frozenset[str] = frozenset()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from supervisor.decide.directives import JobDirectives, Likeness
+from supervisor.decide.directives import DirectiveKey, JobDirectives
 from supervisor.decide.situation import RankZero
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host, JobName
@@ -49,16 +49,16 @@ class _DirectiveLines:
     def __init__(self, directives: JobDirectives, now: float) -> None:
         self._directives = directives
         self.now = now
-        self._encoded: dict[Likeness, tuple[Directive, bytes]] = {}
+        self._encoded: dict[DirectiveKey, tuple[Directive, bytes]] = {}
         self._sent: dict[int, Directive] = {}
 
     def to(self, worker: Worker) -> tuple[Directive, bytes]:
         """The directive of a process, and its encoded line."""
-        likeness = self._directives.likeness(worker)
-        entry = self._encoded.get(likeness)
+        key = self._directives.key(worker)
+        entry = self._encoded.get(key)
         if entry is None:
             directive = self._directives.directive(worker)
-            entry = self._encoded[likeness] = (directive, line(message(directive, worker.job, self.now)))
+            entry = self._encoded[key] = (directive, line(message(directive, worker.job, self.now)))
         return entry
 
     def send(self, connection: _Connection) -> None:

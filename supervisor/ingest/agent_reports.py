@@ -9,7 +9,7 @@ from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.wakeup import Wakeup
-from supervisor.decide.notices import accept
+from supervisor.decide.notices import apply_report
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, NoticeId, Source
 from supervisor.domain.notice import ReclaimNotice, Report
@@ -121,7 +121,7 @@ class ReportHandler:
         self._wakeup.set()
 
     def _merged(self, known: ReclaimNotice | None, received: _Received) -> ReclaimNotice | None:
-        return accept(known, received.report, received.at, self._deps.policy)
+        return apply_report(known, received.report, received.at, self._deps.policy)
 
     async def _store(self, received: _Received) -> None:
         report = received.report

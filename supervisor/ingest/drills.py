@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from servicekit.clock import Clock
-from supervisor.decide.notices import accept
+from supervisor.decide.notices import apply_report
 from supervisor.decide.policy import Policy
 from supervisor.domain.drill import LONGEST_SECONDS, SHORTEST_SECONDS, explained
 from supervisor.domain.ids import Host
@@ -114,7 +114,7 @@ class DrillEndpoints:
                 announced="" if lead is None else datetime.fromtimestamp(now + lead, UTC).isoformat(),
                 message=explained(operator.name),
             )
-            return accept(known, report, now, self.policy)
+            return apply_report(known, report, now, self.policy)
 
         return await self.store.put_notice(notice_id(SIMULATED, subject), change)
 

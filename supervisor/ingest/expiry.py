@@ -10,7 +10,7 @@ from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.reconcile import RetryPolicy, reconcile
 from servicekit.wakeup import Wakeup
-from supervisor.decide.notices import Presence, settle, settles_at
+from supervisor.decide.notices import Presence, end_if_due, ends_at
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, NoticeId
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
@@ -83,7 +83,7 @@ class Expiry:
             now = self._clock.now()
             if known is None or self._due(known) > now:
                 return known
-            return settle(known, self._presence(known)[0], now, self._policy)
+            return end_if_due(known, self._presence(known)[0], now, self._policy)
 
         failpoint(At.NOTICE_AGEING)
         settled = await self._store.put_notice(notice.id, change)
@@ -99,16 +99,16 @@ class Expiry:
         """
         if notice.id in self._unconfirmed:
             return math.inf
-        seen, since = self._presence(notice)
-        return max(settles_at(notice, seen, self._policy), since + self._policy.gone_grace_seconds)
+        presence, since = self._presence(notice)
+        return max(ends_at(notice, presence, self._policy), since + self._policy.gone_grace_seconds)
 
     def _presence(self, notice: ReclaimNotice) -> tuple[Presence, float]:
         """The presence of the subject, and the instant since when it is known."""
         if notice.simulated:
-            return Presence.THERE, 0.0  # The end of a drill does not depend on its subject.
+            return Presence.PRESENT, 0.0  # The end of a drill does not depend on its subject.
         there = self._is_there(notice)
         if there is not None:
-            return (Presence.THERE if there else Presence.GONE), 0.0
+            return (Presence.PRESENT if there else Presence.GONE), 0.0
         if notice.subject.kind is SubjectKind.POD:
             # A connected agent proves that its node exists, but proves nothing about a pod.
             return Presence.SILENT, 0.0
@@ -117,4 +117,4 @@ class Expiry:
         if silent is not None:
             return Presence.SILENT, silent
         mark_synced = self._agents.synced_since(node)
-        return Presence.THERE, math.inf if mark_synced is None else mark_synced
+        return Presence.PRESENT, math.inf if mark_synced is None else mark_synced

@@ -43,7 +43,7 @@ _SETTLED_SECONDS = 5.0
 """A pod that is younger has replaced one on a machine that is about to go: it would only be replaced there once more,
 several times within the two seconds that are left, each time with another list of hosts."""
 
-_LANES: Mapping[str, tuple[type[Action], ...]] = {
+_ACTION_GROUPS: Mapping[str, tuple[type[Action], ...]] = {
     # Nobody is to ask for more workers of a job that is about to resume.
     "run": (SuspendRun, EndJob, StartRun, AddHosts),
     "hosts": (SetHostList, RemoveHosts),
@@ -59,7 +59,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class ActuatorDependencies:
     """What the actuator works with.
 
     Attributes:
@@ -96,12 +96,12 @@ class _Order:
 class Actuator:
     """Takes orders with `carry_out`; `run` carries them out."""
 
-    def __init__(self, ports: Ports) -> None:
-        self._ports = ports
+    def __init__(self, deps: ActuatorDependencies) -> None:
+        self._deps = deps
         self._orders: dict[_Key, _Order] = {}
-        self._queue: KeyedWorkQueue[_Key] = KeyedWorkQueue("jobs", self._obey)
-        self._fault = Fault("changes of jobs", ports.clock)
-        self._directives_fault = Fault("directives in annotations of pods", ports.clock)
+        self._queue: KeyedWorkQueue[_Key] = KeyedWorkQueue("jobs", self._reconcile)
+        self._fault = Fault("changes of jobs", deps.clock)
+        self._directives_fault = Fault("directives in annotations of pods", deps.clock)
 
     async def run(self) -> None:
         """Root task."""
@@ -112,15 +112,15 @@ class Actuator:
 
         What cannot be done as the job's pods are now is left until somebody asks again.
         """
-        if self._ports.jobs.of(job.name) is None:
+        if self._deps.jobs.of(job.name) is None:
             return True  # Its kind is not supported any more: nobody can carry anything out.
-        for lane, kinds in _LANES.items():
+        for lane, kinds in _ACTION_GROUPS.items():
             if todo := [action for action in actions if isinstance(action, kinds)]:
                 self._orders[lane, job.name] = _Order(job, todo)
                 self._queue.add((lane, job.name))
         return not actions
 
-    async def _obey(self, key: _Key) -> float | None:
+    async def _reconcile(self, key: _Key) -> float | None:
         order = self._orders[key]
         seconds = await self._carry_out(order)
         if seconds is None and self._orders[key] is order:
@@ -128,10 +128,10 @@ class Actuator:
         return seconds
 
     async def _carry_out(self, order: _Order) -> float | None:
-        kind, state = self._ports.jobs.of(order.job.name), self._current(order.job)
+        kind, state = self._deps.jobs.of(order.job.name), self._current(order.job)
         if kind is None or state is None:
             return None
-        if not self._ports.may_act():
+        if not self._deps.may_act():
             return _RETRY_SECONDS
         try:
             waits = [await self._do(kind.actions, state, order.job, action) for action in order.actions]
@@ -146,7 +146,7 @@ class Actuator:
 
     def _current(self, job: SupervisedJob) -> JobState[Any] | None:
         """The job as it is now, if the decision still stands and it is still that job."""
-        stored, state = self._ports.store.snapshot().jobs.get(job.name), self._ports.jobs.state(job.name)
+        stored, state = self._deps.store.snapshot().jobs.get(job.name), self._deps.jobs.state(job.name)
         if stored is None or state is None or state.job.deleted or state.job.metadata.uid != job.uid:
             return None
         stands = (stored.uid, stored.decision.generation) == (job.uid, job.decision.generation)
@@ -186,14 +186,14 @@ class Actuator:
 
     async def _reported(self, job: SupervisedJob, progress: Progress) -> float | None:
         if progress is not Progress.PENDING:
-            await self._ports.report(job)
+            await self._deps.report(job)
         return None if progress is Progress.IN_PLACE else _RETRY_SECONDS
 
     async def _grow(
         self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: AddHosts
     ) -> float | None:
         """Tried until another thing is decided: the controller may be busy just now."""
-        left = action.until - self._ports.clock.now()
+        left = action.until - self._deps.clock.now()
         if action.run != job.observed.run or left <= 0 or not _runs(state, job):
             return None
         await actions.grow(state, action.workers, action.number, left)
@@ -205,14 +205,14 @@ class Actuator:
         launcher = state.launcher
         if run != job.observed.run or launcher is None or launcher.metadata.uid != job.observed.instance:
             return None
-        doomed = [pod for pod in state.workers if pod.key.name in hosts and pod.deleted_at is None and not pod.over]
-        settled = [pod for pod in doomed if self._age(pod) >= _SETTLED_SECONDS]
+        leaving = [pod for pod in state.workers if pod.key.name in hosts and pod.deleted_at is None and not pod.over]
+        settled = [pod for pod in leaving if self._age(pod) >= _SETTLED_SECONDS]
         await actions.remove(state, settled)
-        return _RETRY_SECONDS if len(settled) < len(doomed) else None
+        return _RETRY_SECONDS if len(settled) < len(leaving) else None
 
     def _age(self, pod: Pod) -> float:
         made = pod.metadata.creation_timestamp
-        return _SETTLED_SECONDS if made is None else self._ports.cluster_now() - made.timestamp()
+        return _SETTLED_SECONDS if made is None else self._deps.cluster_now() - made.timestamp()
 
     async def _leave(self, state: JobState[Any], job: SupervisedJob, run: int, hosts: Collection[Host]) -> float | None:
         silent = [pod for pod in self._without_stream(state, job) if pod.key.name in hosts]
@@ -231,17 +231,17 @@ class Actuator:
         addresses = [pod.ip for pod in silent if pod.ip]
         async with asyncio.TaskGroup() as group:
             group.create_task(self._annotate(silent, directive))
-            requests = group.create_task(stop_request.request_stop(addresses, self._ports.stop_port))
+            requests = group.create_task(stop_request.request_stop(addresses, self._deps.stop_port))
         if accepted := requests.result():
             _log.info("job.stopped_by_request", job=job.name, pods=len(silent), accepted=accepted)
         return _STOP_SECONDS
 
     def _without_stream(self, state: JobState[Any], job: SupervisedJob) -> list[Pod]:
-        connected = self._ports.connected(job.name)
+        connected = self._deps.connected(job.name)
         return [pod for pod in state.workers if pod.running and Host(pod.key.name) not in connected]
 
     async def _annotate(self, pods: Collection[Pod], directive: PodDirective) -> bool:
-        if failure := await annotate(self._ports.pods, pods, directive):
+        if failure := await annotate(self._deps.pods, pods, directive):
             self._directives_fault.failed(failure)
         elif pods:
             self._directives_fault.recovered()

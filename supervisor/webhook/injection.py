@@ -7,7 +7,7 @@ from pathlib import Path
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.tls import CertificateUnusable
-from supervisor.decide.notices import Today, deadline_of, noticed_hosts
+from supervisor.decide.notices import NodeIdentities, deadline_of, noticed_hosts
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState
@@ -91,7 +91,7 @@ class NoticedNodes:
 def avoided(snapshot: Snapshot, objects: Mapping[Host, str], policy: Policy) -> Sequence[str]:
     """The nodes of the cluster that have an active notice; what agents know beside that, only the leader is told."""
     active = [each for each in snapshot.notices.values() if each.state is NoticeState.ACTIVE]
-    noticed = noticed_hosts(active, Today(objects=objects), policy)
+    noticed = noticed_hosts(active, NodeIdentities(objects=objects), policy)
     there = [host for host in noticed if host in objects]
     return sorted(there, key=lambda host: (-deadline_of(noticed[host], policy), host))
 

@@ -14,7 +14,7 @@ from servicekit.memory import Trimmer
 from servicekit.tls import ServerCertificate
 from servicekit.wakeup import Notifier
 from supervisor.control.facts import Facts, NoCluster
-from supervisor.control.loop import Control, Ports
+from supervisor.control.loop import Control, ControlDependencies
 from supervisor.control.requests import PlanRequests
 from supervisor.domain.directive import Worker
 from supervisor.fanout.heartbeat import Heartbeat
@@ -51,7 +51,7 @@ from supervisor.wiring.retention import Retention
 if TYPE_CHECKING:
     from supervisor.wiring.cluster import Cluster, ClusterLeader
 
-Stepped = Callable[[Worker, int | None], None]
+OnStep = Callable[[Worker, int | None], None]
 Task = Callable[[], Coroutine[Any, Any, None]]
 
 _log = structlog.get_logger()
@@ -80,7 +80,7 @@ class Supervisor:
     ) -> None:
         changes = changes or Notifier()
         refusals = refusals or Refusals()
-        surroundings = cluster or NoCluster()
+        cluster_facts = cluster or NoCluster()
         authenticate = Authenticator(tokens, cluster.pod_tokens if cluster else None).authenticate
         self._changes = changes
         self._store = store = TimedStore(store, hooks.on_store_write, clock)
@@ -88,12 +88,12 @@ class Supervisor:
         # Facts
         agents = AgentRegistry(changes.notify, clock.now)
         unconfirmed = UnconfirmedNotices(changes.notify, clock)
-        facts = Facts(store, agents, unconfirmed, settings, surroundings)
-        pod_reports = PodReports(surroundings.node_of, lambda: store.snapshot().notices)
+        facts = Facts(store, agents, unconfirmed, settings, cluster_facts)
+        pod_reports = PodReports(cluster_facts.node_of, lambda: store.snapshot().notices)
         expiry = Expiry(
             store,
             agents,
-            surroundings.is_there,
+            cluster_facts.is_there,
             settings,
             clock,
             unconfirmed=unconfirmed,
@@ -120,7 +120,7 @@ class Supervisor:
         self._launchers = Launchers(tokens.process, clock.now)
         leader = _leader(cluster, settings, clock, store, self._processes)
         control = Control(
-            Ports(
+            ControlDependencies(
                 store=store,
                 facts=facts,
                 processes=self._processes,
@@ -142,7 +142,7 @@ class Supervisor:
             processes=self._processes,
             launchers=self._launchers,
             noticed=facts.noticed,
-            placements=surroundings.placements,
+            placements=cluster_facts.placements,
             failed=failed,
             policy=settings,
             now=clock.now,
@@ -258,7 +258,7 @@ def _leader(
     return ClusterLeader(cluster, settings, clock, store, processes.hosts)
 
 
-def _both(one: Stepped, other: Stepped) -> Stepped:
+def _both(one: OnStep, other: OnStep) -> OnStep:
     def on_step(worker: Worker, step: int | None) -> None:
         one(worker, step)
         other(worker, step)

@@ -24,7 +24,7 @@ from supervisor.identity.pod_tokens import PodTokens
 from supervisor.identity.token_review import TokenReviewVerifier
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.ingest.cluster.reconciler import SignalReconciler
-from supervisor.jobs.actuator import Actuator, Ports
+from supervisor.jobs.actuator import Actuator, ActuatorDependencies
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.cluster import ClusterJobs, connect
 from supervisor.jobs.kind import ClusterContext
@@ -78,7 +78,7 @@ class Cluster:
         self.events = ClusterEvents(server, settings.event_leads, clock)
         # Followed like the others, and apart from them: what they announce is of another source.
         self.drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
-        around = ClusterContext(
+        context = ClusterContext(
             server=server,
             pods=self.view.pod_collection,
             snapshot=store.snapshot,
@@ -89,7 +89,7 @@ class Cluster:
         self._keys = JwksVerifier(server, settings.token_audience, settings.token_issuer, clock)
         reviews = TokenReviewVerifier(server, settings.token_audience, clock)
         self.pod_tokens = PodTokens(self._keys, reviews, self.view, settings.agent_account, clock)
-        self.jobs = ClusterJobs([connect(kind, JobCache(kind, server, self.view, clock), around) for kind in KINDS])
+        self.jobs = ClusterJobs([connect(kind, JobCache(kind, server, self.view, clock), context) for kind in KINDS])
         self.jobs.subscribe(lambda _names: on_change())
         self._allocation = Allocation(self.view, settings, self.jobs)
 
@@ -162,20 +162,20 @@ class Cluster:
 
     @property
     def nodes_version(self) -> int:
-        """See `supervisor.control.facts.Surroundings`."""
+        """See `supervisor.control.facts.ClusterFacts`."""
         return self.view.nodes_version
 
     @property
     def node_objects(self) -> Mapping[Host, str]:
-        """See `supervisor.control.facts.Surroundings`."""
+        """See `supervisor.control.facts.ClusterFacts`."""
         return self.view.node_uids
 
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
-        """See `supervisor.control.facts.Surroundings`."""
+        """See `supervisor.control.facts.ClusterFacts`."""
         return None if kind_of(name) == STANDALONE else self.jobs.placements(name)
 
     def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, Grant]:
-        """See `supervisor.control.facts.Surroundings`."""
+        """See `supervisor.control.facts.ClusterFacts`."""
         return self._allocation.granted(jobs, noticed)
 
     def is_there(self, notice: ReclaimNotice) -> bool | None:
@@ -237,7 +237,7 @@ class ClusterLeader:
         )
         self._jobs = JobReconciler(cluster.jobs, store, clock)
         self.actuator = Actuator(
-            Ports(
+            ActuatorDependencies(
                 jobs=cluster.jobs,
                 pods=cluster.view.pod_collection,
                 store=store,

@@ -13,7 +13,7 @@ from supervisor.cluster.events import ClusterEvent, ClusterEvents
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.policy import Policy
-from supervisor.decide.signals import Signal, weigh
+from supervisor.decide.signals import Signal, apply_signal
 from supervisor.domain.notice import ReclaimNotice, Subject, SubjectKind
 from supervisor.ingest.cluster.signals import (
     drill_signal,
@@ -91,7 +91,7 @@ class SignalReconciler:
 
     async def _apply(self, store: Store, signal: Signal) -> bool:
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
-            return weigh(known, signal, self._clock.now(), self._cluster_now(), self._policy)
+            return apply_signal(known, signal, self._clock.now(), self._cluster_now(), self._policy)
 
         before = store.snapshot().notices.get(signal.id)
         try:
@@ -114,7 +114,7 @@ class SignalReconciler:
 
     def _is_news(self, store: Store, signal: Signal) -> bool:
         known = store.snapshot().notices.get(signal.id)
-        return weigh(known, signal, self._clock.now(), self._cluster_now(), self._policy) is not known
+        return apply_signal(known, signal, self._clock.now(), self._cluster_now(), self._policy) is not known
 
     def _signals(self, subject: Subject) -> Iterator[Signal]:
         """All present signals about a subject; none if it does not exist any more."""

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from supervisor.decide.policy import Policy
-from supervisor.decide.situation import Situation, View
+from supervisor.decide.situation import JobFacts, Situation
 from supervisor.decide.stopping import answers, breaks_at
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, Stop, SupervisedJob
 from supervisor.observability.journal import Change, JobChanged
@@ -16,7 +16,7 @@ _MARGINS = (0, 1, 2, 5, 10, 20, 30, 60, 120, 180, 300)
 
 def first_loss(job: SupervisedJob, noticed: NoticedHosts, now: float, policy: Policy) -> float | None:
     """The instant at which the first host that a job's run needs is gone; None if no such host has a notice."""
-    view = View(notices=noticed(job.name))
+    view = JobFacts(notices=noticed(job.name))
     return breaks_at(Situation(job, job.decision, view, now, policy))
 
 

@@ -13,7 +13,7 @@ from supervisor.domain.job import Decision, Phase, SupervisedJob
 from supervisor.jobs.trainingjob.observe import supervised
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
-from supervisor.wiring.cluster import Cluster as Surroundings
+from supervisor.wiring.cluster import Cluster as ClusterFacts
 from tests.controlplane.operator.operator_jobs import defined, operating
 from tests.controlplane.trainingjob.trainingjob_world import elastic
 from tests.supervisor.store.store_behaviour import opened
@@ -32,7 +32,7 @@ async def _ready(api: Api, node: str) -> None:
     await until(ready, f"node {node} is Ready")
 
 
-def _suspended(around: Surroundings, namespace: Namespace, name: str) -> SupervisedJob:
+def _suspended(around: ClusterFacts, namespace: Namespace, name: str) -> SupervisedJob:
     seen = around.jobs.state(cluster_job(namespace.name, "trainingjob", name))
     assert seen is not None
     job = supervised(seen, None, 1.0)
@@ -42,10 +42,10 @@ def _suspended(around: Surroundings, namespace: Namespace, name: str) -> Supervi
 
 
 @asynccontextmanager
-async def _surroundings(cluster: Cluster, directory: Path, settings: Settings) -> AsyncIterator[Surroundings]:
+async def _surroundings(cluster: Cluster, directory: Path, settings: Settings) -> AsyncIterator[ClusterFacts]:
     clock = Clock()
     async with opened(lambda: SqliteStore.open(directory / "store.sqlite")) as store:
-        around = await Surroundings.open(
+        around = await ClusterFacts.open(
             str(cluster.kubeconfig), settings, clock, store=store, may_act=lambda: True, on_change=lambda: None
         )
         try:

@@ -13,7 +13,7 @@ from servicekit.kubernetes.server import ApiServer
 from servicekit.wakeup import Notifier
 from supervisor.cluster.view import ClusterView
 from supervisor.control.facts import Facts
-from supervisor.control.loop import Control, Ports
+from supervisor.control.loop import Control, ControlDependencies
 from supervisor.control.requests import PlanRequests
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
@@ -28,8 +28,7 @@ from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.jobs import stop_request
-from supervisor.jobs.actuator import Actuator
-from supervisor.jobs.actuator import Ports as ActuatorPorts
+from supervisor.jobs.actuator import Actuator, ActuatorDependencies
 from supervisor.jobs.adapter import Adapters
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.cluster import ClusterJobs, connect
@@ -223,7 +222,7 @@ async def supervising(
         requests = PlanRequests(changes.notify)
         processes = Processes(facts.directives, clock.now, requests.add)
         actuator = Actuator(
-            ActuatorPorts(
+            ActuatorDependencies(
                 jobs=world.jobs,
                 pods=world.view.pod_collection,
                 store=store,
@@ -236,7 +235,7 @@ async def supervising(
             )
         )
         control = Control(
-            Ports(
+            ControlDependencies(
                 store=store,
                 facts=facts,
                 processes=processes,

@@ -58,7 +58,7 @@ async def test_only_ready_nodes_that_nobody_cordoned_are_usable(scene: ClusterSc
     assert [room.name for room in rooms.nodes(()).usable] == ["ready"]
     nodes = rooms.nodes({Host("ready"), Host("cordoned"), Host("elsewhere")})
     assert nodes.usable == []
-    assert {room.name: room.taints for room in nodes.doomed} == {"ready": (), "cordoned": (SPOT, CORDON)}
+    assert {room.name: room.taints for room in nodes.noticed} == {"ready": (), "cordoned": (SPOT, CORDON)}
 
 
 async def test_nodes_come_change_and_go(scene: ClusterScene) -> None:

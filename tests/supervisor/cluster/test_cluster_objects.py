@@ -9,7 +9,7 @@ from supervisor.cluster.objects import Owner, Pod, PodPhase
 from supervisor.cluster.podspec import PodSpec
 from supervisor.cluster.quantity import thousandths
 from supervisor.cluster.reading import read_node, read_pod
-from supervisor.domain.capacity import Demand, Effect, Operator, Requirement, Taint, Toleration
+from supervisor.domain.capacity import Demand, Effect, LabelOperator, Requirement, Taint, Toleration
 
 METADATA = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7"}
 
@@ -78,8 +78,8 @@ def test_a_demand_is_all_that_the_scheduler_looks_at() -> None:
         selector={"gpu": "yes"},
         tolerations=(Toleration(exists=True), Toleration(key="spot", value="true", effect=Effect.NO_SCHEDULE)),
         affinity=(
-            (Requirement(key="zone", operator=Operator.IN, values=frozenset({"a", "b"})),),
-            (Requirement(key="metadata.name", operator=Operator.NOT_IN, values=frozenset({"n1"})),),
+            (Requirement(key="zone", operator=LabelOperator.IN, values=frozenset({"a", "b"})),),
+            (Requirement(key="metadata.name", operator=LabelOperator.NOT_IN, values=frozenset({"n1"})),),
         ),
         apart=True,
     )

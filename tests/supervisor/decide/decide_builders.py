@@ -8,7 +8,7 @@ from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import acknowledge
-from supervisor.decide.situation import RankZero, View
+from supervisor.decide.situation import JobFacts, RankZero
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import (
@@ -132,15 +132,15 @@ def seeing(
     notices: Mapping[Host, ReclaimNotice] | None = None,
     granted: frozenset[Host] = frozenset(),
     missing_since: float | None = None,
-) -> View:
+) -> JobFacts:
     """What is so besides the job; rank 0 is connected unless something else is said."""
     rank_zero = RankZero(connected=missing_since is None, since=missing_since or 0.0)
-    return View(notices=notices or {}, granted=granted, rank_zero=rank_zero)
+    return JobFacts(notices=notices or {}, granted=granted, rank_zero=rank_zero)
 
 
-def decide(job: SupervisedJob, view: View, at: float = 0.0, policy: Policy = POLICY) -> Step:
+def decide(job: SupervisedJob, facts: JobFacts, at: float = 0.0, policy: Policy = POLICY) -> Step:
     """One decision, `at` seconds after `T0`."""
-    planned = plan(job, view, T0 + at, policy)
+    planned = plan(job, facts, T0 + at, policy)
     return Step(replace(job, decision=planned.decision), planned)
 
 

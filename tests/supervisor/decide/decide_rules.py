@@ -6,7 +6,7 @@ from supervisor.decide.directives import JobDirectives
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, plan
-from supervisor.decide.situation import View
+from supervisor.decide.situation import JobFacts
 from supervisor.domain.directive import DirectiveKind, Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase, Stop, SupervisedJob
@@ -18,51 +18,51 @@ WAITS = (Phase.WAITING, Phase.SUSPENDED)
 OVER = (Phase.FINISHED, Phase.TIMED_OUT)
 
 
-def check(world: World, job: SupervisedJob, view: View, planned: Plan) -> None:
+def check(world: World, job: SupervisedJob, facts: JobFacts, planned: Plan) -> None:
     after = replace(job, decision=planned.decision)
-    _same_input_same_output(world, job, view, planned)
-    _nothing_more_to_decide(world, after, view, planned)
+    _same_input_same_output(world, job, facts, planned)
+    _nothing_more_to_decide(world, after, facts, planned)
     _generation_grows(job.decision, planned.decision)
     _over_is_over(job, planned)
     _phases_follow_each_other(job.decision.phase, planned.decision.phase)
     if planned.decision.phase in LIVE:
-        _never_below_minimum_with_a_notice(after, view)
-        _hosts_are_sound(after, view)
+        _never_below_minimum_with_a_notice(after, facts)
+        _hosts_are_sound(after, facts)
     if planned.decision.phase in (Phase.RUNNING, Phase.SHRINKING):
-        _excluded_are_the_doomed(world, after, view)
+        _excluded_are_the_doomed(world, after, facts)
     if job.decision.phase is Phase.STOPPING is planned.decision.phase:
         _list_is_frozen(job.decision, planned.decision)
-    _starts_are_sound(world, job, view, planned.decision)
-    _stops_are_justified(world, job, view, planned.decision)
-    _stops_end_for_a_reason(world, job, view, planned.decision)
-    _waiting_is_bounded(world, after, view)
-    _directives_follow(after, view)
+    _starts_are_sound(world, job, facts, planned.decision)
+    _stops_are_justified(world, job, facts, planned.decision)
+    _stops_end_for_a_reason(world, job, facts, planned.decision)
+    _waiting_is_bounded(world, after, facts)
+    _directives_follow(after, facts)
     _orders_follow(after)
-    _remember(world, after, view)
+    _remember(world, after, facts)
 
 
 def _present(job: SupervisedJob) -> frozenset[Host]:
     return job.decision.hosts & job.observed.hosts
 
 
-def _doomed(job: SupervisedJob, view: View) -> frozenset[Host]:
-    return _present(job) & view.notices.keys()
+def _doomed(job: SupervisedJob, facts: JobFacts) -> frozenset[Host]:
+    return _present(job) & facts.notices.keys()
 
 
-def _live(job: SupervisedJob, view: View) -> int:
-    return len(_present(job) - _doomed(job, view))
+def _live(job: SupervisedJob, facts: JobFacts) -> int:
+    return len(_present(job) - _doomed(job, facts))
 
 
-def _launcher_doomed(job: SupervisedJob, view: View) -> bool:
-    return job.spec.launcher_host in view.notices
+def _launcher_doomed(job: SupervisedJob, facts: JobFacts) -> bool:
+    return job.spec.launcher_host in facts.notices
 
 
-def _same_input_same_output(world: World, job: SupervisedJob, view: View, planned: Plan) -> None:
-    assert plan(job, view, world.now, POLICY) == planned
+def _same_input_same_output(world: World, job: SupervisedJob, facts: JobFacts, planned: Plan) -> None:
+    assert plan(job, facts, world.now, POLICY) == planned
 
 
-def _nothing_more_to_decide(world: World, after: SupervisedJob, view: View, planned: Plan) -> None:
-    assert plan(after, view, world.now, POLICY) == planned
+def _nothing_more_to_decide(world: World, after: SupervisedJob, facts: JobFacts, planned: Plan) -> None:
+    assert plan(after, facts, world.now, POLICY) == planned
     assert planned.wake_at is None or planned.wake_at > world.now
 
 
@@ -94,20 +94,20 @@ def _phases_follow_each_other(before: Phase, after: Phase) -> None:
         assert before in (*WAITS, Phase.TIMED_OUT, Phase.STOPPING, *LIVE)
 
 
-def _never_below_minimum_with_a_notice(after: SupervisedJob, view: View) -> None:
-    assert not _doomed(after, view) or _live(after, view) >= after.spec.min_workers
-    assert not _launcher_doomed(after, view)
+def _never_below_minimum_with_a_notice(after: SupervisedJob, facts: JobFacts) -> None:
+    assert not _doomed(after, facts) or _live(after, facts) >= after.spec.min_workers
+    assert not _launcher_doomed(after, facts)
 
 
-def _hosts_are_sound(after: SupervisedJob, view: View) -> None:
+def _hosts_are_sound(after: SupervisedJob, facts: JobFacts) -> None:
     decision = after.decision
     assert decision.hosts <= after.observed.hosts
-    assert decision.exclusions <= decision.hosts & view.notices.keys(), "a withdrawn notice leaves no exclusion"
+    assert decision.exclusions <= decision.hosts & facts.notices.keys(), "a withdrawn notice leaves no exclusion"
     assert len(decision.hosts - decision.exclusions) <= after.spec.max_workers
 
 
-def _excluded_are_the_doomed(world: World, after: SupervisedJob, view: View) -> None:
-    doomed, decision = _doomed(after, view), after.decision
+def _excluded_are_the_doomed(world: World, after: SupervisedJob, facts: JobFacts) -> None:
+    doomed, decision = _doomed(after, facts), after.decision
     if decision.phase is Phase.RUNNING:
         assert decision.exclusions <= world.launchers[after.name].exclusions, "Shrinking ends when the list is in place"
     if decision.window_until is None:
@@ -115,8 +115,8 @@ def _excluded_are_the_doomed(world: World, after: SupervisedJob, view: View) -> 
         return
     pending = doomed - decision.exclusions
     assert pending
-    ends = [view.notices[host].first_seen + POLICY.window_seconds for host in pending]
-    ends += [deadline_of(view.notices[host], POLICY) - POLICY.margin_seconds for host in pending]
+    ends = [facts.notices[host].first_seen + POLICY.window_seconds for host in pending]
+    ends += [deadline_of(facts.notices[host], POLICY) - POLICY.margin_seconds for host in pending]
     assert world.now < decision.window_until == round(min(ends), 6)  # As stores keep it.
 
 
@@ -124,11 +124,11 @@ def _list_is_frozen(before: Decision, after: Decision) -> None:
     assert (after.hosts, after.exclusions) == (before.hosts, before.exclusions)
 
 
-def _starts_are_sound(world: World, job: SupervisedJob, view: View, after: Decision) -> None:
+def _starts_are_sound(world: World, job: SupervisedJob, facts: JobFacts, after: Decision) -> None:
     if job.decision.phase in WAITS and after.phase in LIVE:
         assert job.spec.min_workers <= len(after.hosts) <= job.spec.requested_workers
-        assert after.hosts <= view.granted
-        assert not after.hosts & view.notices.keys()
+        assert after.hosts <= facts.granted
+        assert not after.hosts & facts.notices.keys()
         assert after.run > max(job.decision.run, job.observed.run)
         assert not job.observed.running
         assert not job.observed.ending
@@ -142,13 +142,13 @@ def _starts_are_not_rash(world: World, job: SupervisedJob, after: Decision) -> N
     assert waited or len(after.hosts) == job.spec.requested_workers
 
 
-def _stops_are_justified(world: World, job: SupervisedJob, view: View, after: Decision) -> None:
+def _stops_are_justified(world: World, job: SupervisedJob, facts: JobFacts, after: Decision) -> None:
     if job.decision.phase not in LIVE or after.phase in (*LIVE, *OVER):
         return
-    history, below = world.histories[job.name], _live(job, view) < job.spec.min_workers
+    history, below = world.histories[job.name], _live(job, facts) < job.spec.min_workers
     lost = history.below_since is not None and world.now >= history.below_since + POLICY.lost_grace_seconds
     late = history.resuming_since is not None and world.now >= history.resuming_since + POLICY.resume_timeout_seconds
-    stopped = job.observed.ending or _launcher_doomed(job, view) or (below and (bool(_doomed(job, view)) or lost))
+    stopped = job.observed.ending or _launcher_doomed(job, facts) or (below and (bool(_doomed(job, facts)) or lost))
     given_up = job.decision.phase is Phase.RESUMING and after.phase is not Phase.STOPPING and late
     assert stopped or given_up
     if after.stop is not None:
@@ -157,16 +157,16 @@ def _stops_are_justified(world: World, job: SupervisedJob, view: View, after: De
         assert not after.stop.everyone
 
 
-def _breaking(job: SupervisedJob, view: View) -> list[float]:
+def _breaking(job: SupervisedJob, facts: JobFacts) -> list[float]:
     in_place = job.observed.applied >= job.decision.excluded_at
     hosts = job.decision.hosts - (job.decision.exclusions if in_place else frozenset())
     if job.spec.launcher_host is not None:
         hosts |= {job.spec.launcher_host}
-    return [deadline_of(notice, POLICY) for host, notice in view.notices.items() if host in hosts]
+    return [deadline_of(notice, POLICY) for host, notice in facts.notices.items() if host in hosts]
 
 
-def _is_near(world: World, job: SupervisedJob, view: View, seconds: float) -> bool:
-    return any(deadline - seconds <= world.now for deadline in _breaking(job, view))
+def _is_near(world: World, job: SupervisedJob, facts: JobFacts, seconds: float) -> bool:
+    return any(deadline - seconds <= world.now for deadline in _breaking(job, facts))
 
 
 def _has_answered(job: SupervisedJob, stop: Stop) -> bool:
@@ -175,61 +175,61 @@ def _has_answered(job: SupervisedJob, stop: Stop) -> bool:
     return answer is not None and answer.run == run and answer.generation >= stop.generation
 
 
-def _stops_end_for_a_reason(world: World, job: SupervisedJob, view: View, after: Decision) -> None:
+def _stops_end_for_a_reason(world: World, job: SupervisedJob, facts: JobFacts, after: Decision) -> None:
     stop = job.decision.stop
     if job.decision.phase is not Phase.STOPPING or job.over:
         return
     assert stop is not None
-    bounded = world.now >= stop.since + POLICY.stop_timeout_seconds and not _breaking(job, view)
-    broken = world.now >= stop.since + POLICY.margin_seconds and _is_near(world, job, view, 0)
+    bounded = world.now >= stop.since + POLICY.stop_timeout_seconds and not _breaking(job, facts)
+    broken = world.now >= stop.since + POLICY.margin_seconds and _is_near(world, job, facts, 0)
     ended = not job.observed.running or _has_answered(job, stop) or bounded or broken
     assert (after.phase is not Phase.STOPPING) == ended
     if after.stop is not None:
-        _everybody_is_told_in_time(world, job, view, after.stop)
+        _everybody_is_told_in_time(world, job, facts, after.stop)
 
 
-def _everybody_is_told_in_time(world: World, job: SupervisedJob, view: View, stop: Stop) -> None:
-    since = max(view.rank_zero.since, stop.since)
-    breaking = min(_breaking(job, view), default=stop.since + POLICY.stop_timeout_seconds)
+def _everybody_is_told_in_time(world: World, job: SupervisedJob, facts: JobFacts, stop: Stop) -> None:
+    since = max(facts.rank_zero.since, stop.since)
+    breaking = min(_breaking(job, facts), default=stop.since + POLICY.stop_timeout_seconds)
     end = max(breaking, stop.since + POLICY.margin_seconds)
-    heard = view.rank_zero.connected and world.now >= since + POLICY.rank_zero_head_start_seconds
+    heard = facts.rank_zero.connected and world.now >= since + POLICY.rank_zero_head_start_seconds
     near = heard and world.now >= end - POLICY.margin_seconds
-    alone = not view.rank_zero.connected and world.now >= since + POLICY.rank_zero_grace_seconds
+    alone = not facts.rank_zero.connected and world.now >= since + POLICY.rank_zero_grace_seconds
     last = world.now >= end - POLICY.leave_margin_seconds
     before = job.decision.stop is not None and job.decision.stop.everyone
     assert stop.everyone == (alone or near or last or before)
 
 
-def _waiting_is_bounded(world: World, after: SupervisedJob, view: View) -> None:
+def _waiting_is_bounded(world: World, after: SupervisedJob, facts: JobFacts) -> None:
     decision, history, now = after.decision, world.histories[after.name], world.now
     if decision.phase is Phase.RESUMING and history.resuming_since is not None:
         assert now < history.resuming_since + POLICY.resume_timeout_seconds + POLICY.lost_grace_seconds
-    if decision.phase in LIVE and history.below_since is not None and _live(after, view) < after.spec.min_workers:
+    if decision.phase in LIVE and history.below_since is not None and _live(after, facts) < after.spec.min_workers:
         assert now < history.below_since + POLICY.lost_grace_seconds
     if decision.phase in WAITS and after.spec.max_wait_seconds and not decision.hosts and not after.observed.running:
         assert decision.waiting_since is not None
         assert now < decision.waiting_since + after.spec.max_wait_seconds
 
 
-def _directives_follow(after: SupervisedJob, view: View) -> None:
+def _directives_follow(after: SupervisedJob, facts: JobFacts) -> None:
     decision = after.decision
     for host in decision.hosts:
         for rank in (0, 1):
             worker = Worker("process", after.name, after.observed.run, host, rank)
-            told = JobDirectives.of(after, view.notices, POLICY).directive(worker)
+            told = JobDirectives.of(after, facts.notices, POLICY).directive(worker)
             if told.kind is DirectiveKind.STOP:
                 assert decision.phase in (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT)
                 assert rank == 0 or decision.stop is None or decision.stop.everyone
             if told.kind is DirectiveKind.LEAVE:
-                _leaves_with_its_host(view.notices[host], decision, told.act_at)
-            if _announced(view, host) and not after.over:
+                _leaves_with_its_host(facts.notices[host], decision, told.act_at)
+            if _announced(facts, host) and not after.over:
                 assert told.kind in (DirectiveKind.LEAVE, DirectiveKind.STOP), "nobody goes down with its host unwarned"
             if decision.phase is Phase.STOPPING and rank == 0:
                 assert told.kind is DirectiveKind.STOP
 
 
-def _announced(view: View, host: Host) -> bool:
-    return host in view.notices and view.notices[host].state is NoticeState.ACTIVE
+def _announced(facts: JobFacts, host: Host) -> bool:
+    return host in facts.notices and facts.notices[host].state is NoticeState.ACTIVE
 
 
 def _leaves_with_its_host(notice: ReclaimNotice, decision: Decision, at: float | None) -> None:
@@ -248,9 +248,9 @@ def _orders_follow(after: SupervisedJob) -> None:
     assert order.stopping == (decision.phase is Phase.STOPPING)
 
 
-def _remember(world: World, after: SupervisedJob, view: View) -> None:
+def _remember(world: World, after: SupervisedJob, facts: JobFacts) -> None:
     history, decision = world.histories[after.name], after.decision
-    below = decision.phase in LIVE and _live(after, view) < after.spec.min_workers
+    below = decision.phase in LIVE and _live(after, facts) < after.spec.min_workers
     history.below_since = (history.below_since or world.now) if below else None
     resuming = decision.phase is Phase.RESUMING
     history.resuming_since = (history.resuming_since or world.now) if resuming else None

@@ -10,12 +10,20 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import grants
-from supervisor.decide.notices import Presence, Today, accept, noticed_hosts, replaced, settle, settles_at
+from supervisor.decide.notices import (
+    NodeIdentities,
+    Presence,
+    apply_report,
+    end_if_due,
+    ends_at,
+    noticed_hosts,
+    replaced,
+)
 from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, actions, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import LauncherReport, Registration, acknowledge, observe, register
-from supervisor.decide.situation import RankZero, View
+from supervisor.decide.situation import JobFacts, RankZero
 from supervisor.domain.directive import DirectiveKind, Worker
 from supervisor.domain.ids import Host, JobName, NoticeId
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Result, Spec, SupervisedJob
@@ -26,7 +34,7 @@ from tests.supervisor.decide.decide_builders import METADATA, T0
 POLICY = Policy()
 _MAX_PASSES = 12
 
-Check = Callable[["World", SupervisedJob, View, Plan], None]
+Check = Callable[["World", SupervisedJob, JobFacts, Plan], None]
 
 
 @dataclass(slots=True)
@@ -319,15 +327,15 @@ class World:
         for _ in range(_MAX_PASSES):
             self._age()
             self._look_for_rank_zero()
-            views = {name: self.view(name) for name in self.jobs}
-            if not [name for name, view in views.items() if self._decide(name, view)]:
+            views = {name: self.facts(name) for name in self.jobs}
+            if not [name for name, facts in views.items() if self._decide(name, facts)]:
                 return
         raise AssertionError("decisions do not come to rest")
 
-    def view(self, name: JobName) -> View:
+    def facts(self, name: JobName) -> JobFacts:
         noticed = self.noticed()
         granted = grants(self.jobs.values(), self.available(), noticed)
-        return View(
+        return JobFacts(
             notices=noticed,
             granted=granted.get(name, frozenset()),
             rank_zero=self.rank_zeros[name],
@@ -335,7 +343,7 @@ class World:
 
     def noticed(self) -> dict[Host, ReclaimNotice]:
         uids = {machine.host: machine.uid for machine in self.machines.values() if machine.connected}
-        return noticed_hosts(self.notices.values(), Today(uids), POLICY)
+        return noticed_hosts(self.notices.values(), NodeIdentities(uids), POLICY)
 
     def available(self) -> frozenset[Host]:
         clear = {each.host for each in self.machines.values() if each.connected and each.announcing is None}
@@ -347,7 +355,7 @@ class World:
         for instant in self._instants(end):
             between = (self.now + instant) / 2
             for name, job in self.jobs.items():
-                early = plan(job, self.view(name), between, POLICY)
+                early = plan(job, self.facts(name), between, POLICY)
                 assert early.decision == job.decision, f"decided at {between - T0}, named {instant - T0}: {early}"
             self.now = instant
             self.think()
@@ -361,23 +369,23 @@ class World:
         yield from (planned.wake_at for planned in self.plans.values() if planned.wake_at is not None)
         for notice in self.notices.values():
             if notice.state is NoticeState.ACTIVE:
-                yield settles_at(notice, self._seen(notice), POLICY)
+                yield ends_at(notice, self._seen(notice), POLICY)
 
-    def _decide(self, name: JobName, view: View) -> bool:
+    def _decide(self, name: JobName, facts: JobFacts) -> bool:
         job = self.jobs[name]
-        planned = self.plans[name] = plan(job, view, self.now, POLICY)
-        self.check(self, job, view, planned)
+        planned = self.plans[name] = plan(job, facts, self.now, POLICY)
+        self.check(self, job, facts, planned)
         self.jobs[name] = replace(job, decision=planned.decision)
         self._tell_rank_zero(name)
         return planned.decision != job.decision
 
     def _age(self) -> None:
         for key, notice in self.notices.items():
-            self.notices[key] = settle(notice, self._seen(notice), self.now, POLICY)
+            self.notices[key] = end_if_due(notice, self._seen(notice), self.now, POLICY)
 
     def _seen(self, notice: ReclaimNotice) -> Presence:
         machine = self.machines.get(Host(notice.subject.name))
-        return Presence.THERE if machine is not None and machine.connected else Presence.SILENT
+        return Presence.PRESENT if machine is not None and machine.connected else Presence.SILENT
 
     def _greet(self, machine: Machine) -> None:
         for key, notice in self.notices.items():
@@ -403,7 +411,7 @@ class World:
             announcement=announcement,
             seconds_left=left,
         )
-        known = accept(self.notices.get(report.id), report, self.now, POLICY)
+        known = apply_report(self.notices.get(report.id), report, self.now, POLICY)
         if known is not None:
             self.notices[report.id] = known
 

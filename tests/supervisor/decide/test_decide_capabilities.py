@@ -60,10 +60,10 @@ def test_a_controller_that_makes_the_hosts_is_not_granted_others() -> None:
 def test_the_last_moment_of_a_host_is_what_the_controller_can_do(
     lacking: list[Capability], actions: set[type[object]]
 ) -> None:
-    view = seeing(noticed(notice(4)))
-    job, _ = decide(_running(*lacking), view)
-    job, _ = decide(job, view, at=POLICY.window_seconds)
-    job, planned = decide(observing(job, applied=job.decision.generation), view, at=299)
+    facts = seeing(noticed(notice(4)))
+    job, _ = decide(_running(*lacking), facts)
+    job, _ = decide(job, facts, at=POLICY.window_seconds)
+    job, planned = decide(observing(job, applied=job.decision.generation), facts, at=299)
     assert job.decision.phase is Phase.RUNNING
     assert {type(each) for each in planned.actions} - {SetHostList} == actions
 

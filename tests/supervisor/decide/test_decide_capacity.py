@@ -4,10 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.capacity import GrowthCandidate, Nodes, PendingJob, Reservation, Running, allocate, first_hosts
+from supervisor.decide.capacity import (
+    GrowthCandidate,
+    Nodes,
+    PendingJob,
+    Reservation,
+    RunningJobs,
+    allocate,
+    first_hosts,
+)
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Demand, NodeCapacity, Operator, Requirement, ResourceRequest
+from supervisor.domain.capacity import Demand, LabelOperator, NodeCapacity, Requirement, ResourceRequest
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import Phase
 from tests.supervisor.decide.capacity_builders import (
@@ -32,16 +40,16 @@ PROBING = Policy(probe_seconds=300)
 def _shared(
     *pending_jobs: PendingJob,
     nodes: list[NodeCapacity],
-    doomed: tuple[NodeCapacity, ...] = (),
+    noticed: tuple[NodeCapacity, ...] = (),
     reservations: tuple[Reservation, ...] = (),
     policy: Policy = NEVER,
-    running: Running = Running(),  # noqa: B008 - frozen
+    running: RunningJobs = RunningJobs(),  # noqa: B008 - frozen
 ) -> dict[JobName, Grant]:
-    return dict(allocate(pending_jobs, reservations, Nodes(usable=nodes, doomed=doomed), policy, running))
+    return dict(allocate(pending_jobs, reservations, Nodes(usable=nodes, noticed=noticed), policy, running))
 
 
-def _growing(*growth_candidates: GrowthCandidate, starting: tuple[ResourceRequest, ...] = ()) -> Running:
-    return Running(growth_candidates=growth_candidates, starting=starting)
+def _growing(*growth_candidates: GrowthCandidate, starting: tuple[ResourceRequest, ...] = ()) -> RunningJobs:
+    return RunningJobs(growth_candidates=growth_candidates, starting=starting)
 
 
 def _grower(name: str, more: int, *on: str, worker: Demand | None = None) -> GrowthCandidate:
@@ -134,23 +142,23 @@ def test_only_nodes_that_suit_a_pod_count() -> None:
 def test_a_job_waits_while_a_doomed_node_could_take_one_of_its_pods() -> None:
     """Whatever room there is elsewhere: the scheduler decides. Typical pods tolerate a cordon, too."""
     job = applicant("a", worker=demand(1, tolerations=EVERYTHING))
-    doomed = room("n2", 1, taints=(CORDON, SPOT))
-    assert _shared(job, nodes=[room("n1", 8)], doomed=(doomed,)) == {A: Grant(held_up=True)}
+    noticed = room("n2", 1, taints=(CORDON, SPOT))
+    assert _shared(job, nodes=[room("n1", 8)], noticed=(noticed,)) == {A: Grant(held_up=True)}
     full = room("n2", 0, taints=(CORDON,))
-    assert _workers(_shared(job, nodes=[room("n1", 8)], doomed=(full,))) == {A: 4}
+    assert _workers(_shared(job, nodes=[room("n1", 8)], noticed=(full,))) == {A: 4}
     sensitive = applicant("a")
-    assert _workers(_shared(sensitive, nodes=[room("n1", 8)], doomed=(doomed,))) == {A: 4}
+    assert _workers(_shared(sensitive, nodes=[room("n1", 8)], noticed=(noticed,))) == {A: 4}
 
 
 def test_a_doomed_node_that_could_take_the_launcher_holds_the_job_up() -> None:
     """A launcher there would be stopped as soon as it ran."""
     job = applicant("a", launcher=demand(cpu=1))
-    assert _shared(job, nodes=[room("n1", 8)], doomed=(room("n2", 0),)) == {A: Grant(held_up=True)}
+    assert _shared(job, nodes=[room("n1", 8)], noticed=(room("n2", 0),)) == {A: Grant(held_up=True)}
 
 
 def test_a_job_that_is_held_up_keeps_nothing_from_others() -> None:
     held, other = applicant("a", worker=demand(1, tolerations=EVERYTHING)), applicant("b", since=1)
-    granted = _shared(held, other, nodes=[room("n1", 4)], doomed=(room("n2", 1, taints=(SPOT,)),))
+    granted = _shared(held, other, nodes=[room("n1", 4)], noticed=(room("n2", 1, taints=(SPOT,)),))
     assert granted == {A: Grant(held_up=True), B: Grant(worker_names(4))}
 
 
@@ -205,7 +213,7 @@ def test_nobody_tries_while_a_job_of_that_kind_is_about_to_start() -> None:
 def test_nobody_tries_while_a_doomed_node_could_take_the_pods() -> None:
     """They would land there."""
     job = applicant("a", 2, 4)
-    assert _shared(job, nodes=[], doomed=(room("n1", 1),), policy=PROBING) == {A: Grant(held_up=True)}
+    assert _shared(job, nodes=[], noticed=(room("n1", 1),), policy=PROBING) == {A: Grant(held_up=True)}
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -227,9 +235,9 @@ def test_nobody_grows_while_a_job_of_that_kind_waits() -> None:
     grows, nodes = _growing(_grower("a", 1)), [room("n1", 5)]
     assert _shared(applicant("b", 4, 4), nodes=nodes, running=grows) == {B: Grant(worker_names(4))}
     assert _shared(applicant("b", 8, 8), nodes=nodes, running=grows) == {}
-    doomed = (room("n2", 0, cpu=1, scarce="other"),)
+    noticed = (room("n2", 0, cpu=1, scarce="other"),)
     held = applicant("b", 1, 1, launcher=demand(cpu=1))
-    assert _shared(held, nodes=nodes, doomed=doomed, running=grows) == {B: Grant(held_up=True)}
+    assert _shared(held, nodes=nodes, noticed=noticed, running=grows) == {B: Grant(held_up=True)}
     starting = _growing(_grower("a", 1), starting=(ResourceRequest(worker=demand(8)),))
     assert _shared(nodes=nodes, running=starting) == {}
     assert _shared(nodes=nodes, running=grows, reservations=(reservation(applicant("b"), workers=1),)) == {}
@@ -241,8 +249,8 @@ def test_nobody_grows_while_a_job_of_that_kind_waits() -> None:
 def test_nobody_grows_while_a_doomed_node_could_take_the_new_worker() -> None:
     """It would be left out as soon as it ran."""
     grows = _growing(_grower("a", 1))
-    assert _shared(nodes=[room("n1", 4)], doomed=(room("n2", 1),), running=grows) == {}
-    assert _shared(nodes=[room("n1", 4)], doomed=(room("n2", 0),), running=grows) == {A: Grant(more=1)}
+    assert _shared(nodes=[room("n1", 4)], noticed=(room("n2", 1),), running=grows) == {}
+    assert _shared(nodes=[room("n1", 4)], noticed=(room("n2", 0),), running=grows) == {A: Grant(more=1)}
 
 
 def test_room_that_a_growing_job_was_promised_is_kept() -> None:
@@ -250,7 +258,9 @@ def test_room_that_a_growing_job_was_promised_is_kept() -> None:
     assert _workers(_shared(applicant("b", 2, 4), nodes=[room("n1", 4)], reservations=(grows,))) == {B: 2}
 
 
-@pytest.mark.parametrize("affinity", [(), ((Requirement(key="pool", operator=Operator.IN, values=frozenset("x")),),)])
+@pytest.mark.parametrize(
+    "affinity", [(), ((Requirement(key="pool", operator=LabelOperator.IN, values=frozenset("x")),),)]
+)
 def test_workers_that_want_a_node_each_grow_onto_others(affinity: tuple[tuple[Requirement, ...], ...]) -> None:
     """The nodes that the job is on are taken, whatever room they have."""
     apart = demand(1, apart=True, affinity=affinity)

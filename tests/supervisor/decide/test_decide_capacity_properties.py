@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.decide.capacity import GrowthCandidate, Nodes, PendingJob, Running, allocate
+from supervisor.decide.capacity import GrowthCandidate, Nodes, PendingJob, RunningJobs, allocate
 from supervisor.decide.fit import fits
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import Demand, NodeCapacity, ResourceRequest
@@ -162,14 +162,14 @@ def test_what_was_promised_is_granted_to_nobody_else(scene: Scene, resuming: tup
 @_EXAMPLES
 @given(_SCENES, _free_capacity(3))
 def test_a_job_is_held_up_exactly_while_a_doomed_node_could_take_a_pod(
-    scene: Scene, doomed: tuple[NodeCapacity, ...]
+    scene: Scene, noticed: tuple[NodeCapacity, ...]
 ) -> None:
     """Such a job gets nothing, not even a try; the others get what they would without it."""
-    doomed = tuple(replace(each, taints=(*each.taints, CORDON)) for each in doomed)
-    granted = allocate(scene.jobs, (), Nodes(usable=scene.nodes, doomed=doomed), PROBING)
+    noticed = tuple(replace(each, taints=(*each.taints, CORDON)) for each in noticed)
+    granted = allocate(scene.jobs, (), Nodes(usable=scene.nodes, noticed=noticed), PROBING)
     for each in scene.jobs:
         grant = granted.get(each.job.name)
-        could = any(fits(pod, node) for node in doomed for pod in _pods(each.request, 1))
+        could = any(fits(pod, node) for node in noticed for pod in _pods(each.request, 1))
         assert (grant is not None and grant.held_up) == could
         assert grant is None or not (grant.held_up and grant.hosts)
     free = [each for each in scene.jobs if not (g := granted.get(each.job.name)) or not g.held_up]
@@ -185,7 +185,7 @@ def test_growing_takes_nothing_from_those_that_wait(scene: Scene, growing: tuple
     growth_candidates = [GrowthCandidate(job=names[each.job.name], request=each.request, more=more) for each in growing]
     nodes = Nodes(usable=scene.nodes)
     without = allocate(scene.jobs, (), nodes, PROBING)
-    granted = allocate(scene.jobs, (), nodes, PROBING, Running(growth_candidates=growth_candidates))
+    granted = allocate(scene.jobs, (), nodes, PROBING, RunningJobs(growth_candidates=growth_candidates))
     assert {name: grant for name, grant in granted.items() if not grant.more} == without
     pods = [
         pod

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.notices import Presence, Today, accept, noticed_hosts, settle, settles_at
+from supervisor.decide.notices import NodeIdentities, Presence, apply_report, end_if_due, ends_at, noticed_hosts
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice
@@ -28,15 +28,15 @@ def _drill(number: int = 1, *, left: float = 60.0) -> ReclaimNotice:
 @pytest.mark.parametrize("seen", Presence)
 def test_a_drill_is_withdrawn_at_its_deadline(seen: Presence) -> None:
     """Not later, and whatever is seen of the machine, which was never to go."""
-    assert settles_at(_drill(), seen, POLICY) == T0 + 60
-    assert settle(_drill(), seen, T0 + 59.9, POLICY) == _drill()
-    ended = settle(_drill(), seen, T0 + 60, POLICY)
+    assert ends_at(_drill(), seen, POLICY) == T0 + 60
+    assert end_if_due(_drill(), seen, T0 + 59.9, POLICY) == _drill()
+    ended = end_if_due(_drill(), seen, T0 + 60, POLICY)
     assert (ended.state, ended.ended_at, ended.holds) == (NoticeState.WITHDRAWN, T0 + 60, False)
 
 
 def test_a_nodes_own_clear_answer_does_not_deny_a_drill() -> None:
     """It is what the drill pretends to be otherwise."""
-    clear = Today(machines={Host("n1"): "uid-1"}, clear={Host("n1")})
+    clear = NodeIdentities(machines={Host("n1"): "uid-1"}, clear={Host("n1")})
     assert noticed_hosts([_drill()], clear, POLICY) == noticed(_drill())
 
 
@@ -59,7 +59,7 @@ def test_a_drill_binds_the_machine_or_the_object_that_it_named(
     binds: bool,  # noqa: FBT001  # pytest names it.
 ) -> None:
     """It was asked for by the uid of either; a node that was replaced since is not concerned."""
-    today = Today(
+    today = NodeIdentities(
         machines={} if machine is None else {Host("n1"): machine},
         objects={} if node_object is None else {Host("n1"): node_object},
     )
@@ -68,23 +68,23 @@ def test_a_drill_binds_the_machine_or_the_object_that_it_named(
 
 def test_the_end_of_a_drill_leaves_a_real_notice_beside_it() -> None:
     real, drill = notice(1, left=300), _drill()
-    assert noticed_hosts([real, drill], Today(), POLICY) == noticed(drill)
-    ended = settle(drill, Presence.THERE, T0 + 60, POLICY)
-    assert noticed_hosts([real, ended], Today(), POLICY) == noticed(real)
+    assert noticed_hosts([real, drill], NodeIdentities(), POLICY) == noticed(drill)
+    ended = end_if_due(drill, Presence.PRESENT, T0 + 60, POLICY)
+    assert noticed_hosts([real, ended], NodeIdentities(), POLICY) == noticed(real)
 
 
 def test_a_drill_whose_time_has_passed_never_begins() -> None:
     """Whoever finds the word of it later, as after a restart, holds none, and ends the one that goes on."""
     late = replace(report(left=0.0), source=SIMULATED)
-    assert accept(None, late, T0, POLICY) is None
-    ended = accept(_drill(), replace(late, revision=2), T0 + 70, POLICY)
+    assert apply_report(None, late, T0, POLICY) is None
+    ended = apply_report(_drill(), replace(late, revision=2), T0 + 70, POLICY)
     assert ended is not None
     assert ended.state is NoticeState.WITHDRAWN
 
 
 def test_a_second_drill_moves_the_deadline_of_the_first() -> None:
     again = replace(report(revision=2, left=30.0), source=SIMULATED)
-    moved = accept(_drill(), again, T0 + 10, POLICY)
+    moved = apply_report(_drill(), again, T0 + 10, POLICY)
     assert moved is not None
     assert (moved.id, moved.episode, moved.deadline) == (_drill().id, 1, T0 + 40)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from supervisor.decide.fit import accepts, fits, how_many
-from supervisor.domain.capacity import Demand, Effect, NodeCapacity, Operator, Requirement, Taint, Toleration
+from supervisor.domain.capacity import Demand, Effect, LabelOperator, NodeCapacity, Requirement, Taint, Toleration
 from tests.supervisor.decide.capacity_builders import EVERYTHING, GPU, SPOT, demand, labelled, room
 
 
@@ -70,35 +70,35 @@ def test_a_selector_must_match_whole() -> None:
 @pytest.mark.parametrize(
     ("operator", "key", "values", "met"),
     [
-        (Operator.IN, "zone", ["a", "b"], True),
-        (Operator.IN, "zone", ["a"], False),
-        (Operator.IN, "absent", [""], False),
-        (Operator.NOT_IN, "zone", ["a"], True),
-        (Operator.NOT_IN, "zone", ["b"], False),
-        (Operator.NOT_IN, "absent", ["a"], True),
-        (Operator.EXISTS, "zone", [], True),
-        (Operator.EXISTS, "absent", [], False),
-        (Operator.DOES_NOT_EXIST, "absent", [], True),
-        (Operator.DOES_NOT_EXIST, "zone", [], False),
-        (Operator.GT, "generation", ["7"], True),
-        (Operator.GT, "generation", ["8"], False),
-        (Operator.LT, "generation", ["9"], True),
-        (Operator.LT, "generation", ["8"], False),
-        (Operator.GT, "absent", ["0"], False),
-        (Operator.LT, "zone", ["9"], False),
-        (Operator.GT, "generation", ["7_0"], False),
-        (Operator.IN, "metadata.name", ["n1"], True),
-        (Operator.NOT_IN, "metadata.name", ["n1"], False),
+        (LabelOperator.IN, "zone", ["a", "b"], True),
+        (LabelOperator.IN, "zone", ["a"], False),
+        (LabelOperator.IN, "absent", [""], False),
+        (LabelOperator.NOT_IN, "zone", ["a"], True),
+        (LabelOperator.NOT_IN, "zone", ["b"], False),
+        (LabelOperator.NOT_IN, "absent", ["a"], True),
+        (LabelOperator.EXISTS, "zone", [], True),
+        (LabelOperator.EXISTS, "absent", [], False),
+        (LabelOperator.DOES_NOT_EXIST, "absent", [], True),
+        (LabelOperator.DOES_NOT_EXIST, "zone", [], False),
+        (LabelOperator.GT, "generation", ["7"], True),
+        (LabelOperator.GT, "generation", ["8"], False),
+        (LabelOperator.LT, "generation", ["9"], True),
+        (LabelOperator.LT, "generation", ["8"], False),
+        (LabelOperator.GT, "absent", ["0"], False),
+        (LabelOperator.LT, "zone", ["9"], False),
+        (LabelOperator.GT, "generation", ["7_0"], False),
+        (LabelOperator.IN, "metadata.name", ["n1"], True),
+        (LabelOperator.NOT_IN, "metadata.name", ["n1"], False),
     ],
 )
-def test_an_affinity_is_understood(operator: Operator, key: str, values: list[str], *, met: bool) -> None:
+def test_an_affinity_is_understood(operator: LabelOperator, key: str, values: list[str], *, met: bool) -> None:
     asked = Demand(affinity=((Requirement(key=key, operator=operator, values=frozenset(values)),),))
     assert accepts(asked, room("n1", labels=labelled(zone="b", generation="8"))) == met
 
 
 def test_one_term_of_an_affinity_is_enough_and_must_be_met_whole() -> None:
-    zone = Requirement(key="zone", operator=Operator.EXISTS)
-    rack = Requirement(key="rack", operator=Operator.EXISTS)
+    zone = Requirement(key="zone", operator=LabelOperator.EXISTS)
+    rack = Requirement(key="rack", operator=LabelOperator.EXISTS)
     node = room("n", labels=labelled(zone="a"))
     assert accepts(Demand(affinity=((rack,), (zone,))), node)
     assert not accepts(Demand(affinity=((rack, zone),)), node)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.decide.policy import Policy
-from supervisor.decide.situation import View
+from supervisor.decide.situation import JobFacts
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Growth, Phase, SupervisedJob
@@ -35,8 +35,8 @@ def small(least: int = 2) -> SupervisedJob:
     return running_job(replace(spec(least, 6), capabilities=frozenset(Capability), launcher_host=Host("launcher")), 3)
 
 
-def room(more: int, view: View | None = None) -> View:
-    return replace(view or seeing(), more=more)
+def room(more: int, facts: JobFacts | None = None) -> JobFacts:
+    return replace(facts or seeing(), more=more)
 
 
 def asked(least: int = 2, more: int = 3) -> SupervisedJob:

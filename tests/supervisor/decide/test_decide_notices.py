@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.notices import Presence, Today, accept, deadline_of, noticed_hosts, replaced, settle, settles_at
+from supervisor.decide.notices import (
+    NodeIdentities,
+    Presence,
+    apply_report,
+    deadline_of,
+    end_if_due,
+    ends_at,
+    noticed_hosts,
+    replaced,
+)
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import (
     EVENT,
@@ -25,13 +34,13 @@ def _after(*reports: Report) -> ReclaimNotice:
     """What is known after these reports, which come a second apart."""
     known: ReclaimNotice | None = None
     for seconds, each in enumerate(reports):
-        known = accept(known, each, T0 + seconds, POLICY)
+        known = apply_report(known, each, T0 + seconds, POLICY)
     assert known is not None
     return known
 
 
 def _settled(known: ReclaimNotice, at: float, seen: Presence) -> NoticeState:
-    return settle(known, seen, T0 + at, POLICY).state
+    return end_if_due(known, seen, T0 + at, POLICY).state
 
 
 def test_a_first_report_is_the_first_episode() -> None:
@@ -52,7 +61,7 @@ def test_late_reports_change_nothing(session: int, revision: int) -> None:
     known = _after(report(session=2, revision=3))
     for announcement in Announcement:
         late = report(session=session, revision=revision, announcement=announcement, left=5)
-        assert accept(known, late, T0 + 9, POLICY) is known
+        assert apply_report(known, late, T0 + 9, POLICY) is known
 
 
 AHEAD, BACK = T0 + 600, T0 - 7200
@@ -62,14 +71,14 @@ AHEAD, BACK = T0 + 600, T0 - 7200
 def test_the_seconds_left_of_a_repeated_report_count(now: float) -> None:
     """What an agent says again, by whatever clock the deadline was stored: it is the same notice."""
     known = _after(report(left=100))
-    assert accept(known, report(left=88), now, POLICY) == replace(known, deadline=now + 88)
+    assert apply_report(known, report(left=88), now, POLICY) == replace(known, deadline=now + 88)
 
 
 def test_a_repeated_report_that_is_right_is_no_news() -> None:
     known = _after(report(left=100))
     for left in (38.5, 40.0, 41.5, None):
-        assert accept(known, report(left=left), T0 + 60, POLICY) is known
-    assert accept(known, report(announcement=WITHDRAWN, left=5), T0 + 60, POLICY) is known
+        assert apply_report(known, report(left=left), T0 + 60, POLICY) is known
+    assert apply_report(known, report(announcement=WITHDRAWN, left=5), T0 + 60, POLICY) is known
 
 
 @pytest.mark.parametrize("state", [NoticeState.EXPIRED, NoticeState.GONE])
@@ -77,17 +86,17 @@ def test_what_a_wrong_clock_has_ended_goes_on(state: NoticeState) -> None:
     """Its agent speaks, and says that there is time left: the same episode; without time left an end is an end."""
     known = replace(_after(report(left=100)), state=state, ended_at=AHEAD)
     goes_on = replace(known, state=NoticeState.ACTIVE, deadline=AHEAD + 88, ended_at=None)
-    assert accept(known, report(left=88), AHEAD, POLICY) == goes_on
-    assert accept(known, report(left=-1), AHEAD, POLICY) is known
+    assert apply_report(known, report(left=88), AHEAD, POLICY) == goes_on
+    assert apply_report(known, report(left=-1), AHEAD, POLICY) is known
 
 
 def test_a_pod_that_is_gone_stays_gone() -> None:
     """Its uid never comes back, whatever is repeated of it; neither does what was withdrawn."""
     gone = replace(_after(report(left=100)), state=NoticeState.GONE, ended_at=AHEAD)
     pod = replace(gone, subject=Subject(SubjectKind.POD, "training/job-worker-0", "uid-1"))
-    assert accept(pod, report(left=88), AHEAD, POLICY) is pod
+    assert apply_report(pod, report(left=88), AHEAD, POLICY) is pod
     withdrawn = replace(gone, state=NoticeState.WITHDRAWN)
-    assert accept(withdrawn, report(left=88), AHEAD, POLICY) is withdrawn
+    assert apply_report(withdrawn, report(left=88), AHEAD, POLICY) is withdrawn
 
 
 def test_a_usual_lead_counts_from_its_first_sight_over_sessions() -> None:
@@ -112,7 +121,7 @@ def test_a_new_session_can_withdraw() -> None:
 
 
 def test_withdrawing_what_is_unknown_is_nothing() -> None:
-    assert accept(None, report(announcement=WITHDRAWN), T0, POLICY) is None
+    assert apply_report(None, report(announcement=WITHDRAWN), T0, POLICY) is None
 
 
 def test_an_announcement_after_the_end_is_a_new_episode() -> None:
@@ -125,7 +134,7 @@ def test_an_announcement_that_a_withdrawal_overtook_is_late() -> None:
     """A second withdrawal is no new end, but it makes what is older than it late."""
     ended = _after(report(), report(revision=2, announcement=WITHDRAWN), report(revision=4, announcement=WITHDRAWN))
     assert (ended.state, ended.ended_at, ended.revision) == (NoticeState.WITHDRAWN, T0 + 1, 4)
-    assert accept(ended, report(revision=3), T0 + 5, POLICY) is ended
+    assert apply_report(ended, report(revision=3), T0 + 5, POLICY) is ended
 
 
 def test_an_old_announcement_is_expired_on_arrival() -> None:
@@ -147,13 +156,13 @@ def test_a_silent_agent_after_the_deadline_means_gone() -> None:
     known = notice(1, left=100)
     assert _settled(known, 104.9, Presence.SILENT) is NoticeState.ACTIVE
     assert _settled(known, 105, Presence.SILENT) is NoticeState.GONE
-    assert _settled(known, 105, Presence.THERE) is NoticeState.ACTIVE
+    assert _settled(known, 105, Presence.PRESENT) is NoticeState.ACTIVE
 
 
 def test_a_node_that_lives_on_was_not_reclaimed() -> None:
     known = notice(1, left=100)
-    assert _settled(known, 399.9, Presence.THERE) is NoticeState.ACTIVE
-    assert _settled(known, 400, Presence.THERE) is NoticeState.EXPIRED
+    assert _settled(known, 399.9, Presence.PRESENT) is NoticeState.ACTIVE
+    assert _settled(known, 400, Presence.PRESENT) is NoticeState.EXPIRED
 
 
 def test_a_subject_that_is_seen_to_be_gone_is_gone() -> None:
@@ -166,16 +175,16 @@ def test_a_subject_that_is_seen_to_be_gone_is_gone() -> None:
 @pytest.mark.parametrize("seen", list(Presence))
 @pytest.mark.parametrize("left", [100.0, 0.1, 77.7, None])
 def test_settling_is_due_exactly_when_announced(left: float | None, seen: Presence) -> None:
-    """Who waits until `settles_at` and settles then finds the notice ended, whatever the rounding."""
+    """Who waits until `ends_at` and settles then finds the notice ended, whatever the rounding."""
     known = notice(1, left=left, seen=T0 + 0.3)
-    due = settles_at(known, seen, POLICY)
-    assert settle(known, seen, due, POLICY).ended_at == due
+    due = ends_at(known, seen, POLICY)
+    assert end_if_due(known, seen, due, POLICY).ended_at == due
 
 
 def test_ended_notices_do_not_age() -> None:
     for state in (NoticeState.WITHDRAWN, NoticeState.GONE, NoticeState.EXPIRED):
         known = notice(1, state=state)
-        assert settle(known, Presence.THERE, T0 + 1e6, POLICY) is known
+        assert end_if_due(known, Presence.PRESENT, T0 + 1e6, POLICY) is known
 
 
 def test_a_source_without_a_time_has_the_usual_lead() -> None:
@@ -192,7 +201,7 @@ def test_a_new_machine_under_an_old_name_ends_the_notice() -> None:
 def test_only_what_holds_keeps_a_host_from_use() -> None:
     """Announced and gone hosts must not be used; withdrawn and expired notices bind nobody."""
     states = [notice(number, state=state) for number, state in enumerate(NoticeState, start=1)]
-    assert noticed_hosts(states, Today(), POLICY) == noticed(
+    assert noticed_hosts(states, NodeIdentities(), POLICY) == noticed(
         *(each for each in states if each.state in (NoticeState.ACTIVE, NoticeState.GONE))
     )
 
@@ -200,21 +209,21 @@ def test_only_what_holds_keeps_a_host_from_use() -> None:
 def test_a_notice_binds_its_own_machine_only() -> None:
     """A connected machine with another uid is free; a host nobody speaks for is bound."""
     known = notice(1)
-    assert noticed_hosts([known], Today({Host("n1"): "another"}), POLICY) == {}
-    assert noticed_hosts([known], Today({Host("n1"): "uid-1"}), POLICY) == noticed(known)
-    assert noticed_hosts([known], Today(), POLICY) == noticed(known)
+    assert noticed_hosts([known], NodeIdentities({Host("n1"): "another"}), POLICY) == {}
+    assert noticed_hosts([known], NodeIdentities({Host("n1"): "uid-1"}), POLICY) == noticed(known)
+    assert noticed_hosts([known], NodeIdentities(), POLICY) == noticed(known)
 
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_the_most_urgent_source_speaks_for_a_host(backwards: bool) -> None:  # noqa: FBT001  # pytest names it.
     urgent = replace(notice(1, left=50), source=Source("events"))
     notices = [notice(1, left=100), urgent]
-    assert noticed_hosts(reversed(notices) if backwards else notices, Today(), POLICY) == {Host("n1"): urgent}
+    assert noticed_hosts(reversed(notices) if backwards else notices, NodeIdentities(), POLICY) == {Host("n1"): urgent}
 
 
 def test_a_pods_notice_is_no_hosts() -> None:
     pod = replace(notice(1), subject=Subject(SubjectKind.POD, "n1", "uid-1"))
-    assert noticed_hosts([pod], Today(), POLICY) == {}
+    assert noticed_hosts([pod], NodeIdentities(), POLICY) == {}
 
 
 def _from_api(source: Source = NODE_CONDITION) -> ReclaimNotice:
@@ -227,20 +236,20 @@ def test_each_source_has_its_own_identity_of_a_node(source: Source) -> None:
     """The API server's notices are about the node's object, agents' about its machine: either binds by its own."""
     both = {Host("n1"): "uid-1"}, {Host("n1"): "object-1"}
     for known in (_from_api(source), notice(1)):
-        assert noticed_hosts([known], Today(*both), POLICY) == noticed(known)
-        assert noticed_hosts([known], Today(both[0]), POLICY) == noticed(known)
-        assert noticed_hosts([known], Today({}, both[1]), POLICY) == noticed(known)
+        assert noticed_hosts([known], NodeIdentities(*both), POLICY) == noticed(known)
+        assert noticed_hosts([known], NodeIdentities(both[0]), POLICY) == noticed(known)
+        assert noticed_hosts([known], NodeIdentities({}, both[1]), POLICY) == noticed(known)
 
 
 def test_a_node_made_again_under_an_old_name_is_another_one() -> None:
     """What was said of the earlier object does not bind it, though nobody speaks for its machine yet."""
-    assert noticed_hosts([_from_api()], Today({}, {Host("n1"): "object-2"}), POLICY) == {}
+    assert noticed_hosts([_from_api()], NodeIdentities({}, {Host("n1"): "object-2"}), POLICY) == {}
 
 
 @pytest.mark.parametrize("source", [NODE_CONDITION, EVENT])
 def test_a_clear_answer_of_the_node_itself_outranks_what_others_say(source: Source) -> None:
     """A node problem detector also announces a reclaim when it loses its network; the node's own notice still binds."""
-    today = Today({Host("n1"): "uid-1"}, {Host("n1"): "object-1"}, {Host("n1")})
+    today = NodeIdentities({Host("n1"): "uid-1"}, {Host("n1"): "object-1"}, {Host("n1")})
     assert noticed_hosts([_from_api(source)], today, POLICY) == {}
     assert noticed_hosts([_from_api(source), notice(1)], today, POLICY) == noticed(notice(1))
     assert noticed_hosts([_from_api(source)], replace(today, clear={Host("n2")}), POLICY) == noticed(_from_api(source))

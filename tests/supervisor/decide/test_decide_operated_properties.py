@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.registration import acknowledge
-from supervisor.decide.situation import RankZero, View
+from supervisor.decide.situation import JobFacts, RankZero
 from supervisor.domain.capability import Capability
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
@@ -38,17 +38,17 @@ class World:
     more: int = 0
     to_add: AddHosts | None = None
 
-    def view(self) -> View:
+    def facts(self) -> JobFacts:
         notices = {host: each for host, each in self.notices.items() if host in self.job.own_hosts}
         more = 0 if self.job.decision.growing else self.more
-        return View(notices=notices, granted=self.granted, more=more, rank_zero=self.rank_zero)
+        return JobFacts(notices=notices, granted=self.granted, more=more, rank_zero=self.rank_zero)
 
     def think(self) -> None:
         """Decides once, and checks that and that it would not decide otherwise a moment later."""
-        before, view = self.job, self.view()
-        planned = plan(before, view, self.now, POLICY)
+        before, facts = self.job, self.facts()
+        planned = plan(before, facts, self.now, POLICY)
         after = replace(before, decision=planned.decision)
-        again = plan(after, view, self.now, POLICY)
+        again = plan(after, facts, self.now, POLICY)
         assert again.decision == planned.decision
         self._check(before, after, planned)
         self._grows_for_a_reason(before, after)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.notices import accept
+from supervisor.decide.notices import apply_report
 from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, Subject, SubjectKind
 from tests.supervisor.decide.decide_builders import POLICY, T0, notice, report
 
@@ -24,17 +24,17 @@ def pod_notice(state: NoticeState = NoticeState.ACTIVE, ended_at: float | None =
 def test_a_pod_that_is_gone_stays_gone(left: float | None) -> None:
     """The next life of its agent, which still sees a pod that failed, tells of the same end."""
     gone = pod_notice(NoticeState.GONE, ended_at=T0 + 35)
-    again = accept(gone, pod_report(left, session=2), T0 + 4030, POLICY)
+    again = apply_report(gone, pod_report(left, session=2), T0 + 4030, POLICY)
     assert again == replace(gone, session=2)
 
 
 def test_a_preemption_that_did_not_happen_is_taken_back() -> None:
     back = replace(pod_report(revision=2), announcement=Announcement.WITHDRAWN)
     for known in (pod_notice(), pod_notice(NoticeState.GONE, ended_at=T0 + 35)):
-        after = accept(known, back, T0 + 120, POLICY)
+        after = apply_report(known, back, T0 + 120, POLICY)
         assert after is not None
         assert after.state is NoticeState.WITHDRAWN
     assert after is not None
-    begun = accept(after, pod_report(revision=3), T0 + 200, POLICY)
+    begun = apply_report(after, pod_report(revision=3), T0 + 200, POLICY)
     assert begun is not None
     assert (begun.state, begun.episode) == (NoticeState.ACTIVE, 2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.decide.situation import View
+from supervisor.decide.situation import JobFacts
 from supervisor.domain.job import Phase, SupervisedJob
 from tests.supervisor.decide.decide_builders import (
     POLICY,
@@ -25,8 +25,8 @@ from tests.supervisor.decide.decide_builders import (
 from tests.testkit.properties import examples
 
 PAUSE, BOUND = POLICY.probe_seconds, POLICY.resume_timeout_seconds
-TRY = View(granted=first(6), probe=True)
-HELD_UP = View(held_up=True)
+TRY = JobFacts(granted=first(6), probe=True)
+HELD_UP = JobFacts(held_up=True)
 
 
 def _trying(job: SupervisedJob | None = None, at: float = PAUSE) -> SupervisedJob:
@@ -126,8 +126,8 @@ _EVENTS = st.tuples(
     st.sampled_from([0.0, 0.5, 5.0, POLICY.resume_timeout_seconds, POLICY.probe_seconds]),
 )
 _VIEWS = {
-    "room for all": View(granted=first(6)),
-    "room for some": View(granted=first(3)),
+    "room for all": JobFacts(granted=first(6)),
+    "room for some": JobFacts(granted=first(3)),
     "try": TRY,
     "held up": HELD_UP,
 }
@@ -140,9 +140,9 @@ def test_whatever_comes_tries_are_bounded_and_keep_the_jobs_place(events: list[t
     job, at, since = suspended_job(), 0.0, T0
     for event, seconds in events:
         at += seconds
-        before, view = _after(job, event), _VIEWS.get(event, View())
-        job, planned = decide(before, view, at)
-        assert decide(job, view, at).job == job
+        before, facts = _after(job, event), _VIEWS.get(event, JobFacts())
+        job, planned = decide(before, facts, at)
+        assert decide(job, facts, at).job == job
         assert planned.wake_at is None or planned.wake_at > T0 + at
         if job.decision.probing:
             assert job.decision.waiting_since == since

@@ -173,8 +173,8 @@ def test_a_finished_job_is_never_touched(result: Result) -> None:
     job = observing(running_job(), running=False, exit_code=0, result=result)
     finished, planned = decide(job, seeing())
     assert (finished.decision.phase, finished.decision.hosts, planned.actions) == (Phase.FINISHED, hosts(), ())
-    for view in (seeing(noticed(notice(1), notice(2), notice(3), notice(4))), seeing({}, first(6))):
-        again, planned = decide(finished, view, 1000)
+    for facts in (seeing(noticed(notice(1), notice(2), notice(3), notice(4))), seeing({}, first(6))):
+        again, planned = decide(finished, facts, 1000)
         assert (again.decision, planned.actions, planned.wake_at) == (finished.decision, (), None)
 
 

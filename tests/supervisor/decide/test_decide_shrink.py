@@ -52,10 +52,10 @@ def test_a_group_is_waited_for_by_one_decision() -> None:
 
 def test_a_group_that_a_restart_cuts_in_two_is_one_change() -> None:
     """The rest of it is heard a moment after the supervisor is back, so its window begins anew."""
-    view = replace(seeing(noticed(notice(4))), since=T0 + 3)
-    job = decide(running_job(), view, 3).job
+    facts = replace(seeing(noticed(notice(4))), since=T0 + 3)
+    job = decide(running_job(), facts, 3).job
     assert job.decision.exclusions == hosts()
-    complete = replace(view, notices=noticed(notice(4), notice(5, seen=T0 + 3.4)))
+    complete = replace(facts, notices=noticed(notice(4), notice(5, seen=T0 + 3.4)))
     assert decide(job, complete, 4.24).job.decision.exclusions == hosts()
     assert decide(job, complete, 4.25).job.decision.exclusions == hosts(4, 5)
 
@@ -78,10 +78,10 @@ def test_a_second_group_is_a_second_change() -> None:
 
 @pytest.mark.parametrize(("left", "at"), [(6.0, 1.0), (5.5, 0.5), (5.0, 0.0), (1.0, 0.0), (-3.0, 0.0)])
 def test_a_deadline_shortens_the_window(left: float, at: float) -> None:
-    view = seeing(noticed(notice(6, left=left)))
+    facts = seeing(noticed(notice(6, left=left)))
     if at:
-        assert decide(running_job(), view, at - 0.01).job.decision.exclusions == hosts()
-    assert decide(running_job(), view, at).job.decision.exclusions == hosts(6)
+        assert decide(running_job(), facts, at - 0.01).job.decision.exclusions == hosts()
+    assert decide(running_job(), facts, at).job.decision.exclusions == hosts(6)
 
 
 def test_the_most_urgent_of_a_group_decides() -> None:
@@ -134,8 +134,8 @@ def test_a_host_above_the_maximum_is_not_taken_back() -> None:
     """Where a replacement has joined meanwhile, the withdrawn host is let go: the job may not outgrow its maximum."""
     job = obeyed(decide(running_job(), seeing(noticed(notice(6))), 2).job)
     job = observing(job, hosts=first(7))
-    view = seeing(noticed(notice(6)), hosts(7))
-    job = obeyed(decide(decide(job, view, 3).job, view, 5).job)
+    facts = seeing(noticed(notice(6)), hosts(7))
+    job = obeyed(decide(decide(job, facts, 3).job, facts, 5).job)
     assert (job.decision.hosts, job.decision.exclusions) == (first(7), hosts(6))
     job = decide(job, seeing(), 6).job
     assert (job.decision.hosts, job.decision.exclusions) == (hosts(1, 2, 3, 4, 5, 7), hosts())
@@ -163,18 +163,18 @@ def test_growth_collects_what_comes_together() -> None:
 @pytest.mark.parametrize("at", [0.0, 0.1, 0.2, 7.7])
 def test_growth_is_due_exactly_when_announced(delay: float, at: float) -> None:
     """Who waits until `wake_at` and decides then finds the growth due, whatever the rounding."""
-    policy, view = Policy(resume_delay_seconds=delay), seeing({}, hosts(7))
-    job, planned = decide(observing(running_job(spec(3, 8), 6), hosts=first(7)), view, at, policy)
+    policy, facts = Policy(resume_delay_seconds=delay), seeing({}, hosts(7))
+    job, planned = decide(observing(running_job(spec(3, 8), 6), hosts=first(7)), facts, at, policy)
     assert planned.wake_at is not None
-    assert decide(job, view, planned.wake_at - T0, policy).job.decision.hosts == first(7)
+    assert decide(job, facts, planned.wake_at - T0, policy).job.decision.hosts == first(7)
 
 
 def test_growth_is_decided_once() -> None:
     """A grant that is still in the view when its hosts have joined starts nothing new."""
     job = observing(running_job(spec(3, 8), 6), hosts=first(8))
-    view = seeing({}, hosts(7, 8))
-    job = decide(decide(job, view).job, view, 2).job
-    again, planned = decide(job, view, 2)
+    facts = seeing({}, hosts(7, 8))
+    job = decide(decide(job, facts).job, facts, 2).job
+    again, planned = decide(job, facts, 2)
     assert (again.decision, planned.wake_at) == (job.decision, None)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.decide.orders import order_for
 from supervisor.decide.policy import Policy
-from supervisor.decide.situation import RankZero, View
+from supervisor.decide.situation import JobFacts, RankZero
 from supervisor.domain.ids import Host
 from supervisor.domain.job import AcknowledgementKind, Phase, Result, Stop, SupervisedJob
 from supervisor.domain.order import OrderKind, SuspendRun
@@ -109,22 +109,22 @@ def test_the_list_is_frozen_while_stopping() -> None:
 
 def test_the_stop_is_for_rank_zero_alone_until_the_deadline_is_near() -> None:
     """The others hear of it a margin before the first host is gone."""
-    job, view = _stopping(left=300), seeing(noticed(notice(3), notice(4)))
+    job, facts = _stopping(left=300), seeing(noticed(notice(3), notice(4)))
     assert not _stop(job).everyone
-    before, planned = decide(job, view, 294.9)
+    before, planned = decide(job, facts, 294.9)
     assert not _stop(before).everyone
     assert planned.wake_at == T0 + 295
-    assert _stop(decide(job, view, 295).job).everyone
+    assert _stop(decide(job, facts, 295).job).everyone
 
 
 def test_everybody_is_told_when_nobody_is_rank_zero() -> None:
     """A job without a known rank 0 for the grace period cannot be stopped through it."""
     job = _stopping()
-    view = seeing(noticed(notice(3), notice(4)), missing_since=T0 - 100)
-    waiting, planned = decide(job, view, 4.9)
+    facts = seeing(noticed(notice(3), notice(4)), missing_since=T0 - 100)
+    waiting, planned = decide(job, facts, 4.9)
     assert not _stop(waiting).everyone
     assert planned.wake_at == T0 + POLICY.rank_zero_grace_seconds
-    told = decide(job, view, 5).job
+    told = decide(job, facts, 5).job
     assert _stop(told).everyone
     back = decide(told, seeing(noticed(notice(3), notice(4))), 6).job
     assert _stop(back).everyone
@@ -132,19 +132,19 @@ def test_everybody_is_told_when_nobody_is_rank_zero() -> None:
 
 def test_a_rank_zero_that_is_late_hears_before_the_others_do() -> None:
     """One that connects near the deadline, after a restart, has its head start: the others would leave it hanging."""
-    job, view = _stopping(left=4.0), noticed(notice(3, left=4.0), notice(4, left=4.0))
-    missing = seeing(view, missing_since=T0 - 100)
+    job, facts = _stopping(left=4.0), noticed(notice(3, left=4.0), notice(4, left=4.0))
+    missing = seeing(facts, missing_since=T0 - 100)
     assert not _stop(decide(job, missing, 1.9).job).everyone
-    late = View(notices=view, rank_zero=RankZero(connected=True, since=T0 + 1.5))
+    late = JobFacts(notices=facts, rank_zero=RankZero(connected=True, since=T0 + 1.5))
     assert not _stop(decide(job, late, 2.4).job).everyone
     assert _stop(decide(job, late, 2.5).job).everyone
 
 
 def test_a_restarted_supervisor_gives_rank_zero_its_time() -> None:
     """Streams that are not back yet do not count as a missing rank 0 before the grace period is over."""
-    job, view = _stopping(), seeing(noticed(notice(3), notice(4)), missing_since=T0 + 50)
-    assert not _stop(decide(job, view, 54.9).job).everyone
-    assert _stop(decide(job, view, 55).job).everyone
+    job, facts = _stopping(), seeing(noticed(notice(3), notice(4)), missing_since=T0 + 50)
+    assert not _stop(decide(job, facts, 54.9).job).everyone
+    assert _stop(decide(job, facts, 55).job).everyone
 
 
 @pytest.mark.parametrize("kind", list(AcknowledgementKind))
@@ -183,9 +183,9 @@ def test_a_run_that_the_launcher_restarted_is_stopped_as_well() -> None:
 
 
 def test_without_an_answer_the_deadline_suspends() -> None:
-    job, view = _stopping(), seeing(noticed(notice(3), notice(4, left=320)))
-    assert decide(job, view, 299.9).job.decision.phase is Phase.STOPPING
-    ended = decide(job, view, 300).job.decision
+    job, facts = _stopping(), seeing(noticed(notice(3), notice(4, left=320)))
+    assert decide(job, facts, 299.9).job.decision.phase is Phase.STOPPING
+    ended = decide(job, facts, 300).job.decision
     assert ended.phase is Phase.SUSPENDED
     assert ended.reason.endswith("Rank 0 did not answer in time.")
 
@@ -199,21 +199,21 @@ def test_without_a_deadline_a_stop_ends_as_well() -> None:
 
 def test_rank_zero_has_the_margin_even_when_it_is_late() -> None:
     """A notice heard at its deadline still leaves rank 0 a head start and a moment for its checkpoint."""
-    job, view = running_job(spec(4, 4), 4), seeing(noticed(notice(4, left=-1)))
-    stopping, planned = decide(job, view)
-    assert not _stop(decide(stopping, view, 0.9).job).everyone
+    job, facts = running_job(spec(4, 4), 4), seeing(noticed(notice(4, left=-1)))
+    stopping, planned = decide(job, facts)
+    assert not _stop(decide(stopping, facts, 0.9).job).everyone
     assert planned.wake_at == T0 + POLICY.rank_zero_head_start_seconds
-    assert _stop(decide(stopping, view, 1).job).everyone
-    assert decide(stopping, view, POLICY.margin_seconds).job.decision.phase is Phase.SUSPENDED
+    assert _stop(decide(stopping, facts, 1).job).everyone
+    assert decide(stopping, facts, POLICY.margin_seconds).job.decision.phase is Phase.SUSPENDED
 
 
 def test_the_end_of_an_excluded_host_does_not_cut_a_stop_short() -> None:
     """A host that the run left before the STOP may die without harm; only hosts in use bound the wait for rank 0."""
     job = obeyed(decide(running_job(spec(3, 5), 5), seeing(noticed(notice(5, left=10))), 2).job)
-    view = seeing(noticed(notice(5, left=10), notice(4, seen=T0 + 9), notice(3, seen=T0 + 9)))
-    job = decide(job, view, 9).job
+    facts = seeing(noticed(notice(5, left=10), notice(4, seen=T0 + 9), notice(3, seen=T0 + 9)))
+    job = decide(job, facts, 9).job
     assert (job.decision.phase, job.decision.exclusions) == (Phase.STOPPING, hosts(5))
-    later = decide(job, view, 60).job
+    later = decide(job, facts, 60).job
     assert later.decision.phase is Phase.STOPPING
     assert not _stop(later).everyone
 
@@ -221,10 +221,10 @@ def test_the_end_of_an_excluded_host_does_not_cut_a_stop_short() -> None:
 def test_the_end_of_a_host_that_is_still_listed_counts() -> None:
     """As long as the launcher has not confirmed the exclusion, the run still stands on that host."""
     job = decide(running_job(spec(3, 5), 5), seeing(noticed(notice(5, left=20))), 2).job
-    view = seeing(noticed(notice(5, left=20), notice(4, seen=T0 + 9), notice(3, seen=T0 + 9)))
-    job = decide(job, view, 9).job
-    assert decide(job, view, 19).job.decision.phase is Phase.STOPPING
-    assert decide(job, view, 20).job.decision.phase is Phase.SUSPENDED
+    facts = seeing(noticed(notice(5, left=20), notice(4, seen=T0 + 9), notice(3, seen=T0 + 9)))
+    job = decide(job, facts, 9).job
+    assert decide(job, facts, 19).job.decision.phase is Phase.STOPPING
+    assert decide(job, facts, 20).job.decision.phase is Phase.SUSPENDED
 
 
 def test_a_run_that_never_started_is_suspended_at_once() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.decide.plan import plan
-from supervisor.decide.situation import View
+from supervisor.decide.situation import JobFacts
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName, NoticeId, cluster_job
 from supervisor.domain.job import (
@@ -235,7 +235,7 @@ def test_what_is_read_is_what_would_be_written(codec: Codec[Any, Any], value: An
 @given(INSTANTS, st.floats(0, 10))
 def test_a_group_that_is_waited_for_is_decided_once(since: float, later: float) -> None:
     """What comes back from the cluster is what a supervisor works out again, however fine its clock is."""
-    view = View(notices=noticed(replace(notice(4), first_seen=since, deadline=None)), since=since)
+    view = JobFacts(notices=noticed(replace(notice(4), first_seen=since, deadline=None)), since=since)
     decided = plan(running_job(), view, since, POLICY).decision
     back = job_back(replace(running_job(), decision=decided))
     assert back is not None

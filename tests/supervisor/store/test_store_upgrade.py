@@ -14,7 +14,7 @@ import pytest
 
 from servicekit.clock import BootTime
 from supervisor.decide.plan import plan
-from supervisor.decide.situation import View
+from supervisor.decide.situation import JobFacts
 from supervisor.domain.capability import Capability
 from supervisor.domain.job import SupervisedJob
 from supervisor.jobs.registry import resources
@@ -99,7 +99,7 @@ def test_capabilities_of_a_later_version_are_left_out() -> None:
 @pytest.mark.parametrize("job", [RUNNING, QUIET], ids=["stand-alone", "operated"])
 def test_a_job_that_runs_notices_nothing(job: SupervisedJob) -> None:
     """Nothing new is decided about it as it was stored."""
-    decided = plan(BY_NAME[job.name], View(notices={}, since=T0), T0 + 60, POLICY)
+    decided = plan(BY_NAME[job.name], JobFacts(notices={}, since=T0), T0 + 60, POLICY)
     assert decided.decision == job.decision
 
 
