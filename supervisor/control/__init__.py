@@ -1,1 +1,1 @@
-"""The loop that decides: facts in, a durable decision, then its actions."""
+"""The control loop: reads facts, stores decisions and executes their actions."""

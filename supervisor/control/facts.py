@@ -1,4 +1,4 @@
-"""What is so right now, put together from the store and the streams for those who ask about one job or process."""
+"""The facts about jobs at present, combined from the store, the streams and the cluster."""
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -18,49 +18,48 @@ from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.store.interface import Store
 
 Announced = Mapping[Host, ReclaimNotice] | Mapping[str, ReclaimNotice]
-"""Notices by the name of their node, or by the uid of their pod."""
+"""Notices by the name of their node or by the uid of their pod."""
 
 
 class ClusterFacts(Protocol):
-    """Where the jobs are whose hosts are no nodes, and what there is for them."""
+    """The facts about jobs whose hosts are pods."""
 
     @property
     def node_objects(self) -> Mapping[Host, str]:
-        """The uids of the cluster's node objects."""
+        """The uids of the cluster's Node objects."""
 
     @property
     def nodes_version(self) -> int:
-        """Grows whenever one of those is another."""
+        """Grows whenever one of those uids changes."""
 
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
-        """A job's hosts and its launcher; None for a job whose hosts are nodes. The same object until that changes."""
+        """The placements of a job's hosts and launcher, the same object until they change; None if hosts are nodes."""
 
     def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, Grant]:
-        """What each of those jobs may start on; `noticed` are the nodes that must not be used."""
+        """The grants of these jobs; `noticed` are the nodes that must not be used."""
 
 
 class NoCluster:
-    """There are no other jobs."""
+    """The `ClusterFacts` of a stand-alone supervisor."""
 
     nodes_version = 0
     node_objects: Mapping[Host, str] = MappingProxyType({})
 
     def placements(self, _name: JobName) -> None:
-        """Every host is a node."""
+        """Returns None: every host is a node."""
 
     def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
-        """No job's hosts are made by a controller."""
         return {}
 
     def is_there(self, _notice: ReclaimNotice) -> None:
-        """Only its agent knows a machine."""
+        """Returns None: only agents know whether a machine exists."""
 
     def node_of(self, _pod: Subject) -> None:
-        """Nobody knows where a pod is, and a notice on one binds no host."""
+        """Returns None: the node of a pod is unknown."""
 
 
 class _Noticed:
-    """What must not be used by one set of notices, worked out once for each job that is asked about."""
+    """The hosts that one set of notices excludes, computed once for each job."""
 
     def __init__(self, notices: Iterable[ReclaimNotice], identities: NodeIdentities, policy: Policy) -> None:
         notices = tuple(notices)
@@ -70,7 +69,7 @@ class _Noticed:
         self._jobs: dict[JobName, tuple[Mapping[Host, Placement], Mapping[Host, ReclaimNotice]]] = {}
 
     def of(self, name: JobName, cluster_facts: ClusterFacts) -> Mapping[Host, ReclaimNotice]:
-        """The hosts of a job, each by its most urgent notice; where hosts are nodes, those of all others as well."""
+        """The noticed hosts of a job, each with its most urgent notice; if hosts are nodes, those of all jobs."""
         if not self.nodes and not self.pods:
             return self.nodes
         placements = cluster_facts.placements(name)
@@ -82,7 +81,7 @@ class _Noticed:
         return known[1]
 
     def forget_others(self, jobs: Container[JobName]) -> None:
-        """Forgets all but these."""
+        """Forgets all other jobs."""
         self._jobs = {name: known for name, known in self._jobs.items() if name in jobs}
 
     def _by_placement(self, placements: Mapping[Host, Placement]) -> Mapping[Host, ReclaimNotice]:
@@ -91,15 +90,15 @@ class _Noticed:
 
     def _at(self, placement: Placement) -> ReclaimNotice | None:
         by_pod, by_node = self.pods.get(placement.pod), self.nodes.get(placement.node)
-        if by_pod is None or by_node is None:  # Of thousands of pods few have one, and hardly any two.
+        if by_pod is None or by_node is None:  # Few of thousands of pods have a notice, hardly any has two.
             return by_pod or by_node
         return most_urgent([by_pod, by_node], self._policy)
 
 
 class Facts:
-    """Durable facts only: nobody decides on what a crash could take back.
+    """Provides stored facts to decisions, so that no decision depends on a fact that a crash could lose.
 
-    What waits to be made durable is shown to those who may have no time to wait.
+    Notices that wait to be stored are only shown to the affected processes.
     """
 
     def __init__(
@@ -121,23 +120,23 @@ class Facts:
         self._versions: tuple[int, ...] = ()
 
     def noticed_nodes(self) -> Mapping[Host, ReclaimNotice]:
-        """The nodes that must not be used; worked out once for each change of notices or agents."""
+        """The nodes that must not be used; computed once for each change of notices or agents."""
         self._refresh()
         return self._noticed.nodes
 
     def noticed(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
-        """The hosts that a job must not use: at least all of its own, each by its most urgent notice."""
+        """The hosts that a job must not use, at least all noticed ones of its own, each with its most urgent notice."""
         self._refresh()
         return self._noticed.of(name, self._cluster_facts)
 
     def shown(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
-        """As `noticed`, with what is announced and not durable yet: what a job's processes are told."""
+        """Like `noticed`, but with notices that are not stored yet: what a job's processes are told."""
         self._refresh()
         return self._shown.of(name, self._cluster_facts)
 
     @property
     def announced(self) -> tuple[Announced, ...]:
-        """All notices that bind, by node or by pod: the durable ones of each, and then those that are shown.
+        """The notices that apply, by node and by pod: the stored ones, then the shown ones.
 
         Each mapping is the same object until a notice or an agent changes.
         """
@@ -145,19 +144,19 @@ class Facts:
         return (self._noticed.nodes, self._noticed.pods, self._shown.nodes, self._shown.pods)
 
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
-        """Where a job's hosts are, None where they are nodes; the same object until that changes."""
+        """The placements of a job's hosts, the same object until they change; None if hosts are nodes."""
         return self._cluster_facts.placements(name)
 
     @property
     def caught_up_at(self) -> float:
-        """When notices that had to wait for the store were last made durable (Unix seconds; 0 = never)."""
+        """When a notice that had to wait for the store was last stored (Unix seconds; 0: never)."""
         return self._unconfirmed.caught_up_at
 
     def gone(self, job: SupervisedJob) -> frozenset[Host]:
-        """Hosts that a run is stored to have and whose pods are gone, and with them their notices: none is withdrawn.
+        """Stored hosts of a run whose pods are gone, together with their notices, which do not count as withdrawn.
 
-        Where the launcher is gone as well, or all pods of a job without one, the run has ended, which is for what is
-        stored to tell.
+        It is empty if the launcher is gone as well, or all pods of a job without one: then the run has ended, and the
+        stored job will show that.
         """
         placements = self._cluster_facts.placements(job.name)
         launcher = job.spec.launcher_host
@@ -166,7 +165,7 @@ class Facts:
         return job.observed.hosts.difference(placements)
 
     def terminating(self, job: SupervisedJob) -> frozenset[Host]:
-        """Hosts that are left out and whose pods were asked to end: they must not come back for their last moment."""
+        """Excluded hosts whose pods were asked to terminate: they must not return for their last moment."""
         placements = self._cluster_facts.placements(job.name) if job.decision.exclusions else None
         if placements is None:
             return frozenset()
@@ -183,7 +182,7 @@ class Facts:
         return {**granted, **self._cluster_facts.granted(others, noticed)} if others else granted
 
     def directives(self, name: JobName) -> JobDirectives | None:
-        """What a job means for its processes now; None where it is unknown."""
+        """The present directives of a job; None if it is unknown."""
         job = self._store.snapshot().jobs.get(name)
         return None if job is None else JobDirectives.of(job, self.shown(name), self._policy)
 
@@ -193,7 +192,7 @@ class Facts:
         versions = (snapshot.version, *others)
         if versions == self._versions:
             return
-        # Most changes are of jobs alone.
+        # Most changes concern jobs only.
         if others != self._versions[1:] or snapshot.notices != self._notices:
             self._notices = snapshot.notices
             self._noticed = self._of(snapshot.notices)

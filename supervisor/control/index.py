@@ -1,4 +1,4 @@
-"""Jobs by what each is about, kept up to date at the cost of those that have changed."""
+"""An index of jobs by key, updated at the cost of the changed jobs only."""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -7,20 +7,20 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.placement import Placement
 
 Placements = Mapping[Host, Placement] | None
-"""Where a job's hosts are; None where they are nodes."""
+"""The placements of a job's hosts; None if they are nodes."""
 
 Keys = Callable[[SupervisedJob, Placements], frozenset[str]]
 
 
 def on_nodes(_name: JobName) -> None:
-    """Where the hosts of all jobs are nodes."""
+    """The placements of jobs whose hosts are nodes."""
 
 
 class JobIndex:
     """Finds jobs by key.
 
     Args:
-        keys: What a job is about.
+        keys: Returns the keys of a job.
     """
 
     def __init__(self, keys: Keys) -> None:
@@ -30,7 +30,7 @@ class JobIndex:
 
     @property
     def by_key(self) -> Mapping[str, Collection[JobName]]:
-        """The jobs of each key that has any, live."""
+        """The jobs of each key; a live view."""
         return self._names
 
     def follow(
@@ -53,7 +53,7 @@ class JobIndex:
         return changed
 
     def of(self, keys: Collection[str]) -> set[JobName]:
-        """The jobs that are about at least one of these."""
+        """The jobs that have at least one of these keys."""
         return {name for key in self._names.keys() & keys for name in self._names[key]}
 
     def _put(self, name: JobName, job: SupervisedJob, where: Placements) -> None:

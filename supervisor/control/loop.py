@@ -1,6 +1,6 @@
-"""The control loop: level-triggered, jobs planned from one snapshot, decisions durable before they are acted on.
+"""The control loop: level-triggered; it plans jobs from one snapshot, and stores decisions before it acts on them.
 
-A pass costs what has changed: a job that waits, and of which nothing has changed, is not looked at.
+The cost of a pass depends on what has changed: an unchanged job is not planned.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
 
 _RETRY_SECONDS = 0.2
 _MAX_NOTICES = 20
-"""In one line: a whole zone may go at once."""
+"""Notices in one log line: a whole zone may be reclaimed at once."""
 
 _NOTHING = Grant()
 
@@ -41,7 +41,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlDependencies:
-    """What the loop works with; `wakeup` is set whenever the store, an agent or the cluster has changed."""
+    """The dependencies of the loop; `wakeup` is set whenever the store, an agent or the cluster has changed."""
 
     store: Store
     facts: Facts
@@ -56,7 +56,7 @@ class ControlDependencies:
 
 @dataclass(frozen=True, slots=True)
 class _VisibleState:
-    """All of a job that its processes can see."""
+    """The part of a job that its processes can see."""
 
     decision: Decision
     run: int
@@ -69,13 +69,11 @@ def _visible_state(job: SupervisedJob, shown: Mapping[Host, ReclaimNotice]) -> _
 
 
 def _own(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> Mapping[Host, ReclaimNotice]:
-    """A job's own notices alone: 100 jobs that each looked through all 2,500 took a third of a pass."""
+    """The notices on a job's own hosts: 100 jobs that each scanned all 2,500 notices took a third of a pass."""
     return {host: noticed[host] for host in job.own_hosts if host in noticed} if noticed else noticed
 
 
 class Control:
-    """Decides about all jobs; `run` runs it."""
-
     def __init__(self, deps: ControlDependencies) -> None:
         self._deps = deps
         self._schedule = Schedule(deps.facts)
@@ -87,16 +85,16 @@ class Control:
         self._since = deps.clock.now()
 
     async def run(self) -> None:
-        """Root task: decides, again and again."""
+        """Root task: makes a pass whenever something has changed or is due."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run(), name="control.queue")
             while True:
                 await self._deps.wakeup.wait(self._pass())
 
     def _pass(self) -> float | None:
-        """One look at what has changed; returns the seconds until time alone calls for another (None = never)."""
+        """Plans the jobs that have changed or are due; returns the seconds until the next one is due, None: never."""
         snapshot, now = self._deps.store.snapshot(), self._deps.clock.now()
-        # Processes hear of a notice before anything is decided about it.
+        # Processes are told about a notice before there is a decision about it.
         self._deps.processes.refresh(self._visibly_changed(snapshot, self._schedule.changed(snapshot.jobs)))
         if not self._deps.leadership.may_act():
             return _RETRY_SECONDS
@@ -108,14 +106,14 @@ class Control:
             planned = self._planned(job, granted.get(name, _NOTHING), now)
             self._schedule.planned(name, planned.wake_at)
             if planned.actions or planned.decision != job.decision:
-                # Never replaced: a plan that is being carried out changes what the next one has to start from.
+                # A plan that is being executed is not replaced: it changes the state that the next one starts from.
                 self._plans.setdefault(name, (job, planned))
                 self._queue.add(name)
         wake_at = self._schedule.wake_at
         return None if wake_at is None else max(0.0, wake_at - self._deps.clock.now())
 
     def _visibly_changed(self, snapshot: Snapshot, changed: Iterable[JobName]) -> list[JobName]:
-        """Those of the jobs that look different to their processes."""
+        """The changed jobs whose visible state is different."""
         before = {name: self._visible.pop(name, None) for name in changed}
         jobs = [snapshot.jobs[name] for name in before if name in snapshot.jobs]
         visible = {job.name: _visible_state(job, self._deps.facts.shown(job.name)) for job in jobs}
@@ -137,7 +135,7 @@ class Control:
         return plan(job, facts, now, self._deps.policy)
 
     async def _execute(self, name: JobName) -> float | None:
-        """Carries out a job's plan; has it planned anew after a failure, and when more fell due meanwhile."""
+        """Executes a job's plan; requests a new one after a failure, or if the job became due meanwhile."""
         if name not in self._plans:
             self._deps.requests.add(name)
             return None
@@ -160,17 +158,17 @@ class Control:
         return done
 
     async def _carry_out(self, job: SupervisedJob, planned: Plan) -> bool:
-        """Whether it was; what was not is to be looked at again."""
+        """Stores the decision and passes its actions on; returns False if the plan must be executed again."""
         decided = replace(job, decision=planned.decision)
         if planned.decision != job.decision:
             failpoint(At.DECISION_MADE)
             if not await self._deps.store.decide(job, planned.decision):
-                return True  # Something changed meanwhile, so another pass is due already.
+                return True  # The job has changed meanwhile, so another pass is due.
             failpoint(At.DECISION_STORED)
             _record(job.decision, decided, self._deps.facts.noticed(job.name))
             self._deps.processes.refresh([job.name])
             failpoint(At.DIRECTIVES_PUSHED)
-        if not self._deps.leadership.may_act():  # Storing it may have taken longer than the lease.
+        if not self._deps.leadership.may_act():  # The write may have taken longer than the lease.
             return False
         if not await self._deps.adapter.carry_out(decided, planned.actions):
             self._schedule.mark(job.name)
@@ -180,7 +178,7 @@ class Control:
 
 def _record(before: Decision, job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> None:
     decision = job.decision
-    # In the same words as everywhere, so that a notice's id finds what became of it.
+    # With the ids of the notices, so that a search for one finds the decisions about it.
     notices = sorted({noticed[host].id for host in _concerned(before, job) if host in noticed})
     _log.info(
         "job.decided",

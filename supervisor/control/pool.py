@@ -1,4 +1,4 @@
-"""The hosts that are nodes: who holds them, and who could use those that are free."""
+"""The pool of hosts that are nodes: tracks which jobs hold them and which could use free ones."""
 
 from collections.abc import Collection, Mapping
 
@@ -17,7 +17,7 @@ def _usable(job: SupervisedJob, _places: Placements) -> frozenset[Host]:
 
 
 class Pool:
-    """Shares free hosts out among the jobs that could use them; a job that lists none of them costs nothing."""
+    """Grants free hosts to jobs; a job that lists no free host costs nothing."""
 
     def __init__(self) -> None:
         self._held = JobIndex(_held)

@@ -1,4 +1,4 @@
-"""Jobs that are to be planned again although nothing that is stored about them has changed."""
+"""Requests to plan jobs although nothing that is stored about them has changed."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ class PlanRequests:
         self._on_request = on_request
 
     def add(self, job: JobName) -> None:
-        """Has the job planned in the next pass."""
+        """Requests that the next pass plans the job."""
         self._jobs.add(job)
         self._on_request()
 

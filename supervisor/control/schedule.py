@@ -1,4 +1,4 @@
-"""Which jobs a pass has to plan: those of which something has changed, and those whose time has come."""
+"""Decides which jobs a pass plans: those with changed inputs, and those that are due."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 def _subjects(job: SupervisedJob, placements: Placements) -> frozenset[str]:
-    """What notices about the job are about: nodes by name, pods by uid."""
+    """The subjects of notices that concern the job: nodes by name, pods by uid."""
     if placements is None:
         return job.own_hosts
     own = [placement for host, placement in placements.items() if host in job.own_hosts]
@@ -21,10 +21,10 @@ def _subjects(job: SupervisedJob, placements: Placements) -> frozenset[str]:
 
 
 class Schedule:
-    """Remembers what each job was last planned from.
+    """Compares the inputs of each job's plan with those of its last one.
 
-    What a plan depends on is compared with what it was: what is stored of the job, where its hosts are, the notices on
-    them, and its grant. Whether rank 0 is connected is told by `mark`, as are the jobs that have to be looked at again.
+    The inputs are the stored job, the placements of its hosts, the notices on them, and its grant. Other reasons to
+    plan a job, such as a change of rank 0, are reported by `mark`.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -37,14 +37,14 @@ class Schedule:
         self._wakes: dict[JobName, float] = {}
 
     def mark(self, name: JobName) -> None:
-        """This job is to be planned in the next pass."""
+        """Makes the job due in the next pass."""
         self._due.add(name)
 
     def changed(self, jobs: Mapping[JobName, SupervisedJob]) -> Collection[JobName]:
-        """The jobs that are new, gone, or stored differently, and those with other notices; they are due, too."""
+        """The jobs that are new, removed or changed, or whose notices changed; they become due."""
         changed = self._concerned.follow(jobs, self._facts.placements)
         before, self._announced = self._announced, self._facts.announced
-        for known, announced in zip(before, self._announced, strict=False):  # At first every job is new.
+        for known, announced in zip(before, self._announced, strict=False):  # In the first pass every job is new.
             changed |= self._concerned.of(set(_differing(known, announced)))
         if self._facts.caught_up_at != self._caught_up_at:
             self._caught_up_at = self._facts.caught_up_at
@@ -55,7 +55,7 @@ class Schedule:
     def due(
         self, jobs: Mapping[JobName, SupervisedJob], granted: Mapping[JobName, Grant], now: float
     ) -> Collection[JobName]:
-        """Which of these jobs are to be planned now."""
+        """The jobs to plan now."""
         self._due.update(_differing(self._granted, granted))
         self._due.update(name for name, at in self._wakes.items() if at <= now)
         due, self._due, self._granted = self._due, set(), granted
@@ -64,7 +64,7 @@ class Schedule:
         return due & jobs.keys()
 
     def planned(self, name: JobName, wake_at: float | None) -> None:
-        """The job was planned, and time alone changes nothing before that instant."""
+        """Records that the job was planned, and when it is due again."""
         if wake_at is None:
             self._wakes.pop(name, None)
         else:
@@ -72,17 +72,17 @@ class Schedule:
 
     @property
     def wake_at(self) -> float | None:
-        """The first of those instants."""
+        """The earliest instant at which a job is due."""
         return min(self._wakes.values(), default=None)
 
 
 def _differing(before: Mapping[Any, V], after: Mapping[Any, V]) -> Iterator[Any]:
-    """The keys whose values are different, or there in one of them only."""
+    """The keys whose values differ, or that only one of the mappings has."""
     if before is after:
         return
     for key, value in after.items():
         known = before.get(key)
-        # Mostly the very same objects: to compare thousands of notices by value would be felt.
+        # Identity first, as most objects are the same: comparing thousands of notices by value would be slow.
         if known is not value and known != value:
             yield key
     yield from before.keys() - after.keys()

@@ -1,1 +1,1 @@
-"""The vocabulary: frozen values that every other part speaks in. No I/O, no clock, no loop."""
+"""The vocabulary: frozen values that all other packages use. No I/O, no clock, no loop."""

@@ -1,11 +1,11 @@
-"""What the pods of a job ask of a node, and what a node has: all that the scheduler looks at and we reckon with."""
+"""What the pods of a job request and what nodes offer, as far as this supervisor models the scheduler."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 Resources = Mapping[str, int]
-"""By name, such as `cpu` or `nvidia.com/gpu`, in thousandths: 1500 cpu are one and a half cores."""
+"""Amounts by name, such as `cpu` or `nvidia.com/gpu`, in thousandths: 1500 cpu are one and a half cores."""
 
 
 class Effect(StrEnum):
@@ -17,7 +17,7 @@ class Effect(StrEnum):
 
 
 class LabelOperator(StrEnum):
-    """How a requirement on a node's label is meant."""
+    """The operator of a requirement on a node's label."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -38,7 +38,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:
-    """Lets a pod on a node in spite of a taint. No key: of all; no effect: whatever it does; `exists`: any value."""
+    """Allows a pod on a node in spite of a taint. No key: every taint; no effect: every effect; `exists`: any value."""
 
     key: str = ""
     exists: bool = False
@@ -48,7 +48,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """On one label of a node."""
+    """A requirement on one label of a node."""
 
     key: str
     operator: LabelOperator
@@ -57,10 +57,10 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one pod asks for.
+    """What one pod requests.
 
-    `affinity` holds terms, one of which a node must meet, each with requirements, all of which it must meet; no terms
-    mean any node. `apart`: no two of these pods on one node.
+    A node must meet all requirements of at least one term of `affinity`; without terms any node will do. `apart`: no
+    two of these pods may be on one node.
     """
 
     requests: Resources = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCapacity:
-    """A node that new pods may be bound to as far as it says so itself; `free` is what is allocatable and not taken."""
+    """A node that accepts new pods; `free` are its allocatable resources less those of its pods."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRequest:
-    """What one run of a job asks for: as many workers as it has, and its launcher where that is a pod of its own."""
+    """What one run of a job requests: for each worker, and for its launcher if that is a pod of its own."""
 
     worker: Demand
     launcher: Demand | None = None

@@ -1,4 +1,4 @@
-"""What one training process is told."""
+"""The directives to training processes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from supervisor.domain.notice import ReclaimNotice
 
 
 class DirectiveKind(StrEnum):
-    """Go on; save and go on; save what is yours and exit; rank 0 saves and everybody exits."""
+    """RUN: continue. CHECKPOINT: save and continue. LEAVE: this worker exits. STOP: rank 0 saves and all exit."""
 
     RUN = "RUN"
     CHECKPOINT = "CHECKPOINT"
@@ -29,10 +29,10 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directive:
-    """A directive to one process. `act_at` is the instant it takes effect, None at once; it travels as a duration.
+    """A directive to one process. It takes effect at `act_at`, None: at once; on the wire this is a duration.
 
-    `notice` is shown before anything is decided, `host` is the job's host that it means; `release` lets a process go
-    that is held in its exit hook.
+    `notice` is shown even before a decision, and `host` is the job's host that it concerns. `release` lets a process
+    exit that is held in its exit hook.
     """
 
     kind: DirectiveKind

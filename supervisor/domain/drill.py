@@ -1,16 +1,16 @@
-"""What a fire drill is held to, however it is asked for."""
+"""The limits and names of fire drills, however they are requested."""
 
 SHORTEST_SECONDS = 1.0
 LONGEST_SECONDS = 3600.0
-"""Of its lead: none lasts for ever, whatever becomes of whoever began it."""
+"""The maximum lead, so that every drill ends by itself."""
 
 EVENT_REASON = "SimulatedReclaim"
-"""Of an Event on a cluster that asks for a drill of its pod or node, or for the end of one."""
+"""The reason of an Event that requests a drill on its pod or node, or its end."""
 
 LEAD_ANNOTATION = "job-supervisor.kube-ai.io/simulated-lead-seconds"
-"""Says on such an Event how long after its creation the subject would go; 0: the drill is to end."""
+"""The annotation of such an Event with the lead from its creation; 0 ends the drill."""
 
 
 def explained(by: str) -> str:
-    """Says of a drill's notice that it is one."""
+    """The message of a drill's notice."""
     return f"A drill, held by {by}: the machine stays."

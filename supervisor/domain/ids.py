@@ -1,4 +1,4 @@
-"""Identities, typed so that one cannot be taken for another."""
+"""Typed identifiers, so that one cannot be mistaken for another."""
 
 from typing import NewType
 
@@ -6,12 +6,12 @@ Host = NewType("Host", str)
 """One entry of a launcher's host list; stand-alone it is the node name of the host's agent."""
 
 JobName = NewType("JobName", str)
-"""Stand-alone as the launcher registered it; on a cluster `namespace/kind.name`, which no launcher can register."""
+"""Stand-alone the registered name; on a cluster `namespace/kind.name`, which no launcher can register."""
 
 Source = NewType("Source", str)
 
 NoticeId = NewType("NoticeId", str)
-"""`source/subject name/subject uid`: repeated polls, restarts and repeated Events meet in the same notice."""
+"""`source/subject name/subject uid`, so that repeated polls, restarts and repeated Events update the same notice."""
 
 
 _MAX_NAME = 253
@@ -19,12 +19,12 @@ NAME_RULE = f"1 to {_MAX_NAME} printable characters"
 
 
 def is_name(text: str) -> bool:
-    """Whether a name can be said on the wire and shown to people."""
+    """Whether a name is valid on the wire and can be shown to people."""
     return 0 < len(text) <= _MAX_NAME and text.isprintable()
 
 
 STANDALONE = "standalone"
-"""The kind of jobs whose launcher is our own."""
+"""The kind of jobs that are started by `kubeai-run`."""
 
 
 def kind_of(name: JobName) -> str:

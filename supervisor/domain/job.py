@@ -9,14 +9,14 @@ from supervisor.domain.instant import Instant
 
 
 class Framework(StrEnum):
-    """How a launcher takes a shorter host list: survivors go on (horovod) or restart from a checkpoint (torchrun)."""
+    """How a job reacts to a shorter host list: survivors continue (horovod) or restart from a checkpoint (torchrun)."""
 
     HOROVOD = "horovod"
     TORCHRUN = "torchrun"
 
 
 class Phase(StrEnum):
-    """Where a job stands.
+    """The phase of a job.
 
     `Waiting → Running → Shrinking → Running`; `Running|Shrinking|Resuming → Stopping → Suspended → Resuming → Running`;
     `Waiting|Suspended → TimedOut`; any → `Finished`.
@@ -33,7 +33,7 @@ class Phase(StrEnum):
 
 
 class Result(StrEnum):
-    """How a job ended, as its launcher said."""
+    """How a job ended, as its launcher reported."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -42,7 +42,7 @@ class Result(StrEnum):
 
 
 class AcknowledgementKind(StrEnum):
-    """A checkpoint is on disk, or rank 0 is in its exit hook."""
+    """SAVED: a checkpoint is on disk. LEFT: rank 0 is in its exit hook."""
 
     SAVED = "saved"
     LEFT = "left"
@@ -50,10 +50,10 @@ class AcknowledgementKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What the job asked for. Workers are hosts, not slots; `max_wait_seconds` 0 means for ever.
+    """What the job asks for. Workers are hosts, not slots; `max_wait_seconds` 0 means for ever.
 
-    `capabilities`: what its controller does and can be asked to do. `least_to_start`: with fewer hosts no run starts,
-    though it may go on with `min_workers`; None where those are enough.
+    `least_to_start`: the fewest hosts that a run starts on, if those are more than `min_workers`, with which a run may
+    continue.
     """
 
     framework: Framework
@@ -90,10 +90,9 @@ class Acknowledgement:
 class Observed:
     """The facts, as the launcher and rank 0 last reported them, or as a cluster shows them.
 
-    `hosts` is the operator's list before any exclusion; `applied` the generation of the last order that is in place.
-    `ending`: somebody has asked the launcher to end the job, and it starts nothing any more.
-    `launcher_lost_since` is when the launcher was first seen to be missing although its operator believes that it is
-    there; None while that is not so.
+    `hosts` is the host list without exclusions; `applied` the generation of the last order that is in place. `ending`:
+    the launcher was asked to end the job, and starts no further run. `launcher_lost_since` is when the launcher was
+    first missing although its controller believes that it exists; None while that is not so.
     """
 
     launcher: str
@@ -114,7 +113,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """A STOP that was decided; never taken back. `everyone`: no longer for rank 0 alone."""
+    """A decided STOP, which is never taken back. `everyone`: it goes to all processes, not only to rank 0."""
 
     run: int
     generation: int
@@ -124,11 +123,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Workers that a job's operator is to add to a run.
+    """A request to a job's controller for more workers, or the pause after a failed one.
 
-    `workers` is how many the run is to have then, 0 while none are asked for; `number` tells one try from another. A
-    try is given up at `until`, and after one that was there is none before `until`. `failed` counts those one after
-    another.
+    `workers` is the requested size of the run, 0 during a pause. `number` identifies the attempt. `until` is the end of
+    the attempt or of the pause. `failed` counts consecutive failures.
     """
 
     workers: int
@@ -141,8 +139,8 @@ class Growth:
 class Decision:
     """What control decided; `generation` grows with every change.
 
-    `hosts` are the job's to use, `exclusions` those of them that are left out because they will be reclaimed, since
-    generation `excluded_at`. Each `…_since` and `…_until` is None while it does not apply.
+    `hosts` are the job's to use. `exclusions` are those of them that will be reclaimed, excluded since generation
+    `excluded_at`. Each `…_since` and `…_until` is None while it does not apply.
     """
 
     generation: int
@@ -164,12 +162,12 @@ class Decision:
 
     @property
     def probing(self) -> bool:
-        """It resumes though nothing is known to be there for it: it tries, and is still waiting."""
+        """Whether the job is resuming without known capacity; it still counts as waiting."""
         return self.phase is Phase.RESUMING and self.waiting_since is not None
 
     @property
     def growing(self) -> Growth | None:
-        """What its operator is asked to add at present."""
+        """The present request for more workers, if there is one."""
         return self.growth if self.growth is not None and self.growth.workers else None
 
 
@@ -188,19 +186,19 @@ class SupervisedJob:
 
     @property
     def over(self) -> bool:
-        """Nothing will ever be done to this job again."""
+        """Whether the job has ended for good."""
         return self.observed.result is not None
 
     @property
     def workers(self) -> frozenset[Host]:
-        """The hosts that the run which goes on has and is to keep; none while none does."""
+        """The hosts of the running run without exclusions; none if no run is running."""
         if self.over or not self.observed.running:
             return frozenset()
         return (self.decision.hosts & self.observed.hosts) - self.decision.exclusions
 
     @property
     def own_hosts(self) -> frozenset[Host]:
-        """The hosts whose notices concern the job: those it was given, those its controller made, and its launcher."""
+        """The hosts whose notices concern the job: its granted hosts, those its controller made, and its launcher's."""
         hosts = self.decision.hosts
         if self.spec.can(Capability.MAKES_HOSTS):
             hosts |= self.observed.hosts

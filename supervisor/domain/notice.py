@@ -1,4 +1,4 @@
-"""ReclaimNotice, the fact: "subject S will be gone at T, says source X"."""
+"""ReclaimNotice, the fact "subject S will be gone at T, says source X"."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,13 +10,13 @@ EVENT = Source("event")
 POD_CONDITION = Source("pod-condition")
 NODE_CONDITION = Source("node-condition")
 API_SOURCES = frozenset({EVENT, POD_CONDITION, NODE_CONDITION})
-"""Read from the API server by the supervisor itself. They know a node by its object's uid, agents by its machine's."""
+"""The supervisor reads these from the API server. Their notices contain the uid of a Node object, not of a machine."""
 
 SIMULATED = Source("simulated")
-"""A fire drill: everything that follows from a reclaim happens, and only the reclaim itself does not."""
+"""The source of fire drills: everything that follows from a reclaim happens, but not the reclaim itself."""
 
 NOT_OF_AGENTS = API_SOURCES | {SIMULATED}
-"""No agent speaks in the name of these."""
+"""Sources that agents may not report."""
 
 
 class SubjectKind(StrEnum):
@@ -27,7 +27,7 @@ class SubjectKind(StrEnum):
 
 
 class NoticeState(StrEnum):
-    """Where a notice is in its life; all but ACTIVE are ends."""
+    """The state of a notice; all but ACTIVE are final for the episode."""
 
     ACTIVE = "active"
     WITHDRAWN = "withdrawn"
@@ -36,7 +36,7 @@ class NoticeState(StrEnum):
 
 
 class Announcement(StrEnum):
-    """A source's present word on one subject."""
+    """A source's present statement about one subject."""
 
     ACTIVE = "active"
     WITHDRAWN = "withdrawn"
@@ -44,7 +44,7 @@ class Announcement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a notice is about; `uid` tells a new machine under an old name from the old one."""
+    """The node or pod that a notice is about; `uid` tells it from an earlier one of the same name."""
 
     kind: SubjectKind
     name: str
@@ -53,10 +53,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What an agent says about one subject, before it is weighed against what is known.
+    """A statement about one subject, before it is applied to the stored notice.
 
-    `seconds_left` counts from the receipt; None where the source names no time. `session` and `revision` order the
-    reports of one node's agents.
+    `seconds_left` counts from the receipt; None if the source names no time. `session` and `revision` order the reports
+    of one node's agents.
     """
 
     source: Source
@@ -75,16 +75,16 @@ class Report:
 
     @property
     def acknowledged_as(self) -> str:
-        """The id by which the agent knows it; one agent's reports are all of its own node."""
+        """The id that the agent uses for its report."""
         return f"{self.source}/{self.subject.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimNotice:
-    """One announcement of one source about one subject, as stored. Written by ingest only.
+    """One announcement of one source about one subject, as stored. Only ingest writes it.
 
-    `deadline` is the receipt plus the seconds that were left then, so that no other machine's clock decides.
-    `announced` is the instant in the source's own words, for people.
+    `deadline` is the receipt plus the seconds that were left then, so that no other machine's clock matters.
+    `announced` is the instant as the source wrote it, for people.
     """
 
     source: Source
@@ -106,7 +106,7 @@ class ReclaimNotice:
 
     @property
     def simulated(self) -> bool:
-        """Whether it is a drill's."""
+        """Whether the notice is a drill's."""
         return self.source == SIMULATED
 
     @property
@@ -116,13 +116,13 @@ class ReclaimNotice:
 
 
 def notice_id(source: Source, subject: Subject) -> NoticeId:
-    """The id under which all reports of `source` about `subject` meet."""
-    # The uid alone is only what an agent says: two nodes may say the same one, by a copied setting or on purpose. The
-    # name of a node is the one that its token is for.
+    """The id of all reports of `source` about `subject`."""
+    # The uid alone is not enough: two nodes may report the same one, by a copied setting or on purpose. The name of a
+    # node is authenticated by its agent's token.
     names = subject.name.split("/") if subject.kind is SubjectKind.POD else [subject.name]
     return NoticeId("/".join(_escaped(part) for part in (source, *names, subject.uid)))
 
 
 def _escaped(part: str) -> str:
-    """The part without slashes: different parts never make the same id."""
+    """Escapes slashes, so that different parts never give the same id."""
     return part.replace("%", "%25").replace("/", "%2F")

@@ -1,4 +1,4 @@
-"""What a launcher is told, and the actions that lead there."""
+"""The orders to launchers, and the actions of decisions."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from supervisor.domain.job import Phase
 
 
 class OrderKind(StrEnum):
-    """Should the run's command be running, or none; or is the job over."""
+    """RUN: the run's command should be running. WAIT: no command should run. END: the job is over."""
 
     RUN = "run"
     WAIT = "wait"
@@ -17,7 +17,7 @@ class OrderKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The whole present wish for one launcher: latest wins, nothing needs the order before it."""
+    """The complete desired state for one launcher: the latest order replaces all earlier ones."""
 
     kind: OrderKind
     generation: int
@@ -30,13 +30,13 @@ class Order:
 
     @property
     def workers(self) -> int:
-        """Hosts that the run has to itself."""
+        """The number of hosts without exclusions."""
         return len(self.hosts) - len(self.exclusions)
 
 
 @dataclass(frozen=True, slots=True)
 class SetHostList:
-    """Have the launcher list exactly `hosts` without `exclusions`."""
+    """Makes the launcher list exactly `hosts` without `exclusions`."""
 
     hosts: frozenset[Host]
     exclusions: frozenset[Host]
@@ -44,21 +44,21 @@ class SetHostList:
 
 @dataclass(frozen=True, slots=True)
 class StartRun:
-    """Start run `run`."""
+    """Starts run `run`."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendRun:
-    """End run `run` and release its hosts."""
+    """Ends run `run` and releases its hosts."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveHosts:
-    """Delete the pods of `hosts`, left out of run `run` and about to be gone, so that others may replace them."""
+    """Deletes the pods of `hosts`, excluded from run `run` and gone in a moment, so that they are replaced."""
 
     run: int
     hosts: frozenset[Host]
@@ -66,7 +66,7 @@ class RemoveHosts:
 
 @dataclass(frozen=True, slots=True)
 class LeaveHosts:
-    """Have the processes on `hosts`, left out of run `run`, leave where they have no stream to hear of it."""
+    """Tells processes without a stream on `hosts`, which are excluded from run `run`, to leave."""
 
     run: int
     hosts: frozenset[Host]
@@ -74,7 +74,7 @@ class LeaveHosts:
 
 @dataclass(frozen=True, slots=True)
 class AddHosts:
-    """Have the operator add workers to run `run`, so that it has that many; try `number`, given up at `until`."""
+    """Asks the controller to grow run `run` to `workers` workers; attempt `number`, which ends at `until`."""
 
     run: int
     workers: int
@@ -84,14 +84,14 @@ class AddHosts:
 
 @dataclass(frozen=True, slots=True)
 class StopProcesses:
-    """Have those processes of run `run` stop that have no stream to hear of it."""
+    """Tells processes of run `run` without a stream to stop."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """Nothing will be started again."""
+    """Ends the job: nothing is started again."""
 
 
 Action = SetHostList | StartRun | SuspendRun | RemoveHosts | AddHosts | LeaveHosts | StopProcesses | EndJob

@@ -1,4 +1,4 @@
-"""Where the hosts of a cluster's job are."""
+"""The placement of hosts on a cluster."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ from supervisor.domain.ids import Host
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The pod that a host is, by its uid, and the node that the pod is bound to; empty while it is bound to none.
+    """The uid of a host's pod, and the pod's node; empty while it is not bound.
 
-    `terminating`: it was asked to end.
+    `terminating`: the pod was asked to terminate.
     """
 
     pod: str

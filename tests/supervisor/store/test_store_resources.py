@@ -340,7 +340,7 @@ def test_a_later_job_of_the_same_name_has_conditions_of_its_own() -> None:
         ({}, "False", "Running", "It runs."),
         ({"window_until": T0}, "True", "CollectingGroup", "It runs."),
         ({"exclusions": hosts(2)}, "True", "HostsExcluded", "n2 is excluded because of a notice."),
-        ({"exclusions": first(6)}, "True", "HostsExcluded", "6 hosts (n1, n2, n3, n4, n5, …) are left out"),
+        ({"exclusions": first(6)}, "True", "HostsExcluded", "6 hosts (n1, n2, n3, n4, n5, …) are excluded"),
         ({"phase": Phase.STOPPING, "exclusions": hosts(2)}, "True", "Stopping", "It runs."),
         ({"phase": Phase.SUSPENDED}, "True", "Suspended", "It runs."),
         ({"phase": Phase.RESUMING}, "False", "Resuming", "It runs."),
