@@ -1,4 +1,4 @@
-"""What all tests share, however they are started."""
+"""Hooks and fixtures of all tests."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What the cluster's benchmark computes: decisions from sights of jobs, requests from an audit log."""
+"""The computing parts of the cluster benchmark: decisions from job status, requests from an audit log."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What there is to look at, and how a person gets to see it."""
+"""A supervisor with jobs and notices, and a browser that signs in to its status page."""
 
 from typing import Any
 

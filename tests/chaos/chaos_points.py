@@ -1,4 +1,4 @@
-"""Which failpoints are armed in which scene: each name of each deployable at least once.
+"""The failpoints that each scene arms; every name of every deployable is armed at least once.
 
 A number counts passings since the process was armed; where a point is passed several times in a scene, the ones that
 matter are named. `brief` marks those that the short form runs.

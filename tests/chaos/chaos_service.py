@@ -1,4 +1,4 @@
-"""One supervisor process at a time on a directory, watched from outside."""
+"""Runs one supervisor process at a time on a data directory and observes it from outside."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""kill -9 at every failpoint, amid a reclaim or while a job is ended: nothing lost, no false stop, one suspension."""
+"""Kills processes at every failpoint during a reclaim or a shutdown: nothing is lost, and the job is suspended once."""
 
 import signal
 

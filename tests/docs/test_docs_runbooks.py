@@ -1,4 +1,4 @@
-"""Whoever is woken by an alert finds a page about it."""
+"""Every alert has a runbook."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every test that the page about security names is there."""
+"""Every test that the security page names exists."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Waiting for hosts: two jobs and room for one, and the end of a job's patience."""
+"""Jobs wait for hosts: two jobs compete for one place, and waiting ends after the maximum time."""
 
 from simulator.cloud.schedule import Add, Kill, Notice
 from simulator.cloud.trace import Node

@@ -1,4 +1,4 @@
-"""Fire drills of a whole job with real processes for every part: everything happens but the reclaim."""
+"""Fire drills of a whole job with real processes for every part."""
 
 import asyncio
 

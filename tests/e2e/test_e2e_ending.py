@@ -1,4 +1,4 @@
-"""A person, or the machine that kubeai-run is on, ends a job: nothing that was trained is lost."""
+"""Terminating kubeai-run loses no training step."""
 
 import os
 import signal

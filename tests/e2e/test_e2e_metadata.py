@@ -1,4 +1,4 @@
-"""The whole line beside another cloud, and beside metadata that misbehave."""
+"""A whole job with another cloud's metadata, and with metadata that fail."""
 
 import time
 from pathlib import Path

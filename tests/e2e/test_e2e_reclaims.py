@@ -1,4 +1,4 @@
-"""From a metadata answer to a job that loses nothing, with real processes for every part."""
+"""Reclaims from the metadata answer to the resumed job, with real processes for every part."""
 
 from simulator.cloud.schedule import Add, Kill, Notice, Withdraw
 from simulator.cloud.trace import Node

@@ -1,4 +1,4 @@
-"""What a whole run writes about itself has no secret in it, whatever was going on."""
+"""No process of a whole run writes a secret anywhere."""
 
 import asyncio
 import contextlib

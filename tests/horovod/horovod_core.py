@@ -1,4 +1,4 @@
-"""What stands in for Horovod's compiled core in a worker: its rendezvous with the driver, and sums over a ring of ours.
+"""A stand-in for Horovod's compiled core: the rendezvous with the driver, and sums over a ring of our own.
 
 The driver's side of the rendezvous is real, and so is what drives this: `horovod.common.elastic`. As in the core, a
 process that does not come through a rendezvous ends.

@@ -1,4 +1,4 @@
-"""What a stranger might say: messages that are nearly right, and what every parser has met too late somewhere."""
+"""Strategies for hostile messages: nearly correct ones, and values that break careless parsers."""
 
 import copy
 import itertools

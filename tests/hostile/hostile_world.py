@@ -1,4 +1,4 @@
-"""What every attack is measured against: somebody honest on the same supervisor, and the counts of what was refused."""
+"""An honest client of the attacked supervisor, and the counts of refusals, for all attacks."""
 
 import asyncio
 import time

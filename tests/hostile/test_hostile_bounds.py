@@ -1,4 +1,4 @@
-"""What one good token can make the supervisor keep: each has a bound, and others do not feel it."""
+"""Everything that one valid token can make the supervisor store is bounded, and other clients do not notice."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What one launcher token may have in all its jobs together, however many there are; others do not feel it."""
+"""The jobs of one launcher token share one budget of hosts, and other tokens do not notice."""
 
 import asyncio
 from collections.abc import AsyncIterator

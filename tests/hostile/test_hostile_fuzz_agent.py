@@ -1,4 +1,4 @@
-"""Whatever metadata and a supervisor say to a node agent, it goes on and keeps to its vocabulary."""
+"""A node agent survives arbitrary metadata and supervisor messages and reports only values of the contract."""
 
 import asyncio
 import math

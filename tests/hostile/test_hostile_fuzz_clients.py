@@ -1,4 +1,4 @@
-"""Whatever a supervisor says to training processes and to kubeai-run, they go on and do only what can be understood."""
+"""Training processes and kubeai-run survive arbitrary supervisor messages and obey only valid ones."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Whatever is said to a supervisor on either wire is taken as what it says, or refused and changes nothing."""
+"""A supervisor accepts an arbitrary message for exactly what it means, or refuses it without effect."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What strangers' connections took comes back once they are over, round after round."""
+"""The memory of closed connections is released, round after round."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What is refused is counted and told, and neither can be made to grow without end."""
+"""Refusals are counted and logged, and neither grows without bound."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What is in an image, as one CycloneDX document: the packages of its lock file, and those of the base's distribution.
+"""Builds one CycloneDX document for an image, from its lock file and its base distribution's packages.
 
 Run as a module, with a directory: writes one document for each image there.
 """

@@ -1,4 +1,4 @@
-"""That the images can be made for each architecture, as far as that can be said on a machine of another one."""
+"""The images can be built for every architecture, as far as another architecture can tell."""
 
 import subprocess
 import sys

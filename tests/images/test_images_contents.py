@@ -1,4 +1,4 @@
-"""What is in the images, and what is not."""
+"""The images contain what they need and nothing else."""
 
 import json
 from pathlib import Path

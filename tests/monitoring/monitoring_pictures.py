@@ -1,4 +1,4 @@
-"""What every panel's queries return of a replay, drawn: no screenshot of Grafana's.
+"""Draws the results of every dashboard query for a replay.
 
 Run as a module: plays the replay and writes a picture of each dashboard to docs/images/.
 """

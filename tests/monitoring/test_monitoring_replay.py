@@ -1,4 +1,4 @@
-"""What dashboards show of a replay is what happened in it."""
+"""The dashboards show what happened in a replay."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping

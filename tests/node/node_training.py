@@ -1,4 +1,4 @@
-"""What the training pod runs: steps, until it is told to leave; then a checkpoint, and an end that is no success.
+"""The training script of the test pod: it steps until it is told to leave, saves a checkpoint and exits non-zero.
 
 python node_training.py DIRECTORY: writes `step`, and `checkpoint` once it leaves.
 """

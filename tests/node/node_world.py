@@ -1,4 +1,4 @@
-"""What people have: the chart, installed; the operator; a training job; and a cloud that takes the node away."""
+"""An installed chart, the operator, a training job, and a cloud that reclaims the node."""
 
 import asyncio
 import json

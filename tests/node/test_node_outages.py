@@ -1,4 +1,4 @@
-"""What of ours is down on a real node costs no training: jobs go on, and are protected again afterwards."""
+"""Outages of our components on a real node do not interrupt training, and protection returns afterwards."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What an agent measures, seen as Prometheus sees it."""
+"""The agent's metrics as Prometheus scrapes them."""
 
 import time
 from collections.abc import Callable

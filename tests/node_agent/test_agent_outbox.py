@@ -1,4 +1,4 @@
-"""What waits for acknowledgement."""
+"""The outbox keeps reports until they are acknowledged."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The loop that asks a source."""
+"""The poll loop of one source."""
 
 import asyncio
 import itertools

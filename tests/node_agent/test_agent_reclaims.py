@@ -1,4 +1,4 @@
-"""Which end of a pod is a reclaim, and what is reported of it."""
+"""The pod conditions and phases that mean a reclaim, and the reports about them."""
 
 import json
 from datetime import UTC, datetime

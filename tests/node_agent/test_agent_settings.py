@@ -1,4 +1,4 @@
-"""What can be set, and what is refused."""
+"""The agent's settings: defaults, valid values and refused ones."""
 
 import subprocess
 import sys

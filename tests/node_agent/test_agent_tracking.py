@@ -1,4 +1,4 @@
-"""What a source's answers amount to."""
+"""Tracking turns the answers of a source into announcements and withdrawals."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

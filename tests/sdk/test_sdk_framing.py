@@ -1,4 +1,4 @@
-"""From chunked bytes to lines."""
+"""Framing: chunked bytes become lines."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Every Python from 3.8 on: the library under each interpreter that can be found."""
+"""The library runs under every Python from 3.8 on that can be found."""
 
 import os
 import shutil

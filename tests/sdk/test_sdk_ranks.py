@@ -1,4 +1,4 @@
-"""Where the rank comes from."""
+"""Detection of the process rank."""
 
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What a process is told and what it reports: ranks, checkpoints, notices."""
+"""Directives that reach a process, and its reports of rank, checkpoints and notices."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What lines mean: the pure part of the library."""
+"""State transitions of the library, without I/O."""
 
 import itertools
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What training processes do to themselves: every way to fork, threads, signals, and their very end."""
+"""Training processes that fork, use threads and signals, or are at their very end."""
 
 import pytest
 from kubeai.elastic.testing import FakeSupervisor
@@ -129,7 +129,7 @@ def test_a_spawned_worker_is_a_process_of_its_own(supervisor: FakeSupervisor, st
     """It shares nothing with the one that started it: alive until its own init, and it may have one."""
     main = SDK.parent / "tests" / "sdk" / "sdk_spawned.py"
     script = start(f"import runpy; runpy.run_path({str(main)!r}, run_name='__main__')", METHOD=method)
-    supervisor.wait_for(lambda: len(supervisor.hellos) == 2, 15)
+    supervisor.wait_for(lambda: len(supervisor.hellos) == 2)
     assert sorted(hello.body["rank"] for hello in supervisor.hellos) == [0, 1]
     supervisor.direct(1, directive="LEAVE")
     script.wait_for_line("the worker leaves")

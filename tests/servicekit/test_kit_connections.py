@@ -1,4 +1,4 @@
-"""What one connection to an HTTP server may take."""
+"""Limits of one connection to an HTTP server."""
 
 import asyncio
 import os

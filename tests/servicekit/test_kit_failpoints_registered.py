@@ -1,4 +1,4 @@
-"""Every failpoint that is registered stands somewhere in its deployable, and every one that stands there is tested."""
+"""Every registered failpoint is used in its deployable, and every used one is tested."""
 
 import ast
 from collections import Counter

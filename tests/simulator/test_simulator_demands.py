@@ -1,4 +1,4 @@
-"""What the judge demands of the product beside the steps, on made-up events: each demand met, and each one missed."""
+"""The judge's demands besides training steps, on made-up events: each met and each violated."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

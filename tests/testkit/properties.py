@@ -1,4 +1,4 @@
-"""How often a property is tried: the same examples in every run, and others, and more of them, on request.
+"""Settings of property tests: the same examples in every run, or more and random ones on request.
 
 `make properties` sets PROPERTY_EXAMPLES to a factor; with one the examples are random.
 """

@@ -1,4 +1,4 @@
-"""Waiting for a fact, in tests that run beside an event loop and in those that block."""
+"""Waits for a fact, with and without an event loop."""
 
 import asyncio
 import inspect

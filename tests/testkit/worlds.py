@@ -1,4 +1,4 @@
-"""Pieces of scenarios that several tests use."""
+"""Simulated worlds, and pieces of scenarios that several tests use."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,4 +1,4 @@
-"""From a pod that is taken away to a resource: a real agent, a real supervisor, a real control plane."""
+"""A real agent and a real supervisor turn the eviction of a pod into a ReclaimNotice."""
 
 from pathlib import Path
 from typing import Any

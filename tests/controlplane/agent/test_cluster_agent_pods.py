@@ -1,4 +1,4 @@
-"""What a real agent, with its own role only, makes of what a real control plane does to the pods of its node."""
+"""A real agent with only its own role reports the pods of its node against a real control plane."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

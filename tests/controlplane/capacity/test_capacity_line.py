@@ -1,4 +1,4 @@
-"""What becomes of suspended jobs, as kubectl shows it: a real supervisor and agent, and a node that may go."""
+"""Suspended jobs wait for capacity with a real supervisor and agent, as kubectl shows it."""
 
 from pathlib import Path
 from typing import Any

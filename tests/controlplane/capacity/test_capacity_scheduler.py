@@ -1,4 +1,4 @@
-"""What is reckoned to fit, against what the real scheduler binds."""
+"""Free capacity agrees with the pods that the real scheduler binds."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a TrainingJob's templates ask for, against the nodes of a real cluster."""
+"""Resource requests of TrainingJob templates are matched against the nodes of a real cluster."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

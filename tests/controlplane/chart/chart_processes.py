@@ -1,4 +1,4 @@
-"""What the chart would run, as processes here: kwok runs no containers."""
+"""Runs the chart's containers as local processes, because kwok runs no containers."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Where Arena's artifacts are installed, which bring a supervisor of the same name by default."""
+"""The chart installs beside Arena's artifacts, which bring a supervisor of the same name by default."""
 
 import asyncio
 from collections.abc import AsyncIterator

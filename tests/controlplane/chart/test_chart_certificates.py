@@ -1,4 +1,4 @@
-"""What the chart asks of cert-manager, held against cert-manager's own definitions by a real API server."""
+"""A real API server accepts the chart's cert-manager objects against cert-manager's own CRDs."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What the chart gives the operator of Prometheus, taken by a real API server that has the operator's definitions."""
+"""A real API server accepts the chart's Prometheus operator objects against that operator's CRDs."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What kubectl shows of both resources: columns, conditions, and how it is for those who were stored before."""
+"""kubectl shows the columns and conditions of both resources, also of objects stored by an older version."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What people read of two real reclaims under a TrainingJob: real agents, supervisor, scheduler and kubectl."""
+"""Events of two real reclaims under a TrainingJob, read with kubectl."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a real API server makes of the supervisor's Events, with just the rights that it has."""
+"""A real API server accepts the supervisor's Events with only the supervisor's permissions."""
 
 import asyncio
 import socket

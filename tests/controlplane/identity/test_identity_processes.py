@@ -1,4 +1,4 @@
-"""Real agents and training processes with nothing but what a kubelet mounts for their pods."""
+"""Real agents and training processes use only the files that a kubelet mounts into their pods."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a pod's token is good for: the pod names the job and the host, the job the run."""
+"""A pod's token authorizes calls about that pod's job, host and run."""
 
 import time
 from dataclasses import replace

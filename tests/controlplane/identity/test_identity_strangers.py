@@ -1,4 +1,4 @@
-"""Each stranger that a real API server gives a token to, or once gave one, and what is said to it on every endpoint."""
+"""Every endpoint refuses tokens that a real API server issued to other accounts."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""How notices that the API server announces end, and what they mean beside what a node's own agent says."""
+"""Notices from the API server end correctly, also while the node's own agent reports otherwise."""
 
 from pathlib import Path
 

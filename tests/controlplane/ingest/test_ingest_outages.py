@@ -1,4 +1,4 @@
-"""What the supervisor does where the API server does not tell it of reclaims."""
+"""The supervisor works on while the API server reports no reclaims."""
 
 from pathlib import Path
 

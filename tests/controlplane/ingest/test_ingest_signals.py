@@ -1,4 +1,4 @@
-"""Each signal that the API server has becomes a notice, once."""
+"""Each signal of the API server becomes one notice."""
 
 from pathlib import Path
 

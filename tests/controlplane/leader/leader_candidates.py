@@ -1,4 +1,4 @@
-"""Those who run for a lease, in the test's own process, and the lease as the administrator sees it."""
+"""Candidates for a lease in the test's own process, and the lease as an administrator sees it."""
 
 import asyncio
 import secrets

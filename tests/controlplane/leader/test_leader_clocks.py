@@ -1,4 +1,4 @@
-"""Another supervisor goes on, on a machine whose clock is off."""
+"""A supervisor whose machine has a wrong clock takes over correctly."""
 
 import time
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""One of several leads: who holds the lease, and how it changes hands."""
+"""One of several candidates leads, and the lease changes hands."""
 
 import asyncio
 import time

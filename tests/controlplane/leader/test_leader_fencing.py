@@ -1,4 +1,4 @@
-"""Who is not certain to lead changes nothing."""
+"""A supervisor that is not certain to lead changes nothing."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Real agents, a real job and real reclaims, while the supervisor that leads is killed or stopped."""
+"""Real agents and a real job survive reclaims while the leading supervisor is killed or stopped."""
 
 import os
 import signal

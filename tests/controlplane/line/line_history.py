@@ -1,4 +1,4 @@
-"""What somebody sees who leaves `kubectl get -w` open."""
+"""Records every version of a resource, as `kubectl get -w` shows it."""
 
 import asyncio
 import json

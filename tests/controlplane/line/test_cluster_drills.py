@@ -1,4 +1,4 @@
-"""Fire drills of a TrainingJob, held with just the rights that the supervisor has itself."""
+"""Fire drills of a TrainingJob run with only the supervisor's permissions."""
 
 import asyncio
 from pathlib import Path

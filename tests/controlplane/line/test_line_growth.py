@@ -1,4 +1,4 @@
-"""The whole line with a TrainingJob that was resumed smaller and grows while it trains."""
+"""A TrainingJob that was resumed with fewer workers grows while it trains; every part is real."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What else may happen to TrainingJobs while their nodes are reclaimed."""
+"""Less usual events of TrainingJobs while their nodes are reclaimed."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What the whole line stands on, without a supervisor: jobs that train for real under the stand-ins."""
+"""The stand-ins for operator and nodes train real jobs without a supervisor."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is measured of a real reclaim under a TrainingJob, and by supervisors that do not lead."""
+"""Metrics of a real reclaim under a TrainingJob, on the leader and on standbys."""
 
 import socket
 from pathlib import Path

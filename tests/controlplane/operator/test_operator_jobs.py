@@ -1,4 +1,4 @@
-"""What the supervisor stands on or has to avoid: the stand-in does what the real operator was seen to do."""
+"""The stand-in operator behaves as the real operator was observed to behave."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where it is said whom to trust: for agents in a ConfigMap, for the API server in the webhook's configuration."""
+"""The CA is published in a ConfigMap for agents and in the webhook configuration for the API server."""
 
 import base64
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""One authority is followed by another without a break, in the steps that the page gives."""
+"""The CA is rotated without an interruption, in the steps that the page gives."""
 
 import re
 import ssl

@@ -1,4 +1,4 @@
-"""The whole line as stand-alone, with its facts and decisions in a cluster instead of a file."""
+"""A stand-alone supervisor and job work with the store in a cluster."""
 
 from collections.abc import Mapping
 from pathlib import Path

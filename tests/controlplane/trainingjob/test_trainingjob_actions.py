@@ -1,4 +1,4 @@
-"""What is done to TrainingJobs on a real API server, as the supervisor's own account, beside the stand-in operator."""
+"""The supervisor's actions on TrainingJobs, with its own permissions on a real API server and the stand-in operator."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What becomes of hosts whose pods live on after their deletion, as they do until their kubelet has ended them."""
+"""Hosts whose pods are deleted and still running are treated as gone."""
 
 from pathlib import Path
 

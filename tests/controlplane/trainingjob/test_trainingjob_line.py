@@ -1,4 +1,4 @@
-"""The whole line with a TrainingJob: agents, the supervisor's process, the stand-in operator, real training."""
+"""A TrainingJob with real agents, supervisor and training under the stand-in operator."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is observed of TrainingJobs on a real API server, while the stand-in operator runs them."""
+"""Observes TrainingJobs on a real API server while the stand-in operator runs them."""
 
 from pathlib import Path
 

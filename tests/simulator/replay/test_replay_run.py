@@ -1,4 +1,4 @@
-"""The command itself, with everything real and one removal."""
+"""The replay command with real processes and one removal."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The command as people run it: a process of its own, and what it says."""
+"""Runs the `job-supervisor` command as a process, or in the test's own one."""
 
 import asyncio
 import contextlib

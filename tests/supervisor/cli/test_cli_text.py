@@ -1,4 +1,4 @@
-"""What people read: durations, tables, and what is said of jobs that cannot all be seen."""
+"""The command's text output: durations, tables, and jobs that it may not see."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What goes wrong, in sentences that say what to do, each with its exit code."""
+"""The command's error messages say what to do, and each has its exit code."""
 
 import subprocess
 import sys

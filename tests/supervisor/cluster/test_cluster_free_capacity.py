@@ -1,4 +1,4 @@
-"""What there is on a cluster for its suspended jobs, as its pods and nodes change."""
+"""Free capacity for suspended jobs follows the cluster's pods and nodes."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace

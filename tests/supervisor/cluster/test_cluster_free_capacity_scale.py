@@ -1,4 +1,4 @@
-"""What a decision about capacity costs on a large cluster: 1 to 4 ms where this was measured."""
+"""A capacity decision on a large cluster is short: 1 to 4 ms where it was measured."""
 
 import time
 from collections.abc import AsyncIterator, Iterator

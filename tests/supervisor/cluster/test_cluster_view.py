@@ -1,4 +1,4 @@
-"""What the view of a cluster calls a change."""
+"""The cluster view reports exactly the changes that matter."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What must not be used by each job, whatever of it has changed since it was last asked."""
+"""Facts name the hosts that a job must not use, however they have changed since the last call."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace

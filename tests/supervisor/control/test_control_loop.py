@@ -1,4 +1,4 @@
-"""The loop that decides: durable before it is told, once, and level-triggered."""
+"""The control loop is level-triggered, and a decision is durable before anybody hears of it, once."""
 
 import asyncio
 import time

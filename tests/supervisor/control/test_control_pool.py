@@ -1,4 +1,4 @@
-"""Free hosts are shared out among the jobs that could use them, whatever has changed since the last time."""
+"""Free hosts are granted to jobs independently of earlier grants."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What must hold for every single decision, worked out from the facts and not from the code that decides."""
+"""Rules that every decision must obey, derived from the facts and not from the deciding code."""
 
 from dataclasses import replace
 

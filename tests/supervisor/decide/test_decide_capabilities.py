@@ -1,4 +1,4 @@
-"""Each capability changes just the decisions that it is about: a job that lacks one is treated as one without it."""
+"""Each capability changes only the decisions that it is about."""
 
 from dataclasses import replace
 

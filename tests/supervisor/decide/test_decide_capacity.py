@@ -1,4 +1,4 @@
-"""Which suspended jobs of a cluster may resume on the nodes that there are."""
+"""Suspended jobs of a cluster resume on the nodes that there are."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What must hold for every scene, worked out by trying everything."""
+"""Properties of capacity decisions, compared with an exhaustive search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What each training process is told."""
+"""The directive for each training process."""
 
 from collections.abc import Mapping
 from dataclasses import replace

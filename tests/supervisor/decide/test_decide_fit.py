@@ -1,4 +1,4 @@
-"""Whether a pod fits a node, by the scheduler's rules."""
+"""A pod fits a node by the scheduler's rules."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who may take which hosts."""
+"""Grants: which job may take which hosts."""
 
 from dataclasses import replace
 

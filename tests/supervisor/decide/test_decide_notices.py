@@ -1,4 +1,4 @@
-"""What reports and time make of notices."""
+"""Reports and time change the state of notices."""
 
 from dataclasses import replace
 

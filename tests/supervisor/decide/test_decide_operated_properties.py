@@ -1,4 +1,4 @@
-"""What holds of a job whose hosts an operator makes, whatever it, the cluster and rank 0 do, in whatever order."""
+"""Properties of jobs whose operator makes the hosts, under any order of events."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

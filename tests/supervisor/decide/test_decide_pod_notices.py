@@ -1,4 +1,4 @@
-"""What reports and time make of notices about pods."""
+"""Reports and time change the state of notices about pods."""
 
 from dataclasses import replace
 

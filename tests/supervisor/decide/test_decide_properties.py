@@ -1,4 +1,4 @@
-"""What holds whatever happens, in whatever order; `decide_rules.check` looks at every decision on the way."""
+"""Properties of decisions under any order of events; `decide_rules.check` verifies each decision."""
 
 from collections.abc import Callable
 from functools import partial

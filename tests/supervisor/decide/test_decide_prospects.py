@@ -1,4 +1,4 @@
-"""What comes next, as people are told: it agrees with what `plan` does then."""
+"""The announced next step agrees with what `plan` does then."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What launchers and processes say about a job."""
+"""Reports of launchers and processes change a job's facts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What words that stand in the cluster, and are told again and again, make of notices."""
+"""Signals that the cluster repeats change notices once."""
 
 from dataclasses import replace
 

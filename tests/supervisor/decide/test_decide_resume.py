@@ -1,4 +1,4 @@
-"""Waiting, starting, suspending, resuming, and giving up."""
+"""Jobs wait, start, suspend, resume and time out."""
 
 from dataclasses import replace
 

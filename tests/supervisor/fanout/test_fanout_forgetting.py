@@ -1,4 +1,4 @@
-"""What is known by name beside the store is forgotten as what is stored: few nodes and jobs come again by name."""
+"""Everything that is kept by name beside the store is dropped together with the stored object."""
 
 from typing import cast
 

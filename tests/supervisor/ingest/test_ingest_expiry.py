@@ -1,4 +1,4 @@
-"""What time ends, and what keeps it from ending anything."""
+"""Notices and agents expire with time, unless something keeps them."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What agents may say about pods, and that it never touches a node."""
+"""Agents may report pods of their own node, and such a report never affects a node."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Taking in what the API server says: what is written, how much at once, and what happens where it cannot be."""
+"""The reconciler writes the API server's signals to the store, in bounded numbers, and retries failures."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What pods, nodes and Events say of reclaims."""
+"""Pods, nodes and Events signal reclaims."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

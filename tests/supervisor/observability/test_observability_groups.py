@@ -1,4 +1,4 @@
-"""What is kept of the last groups of reclaims, from the decisions that the real `plan` makes."""
+"""The recent groups of reclaims, from decisions of the real `plan`."""
 
 from collections.abc import Mapping
 from dataclasses import replace

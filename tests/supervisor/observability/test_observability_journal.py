@@ -1,4 +1,4 @@
-"""What listeners are told of a real store, and what they cannot do to it."""
+"""Listeners hear every change of a real store and cannot disturb it."""
 
 import asyncio
 from collections.abc import AsyncIterator

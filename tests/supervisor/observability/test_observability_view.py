@@ -1,4 +1,4 @@
-"""What is shown of what is so, from plain values."""
+"""The status view is computed from plain values."""
 
 from collections.abc import Mapping
 from dataclasses import replace

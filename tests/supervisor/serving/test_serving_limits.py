@@ -1,4 +1,4 @@
-"""What strangers may take of the supervisor, as the process that it is in service."""
+"""Limits of unauthenticated peers, against a supervisor process."""
 
 import asyncio
 import contextlib

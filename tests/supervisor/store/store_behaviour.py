@@ -1,4 +1,4 @@
-"""What every store promises, whatever it stands on."""
+"""The contract of every store."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Changes that wait for their turn while the store ends."""
+"""Changes that are queued while the store closes."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the version before stored is read, with every field, and means the same."""
+"""Objects that the version before stored are read with every field."""
 
 import json
 import shutil

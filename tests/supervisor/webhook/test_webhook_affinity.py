@@ -1,4 +1,4 @@
-"""New pods keep off nodes that will be reclaimed."""
+"""New pods avoid nodes that will be reclaimed."""
 
 from dataclasses import replace
 from typing import Any

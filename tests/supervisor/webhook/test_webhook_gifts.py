@@ -1,4 +1,4 @@
-"""What there is for new pods: the CA as it is now, and the nodes that are noticed now."""
+"""The injection for new pods uses the present CA and the present notices."""
 
 from dataclasses import replace
 from pathlib import Path

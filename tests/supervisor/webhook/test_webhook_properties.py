@@ -1,4 +1,4 @@
-"""Whatever pod is made: it stays what it was, it is whole, and it is shaped once."""
+"""Properties of the mutation: a pod keeps its own fields, stays valid, and is mutated once."""
 
 from contextlib import suppress
 from dataclasses import replace

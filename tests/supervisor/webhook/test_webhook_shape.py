@@ -1,4 +1,4 @@
-"""What a pod is given when it is made."""
+"""The webhook mutates new pods."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""How each program of a control plane is called."""
+"""Command lines of a control plane's programs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

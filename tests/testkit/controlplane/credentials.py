@@ -1,4 +1,4 @@
-"""What the parts of one control plane know each other by: a CA, a server certificate, and a token for each."""
+"""Credentials of one control plane: a CA, a server certificate, and a token for each user."""
 
 import json
 import secrets

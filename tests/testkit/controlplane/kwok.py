@@ -1,4 +1,4 @@
-"""What kwok runs for "a command in a container": a local one, with the environment that the pod's own object gives it.
+"""Runs "a command in a container" as a local process with the environment of the pod's object, for kwok.
 
 kwok's own definition of these objects, as far as it is needed.
 """

@@ -1,4 +1,4 @@
-"""What one test has of the shared cluster: a namespace, nodes for its pods alone, accounts with just their roles."""
+"""One test's share of the cluster: a namespace, nodes for its pods alone, accounts with just their roles."""
 
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the kernel says of processes."""
+"""Reads the state of processes from /proc."""
 
 from pathlib import Path
 

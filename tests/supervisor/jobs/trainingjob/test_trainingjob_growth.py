@@ -1,4 +1,4 @@
-"""When a TrainingJob's operator can be asked for more workers without any harm."""
+"""A TrainingJob's operator is asked for more workers only when that is harmless."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

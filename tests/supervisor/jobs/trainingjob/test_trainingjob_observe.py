@@ -1,4 +1,4 @@
-"""What a TrainingJob and its pods are taken for."""
+"""Observes spec and facts from a TrainingJob and its pods."""
 
 from dataclasses import replace
 from typing import Any

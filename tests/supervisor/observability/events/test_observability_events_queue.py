@@ -1,4 +1,4 @@
-"""What is sent first, what replaces what, and how much there may be."""
+"""The event queue orders, replaces and bounds Events."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What an API server is sent, how much of it, and what it costs where that server is away or says no."""
+"""The event recorder sends Events, limits their rate, and survives an API server that fails or refuses."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What is said of a change, on which objects, and what is no news."""
+"""Rules that turn a change into Events, on which objects, or into none."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a supervisor measures of a line that works, seen as Prometheus sees it."""
+"""The supervisor's metrics as Prometheus scrapes them."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What jobs do is counted as it happens, whatever else was going on."""
+"""Job metrics count every change once."""
 
 from collections.abc import Callable
 from dataclasses import replace

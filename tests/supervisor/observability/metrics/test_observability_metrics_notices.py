@@ -1,4 +1,4 @@
-"""What becomes of notices is counted once each, with few labels whatever peers say."""
+"""Notice metrics count every outcome once, with a bounded number of labels."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Changes that do not become durable are seen from the first one on."""
+"""The first change that does not become durable shows in the metrics."""
 
 from servicekit.clock import Clock
 from supervisor.observability.metrics.wiring import Metrics

@@ -1,4 +1,4 @@
-"""How things are written, and what there is room for."""
+"""The status page formats values and limits their length."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the page shows, that nobody can put anything into it, and that it harms nothing."""
+"""The status page shows jobs and notices, escapes everything, and cannot disturb decisions."""
 
 import asyncio
 import re

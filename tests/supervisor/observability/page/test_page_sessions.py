@@ -1,4 +1,4 @@
-"""Who may look, and for how long."""
+"""Sessions of the status page: who may sign in, and for how long."""
 
 import time
 from collections.abc import Callable
