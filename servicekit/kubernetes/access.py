@@ -1,4 +1,4 @@
-"""Where an API server is and who one is there: as the pod that this process runs in, or by a kubeconfig file."""
+"""The address of an API server and the credentials for it: of the pod that this process runs in, or of a kubeconfig."""
 
 import os
 import ssl
@@ -14,21 +14,21 @@ SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 _TOKEN_SECONDS = 60.0
-"""A token is read again after this long: the kubelet writes a new one when four fifths of an hour have passed."""
+"""The token file is read again after this long: the kubelet writes a new token after four fifths of an hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """All that a connection needs.
+    """The address, trust and credentials of a connection.
 
     Attributes:
-        url: Of the API server, without a slash at its end.
-        namespace: Where whoever speaks is at home; empty where nothing says so.
-        tls: Whom to trust, and one's own certificate if there is one; None for a URL without TLS.
-        credentials: The headers that say who speaks, asked for before every request.
-        server_hostname: The name that the API server's certificate must have, where that is not the URL's.
-        proxy: What stands between, with its headers.
-        proxy_from_environment: Whether HTTPS_PROXY and its kin are followed.
+        url: Of the API server, without a final slash.
+        namespace: The default namespace; empty if none is configured.
+        tls: The trusted CAs, and a client certificate if there is one; None for a URL without TLS.
+        credentials: Returns the headers that authenticate a request; called before each.
+        server_hostname: The name that the API server's certificate must have, if it is not the URL's.
+        proxy: The URL of a proxy.
+        proxy_from_environment: Whether HTTPS_PROXY and similar variables count.
     """
 
     url: str
@@ -42,18 +42,18 @@ class Access:
 
 
 def in_pod(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is a pod's."""
+    """Whether this process runs in a pod."""
     return _HOST in environ
 
 
 def require_kubeconfig(file: str | None, environ: Mapping[str, str] = os.environ) -> None:
-    """Whether there is that file, or where none is named the usual one; the client library would complain of contents.
+    """Checks that the file exists, or the default one if none is named: the client library's message is misleading.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: There is no such file.
     """
     files = file or environ.get("KUBECONFIG") or "~/.kube/config"
-    # Unlike pathlib's, this leaves `~` alone where a container's user has no home.
+    # Unlike pathlib, this leaves `~` as it is where a container's user has no home.
     found = (os.path.expanduser(name) for name in files.split(os.pathsep))  # noqa: PTH111
     if not any(map(os.path.exists, found)):
         raise ConfigurationError(f"no cluster to connect to: there is no {files}")
@@ -64,15 +64,15 @@ def pod_access(
     directory: Path = SERVICE_ACCOUNT_DIR,
     token_seconds: float = _TOKEN_SECONDS,
 ) -> Access:
-    """As the pod that this process runs in; the client library, which does the same, costs 36 MiB to import.
+    """Returns the access of the pod that this process runs in. The client library can do it too, for 36 MiB of memory.
 
     Args:
-        environ: Names the API server's address.
-        directory: Holds the credentials.
-        token_seconds: How old the token may be that was read last.
+        environ: Has the API server's address.
+        directory: Has the credentials.
+        token_seconds: After this long the token is read again.
 
     Raises:
-        ConfigurationError: It is no pod's, or what is mounted there is no good.
+        ConfigurationError: This is not a pod, or its credentials are not usable.
     """
     try:
         host, port = environ[_HOST], environ[_PORT]
@@ -84,7 +84,7 @@ def pod_access(
         )
     except KeyError as error:
         raise ConfigurationError(f"no cluster to connect to: {error.args[0]} is not set") from error
-    except OSError as error:  # A CA file without a certificate is one of them.
+    except OSError as error:  # A CA file without a certificate raises one too.
         raise ConfigurationError(f"no cluster to connect to: {error}") from error
 
 
@@ -98,7 +98,7 @@ class _MountedToken:
         self._until = 0.0
 
     async def headers(self) -> Mapping[str, str]:
-        """What names the account."""
+        """Returns the headers that authenticate the account."""
         if time.monotonic() >= self._until:
             self._token = self._read()
             self._until = time.monotonic() + self._seconds

@@ -1,7 +1,7 @@
-"""A local copy of one collection, right whatever order its news come in.
+"""A local copy of the objects of one resource, correct in whatever order their states arrive.
 
-News come from three sides: a list, the watch that goes on from there, and the answers to this process's own changes,
-which are often here before the watch tells of them. An older state never replaces a newer one.
+States arrive from three sides: a list, the watch that continues it, and the answers to this process's own writes, which
+are often faster than the watch. An older state never replaces a newer one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,32 +14,32 @@ R = TypeVar("R", bound=Object)
 
 
 class Cache(Generic[R]):
-    """The objects of a collection.
+    """The objects by their keys.
 
     Args:
-        on_change: Called with every object before and after it changed; None stands for "there is none".
+        on_change: Called after each change with the object before and after; None stands for "there is none".
     """
 
     def __init__(self, on_change: Callable[[R | None, R | None], None]) -> None:
         self._on_change = on_change
         self._objects: dict[ObjectKey, R] = {}
-        self._deleted: set[str] = set()  # Uids that were deleted here and of which the watch may still tell.
-        self._seen = 0  # Everything up to this version has come by the list or the watch.
+        self._deleted: set[str] = set()  # Uids that this process deleted and that the watch may still report.
+        self._seen = 0  # The list or the watch has covered everything up to this version.
 
     @property
     def objects(self) -> Mapping[ObjectKey, R]:
-        """All of them, live."""
+        """A live view."""
         return MappingProxyType(self._objects)
 
     @property
     def version(self) -> str:
-        """Where a watch has to go on."""
+        """The version from which a watch has to continue."""
         return str(self._seen)
 
     def replace(self, objects: Sequence[R], version: str) -> None:
-        """A whole list, as it was at that version; what was changed here since then stays."""
+        """Takes a complete list as of that version; changes that this process has made since then stay."""
         fresh = {one.metadata.key: one for one in objects if one.metadata.uid not in self._deleted}
-        reset = int(version) < self._seen  # The cluster was restored from a backup: nothing from before counts.
+        reset = int(version) < self._seen  # The cluster was restored from a backup: earlier states are void.
         self._seen = int(version)
         for key, known in list(self._objects.items()):
             if key not in fresh and (reset or known.metadata.version <= self._seen):
@@ -50,29 +50,29 @@ class Cache(Generic[R]):
         self._deleted &= {one.metadata.uid for one in objects}
 
     def apply(self, one: R) -> None:
-        """The watch tells of an object that was added or modified."""
+        """Takes a watch event: an object was added or modified."""
         self.advance(one.metadata.resource_version)
         if one.metadata.uid not in self._deleted:
             self._put(one)
 
     def apply_deletion(self, one: R) -> None:
-        """The watch tells of an object that was deleted."""
+        """Takes a watch event: an object was deleted."""
         self.advance(one.metadata.resource_version)
         self._deleted.discard(one.metadata.uid)
         self._drop(one.metadata.key, one.metadata.uid)
 
     def advance(self, version: str) -> None:
-        """The watch has come to that version."""
+        """Notes that the watch has reached that version."""
         self._seen = max(self._seen, int(version))
 
     def record_write(self, one: R) -> None:
-        """The API server's answer to a change, or to a look at one object."""
-        # What the watch has passed it has told: were it not here, it would have been deleted since.
+        """Takes the API server's answer to a write or to a read of one object."""
+        # The watch has reported all states up to `_seen`: an older object that is not here has been deleted since.
         if one.metadata.version > self._seen and one.metadata.uid not in self._deleted:
             self._put(one)
 
     def record_deletion(self, one: R) -> None:
-        """This object, whatever its version, was deleted here."""
+        """Notes that this process has deleted an object, whatever its version was."""
         if self._drop(one.metadata.key, one.metadata.uid):
             self._deleted.add(one.metadata.uid)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from servicekit.kubernetes.errors import ConflictError, RefusedError, UnreadableError
 from servicekit.kubernetes.objects import Object, ObjectKey
-from servicekit.kubernetes.server import Answer, ApiServer, Call, refusal
+from servicekit.kubernetes.server import Answer, ApiServer, Call, api_error
 
 R = TypeVar("R", bound=Object)
 
@@ -107,13 +107,14 @@ class ResourceClient(Generic[R]):
         self._selection = selection
 
     async def list(self, not_older_than: str = "") -> tuple[list[R], str]:
-        """All of them, by pages of one version, and that version: the present one.
+        """Returns all objects as of one version, and that version; by default the present one.
 
-        With `not_older_than`, as they were then or at any time since: the API server looks into its own memory, where
-        thousands that ask at once would otherwise have etcd read everything thousands of times. "0" is any time.
+        With `not_older_than` they are as of that version or a later one, and "0" allows any. The API server then
+        answers from its memory: thousands of clients that list at once would otherwise make etcd read everything
+        thousands of times.
 
         Raises:
-            HistoryLostError: It does not know that version, as when the cluster was restored from a backup.
+            HistoryLostError: The API server does not know that version, as after a restore from a backup.
         """
         objects: list[R] = []
         since = {"resourceVersion": not_older_than, "resourceVersionMatch": "NotOlderThan"} if not_older_than else {}
@@ -125,14 +126,14 @@ class ResourceClient(Generic[R]):
             page = await self._page({"continue": page.metadata.continue_})
 
     async def watch(
-        self, version: str, seconds: int, opened: Callable[[], None]
+        self, version: str, seconds: int, on_open: Callable[[], None]
     ) -> AsyncGenerator[tuple[EventType, R | str], None]:
-        """What changed since that version, for so long: an object, or with a bookmark a version.
+        """Yields what changes after that version, for that long: an object, or for a bookmark a version.
 
-        Calls `opened` when the API server has agreed to tell.
+        Calls `on_open` when the API server has accepted the watch.
 
         Raises:
-            HistoryLostError: That version is too old.
+            HistoryLostError: The version is too old.
         """
         query: dict[str, str | int] = {
             "watch": 1,
@@ -142,28 +143,29 @@ class ResourceClient(Generic[R]):
             **self._selection.query,
         }
         call = Call(method="GET", path=self._all(), query=query)
-        # The API server ends it by itself; one that does not is not there any more.
-        async with aclosing(self._server.lines(call, seconds + self._server.timeout_seconds, opened)) as lines:
+        # The API server ends the watch by itself; one that does not is gone.
+        async with aclosing(self._server.lines(call, seconds + self._server.timeout_seconds, on_open)) as lines:
             async for line in lines:
                 yield self._event(line)
 
     async def get(self, key: ObjectKey) -> R:
-        """One object, as it is now."""
+        """Returns the present state of one object.
+
+        Raises:
+            NotFoundError: There is none.
+        """
         return self._read(await self._server.request(Call(method="GET", path=self._path(key))))
 
-    async def create(self, key: ObjectKey, spec: object) -> R:
-        """Makes one; its status, if it has one, is another change.
+    async def create(self, key: ObjectKey, content: Mapping[str, object], **metadata: object) -> R:
+        """Creates an object. A status needs a second request.
+
+        Args:
+            key: Its name.
+            content: All but its metadata, such as the spec.
+            **metadata: All but its name, such as labels.
 
         Raises:
-            ConflictError: It is there already.
-        """
-        return await self.make(key, {"spec": spec})
-
-    async def make(self, key: ObjectKey, content: Mapping[str, object], **metadata: object) -> R:
-        """Makes one of all that is not its name: `metadata` such as labels, and whatever else its kind has.
-
-        Raises:
-            ConflictError: It is there already.
+            ConflictError: There is one already.
         """
         named = {"name": key.name, **({"namespace": key.namespace} if self.resource.namespaced else {}), **metadata}
         body = {"apiVersion": self.resource.api_version, "kind": self.resource.kind, "metadata": named, **content}
@@ -171,13 +173,13 @@ class ResourceClient(Generic[R]):
         return await self._change(Call(method="POST", path=path, body=msgspec.json.encode(body)))
 
     async def replace(self, read: R, part: str, value: object) -> R:
-        """Replaces the spec or the status of an object that is still as it was read.
+        """Replaces the spec or the status, if the object has not changed since it was read.
 
         Raises:
-            ConflictError: It is not.
+            ConflictError: It has changed.
             NotFoundError: It is gone.
         """
-        # A patch, as a PUT of a trimmed object would remove other people's labels and owner references.
+        # A patch: a PUT of an object that was decoded in part would remove labels and owner references of others.
         patch = [
             {"op": "replace", "path": "/metadata/resourceVersion", "value": read.metadata.resource_version},
             {"op": "add", "path": f"/{part}", "value": value},
@@ -188,27 +190,27 @@ class ResourceClient(Generic[R]):
     async def merge(
         self, read: R, content: Mapping[str, object], part: str = "", *, metadata: Mapping[str, object] | None = None
     ) -> R:
-        """Merges changes into an object, whatever else of it has changed since it was read; `part` such as "status".
+        """Merges changes into an object, or into a part such as "status", also if it has changed since it was read.
 
         Raises:
             ConflictError: Another object has that name by now.
-            NotFoundError: None has.
+            NotFoundError: It is gone.
         """
         body = msgspec.json.encode({**content, "metadata": {**(metadata or {}), "uid": read.metadata.uid}})
         path = self._path(read.metadata.key) + (f"/{part}" if part else "")
         try:
             return await self._change(Call(method="PATCH", path=path, body=body, content_type=_MERGE))
         except RefusedError as error:
-            # Another uid is refused as any other change of an immutable field.
+            # The API server refuses another uid like any change of an immutable field.
             if (await self.get(read.metadata.key)).metadata.uid == read.metadata.uid:
                 raise
             raise ConflictError(str(error)) from error
 
     async def patch(self, read: R, operations: Sequence[Mapping[str, object]]) -> R:
-        """Changes an object that is still as it was read, by operations of a JSON patch.
+        """Applies operations of a JSON patch, if the object has not changed since it was read.
 
         Raises:
-            ConflictError: It is not.
+            ConflictError: It has changed.
             NotFoundError: It is gone.
         """
         as_read = {"op": "replace", "path": "/metadata/resourceVersion", "value": read.metadata.resource_version}
@@ -217,21 +219,21 @@ class ResourceClient(Generic[R]):
         return await self._change(Call(method="PATCH", path=path, body=body, content_type=_PATCH))
 
     async def delete(self, read: R) -> None:
-        """Deletes an object that is still as it was read.
+        """Deletes an object, if it has not changed since it was read.
 
         Raises:
-            ConflictError: It is not.
+            ConflictError: It has changed.
             NotFoundError: It is gone.
         """
         metadata = read.metadata
         await self._delete(metadata.key, {"uid": metadata.uid, "resourceVersion": metadata.resource_version})
 
     async def delete_unconditionally(self, read: R, grace_seconds: int | None = None) -> None:
-        """Deletes an object, whatever of it has changed since it was read; with its own grace where none is given.
+        """Deletes an object, also if it has changed since it was read; by default with the grace of its spec.
 
         Raises:
             ConflictError: Another object has that name by now.
-            NotFoundError: None has.
+            NotFoundError: It is gone.
         """
         grace = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
         await self._delete(read.metadata.key, {"uid": read.metadata.uid}, **grace)
@@ -245,7 +247,7 @@ class ResourceClient(Generic[R]):
         event = _decoded(line, _Event)
         match event.type:
             case EventType.ERROR:
-                raise refusal(_decoded(event.object, Answer).code, bytes(event.object))
+                raise api_error(_decoded(event.object, Answer).code, bytes(event.object))
             case EventType.BOOKMARK:
                 return event.type, _decoded(event.object, _Bookmarked).metadata.resource_version
             case _:
@@ -256,7 +258,7 @@ class ResourceClient(Generic[R]):
         return _decoded(await self._server.request(Call(method="GET", path=self._all(), query=query)), _Page)
 
     async def _change(self, call: Call) -> R:
-        # Strict: a field that an older definition does not know would be dropped in silence.
+        # Strict: the API server would silently drop a field that an older definition lacks.
         strict = replace(call, query={"fieldValidation": "Strict"})
         return self._read(await self._server.request(strict))
 

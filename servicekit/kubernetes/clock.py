@@ -1,15 +1,15 @@
-"""The cluster's clock, by which its objects name instants."""
+"""The API server's clock, by which objects name instants."""
 
 from email.utils import parsedate_to_datetime
 
 from servicekit.clock import Clock
 
 _HALF = 0.5
-"""Seconds: a Date is cut to whole ones."""
+"""Seconds: a Date is cut to whole seconds."""
 
 
 class ClusterClock:
-    """Follows the `Date` of the API server's answers; before the first it is taken to be right here."""
+    """Estimates the API server's clock by the `Date` of its answers; before the first it is the process's clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -17,7 +17,7 @@ class ClusterClock:
         self._least = self._most = 0.0
 
     def observe(self, date: str, seconds: float) -> None:
-        """An answer has just come with that Date, so long after its request; one that is none changes nothing."""
+        """Takes the Date of an answer that just arrived and the seconds since its request; ignores a malformed Date."""
         try:
             at = parsedate_to_datetime(date).timestamp()
         except (ValueError, OverflowError):
@@ -26,14 +26,14 @@ class ClusterClock:
         self._least, self._most = self._ahead - _HALF, self._ahead + _HALF + seconds
 
     def now(self) -> float:
-        """Unix seconds, some half a second off."""
+        """Unix seconds, with an error of some half a second."""
         return self._clock.now() + self._ahead
 
     def correct_own_clock(self) -> float:
-        """Moves the process's own clock by what it is certainly off; returns those seconds.
+        """Corrects the process's own clock by the least error that it certainly has; returns the seconds.
 
-        A clock that is right stays exactly as it is: whoever took over from a machine with another right one goes on to
-        the millisecond.
+        A clock that is right is not touched, so that a process which takes over from another continues to the
+        millisecond.
         """
         moved = max(self._least, 0.0) + min(self._most, 0.0)
         self._clock.move(moved)

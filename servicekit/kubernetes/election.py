@@ -1,8 +1,8 @@
-"""One of several processes leads: whoever holds a Lease.
+"""Leader election: of several processes, the holder of a Lease leads.
 
-It is taken by comparing and swapping, and from a holder that is alive no sooner than a whole duration after its last
-sign of life was seen here, by this process's own monotonic clock. The holder counts from the start of the request that
-renewed it, which was before anybody could see it: so its time is over first, whatever the clocks of the machines say.
+A process takes the Lease by compare and swap. It takes it from another holder only when, by its own monotonic clock, it
+has seen no renewal for the whole duration. The holder counts the duration from the start of its renewal request, which
+is before others can see the renewal. So its time ends first, whatever the clocks of the machines say.
 """
 
 import asyncio
@@ -26,18 +26,23 @@ from servicekit.kubernetes.server import ApiServer
 from servicekit.wakeup import Wakeup
 
 RENEWALS = 4
-"""In one duration: two may fail, or one take two thirds of it, before the lease is no longer certain."""
+"""Per duration: two may fail, or one may take two thirds of it, before the lease is no longer certain."""
 
 _log = structlog.get_logger()
 
 
 class LeaseLostError(Exception):
-    """Somebody else leads: end, and begin again as one who waits."""
+    """Another process leads: end, and start again as a candidate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """Which lease, as whom, and for how many seconds at a time. No two processes ever have the same `identity`."""
+class ElectionConfig:
+    """The Lease and this candidate.
+
+    Attributes:
+        identity: Unique: no two processes ever have the same.
+        seconds: The duration of the Lease.
+    """
 
     namespace: str
     name: str
@@ -46,176 +51,178 @@ class Terms:
 
 
 class Election:
-    """Run `follow` and `run`; `gained` tells when this process leads, and `certain` whether it does right now.
+    """A candidate. `follow` and `run` have to run; `gained` returns once it leads, `certain` tells whether it does now.
 
     Args:
-        server: Of its own: what others ask must not delay a renewal, and a time-out must leave room for another one.
-        terms: What is run for.
-        clock: Only its monotonic side decides anything.
-        highest: Asked before the lease is taken: the highest epoch that anything was written with, 0 for none. It may
-            raise ApiError.
+        server: A connection of its own: other requests must not delay a renewal, and a time-out must leave room for a
+            second attempt.
+        config: The Lease and this candidate.
+        clock: Only its monotonic instants matter.
+        highest: Called before the lease is taken; returns the highest epoch with which anything was written, 0 for
+            none. It may raise ApiError.
     """
 
-    def __init__(self, server: ApiServer, terms: Terms, clock: Clock, highest: Callable[[], Awaitable[int]]) -> None:
-        selection = Selection(namespace=terms.namespace, fields=f"metadata.name={terms.name}")
+    def __init__(
+        self, server: ApiServer, config: ElectionConfig, clock: Clock, highest: Callable[[], Awaitable[int]]
+    ) -> None:
+        selection = Selection(namespace=config.namespace, fields=f"metadata.name={config.name}")
         self._leases = ResourceClient(server, LEASES, lease.read, selection)
-        self._cache: Cache[Lease] = Cache(self._moved)
+        self._cache: Cache[Lease] = Cache(self._lease_changed)
         self._reflector = Reflector(self._leases, self._cache, clock)
-        self._key = ObjectKey(terms.namespace, terms.name)
-        self._terms = terms
+        self._key = ObjectKey(config.namespace, config.name)
+        self._config = config
         self._clock = clock
         self._highest = highest
         self._fault = Fault("lease", clock)
-        self._news = Wakeup()
-        self._moved_at = clock.monotonic()
+        self._wakeup = Wakeup()
+        self._changed_at = clock.monotonic()
         self._valid_until = -math.inf
         self._transitions: int | None = None
         self._gained = asyncio.Event()
 
     @property
     def certain(self) -> bool:
-        """Whether nobody else can hold the lease at this moment."""
+        """Whether this process holds the lease at this moment, and no other can."""
         return self._clock.monotonic() < self._valid_until
 
     async def first(self) -> None:
-        """Looks who leads; waits for an API server that is away.
+        """Reads the lease; waits while the API server is unavailable.
 
         Raises:
-            ApiError: It may not be looked at.
+            ApiError: The lease may not be read.
         """
         await self._reflector.first()
 
     async def follow(self) -> None:
-        """Root task: sees the lease change hands at once."""
+        """Root task: watches the lease, so that a change of its holder is seen at once."""
         await self._reflector.run()
 
     async def gained(self) -> int:
-        """Returns once this process leads: its epoch, higher than that of everybody who ever led."""
+        """Waits until this process leads; returns its epoch, which is higher than that of every leader before."""
         await self._gained.wait()
         return self._epoch()
 
     async def run(self) -> None:
-        """Root task: takes the lease as soon as that may be, and keeps it.
+        """Root task: takes the lease as soon as it may be taken, and renews it.
 
         Raises:
-            LeaseLostError: Somebody else has it.
+            LeaseLostError: Another process has taken it.
         """
-        await self._attempt(self._campaign)
-        _log.info("lease.gained", lease=self._terms.name, epoch=self._epoch())
+        await self._attempt(self._acquire)
+        _log.info("lease.gained", lease=self._config.name, epoch=self._epoch())
         self._gained.set()
         while True:
-            await self._news.wait(self._pause)
-            await self._attempt(self._keep)
+            await self._wakeup.wait(self._pause)
+            await self._attempt(self._renew)
 
     async def release(self) -> None:
-        """Lets go of it, so that nobody has to wait; tried only, as whoever ends has no time."""
+        """Releases the lease, so that the next leader need not wait. Errors are ignored: the process is ending."""
         self._valid_until = -math.inf
         with suppress(ApiError):
             try:
-                await self._let_go()
+                await self._release()
             except ConflictError:  # A renewal that was cut off has been made after all.
-                await self._look()
-                await self._let_go()
+                await self._refresh()
+                await self._release()
 
-    async def _attempt(self, what: Callable[[], Awaitable[bool]]) -> None:
-        """Until it says that it is done."""
-        while not await self._went_well(what):
-            await self._news.wait(self._pause)
+    async def _attempt(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeats a step until it succeeds."""
+        while not await self._succeeded(step):
+            await self._wakeup.wait(self._pause)
 
-    async def _went_well(self, what: Callable[[], Awaitable[bool]]) -> bool:
+    async def _succeeded(self, step: Callable[[], Awaitable[None]]) -> bool:
         try:
             try:
-                done = await what()
+                await step()
             except (ConflictError, NotFoundError):
-                await self._look()
+                await self._refresh()
                 return False
         except ApiError as error:
             self._fault.failed(str(error))
-            # Whoever could not look has not seen that nothing changed; its holder could not renew it either.
-            self._moved_at = self._clock.monotonic()
+            # A process that could not read the lease has not seen that nothing changed; the holder could not renew it
+            # either.
+            self._changed_at = self._clock.monotonic()
             return False
         self._fault.recovered()
-        return done
+        return True
 
-    async def _campaign(self) -> bool:
-        """Takes the lease if that may be, after waiting for it; whether this process has it."""
-        while (patience := self._patience()) > 0:
-            await self._news.wait(min(patience, self._pause))
-            await self._watch_holder()
+    async def _acquire(self) -> None:
+        """Takes the lease, after waiting until it may be taken."""
+        while (seconds := self._seconds_until_free()) > 0:
+            await self._wakeup.wait(min(seconds, self._pause))
+            await self._check_holder()
         present = self._present()
-        transitions = max(self._next(present), await self._highest())
+        transitions = max(self._next_transitions(present), await self._highest())
         begun = self._clock.monotonic()
-        spec = lease.taken(self._terms.identity, self._terms.seconds, transitions, self._clock.now())
+        spec = lease.taken(self._config.identity, self._config.seconds, transitions, self._clock.now())
         if present is None:
-            self._hold(await self._leases.make(self._key, {"spec": spec}), begun)
+            self._hold(await self._leases.create(self._key, {"spec": spec}), begun)
         else:
             self._hold(await self._leases.replace(present, "spec", spec), begun)
-        return True
 
-    async def _watch_holder(self) -> None:
-        """Looks whether the holder could have renewed, and did: where this process had to wait, so had the other.
+    async def _check_holder(self) -> None:
+        """Reads the lease. If that takes long, the holder may not have been able to renew it, and gets a new duration.
 
-        Otherwise all that stand by would take the lease in the moment in which an API server is back that was away.
+        Otherwise all candidates would take the lease in the moment in which the API server is available again.
         """
         begun = self._clock.monotonic()
-        await self._look()
+        await self._refresh()
         if self._clock.monotonic() - begun > self._pause:
-            self._moved_at = self._clock.monotonic()
+            self._changed_at = self._clock.monotonic()
 
-    async def _keep(self) -> bool:
-        """Renews it, or makes it again where a person has deleted it.
+    async def _renew(self) -> None:
+        """Renews the lease, or creates it again if a person has deleted it.
 
         Raises:
-            LeaseLostError: Somebody else has it.
+            LeaseLostError: Another process has taken it.
         """
         present = self._present()
-        self._demand(present)
+        self._check_held(present)
         begun, now = self._clock.monotonic(), self._clock.now()
         if present is None:
-            spec = lease.taken(self._terms.identity, self._terms.seconds, self._transitions or 0, now)
-            self._hold(await self._leases.make(self._key, {"spec": spec}), begun)
+            spec = lease.taken(self._config.identity, self._config.seconds, self._transitions or 0, now)
+            self._hold(await self._leases.create(self._key, {"spec": spec}), begun)
         else:
-            held = lease.renewed(present.spec, self._terms.seconds, now)
+            held = lease.renewed(present.spec, self._config.seconds, now)
             self._hold(await self._leases.replace(present, "spec", held), begun)
-        return True
 
-    def _demand(self, present: Lease | None) -> None:
+    def _check_held(self, present: Lease | None) -> None:
         if present is None:
             return
         spec = present.spec
-        if spec.holder != self._terms.identity or spec.transitions != self._transitions:
+        if spec.holder != self._config.identity or spec.transitions != self._transitions:
             self._valid_until = -math.inf
-            raise LeaseLostError(f"{spec.holder or 'nobody'} holds the lease {self._terms.name} now")
+            raise LeaseLostError(f"{spec.holder or 'nobody'} holds the lease {self._config.name} now")
 
-    def _patience(self) -> float:
-        """Seconds until the lease may be taken, if nothing is heard of it until then."""
+    def _seconds_until_free(self) -> float:
+        """Returns after how many seconds the lease may be taken, unless it changes until then."""
         present = self._present()
-        if present is not None and present.spec.holder in ("", self._terms.identity):
-            return 0.0  # Let go; or taken by an attempt of which no answer came.
-        # One that is not there was perhaps deleted under a holder, which counts on it still.
-        seconds = self._terms.seconds if present is None else max(self._terms.seconds, present.spec.seconds)
-        return self._moved_at + seconds - self._clock.monotonic()
+        if present is not None and present.spec.holder in ("", self._config.identity):
+            return 0.0  # Released, or taken by an attempt of ours whose answer was lost.
+        # A lease that is missing may have been deleted while its holder still counts on it.
+        seconds = self._config.seconds if present is None else max(self._config.seconds, present.spec.seconds)
+        return self._changed_at + seconds - self._clock.monotonic()
 
-    def _next(self, present: Lease | None) -> int:
+    def _next_transitions(self, present: Lease | None) -> int:
         if present is None:
             return 0
-        own = present.spec.holder == self._terms.identity
+        own = present.spec.holder == self._config.identity
         return present.spec.transitions if own else present.spec.transitions + 1
 
     def _hold(self, held: Lease, begun: float) -> None:
         self._cache.record_write(held)
         self._transitions = held.spec.transitions
-        self._valid_until = begun + self._terms.seconds
+        self._valid_until = begun + self._config.seconds
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         present = self._present()
-        if present is not None and present.spec.holder == self._terms.identity:
+        if present is not None and present.spec.holder == self._config.identity:
             spec = lease.released(present.spec, self._clock.now())
             self._cache.record_write(await self._leases.replace(present, "spec", spec))
-            _log.info("lease.released", lease=self._terms.name)
+            _log.info("lease.released", lease=self._config.name)
 
-    async def _look(self) -> None:
-        """Brings it up to date, as the watch may not have told yet."""
+    async def _refresh(self) -> None:
+        """Reads the lease, as the watch may be late."""
         try:
             self._cache.record_write(await self._leases.get(self._key))
         except NotFoundError:
@@ -227,14 +234,14 @@ class Election:
 
     def _epoch(self) -> int:
         if self._transitions is None:
-            raise AssertionError("only who has led has an epoch")
+            raise AssertionError("only a leader has an epoch")
         return self._transitions + 1
 
     @property
     def _pause(self) -> float:
-        return self._terms.seconds / RENEWALS
+        return self._config.seconds / RENEWALS
 
-    def _moved(self, _before: Lease | None, after: Lease | None) -> None:
-        self._moved_at = self._clock.monotonic()
-        if after is None or after.spec.holder != self._terms.identity:  # Not this process's own renewal.
-            self._news.set()
+    def _lease_changed(self, _before: Lease | None, after: Lease | None) -> None:
+        self._changed_at = self._clock.monotonic()
+        if after is None or after.spec.holder != self._config.identity:  # Not this process's own renewal.
+            self._wakeup.set()

@@ -1,28 +1,28 @@
-"""What can come of a call to the API server, named for what the caller does next."""
+"""Errors of calls to the API server, one for each way in which a caller goes on."""
 
 
 class ApiError(Exception):
-    """A call that did not do what was asked."""
+    """A call failed."""
 
 
 class ApiUnavailableError(ApiError):
-    """No answer, or none that counts: try again later. A change may have been made nevertheless."""
+    """There was no usable answer: try again later. The change may have been made nevertheless."""
 
 
 class ConflictError(ApiError):
-    """Not as it was read, or there already: read it again."""
+    """The object has changed since it was read, or exists already: read it again."""
 
 
 class NotFoundError(ApiError):
-    """No such object, or no such collection."""
+    """There is no such object, or no such resource."""
 
 
 class HistoryLostError(ApiError):
-    """What changed since then is not known any more: list again."""
+    """The API server no longer knows what changed since that version: list again."""
 
 
 class RefusedError(ApiError):
-    """Not allowed or not valid, and will stay so; the message is the API server's."""
+    """The request is not allowed or not valid, and will stay so. The message is the API server's."""
 
 
 class UnreadableError(ApiError):
@@ -30,4 +30,4 @@ class UnreadableError(ApiError):
 
 
 class ConfigurationError(Exception):
-    """Nothing says where the cluster is, or what does is no good: the operator has to act."""
+    """The configuration of the cluster's access is missing or not usable: a person has to act."""

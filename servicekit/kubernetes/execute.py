@@ -1,4 +1,4 @@
-"""Running a command in a container, by way of the API server and the node's kubelet."""
+"""Runs a command in a container, through the API server and the node's kubelet."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-"""Both say how a command ended; API servers before 1.30 know the second alone."""
+"""Both report how a command ended; API servers before 1.30 know only the second."""
 
 _MAX_OUTPUT = 64 * 1024
-"""Bytes that are kept of what a command says: what ours say is a line."""
+"""Bytes of output that are kept; our commands write one line."""
 
 
 class _Channel(IntEnum):
     """The first byte of each message."""
 
-    OUTPUT = 1
-    ERRORS = 2
+    STDOUT = 1
+    STDERR = 2
     STATUS = 3
 
 
@@ -44,41 +44,41 @@ class _Status(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """How a command ended, and what it said on both of its outputs."""
+    """How a command ended, and what it wrote to stdout and stderr."""
 
     code: int
-    said: str
+    output: str
 
 
 async def execute(server: ApiServer, pod: ObjectKey, container: str, command: Sequence[str]) -> ExecResult:
-    """Runs a command in a container that runs, and waits for its end, as long as one request may take.
+    """Runs a command in a running container and waits for its end, as long as one request may take.
 
-    The pod is found by its name: whoever means one pod and no later bearer of the name has the command check that.
+    The pod is found by its name. A caller that means one pod, and not a later one of the name, lets the command check.
 
     Raises:
         NotFoundError: There is no such pod.
-        ApiUnavailableError: It could not be run, or is not known to have ended; it may run nevertheless.
-        RefusedError: It may not be run.
+        ApiUnavailableError: The command could not be run, or its end is unknown; it may run nevertheless.
+        RefusedError: The command may not be run.
     """
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/exec"
     query = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in command)]
     try:
         async with asyncio.timeout(server.timeout_seconds), server.channel(path, query, _PROTOCOLS) as channel:
-            return await _to_its_end(channel)
+            return await _result(channel)
     except TimeoutError as error:
-        raise ApiUnavailableError(f"{pod.name} has not run it within {server.timeout_seconds:g} s") from error
+        raise ApiUnavailableError(f"{pod.name} has not run the command within {server.timeout_seconds:g} s") from error
 
 
-async def _to_its_end(channel: aiohttp.ClientWebSocketResponse) -> ExecResult:
-    said = bytearray()
+async def _result(channel: aiohttp.ClientWebSocketResponse) -> ExecResult:
+    output = bytearray()
     async for message in channel:
         if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
             continue
         number, data = message.data[0], message.data[1:]
         if number == _Channel.STATUS:
-            return ExecResult(_code(data), bytes(said[:_MAX_OUTPUT]).decode(errors="replace"))
-        if number in (_Channel.OUTPUT, _Channel.ERRORS) and len(said) < _MAX_OUTPUT:
-            said += data
+            return ExecResult(_code(data), bytes(output[:_MAX_OUTPUT]).decode(errors="replace"))
+        if number in (_Channel.STDOUT, _Channel.STDERR) and len(output) < _MAX_OUTPUT:
+            output += data
     raise ApiUnavailableError("the connection ended before the command")
 
 
@@ -86,10 +86,10 @@ def _code(data: bytes) -> int:
     try:
         status = msgspec.json.decode(data, type=_Status)
     except msgspec.MsgspecError as error:
-        raise ApiUnavailableError(f"how the command ended does not decode: {error}") from error
+        raise ApiUnavailableError(f"the status of the command does not decode: {error}") from error
     if status.status == "Success":
         return 0
     codes = [cause.message for cause in status.details.causes if cause.reason == "ExitCode"]
     if not codes or not codes[0].isdecimal():
-        raise ApiUnavailableError(f"it was not run: {status.message}")
+        raise ApiUnavailableError(f"the command was not run: {status.message}")
     return int(codes[0])

@@ -1,4 +1,4 @@
-"""Access by a kubeconfig file, which the client library reads: there is no end to what such a file may hold."""
+"""Access by a kubeconfig file. The client library reads it, as such a file may have a great many things."""
 
 import ssl
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
 
 
 async def kubeconfig_access(file: str | None) -> Access:
-    """By that file, or where none is named by `~/.kube/config`.
+    """Reads the file, or `~/.kube/config` if none is named.
 
     Raises:
-        ConfigurationError: It is not there, or no good.
+        ConfigurationError: The file is missing or not usable.
     """
     configuration = Configuration()
     try:
@@ -46,13 +46,13 @@ def _tls(configuration: Configuration) -> ssl.SSLContext:
 
 
 class _Credentials:
-    """A token of the file, or of whatever program the file names, which is asked again when it expires."""
+    """A token from the file, or from a program that the file names and that runs again when the token expires."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
 
     async def headers(self) -> Mapping[str, str]:
-        """What names the user."""
+        """Returns the headers that authenticate the user."""
         try:
             settings = await self._configuration.auth_settings()
         except ConfigException as error:

@@ -1,4 +1,4 @@
-"""A Lease as it lies in a cluster: who holds it, for how long from each renewal, and how often it changed hands."""
+"""The Lease object: its holder, how long it lasts after each renewal, and how often the holder has changed."""
 
 from datetime import UTC, datetime
 
@@ -10,11 +10,11 @@ from servicekit.kubernetes.objects import Metadata
 LEASES = Resource(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", namespaced=True)
 
 _RELEASED_SECONDS = 1
-"""The API server takes no less."""
+"""The least that the API server accepts."""
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The instants are for people: no two machines' clocks are ever compared."""
+    """The spec of a Lease. Its instants are for people: the clocks of two machines are never compared."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -24,38 +24,38 @@ class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
     @property
     def holder(self) -> str:
-        """Who holds it; empty once it was let go."""
+        """The holder's identity; empty after a release."""
         return self.holder_identity or ""
 
     @property
     def seconds(self) -> int:
-        """How long its holder may count on it after a renewal."""
+        """How long the lease lasts after a renewal."""
         return self.lease_duration_seconds or 0
 
     @property
     def transitions(self) -> int:
-        """Grows with every new holder."""
+        """The number of changes of the holder."""
         return self.lease_transitions or 0
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """One Lease."""
+    """A Lease object."""
 
     metadata: Metadata
     spec: LeaseSpec = LeaseSpec()
 
 
 def read(data: bytes | msgspec.Raw) -> Lease:
-    """A Lease from the API server's JSON.
+    """Decodes a Lease.
 
     Raises:
-        msgspec.MsgspecError: It is none.
+        msgspec.MsgspecError: The JSON is not a Lease.
     """
     return msgspec.json.decode(data, type=Lease)
 
 
 def taken(identity: str, seconds: int, transitions: int, now: float) -> LeaseSpec:
-    """As its new holder writes it; `now` is Unix seconds."""
+    """Returns the spec that a new holder writes; `now` is Unix seconds."""
     return LeaseSpec(
         holder_identity=identity,
         lease_duration_seconds=seconds,
@@ -66,12 +66,12 @@ def taken(identity: str, seconds: int, transitions: int, now: float) -> LeaseSpe
 
 
 def renewed(held: LeaseSpec, seconds: int, now: float) -> LeaseSpec:
-    """As its holder writes it again."""
+    """Returns the spec that the holder writes to renew the lease."""
     return msgspec.structs.replace(held, lease_duration_seconds=seconds, renew_time=_instant(now))
 
 
 def released(held: LeaseSpec, now: float) -> LeaseSpec:
-    """As its holder leaves it behind."""
+    """Returns the spec that the holder writes to release the lease."""
     return msgspec.structs.replace(
         held, holder_identity=None, lease_duration_seconds=_RELEASED_SECONDS, renew_time=_instant(now)
     )

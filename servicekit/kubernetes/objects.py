@@ -1,4 +1,4 @@
-"""What every object of a cluster has."""
+"""The key and the metadata that all objects of a cluster have."""
 
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -7,14 +7,14 @@ import msgspec
 
 
 class ObjectKey(NamedTuple):
-    """One object of a collection; `namespace` is empty where the collection has none."""
+    """Names an object of a resource; `namespace` is empty where the resource has none."""
 
     namespace: str
     name: str
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    """Those fields of an object's metadata that anybody here asks for."""
+    """The fields of an object's metadata that are in use here."""
 
     name: str
     uid: str
@@ -24,12 +24,12 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> ObjectKey:
-        """Which object it is."""
+        """The object's key."""
         return ObjectKey(self.namespace, self.name)
 
     @property
     def version(self) -> int:
-        """Orders all states of all objects of a collection, as Kubernetes promises since 1.35 and etcd always did."""
+        """Orders all states of all objects of a resource, as Kubernetes promises since 1.35 and etcd always did."""
         return int(self.resource_version)
 
 
@@ -38,4 +38,4 @@ class Object(Protocol):
 
     @property
     def metadata(self) -> Metadata:
-        """Which object it is, and which state of it."""
+        """Identifies the object and its state."""

@@ -1,4 +1,4 @@
-"""Keeps a cache in step with a resource: list, then watch; and list again after anything but an orderly end."""
+"""Keeps a cache in step with a resource: list, then watch, and list again when a watch ends with an error."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,8 +28,8 @@ _MAX_PAUSE = 1.0
 """Short: what is decided after an outage is decided within seconds of its end."""
 
 _WATCH_SECONDS = 60
-"""One request a minute. A network that is cut without a word is missed sooner, by the connection itself; an API server
-that holds its connection and says nothing, after this long and one time-out."""
+"""One request a minute. The connection itself notices a cut network sooner. An API server that keeps the connection and
+sends nothing is noticed after this long and one time-out."""
 
 _TOO_SHORT = 0.5
 """Seconds; a watch that ends sooner, over and over, would be a storm of requests."""
@@ -44,10 +44,10 @@ class Reflector(Generic[R]):
     """Lists once with `list` or `first`, then `run` follows for ever.
 
     Args:
-        collection: What to follow.
+        client: The resource to follow.
         cache: Holds the objects.
         clock: Monotonic instants.
-        watch_seconds: How long one watch goes on.
+        watch_seconds: The length of one watch.
         cached: Lists may be a little old: the watch brings the rest. For what runs on every node.
         optional: The kind may be undefined or refused, now or later. `run` then looks again every `undefined_seconds`.
         undefined_seconds: See `optional`.
@@ -62,7 +62,7 @@ class Reflector(Generic[R]):
 
     def __init__(  # noqa: PLR0913 - the first three are what it works on, the others have defaults
         self,
-        collection: ResourceClient[R],
+        client: ResourceClient[R],
         cache: Cache[R],
         clock: Clock,
         watch_seconds: int = _WATCH_SECONDS,
@@ -76,11 +76,11 @@ class Reflector(Generic[R]):
         self._optional = optional
         self._undefined_seconds = undefined_seconds
         self._on_synced = on_synced
-        self._collection = collection
+        self._client = client
         self._cache = cache
         self._watch_seconds = watch_seconds
         self._clock = clock
-        self._fault = Fault(f"watch of {collection.resource.plural}", clock)
+        self._fault = Fault(f"watch of {client.resource.plural}", clock)
         self._backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
         self._watching = False
         self._lost = False
@@ -102,7 +102,7 @@ class Reflector(Generic[R]):
             ApiError: It could not be had; the cache is as it was.
         """
         self.lists += 1
-        objects, version = await self._collection.list(self._cache.version if self._cached and not self._lost else "")
+        objects, version = await self._client.list(self._cache.version if self._cached and not self._lost else "")
         self._cache.replace(objects, version)
         self.defined = self.synced = True
         self._on_synced()
@@ -145,7 +145,7 @@ class Reflector(Generic[R]):
             await self.list()
         begun = self._clock.monotonic()
         try:
-            watch = self._collection.watch(self._cache.version, self._watch_seconds, self._opened)
+            watch = self._client.watch(self._cache.version, self._watch_seconds, self._opened)
             async with aclosing(watch) as events:
                 async for kind, shown in events:
                     self._apply(kind, shown)
@@ -178,7 +178,7 @@ class Reflector(Generic[R]):
 
     def _note_undefined(self) -> None:
         if self.defined:
-            plural = self._collection.resource.plural
+            plural = self._client.resource.plural
             _log.info("resource.undefined", resource=plural, looks_again_seconds=self._undefined_seconds)
         self.defined = False
         self._fault.recovered()

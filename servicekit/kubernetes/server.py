@@ -1,4 +1,4 @@
-"""The connection to one API server: requests with a time limit, streams, and errors by what to do next."""
+"""The connection to one API server: requests with a time limit, streams, and errors as `ApiError`s."""
 
 import asyncio
 import socket
@@ -24,24 +24,24 @@ from servicekit.kubernetes.errors import (
 )
 
 _MAX_AT_ONCE = 32
-"""Requests under way: far below what the API server gives one user a turn for (flow control: some hundreds)."""
+"""Concurrent requests: far below the seats that the API server's flow control gives one user, some hundreds."""
 
 _MAX_LINE = 8 * 1024 * 1024
-"""Bytes of one event: etcd takes 1.5 MiB, as JSON that may be some more."""
+"""Bytes of one event: etcd takes 1.5 MiB, which may be more as JSON."""
 
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 2}
-"""Seconds, and how many times: a watch on which nothing happens for a minute would not notice before that its peer is
-gone. After 20 s without a sign from the other machine's kernel it does; that of a busy API server answers."""
+"""Seconds, and the number of probes. On a quiet watch a lost peer would not be noticed for a minute. With these it is
+after 20 s without an answer from the other machine's kernel, which answers also when the API server is busy."""
 
 _READ_AHEAD = 2 * 1024 * 1024
-"""Bytes: one event at a time, whatever its size."""
+"""Bytes: room for one event of any size."""
 
 _DEFAULT_NAMESPACE = "default"
 
-_GUARDED = "not certain at this moment that anything may be changed"
+_GUARDED = "it is not certain at this moment that writes are allowed"
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
-    401: ApiUnavailableError,  # A token that is just being renewed.
+    401: ApiUnavailableError,  # The token is just being renewed.
     404: NotFoundError,
     409: ConflictError,
     410: HistoryLostError,
@@ -49,11 +49,11 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
 }
 _SERVER_ERRORS = 500
 _TIMED_OUT, _AHEAD = 504, "Too large resource version"
-"""Asked for a version that it has not come to: it lags, or the cluster was restored from a backup."""
+"""The API server has not reached the version asked for: it lags, or the cluster was restored from a backup."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The part of a Status object that says why."""
+    """The part of a Status object with the reason."""
 
     message: str = ""
     code: int = 0
@@ -61,7 +61,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request; `body` is JSON of the given type."""
+    """A request; `body` is of the content type."""
 
     method: str
     path: str
@@ -72,15 +72,17 @@ class Call:
 
 
 class ApiServer:
-    """Speaks as whoever the access names. Close it.
+    """A connection to an API server. It has to be closed.
 
     Args:
-        access: Address, authority and credentials.
-        timeout_seconds: For one request with its answer.
+        access: Address, trust and credentials.
+        timeout_seconds: For a request with its answer.
 
     Attributes:
-        dated: Called with the Date of every answer as it comes, and the seconds since its request.
-        guard: Asked right before a request that may change something; where it says no, the API server counts as away.
+        on_date: Called with the Date of every answer when it arrives, and the seconds since its request.
+        guard: Called right before a request that may change something. If it returns False, the request is not sent and
+            fails as if the API server were unavailable.
+        requests: The number of requests so far.
     """
 
     def __init__(self, access: Access, timeout_seconds: float) -> None:
@@ -91,7 +93,7 @@ class ApiServer:
         self.guard: Callable[[], bool] = lambda: True
         self._access = access
         self._client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=access.tls or True, socket_factory=_kept_alive),
+            connector=aiohttp.TCPConnector(ssl=access.tls or True, socket_factory=_keepalive_socket),
             trust_env=access.proxy_from_environment,
             read_bufsize=_READ_AHEAD,
         )
@@ -99,60 +101,62 @@ class ApiServer:
 
     @classmethod
     async def connect(cls, kubeconfig: str | None, timeout_seconds: float) -> Self:
-        """By that file where one is named, else as the pod that this is, else by `~/.kube/config`; sends nothing yet.
+        """Uses the named kubeconfig, else the pod's service account, else `~/.kube/config`. Sends nothing yet.
 
         Raises:
-            ConfigurationError: There is nothing of the kind, or it is no good.
+            ConfigurationError: There is none of these, or it is not usable.
         """
         if not kubeconfig and in_pod():
             return cls(pod_access(), timeout_seconds)
         require_kubeconfig(kubeconfig)
-        # Imported here: the client library costs 36 MiB, which a pod needs none of.
+        # Imported here: the client library costs 36 MiB, and a pod does not need it.
         from servicekit.kubernetes.kubeconfig import kubeconfig_access  # noqa: PLC0415
 
         return cls(await kubeconfig_access(kubeconfig or None), timeout_seconds)
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         await self._client.close()
-        await asyncio.sleep(0)  # What was aborted ends in the loop's next turn.
+        await asyncio.sleep(0)  # Aborted connections end in the loop's next turn.
 
     async def request(self, call: Call) -> bytes:
-        """The body of a good answer.
+        """Sends a request and returns the body of the answer.
 
         Raises:
-            ApiError: One of its kinds; there is a time limit, so this ends.
+            ApiError: The request failed, or took longer than the time limit.
         """
         limits = aiohttp.ClientTimeout(total=self.timeout_seconds)
         async with self._turns, self._sent(call, limits) as response:
             return await response.read()
 
-    async def lines(self, call: Call, silent_seconds: float, opened: Callable[[], None]) -> AsyncGenerator[bytes, None]:
-        """The lines of an answer that goes on, each as it comes, until the API server ends it; calls `opened` before.
+    async def lines(
+        self, call: Call, silent_seconds: float, on_open: Callable[[], None]
+    ) -> AsyncGenerator[bytes, None]:
+        """Yields the lines of a streamed answer until the API server ends it; calls `on_open` before the first.
 
         Raises:
-            ApiUnavailableError: No byte has come for that long, among other things.
-            ApiError: As for `request`.
+            ApiUnavailableError: Among other reasons, no byte has arrived for `silent_seconds`.
+            ApiError: See `request`.
         """
         limits = aiohttp.ClientTimeout(sock_connect=self.timeout_seconds, sock_read=silent_seconds)
         rest = b""
         async with self._sent(call, limits) as response:
-            opened()
+            on_open()
             async for chunk in response.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     yield line
                 if len(rest) > _MAX_LINE:
-                    raise ApiUnavailableError("a line without end")
+                    raise ApiUnavailableError("an event is too large")
 
     @asynccontextmanager
     async def channel(
         self, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str]
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A WebSocket with one of these protocols, for what changes something. It has no time limit: the caller has.
+        """Opens a WebSocket with one of these protocols, for requests that change something. It has no time limit.
 
         Raises:
-            ApiError: One of its kinds.
+            ApiError: The connection failed.
         """
         self.requests += 1
         if not self.guard():
@@ -171,7 +175,7 @@ class ApiServer:
             ):
                 yield channel
         except aiohttp.WSServerHandshakeError as error:
-            raise refusal(error.status, b"") from error
+            raise api_error(error.status, b"") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from error
 
@@ -198,7 +202,7 @@ class ApiServer:
             ) as response:
                 self.on_date(response.headers.get("Date", ""), time.monotonic() - begun)
                 if not response.ok:
-                    raise refusal(response.status, await response.read())
+                    raise api_error(response.status, await response.read())
                 with _aborted_unless_finished(response):
                     yield response
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -210,7 +214,7 @@ class ApiServer:
         return ApiUnavailableError(f"{type(error).__name__}: {error}".rstrip(": "))
 
 
-def _kept_alive(address: aiohttp.AddrInfoType) -> socket.socket:
+def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     family, kind, protocol, *_ = address
     connection = socket.socket(family, kind, protocol)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -221,7 +225,7 @@ def _kept_alive(address: aiohttp.AddrInfoType) -> socket.socket:
 
 @contextmanager
 def _aborted_unless_finished(response: aiohttp.ClientResponse) -> Iterator[None]:
-    """Ends the connection of an answer that nobody reads on: saying goodbye waits for a peer that may be gone."""
+    """Aborts the connection of an answer that is not read to its end: closing waits for a peer that may be gone."""
     try:
         yield
     except BaseException:
@@ -230,8 +234,8 @@ def _aborted_unless_finished(response: aiohttp.ClientResponse) -> Iterator[None]
         raise
 
 
-def refusal(status: int, body: bytes) -> ApiError:
-    """What an answer that is not a good one means."""
+def api_error(status: int, body: bytes) -> ApiError:
+    """Returns the error for an answer that is not a success."""
     try:
         message = msgspec.json.decode(body, type=Answer).message
     except msgspec.MsgspecError:

@@ -171,7 +171,7 @@ class NodeRuntime:
         envs = [{"name": name, "value": value} for name, value in launchers.variables(self.paths.home(pod)).items()]
         spec = {"execs": [{"local": {"envs": envs}}]}
         try:
-            served = await self._execs.create(pod.metadata.key, spec)
+            served = await self._execs.create(pod.metadata.key, {"spec": spec})
         except ConflictError:
             served = await self._execs.replace(await self._execs.get(pod.metadata.key), "spec", spec)
         self._served[pod.metadata.uid] = served

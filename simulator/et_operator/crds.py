@@ -36,7 +36,7 @@ async def create_crds(server: ApiServer) -> None:
     definitions = ResourceClient(server, _DEFINITIONS, lambda data: msgspec.json.decode(data, type=_Definition))
     for kind in (TRAINING_JOBS, SCALE_INS, SCALE_OUTS):
         with contextlib.suppress(ConflictError):
-            await definitions.create(ObjectKey("", f"{kind.plural}.{kind.group}"), _spec(kind))
+            await definitions.create(ObjectKey("", f"{kind.plural}.{kind.group}"), {"spec": _spec(kind)})
     for kind in (TRAINING_JOBS, SCALE_INS, SCALE_OUTS):
         await _until_served(ResourceClient(server, kind, lambda data: msgspec.json.decode(data, type=_Definition)))
 

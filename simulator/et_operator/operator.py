@@ -197,7 +197,7 @@ class Operator:
         key = ObjectKey(job.metadata.namespace, manifests.config_name(job))
         content = {"data": manifests.config_data(job, hosts)}
         try:
-            await self._configs.make(key, content, **manifests.config_metadata(job))
+            await self._configs.create(key, content, **manifests.config_metadata(job))
         except ConflictError:
             log.info("et-operator.config-kept", config=key)
 
@@ -209,7 +209,7 @@ class Operator:
         self, job: TrainingJob, name: str, spec: manifests.Manifest, metadata: manifests.Manifest
     ) -> Pod:
         key = ObjectKey(job.metadata.namespace, name)
-        pod = await self._cache.pods.client.make(key, {"spec": spec}, **metadata)
+        pod = await self._cache.pods.client.create(key, {"spec": spec}, **metadata)
         self._cache.pods.cache.record_write(pod)
         return pod
 
@@ -225,7 +225,7 @@ class Operator:
     async def _run(self, launcher: Pod, script: str) -> None:
         ran = await execute(self._server, launcher.metadata.key, CONTAINER, ["sh", "-c", script])
         if ran.code:
-            raise UnreadableError(f"a command in {launcher.name} ended with {ran.code}: {ran.said}")
+            raise UnreadableError(f"a command in {launcher.name} ended with {ran.code}: {ran.output}")
 
     # Scaling.
 

@@ -196,10 +196,10 @@ class ClusterBackend:
 
     async def _write(self, key: ObjectKey, content: Mapping[str, object], annotations: Mapping[str, str]) -> None:
         try:
-            await self._events.make(key, content, annotations=annotations)
+            await self._events.create(key, content, annotations=annotations)
         except RefusedError:
             renamed = {_CORE_NAMES.get(name, name): value for name, value in content.items()}
-            await self._core_events.make(key, renamed, annotations=annotations)
+            await self._core_events.create(key, renamed, annotations=annotations)
 
     async def _regarding(self, subject: Subject) -> tuple[dict[str, str], str]:
         """The object that the Event regards, and the namespace of the Event."""

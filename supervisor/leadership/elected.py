@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.election import Election, LeaseLostError, Terms
+from servicekit.kubernetes.election import Election, ElectionConfig, LeaseLostError
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
@@ -38,14 +38,14 @@ class ElectedLeadership:
     def __init__(
         self, server: ApiServer, options: ElectionOptions, clock: Clock, highest: Callable[[], Awaitable[int]]
     ) -> None:
-        terms = Terms(
+        config = ElectionConfig(
             namespace=options.namespace or server.namespace,
             name=options.lease,
             identity=f"{options.pod or 'supervisor'}_{secrets.token_hex(8)}",
             seconds=options.seconds,
         )
         self._server = server
-        self._election = Election(server, terms, clock, highest)
+        self._election = Election(server, config, clock, highest)
         own = ObjectKey(server.namespace, options.pod)
         self._label = LeaderLabel(server, own, self, clock) if options.pod else None
 

@@ -83,7 +83,7 @@ class KeysSecret:
             raise KeysError(f"{self}: {error}. The supervisor does not change it: correct or restore it") from error
 
     async def _make(self, keys: Keys) -> Keys:
-        await self._secrets.make(self._key, {"type": "Opaque", "data": keys.content})
+        await self._secrets.create(self._key, {"type": "Opaque", "data": keys.content})
         _log.info("keys.made", secret=self._key.name, namespace=self._key.namespace)
         return keys
 

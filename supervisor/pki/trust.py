@@ -85,7 +85,7 @@ class CaConfigMap:
         try:
             present = await self._maps.get(self._key)
         except NotFoundError:
-            await self._maps.make(self._key, {"data": data})
+            await self._maps.create(self._key, {"data": data})
         else:
             if (present.data or {}).get(CA) == data[CA]:
                 return

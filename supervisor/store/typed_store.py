@@ -171,7 +171,7 @@ class TypedStore(Generic[K, T]):
 
     async def _create(self, key: ObjectKey, spec: Fields, metadata: Mapping[str, object]) -> Record[T]:
         try:
-            record = await self._client.make(key, {"spec": spec}, **metadata)
+            record = await self._client.create(key, {"spec": spec}, **metadata)
         except NotFoundError as error:  # The namespace or the CRD is missing, not the resource.
             raise RefusedError(str(error)) from error
         self.cache.record_write(record)

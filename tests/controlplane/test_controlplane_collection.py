@@ -36,7 +36,7 @@ def _collection(server: ApiServer, namespace: Namespace, labels: str = "") -> Re
 async def test_a_selection_is_all_that_is_listed(server: ApiServer, namespace: Namespace) -> None:
     maps = _collection(server, namespace)
     for name in ("a", "b"):
-        await maps.make(ObjectKey(namespace.name, name), {"data": {"k": name}}, labels={"is": name})
+        await maps.create(ObjectKey(namespace.name, name), {"data": {"k": name}}, labels={"is": name})
     selected, _ = await _collection(server, namespace, "is=b").list()
     assert [(one.metadata.name, one.data) for one in selected] == [("b", {"k": "b"})]
     assert {"a", "b"} <= {one.metadata.name for one in (await maps.list())[0]}
@@ -46,7 +46,7 @@ async def test_a_change_is_merged_into_what_others_changed(server: ApiServer, na
     """What is not named stays, also where it is newer than what was read."""
     maps = _collection(server, namespace)
     key = ObjectKey(namespace.name, "one")
-    read = await maps.make(key, {"data": {"mine": "1"}})
+    read = await maps.create(key, {"data": {"mine": "1"}})
     await maps.merge(read, {"data": {"theirs": "2"}})
     merged = await maps.merge(read, {"data": {"mine": None, "new": "3"}}, metadata={"labels": {"l": "v"}})
     assert merged.data == {"theirs": "2", "new": "3"}
@@ -55,12 +55,12 @@ async def test_a_change_is_merged_into_what_others_changed(server: ApiServer, na
 async def test_another_object_of_the_name_is_left_alone(server: ApiServer, namespace: Namespace) -> None:
     maps = _collection(server, namespace)
     key = ObjectKey(namespace.name, "one")
-    first = await maps.make(key, {"data": {"k": "first"}})
+    first = await maps.create(key, {"data": {"k": "first"}})
     await maps.merge(first, {"data": {"k": "later"}})
     await maps.delete_unconditionally(first)
     with pytest.raises(NotFoundError):
         await maps.delete_unconditionally(first)
-    await maps.make(key, {"data": {"k": "second"}})
+    await maps.create(key, {"data": {"k": "second"}})
     with pytest.raises(ConflictError):
         await maps.merge(first, {"data": {"k": "third"}})
     with pytest.raises(ConflictError):

@@ -43,7 +43,7 @@ async def test_a_command_runs_with_what_the_pod_has(server: ApiServer, pod: Obje
     script = 'echo $EDL; echo wrong >&2; echo kept > "$EDL/file"'
     ran = await execute(server, pod, "main", ["sh", "-c", script])
     assert ran.code == 0
-    assert sorted(ran.said.split()) == sorted([str(tmp_path), "wrong"])
+    assert sorted(ran.output.split()) == sorted([str(tmp_path), "wrong"])
     assert (tmp_path / "file").read_text(encoding="utf-8") == "kept\n"
 
 
@@ -67,7 +67,7 @@ async def test_a_command_that_fails_is_no_success(server: ApiServer, pod: Object
 async def test_a_command_is_waited_for_only_so_long(cluster: Cluster, pod: ObjectKey) -> None:
     impatient = await ApiServer.connect(str(cluster.kubeconfig), 0.5)
     try:
-        with pytest.raises(ApiUnavailableError, match="has not run it within"):
+        with pytest.raises(ApiUnavailableError, match="has not run the command within"):
             await execute(impatient, pod, "main", ["sleep", "5"])
     finally:
         await impatient.close()

@@ -99,4 +99,4 @@ async def test_what_did_not_run_to_its_end_has_no_code(tmp_path: Path, answer: A
 async def test_a_command_that_never_stops_speaking_fills_no_memory(tmp_path: Path) -> None:
     ran = await run(tmp_path, says(*[(1, b"x" * 50_000)] * 20, status({"status": "Success"})))
     assert ran.code == 0
-    assert len(ran.said) == 64 * 1024
+    assert len(ran.output) == 64 * 1024

@@ -150,7 +150,7 @@ class TrainingJobActions:
         ran = await execute(self._context.cluster.server, launcher.key, container, exclusion_command(hosts))
         if ran.code:
             raise ApiUnavailableError(
-                f"{launcher.key.name} cannot leave hosts out: code {ran.code}, {ran.said.strip()}"
+                f"{launcher.key.name} cannot leave hosts out: code {ran.code}, {ran.output.strip()}"
             )
         failpoint(At.EXCLUSIONS_LISTED)
 

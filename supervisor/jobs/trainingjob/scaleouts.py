@@ -150,7 +150,7 @@ class ScaleOuts:
         }
         with suppress(ConflictError):  # It was made before a restart.
             key = ObjectKey(job.namespace, name)
-            made = await self._client.make(key, {"spec": spec}, labels=_LABELS, ownerReferences=[owner])
+            made = await self._client.create(key, {"spec": spec}, labels=_LABELS, ownerReferences=[owner])
             _log.info("trainingjob.growth_asked", job=state.name, count=count, scale_out=name)
             self._cache.record_write(made)
             failpoint(At.GROWTH_ASKED)

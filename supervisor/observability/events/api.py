@@ -83,7 +83,7 @@ class Events:
         content = _content(pending.draft, self._instance)
         if pending.times > 1:
             content["series"] = _series(pending.times, pending.draft.at)
-        return await self._events.make(_key(pending.draft), content)
+        return await self._events.create(_key(pending.draft), content)
 
     def _remember(self, draft: EventDraft, sent: _Sent) -> None:
         self._sent[draft.aggregation_key] = sent

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.election import Election, LeaseLostError, Terms
+from servicekit.kubernetes.election import Election, ElectionConfig, LeaseLostError
 from servicekit.kubernetes.server import ApiServer
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import Place
@@ -89,8 +89,8 @@ class Hall:
     async def runs(self, identity: str, seconds: int = SECONDS) -> Candidate:
         server = await ApiServer.connect(str(self.place.plane.cluster.kubeconfig), _TIMEOUT * seconds)
         self.stack.push_async_callback(server.close)
-        terms = Terms(namespace="default", name=self.name, identity=identity, seconds=seconds)
-        election = Election(server, terms, Clock(), self._highest)
+        config = ElectionConfig(namespace="default", name=self.name, identity=identity, seconds=seconds)
+        election = Election(server, config, Clock(), self._highest)
         await election.first()
         candidate = Candidate(election, [asyncio.create_task(election.follow()), asyncio.create_task(election.run())])
         self.stack.push_async_callback(candidate.die)

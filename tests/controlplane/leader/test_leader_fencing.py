@@ -59,7 +59,7 @@ async def test_no_request_that_changes_anything_is_sent(server: ApiServer, hall:
     leases = ResourceClient(server, LEASES, read)
     present = await leases.get(ObjectKey("default", hall.name))
     for attempt in (
-        leases.make(ObjectKey("default", "other"), {"spec": {}}),
+        leases.create(ObjectKey("default", "other"), {"spec": {}}),
         leases.replace(present, "spec", {}),
         leases.merge(present, {"spec": {}}),
         leases.delete(present),
