@@ -22,7 +22,7 @@ _ARGUMENTS = (
 
 
 def chromium() -> str:
-    """Where it is; installed where it is not and can be.
+    """Return Chromium's path; install it where it is missing and can be installed.
 
     Raises:
         CannotBeHad: This machine has none.

@@ -26,7 +26,7 @@ class Scene(Enum):
     GROWING = auto()
     """A job that was resumed with two of four hosts gets the others back while it runs."""
     ENDING = auto()
-    """Somebody ends the job, which saves first."""
+    """A person terminates the job, which saves first."""
     PLAIN = auto()
     """Nothing is reclaimed."""
     STUBBORN = auto()

@@ -22,7 +22,7 @@ WITNESS_FILE = "WITNESS_FILE"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a process holds at an instant: `objects` as the collector counts them after it has collected."""
+    """The resources of a process at an instant; `objects` is counted after a garbage collection."""
 
     tasks: Counter[str]
     objects: int

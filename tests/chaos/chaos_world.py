@@ -116,7 +116,7 @@ async def announce(world: World, scene: Scene) -> None:
 
 
 async def take_away(world: World, scene: Scene, job: JobProcess) -> None:
-    """What the cloud does with its nodes in a scene, as soon as the job has made room for it."""
+    """The cloud's actions on its nodes in a scene, once the job has made room for them."""
     if scene is Scene.STOPPING:
         await world.until(
             lambda status: [one.phase for one in status.jobs] == ["Suspended"], "the job to be suspended", PATIENCE

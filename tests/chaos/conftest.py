@@ -13,7 +13,7 @@ OpenWorld = Callable[..., Coroutine[Any, Any, World]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of this folder is a long suite; what is in its short form is marked beside it."""
+    """Mark the whole folder as a long suite; tests of its short form have the mark `brief` as well."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.long)

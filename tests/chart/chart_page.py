@@ -34,13 +34,13 @@ def write_files(section: str, directory: Path) -> None:
 
 
 def desk(directory: Path) -> Path:
-    """Where somebody sits who follows the page: a directory with the chart."""
+    """The working directory of a person who follows the page, with the chart in it."""
     (directory / "charts").symlink_to(CHART.parent)
     return directory
 
 
 def follow(line: str, cluster: Cluster, directory: Path) -> str:
-    """What a command prints that is run at that desk, and has to succeed."""
+    """Run a command there, which must succeed, and return its output."""
     homes = {f"HELM_{kind}_HOME": str(directory / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
     tools = ":".join(str(client_path(tool).parent) for tool in (Tool.HELM, Tool.KUBECTL))
     environment = {

@@ -37,7 +37,7 @@ class Helm:
         return [each for each in yaml.safe_load_all(_rendered(self, json.dumps(values or {}), version)) if each]
 
     def run(self, *command: str, given: str = "") -> str:
-        """What it prints.
+        """Run helm and return its output.
 
         Raises:
             Refused: It failed.

@@ -53,7 +53,7 @@ def api_plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 async def here(api_plane: ControlPlane) -> AsyncIterator[Place]:
-    """That API server, with nothing of other tests that a supervisor would see; it may be harmed and brought back."""
+    """That API server, without objects of other tests; a test may stop and restart it."""
     if not api_plane.runs(Program.API_SERVER):
         api_plane.launch(Program.API_SERVER)
         api_plane.wait_ready(Program.API_SERVER)

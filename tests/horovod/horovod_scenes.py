@@ -49,7 +49,7 @@ def instant(events: Sequence[Event], kind: Kind) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What came of an announced removal.
+    """The outcome of an announced removal.
 
     Attributes:
         left_in_time: The doomed worker had ended before its host did.

@@ -19,7 +19,7 @@ def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
 
 @pytest_asyncio.fixture
 async def bystander(served: Served) -> AsyncIterator[Bystander]:
-    """Somebody honest on that supervisor, who must have noticed nothing when the test is over."""
+    """An honest client of that supervisor, which must not have noticed the attack at the end."""
     honest = await Bystander.of(served)
     yield honest
     await honest.noticed_nothing()

@@ -29,7 +29,7 @@ class World(Protocol):
         """Makes peers of it."""
 
     async def status(self) -> dict[str, Any]:
-        """What a viewer sees."""
+        """Return the status as a viewer reads it."""
 
 
 async def refused(served: World) -> Counts:

@@ -60,7 +60,7 @@ class Images:
     """The base is made of Debian's packages, as no image registry can be reached."""
 
     def config(self, image: Image) -> Mapping[str, Any]:
-        """What the image says of itself, as the OCI's image specification has it."""
+        """The image's configuration by the OCI image specification."""
         said = buildah(self.storage, "inspect", "--type", "image", image.reference)
         config: Mapping[str, Any] = json.loads(said)["OCIv1"]
         return config
@@ -94,7 +94,7 @@ def build() -> Images:
 
 
 def buildah(storage: Path, *arguments: str) -> str:
-    """What a command of buildah prints; its mounts end with it.
+    """Run buildah and return its output; its mounts end with it.
 
     Raises:
         NotBuilt: It failed.
@@ -111,7 +111,7 @@ def buildah(storage: Path, *arguments: str) -> str:
 
 
 def cache() -> Path:
-    """Where everything is kept that need not be made again; it may be deleted."""
+    """The cache directory; it may be deleted."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-job-supervisor" / "images"
 
 

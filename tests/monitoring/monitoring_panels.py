@@ -21,7 +21,7 @@ class Asked:
     legend: str
 
     def answer(self, server: Prometheus, begin: float, end: float) -> list[Series]:
-        """What the panel shows of that time: numbers, and no series that has none."""
+        """The panel's series in that time, without empty ones."""
         expr = _filled(self.expr, end - begin)
         is_instant = self.kind in {"stat", "table"}
         found = server.at(expr, end) if is_instant else server.over(expr, begin, end, STEP_SECONDS)

@@ -63,7 +63,7 @@ Schemas = Mapping[Shape, Any]
 
 
 def programs() -> Mapping[Program, Path]:
-    """Where each of them is: on this machine already, or of Debian's packages, which are unpacked and not installed.
+    """Return each program's path: installed here, or unpacked from a Debian package.
 
     Raises:
         CannotBeHad: There is no apt-get, nothing can be downloaded, or nobody may have mounts of their own.

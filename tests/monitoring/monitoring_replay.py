@@ -71,12 +71,12 @@ class Recording:
     truth: Truth
     begin: float
     alerts: Mapping[str, Any]
-    """Those that Alertmanager told us of, by their names."""
+    """The names of the alerts that Alertmanager sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Standby:
-    """What only a supervisor on a cluster counts: by the product's own counters, told by hand."""
+    """The metrics that only a supervisor on a cluster has, set by hand on the product's own counters."""
 
     address: str
     metrics: Metrics

@@ -25,14 +25,14 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What a query returns: the labels, and each value at its Unix second."""
+    """A query's result: the labels, and each value at its Unix second."""
 
     labels: Labels
     points: Sequence[tuple[float, float]]
 
 
 class Prometheus:
-    """One that runs; `targets` are scraped as long as they are named."""
+    """A running Prometheus; it scrapes `targets`."""
 
     def __init__(self, url: str, targets: Path) -> None:
         self._url = url

@@ -79,7 +79,7 @@ class World:
         return home
 
     def home(self, name: str) -> Path:
-        """Where a job of that name is to save, on the node."""
+        """The checkpoint directory of a job, on the node."""
         home = self.ground / "checkpoints" / name
         home.mkdir(parents=True)
         home.chmod(0o755)
@@ -100,7 +100,7 @@ class World:
         return await until(reached, f"{name} is {phase} to the supervisor", seconds=_SECONDS)
 
     async def saved(self, home: Path) -> Mapping[str, Any]:
-        """What the training process has saved, and what it was told before."""
+        """Return the checkpoint of the training process and its last directive."""
         await until(lambda: _exists(home / "checkpoint"), f"a checkpoint in {home}", seconds=_SECONDS)
         told: Mapping[str, Any] = json.loads((home / "checkpoint").read_bytes())
         return told

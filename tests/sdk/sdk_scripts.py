@@ -69,7 +69,7 @@ class Clean:
         subprocess.run(command, check=True, capture_output=True)
 
     def says(self, code: str, *path: Path) -> str:
-        """What a line of Python prints there, without this repository on the path; `path` goes before everything."""
+        """Run a line of Python there without this repository on its path and return its output; `path` comes first."""
         environ = {"PYTHONPATH": os.pathsep.join(map(str, path)), "PATH": os.environ["PATH"]}
         done = subprocess.run(
             [self.python, "-W", "error", "-c", code],

@@ -10,7 +10,7 @@ _LIBRARY = "*/faketime/libfaketimeMT.so.1"
 
 
 def library() -> Path:
-    """Where it is; installed where it is not and can be.
+    """Return libfaketime's path; install it where it is missing and can be installed.
 
     Raises:
         CannotBeHad: This machine has none.

@@ -64,7 +64,7 @@ def tls_settings(authority: Authority) -> dict[str, Any]:
 
 
 def durable(job: dict[str, Any]) -> dict[str, Any]:
-    """What is stored of a job: not what passes, nor what the streams alone know."""
+    """The stored fields of a job, without those that pass or that only the streams know."""
     return {name: value for name, value in job.items() if name not in ("since_seconds", "seconds_left", "host_states")}
 
 

@@ -34,7 +34,7 @@ class Installation:
     home: Path
 
     async def helm(self, *command: str, values: Values | None = None) -> str:
-        """What helm says, warnings of the API server among it.
+        """Return helm's output, with the API server's warnings.
 
         Raises:
             Refused: It failed.

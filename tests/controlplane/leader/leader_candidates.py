@@ -58,7 +58,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Hall:
-    """Where they run; `highest` is the highest epoch of what is stored."""
+    """The candidates of one lease; `highest` is the highest stored epoch."""
 
     place: Place
     name: str = field(default_factory=lambda: f"lease-{secrets.token_hex(4)}")

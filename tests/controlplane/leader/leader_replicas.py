@@ -54,7 +54,7 @@ class Replica:
         await self.ended()
 
     async def probe(self, path: str) -> tuple[int, Any]:
-        """What a probe is answered: the status, and what is said."""
+        """Return the status and body of a probe's answer."""
         await until(lambda: self.heard("probes.listening") or self.process.poll() is not None)
         address = next(each["address"] for each in self.said() if each["event"] == "probes.listening")
         async with aiohttp.request("GET", f"http://{address}{path}") as answer:
@@ -69,7 +69,7 @@ class Replica:
 
 @dataclass(slots=True)
 class Replicas:
-    """All of them; they have the secret of the first one, where they share none in the cluster."""
+    """All replicas of one supervisor; they share the first one's secret unless the cluster keeps it."""
 
     place: Place
     root: Path

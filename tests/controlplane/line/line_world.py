@@ -89,7 +89,7 @@ class Job:
 
     @property
     def checkpoint(self) -> Path:
-        """Where rank 0 saves."""
+        """The path of rank 0's checkpoint."""
         return self.home / "checkpoint"
 
 

@@ -92,7 +92,7 @@ class ElasticJobs(Jobs):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a supervisor knows of the jobs, as the account that it has."""
+    """A supervisor's knowledge of the jobs, read with its own account."""
 
     namespace: Namespace
     store: SqliteStore
@@ -111,7 +111,7 @@ class World:
         return await self.job(name, lambda _: True, "is known")
 
     async def job(self, name: str, condition: Callable[[SupervisedJob], bool], what: str) -> SupervisedJob:
-        """What is stored of a job, once it fulfils a condition."""
+        """Return the stored job as soon as it fulfils a condition."""
 
         async def fulfilled() -> SupervisedJob | None:
             known = self.known(name)
@@ -129,7 +129,7 @@ class World:
 
 
 class Around:
-    """Where the jobs' pods are, and what the test grants them."""
+    """The placements of the jobs' pods, and the capacity that a test grants."""
 
     nodes_version = 0
 

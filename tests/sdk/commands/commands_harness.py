@@ -40,7 +40,7 @@ class Launched:
         return self.process.wait(seconds)
 
     def output(self) -> str:
-        """What it and its command have said on stderr and stdout."""
+        """The stdout and stderr of kubeai-run and its command."""
         return self.said.read_text(encoding="utf-8")
 
     def wait_for_output(self, text: str, count: int = 1) -> None:

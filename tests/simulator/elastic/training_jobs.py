@@ -43,7 +43,7 @@ class Folder:
         return self.root / "kubeai"
 
     def list_hosts(self, hosts: str) -> None:
-        """What the discovery script prints from now on: one host for every letter."""
+        """Have the discovery script print one host for every letter from now on."""
         new = self.root / "hosts.new"
         new.write_text("".join(f"{host}:1\n" for host in hosts))
         new.rename(self.root / "hosts")

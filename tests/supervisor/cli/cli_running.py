@@ -68,7 +68,7 @@ async def run(
 
 
 async def ended(process: asyncio.subprocess.Process) -> Said:
-    """What a command that was started has said, at its end."""
+    """Wait for the command's end and return its output."""
     out, err = await process.communicate()
     assert process.returncode is not None
     return Said(process.returncode, out.decode(), err.decode())

@@ -92,7 +92,7 @@ async def cluster_scene() -> AsyncIterator[ClusterScene]:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """What is known of the jobs of a scene; none can grow."""
+    """The known jobs of a scene; none can grow."""
 
     requests: Mapping[JobName, ResourceRequest] = field(default_factory=dict)
     places: Mapping[JobName, Mapping[Host, Placement]] = field(default_factory=dict)

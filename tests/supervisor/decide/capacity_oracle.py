@@ -34,7 +34,7 @@ def most_workers(request: ResourceRequest, most: int, rooms: Sequence[NodeCapaci
 
 
 def _bound(pod: Demand, room: NodeCapacity, free: dict[str, int]) -> Mapping[str, int] | None:
-    """What is left of a node after that pod; None where it cannot be bound there."""
+    """Return the node's remaining capacity after that pod, or None where the pod does not fit."""
     tolerated = {
         taint for taint in room.taints for each in pod.tolerations if each.exists and each.key in ("", taint.key)
     }

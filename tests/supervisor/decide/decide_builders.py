@@ -133,7 +133,7 @@ def seeing(
     granted: frozenset[Host] = frozenset(),
     missing_since: float | None = None,
 ) -> JobFacts:
-    """What is so besides the job; rank 0 is connected unless something else is said."""
+    """A situation beside the job; rank 0 is connected by default."""
     rank_zero = RankZero(connected=missing_since is None, since=missing_since or 0.0)
     return JobFacts(notices=notices or {}, granted=granted, rank_zero=rank_zero)
 

@@ -52,7 +52,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Launcher:
-    """What is so about one job: its launcher's process, the command it runs, and rank 0 in it."""
+    """The actual state of one job: its launcher's process, the command it runs, and rank 0 in it."""
 
     listed: frozenset[Host]
     order: Order | None = None
@@ -125,7 +125,7 @@ class Launcher:
 
 @dataclass(slots=True)
 class History:
-    """What the rules remember of a job, by their own reckoning."""
+    """The rules' own record of a job."""
 
     resuming_since: float | None = None
     below_since: float | None = None
@@ -244,7 +244,7 @@ class World:
             launcher.result = Result.TERMINATED  # Which the next report says.
 
     def end_job(self, name: JobName) -> None:
-        """Somebody asks the launcher to end the job: it waits for its run to be stopped."""
+        """Terminate the job: its launcher waits for the run to be stopped."""
         if self.launchers[name].result is None:
             self.launchers[name].asked_to_end_job = True
             self.report(name)

@@ -98,7 +98,7 @@ def volume(made: Manifest) -> Manifest | None:
 
 
 def files(made: Manifest) -> dict[str, str]:
-    """What that volume shows, by file: a field's path, or the token's audience."""
+    """The volume's content by file: a field's path, or the token's audience."""
     given = volume(made)
     assert given is not None
     token, fields = given["projected"]["sources"]

@@ -52,7 +52,7 @@ class Asking:
 
 @asynccontextmanager
 async def asking(authority: Authority) -> AsyncIterator[Asking]:
-    """Somebody who trusts that authority and knows where the server is."""
+    """A client that trusts that authority."""
     files = Files(authority.cert_file, authority.key_file)
     refusals = Refusals()
     webhook = Webhook(

@@ -34,7 +34,7 @@ _VERSION = "k8s.io/component-base/version"
 
 
 class Program(StrEnum):
-    """What a control plane consists of, in the order in which it is started."""
+    """The programs of a control plane, in the order of their start."""
 
     ETCD = "etcd"
     API_SERVER = "kube-apiserver"
@@ -44,7 +44,7 @@ class Program(StrEnum):
 
 
 class Tool(StrEnum):
-    """What is used on a control plane and is no part of one."""
+    """The clients of a control plane."""
 
     HELM = "helm"
     KUBECTL = "kubectl"

@@ -21,7 +21,7 @@ KWOK_LABEL = {"type": "kwok"}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where one control plane has its files, and the loopback address that it has for itself."""
+    """The files of one control plane, and its own loopback address."""
 
     directory: Path
     address: str

@@ -95,7 +95,7 @@ JOBS = f"{_OURS}/supervisedjobs"
 
 @contextmanager
 def api_server(programs: Mapping[Program, Path], directory: Path) -> Iterator[ControlPlane]:
-    """Those two programs of a control plane that keep resources; nothing runs pods or controllers."""
+    """An etcd and an API server; nothing runs pods or controllers."""
     plane = ControlPlane(programs, directory)
     try:
         for program in (Program.ETCD, Program.API_SERVER):

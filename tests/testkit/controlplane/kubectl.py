@@ -9,7 +9,7 @@ from tests.testkit.controlplane.running import Cluster
 
 
 async def kubectl(cluster: Cluster, home: Path, *arguments: str) -> str:
-    """What it prints; it keeps what it discovers in that directory, and must succeed."""
+    """Run kubectl, which must succeed, and return its output; it caches discovery in that directory."""
     environment = {**os.environ, "HOME": str(home), "KUBECONFIG": str(cluster.kubeconfig), "TZ": "UTC"}
     process = await asyncio.create_subprocess_exec(
         client_path(Tool.KUBECTL),

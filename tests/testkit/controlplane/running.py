@@ -38,7 +38,7 @@ class NotReady(Exception):  # noqa: N818  # It names what is so.
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a client needs to know of a control plane, from any process."""
+    """The address and credentials of a control plane, for clients in any process."""
 
     directory: Path
 

@@ -24,7 +24,7 @@ LABELS = frozenset({"training-job-name", "training-job-role", "replica-index", "
 
 
 def spec(workers: int = 8, *, command: str = COMMAND, size: int | None = None, **more: Any) -> dict[str, Any]:
-    """What the job asks for; `size` is its variable `workers`, `more` of the workers' part."""
+    """A job's spec; `size` is its variable `workers`, `more` belongs to the workers' part."""
     env = {"gpus": 1, "maxWorkers": 128, "minWorkers": 2, "workers": workers if size is None else size}
     container = {
         "name": "et",

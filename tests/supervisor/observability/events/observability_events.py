@@ -88,7 +88,7 @@ class EventServer:
         return web.json_response({"metadata": {**self.events[path]["metadata"], **version}})
 
     def notes(self) -> list[str]:
-        """What all of them say, in the order in which they came."""
+        """The notes of all Events, in the order of their arrival."""
         return [event["note"] for event in self.events.values()]
 
 

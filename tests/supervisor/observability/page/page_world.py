@@ -23,7 +23,7 @@ class Answer:
 
     @property
     def seen(self) -> str:
-        """What a person would read of it."""
+        """The text that a person reads."""
         return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", self.text).split()))
 
 
