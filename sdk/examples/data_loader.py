@@ -1,4 +1,4 @@
-"""Worker processes that are forked after init: they see the flag, say nothing, and can be terminated.
+"""Worker processes that are forked after init: they see the flag, report nothing, and can be terminated.
 
 python data_loader.py CHECKPOINT
 """
@@ -13,14 +13,14 @@ import kubeai.elastic as kubeai
 
 
 def prepare(number: int) -> int:
-    """In a worker: make one batch. After the flag has fallen there is no more use in that."""
+    """Make one batch in a worker, unless the flag is down."""
     if kubeai.check_alive():
         time.sleep(0.005)  # one batch
     return number
 
 
 def endless() -> Iterator[int]:
-    """Numbers of batches."""
+    """Yield numbers of batches."""
     number = 0
     while True:
         yield number
@@ -28,7 +28,7 @@ def endless() -> Iterator[int]:
 
 
 def main(checkpoint: Path) -> None:
-    """Train on what two workers prepare."""
+    """Train on batches that two workers prepare."""
     kubeai.init(rank=lambda: 0)
     pool = multiprocessing.get_context("fork").Pool(2)
     print("training", flush=True)
@@ -37,7 +37,7 @@ def main(checkpoint: Path) -> None:
         if not kubeai.check_alive():
             checkpoint.write_text(str(batch))
             kubeai.checkpoint_saved(batch)
-            pool.terminate()  # SIGTERM to the workers, and to nobody else
+            pool.terminate()  # SIGTERM to the workers only
             pool.join()
             sys.exit(-1)
 

@@ -1,8 +1,8 @@
-"""The shape of distributed data-parallel training, started once for each rank by torchrun or anything that sets RANK.
+"""Distributed data-parallel training, started once per rank by torchrun or anything else that sets RANK.
 
     torchrun --nproc-per-node 2 distributed.py CHECKPOINT
 
-With PyTorch it all-reduces one number a step over gloo; without, it only shows where things are called.
+With PyTorch it all-reduces one number per step over gloo. Without PyTorch it only shows where to call the SDK.
 """
 
 import os
@@ -20,7 +20,7 @@ except ImportError:
 
 
 def join() -> int:
-    """Join the group, if there is one; this process's rank."""
+    """Join the process group, if there is one, and return this process's rank."""
     if dist is not None and "MASTER_ADDR" in os.environ:
         dist.init_process_group("gloo")
         return int(dist.get_rank())
@@ -28,14 +28,14 @@ def join() -> int:
 
 
 def train_one_step() -> None:
-    """Exchange gradients. The flag is not exchanged: rank 0 is told first, the others with the suspension."""
+    """Exchange gradients. The flag is not exchanged: rank 0 is told first, the others when the job is suspended."""
     if dist is not None and dist.is_initialized():
         dist.all_reduce(torch.ones(1))
     time.sleep(0.01)  # the rest of the step
 
 
 def save(checkpoint: Path, rank: int, step: int) -> None:
-    """Only rank 0 writes; every rank may call it."""
+    """Save in rank 0. Every rank may call it."""
     if rank == 0:
         checkpoint.write_text(str(step))
         kubeai.checkpoint_saved(step)
@@ -44,7 +44,7 @@ def save(checkpoint: Path, rank: int, step: int) -> None:
 def main(checkpoint: Path) -> None:
     """Train."""
     rank = join()
-    kubeai.init()  # after the framework's own init: the rank is asked from it
+    kubeai.init()  # after the framework's own init, which provides the rank
     step = int(checkpoint.read_text()) if checkpoint.exists() else 0
     print("rank", rank, "from step", step, flush=True)
     while True:

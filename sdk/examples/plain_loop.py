@@ -1,4 +1,4 @@
-"""A single process: saves where it stands when it is told to, and goes on from there when it is started again.
+"""A single process that saves when it is told to, and continues from there after a restart.
 
 python plain_loop.py CHECKPOINT [STEPS]
 """
@@ -13,12 +13,12 @@ import kubeai.elastic as kubeai
 
 
 def load(checkpoint: Path) -> int:
-    """The last step that was saved, 0 at first."""
+    """Return the last saved step, 0 at first."""
     return int(json.loads(checkpoint.read_text())["step"]) if checkpoint.exists() else 0
 
 
 def save(checkpoint: Path, step: int) -> None:
-    """Write beside it and rename, so that a kill in the middle leaves the old one."""
+    """Write to a draft and rename it, so that a kill leaves the old checkpoint."""
     draft = checkpoint.with_suffix(".draft")
     draft.write_text(json.dumps({"step": step}))
     os.replace(draft, checkpoint)  # noqa: PTH105 - as most training scripts do
@@ -27,13 +27,13 @@ def save(checkpoint: Path, step: int) -> None:
 
 def main(checkpoint: Path, steps: int) -> None:
     """Train."""
-    kubeai.init(rank=lambda: 0, sigterm=True)  # a single process is its own rank 0, and nobody else can know that
+    kubeai.init(rank=lambda: 0, sigterm=True)  # a single process is rank 0, which the SDK cannot know
     step = load(checkpoint)
     print("from step", step, flush=True)
     while step < steps:
         if not kubeai.check_alive():
             save(checkpoint, step)
-            sys.exit(-1)  # never 0: that would say that the training is done
+            sys.exit(-1)  # never 0: that would mean that the training is finished
         if kubeai.should_checkpoint():
             save(checkpoint, step)
         time.sleep(0.01)  # one step
