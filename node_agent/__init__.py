@@ -1,1 +1,1 @@
-"""The node agent: asks whether this node is about to be reclaimed, and tells the supervisor at once."""
+"""The node agent: polls the sources of reclaim notices for this node and reports them to the supervisor."""

@@ -112,7 +112,7 @@ def _announcement(after: Tracked, answer: Noticed, subject: Subject, now: float)
 
 
 def _deadline(reported: NoticeReport | None, answer: Noticed, now: float) -> float | None:
-    """Where the source names no instant, its usual lead counts from the first answer: a repetition changes nothing."""
+    """Counts the usual lead of a source that names no instant from the first answer: a repetition changes nothing."""
     if answer.seconds_left is None:
         return None
     deadline = now + answer.seconds_left

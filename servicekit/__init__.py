@@ -1,4 +1,1 @@
-"""What every service of this project stands on: clock, lifecycle, logs, settings, probes, fault reports.
-
-It knows nothing of reclaims.
-"""
+"""Building blocks for services: clock, lifecycle, logs, settings, work queues, metrics, probes, Kubernetes client."""

@@ -33,7 +33,7 @@ class Wakeup:
 
 
 class Notifier:
-    """Wakes all loops that depend on the same facts; whoever changes a fact needs to know none of them."""
+    """Wakes all loops that depend on the same facts, without their writers knowing the loops."""
 
     def __init__(self) -> None:
         self._wakeups: list[Wakeup] = []

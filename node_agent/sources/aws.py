@@ -31,7 +31,7 @@ _IDENTITY = machine.Paths(
     instance_type="meta-data/instance-type",
 )
 # Seconds. The warning is asked for at most this often, and only after an answer about notices that took at most
-# _WARNING_SECONDS; the request for it may take as long. So a warning that cannot be had never costs such an answer.
+# _WARNING_SECONDS; the request for it may take as long. So a slow warning never costs such an answer.
 _WARNING_EVERY = 5.0
 _WARNING_SECONDS = 0.3
 # Raised by msgspec and by the encoding of its strings. Some thousand brackets fit into the largest answer.

@@ -1,4 +1,4 @@
-"""The API server of a cluster: one connection to it, its collections, and a view of each that follows it.
+"""A client for a cluster's API server: the connection, clients for resources, and caches that reflectors keep in step.
 
-Raw JSON, trimmed at decode: the client library's own models cost 165 µs for each object.
+Objects are decoded from raw JSON, and only in part: the client library's own models cost 165 µs an object.
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
 
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where Kubernetes puts the credentials of a pod: `token`, `ca.crt` and `namespace`."""
+"""The directory of a pod's credentials: `token`, `ca.crt` and `namespace`."""
 
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 _TOKEN_SECONDS = 60.0

@@ -14,7 +14,7 @@ class ClusterClock:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead = 0.0
-        self._least = self._most = 0.0
+        self._min_ahead = self._max_ahead = 0.0
 
     def observe(self, date: str, seconds: float) -> None:
         """Takes the Date of an answer that just arrived and the seconds since its request; ignores a malformed Date."""
@@ -23,7 +23,7 @@ class ClusterClock:
         except (ValueError, OverflowError):
             return
         self._ahead = at + _HALF - self._clock.now()
-        self._least, self._most = self._ahead - _HALF, self._ahead + _HALF + seconds
+        self._min_ahead, self._max_ahead = self._ahead - _HALF, self._ahead + _HALF + seconds
 
     def now(self) -> float:
         """Unix seconds, with an error of some half a second."""
@@ -35,7 +35,9 @@ class ClusterClock:
         A clock that is right is not touched, so that a process which takes over from another continues to the
         millisecond.
         """
-        moved = max(self._least, 0.0) + min(self._most, 0.0)
+        moved = max(self._min_ahead, 0.0) + min(self._max_ahead, 0.0)
         self._clock.move(moved)
-        self._ahead, self._least, self._most = self._ahead - moved, self._least - moved, self._most - moved
+        self._ahead -= moved
+        self._min_ahead -= moved
+        self._max_ahead -= moved
         return moved

@@ -96,7 +96,7 @@ class Reflector(Generic[R]):
         return self._fault.reason or "not listed yet"
 
     async def list(self) -> None:
-        """Brings the cache up to date, all at once: nobody sees half of a list.
+        """Brings the cache up to date in one step: half of a list is never visible.
 
         Raises:
             ApiError: It could not be had; the cache is as it was.
@@ -133,10 +133,10 @@ class Reflector(Generic[R]):
                 await asyncio.sleep(self._failed(error))
 
     async def once(self) -> None:
-        """Lists where that is needed, and follows one watch to its orderly end.
+        """Lists if that is needed, and follows one watch to its orderly end.
 
-        A watch that follows another one may begin too far back without any fault: where nothing happens and nobody
-        sends bookmarks, as for Events, its version is compacted away, by default after five minutes. It lists again.
+        A watch that continues another may start too far back without any fault: on a quiet resource without bookmarks,
+        such as Events, its version is compacted away, by default after five minutes. Then the next call lists again.
 
         Raises:
             ApiError: It ended otherwise: something may have been missed.

@@ -102,12 +102,12 @@ class Following:
     script: Script
     server: ApiServer
     collection: ResourceClient[Thing]
-    mirror: Cache[Thing]
+    cache: Cache[Thing]
     reflector: Reflector[Thing]
     synced: asyncio.Event
 
     def shown(self) -> dict[str, int]:
-        return {key.name: one.metadata.version for key, one in self.mirror.objects.items()}
+        return {key.name: one.metadata.version for key, one in self.cache.objects.items()}
 
     async def until(self, shown: dict[str, int]) -> None:
         task = asyncio.create_task(self.reflector.run())
@@ -131,12 +131,12 @@ async def following(
     await site.start()
     server = await ApiServer.connect(kubeconfig(directory, runner.addresses[0][1]), timeout_seconds)
     collection = ResourceClient(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing))
-    mirror: Cache[Thing] = Cache(lambda _before, _after: None)
+    cache: Cache[Thing] = Cache(lambda _before, _after: None)
     try:
         synced = asyncio.Event()
         reflector = Reflector(
             collection,
-            mirror,
+            cache,
             Clock(),
             watch_seconds=1,
             cached=cached,
@@ -144,7 +144,7 @@ async def following(
             undefined_seconds=0.05,
             on_synced=synced.set,
         )
-        yield Following(script, server, collection, mirror, reflector, synced)
+        yield Following(script, server, collection, cache, reflector, synced)
     finally:
         await server.close()
         await runner.cleanup()
@@ -230,7 +230,7 @@ async def test_only_who_follows_says_that_it_misses_nothing(tmp_path: Path, *, c
 
 @pytest.mark.parametrize("lost", [answered(410, {}), answered(504, {"message": "Too large resource version: 9"})])
 async def test_what_the_api_server_does_not_know_any_more_is_not_asked_for_twice(tmp_path: Path, lost: Answer) -> None:
-    """Restored from a backup, it never comes to where the mirror was: then the list is of the present."""
+    """Restored from a backup, it never comes to where the cache was: then the list is of the present."""
     answers = [page(7, "a"), answered(500, {}), lost, page(3, "b"), watch(event("ADDED", thing("c", 4)))]
     async with following(tmp_path, *answers, cached=True) as one:
         await one.until({"b": 3, "c": 4})

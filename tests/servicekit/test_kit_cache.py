@@ -19,91 +19,91 @@ def thing(version: int, *, name: str = "a", uid: str = "uid") -> Thing:
     return Thing(Metadata(name, uid, str(version)))
 
 
-def versions(mirror: Cache[Thing]) -> dict[str, int]:
-    return {key.name: one.metadata.version for key, one in mirror.objects.items()}
+def versions(cache: Cache[Thing]) -> dict[str, int]:
+    return {key.name: one.metadata.version for key, one in cache.objects.items()}
 
 
 def empty() -> Cache[Thing]:
     """Listed once, at version 1."""
-    mirror: Cache[Thing] = Cache(lambda _before, _after: None)
-    mirror.replace([], "1")
-    return mirror
+    cache: Cache[Thing] = Cache(lambda _before, _after: None)
+    cache.replace([], "1")
+    return cache
 
 
 def test_an_own_change_is_not_undone_by_what_the_watch_still_has_to_tell() -> None:
     """The answer is faster than the watch, which tells of older states first."""
-    mirror = empty()
-    mirror.apply(thing(2))
-    mirror.record_write(thing(9))
-    mirror.apply(thing(5))
-    assert versions(mirror) == {"a": 9}
-    mirror.apply(thing(9))
-    mirror.apply(thing(12))
-    assert versions(mirror) == {"a": 12}
+    cache = empty()
+    cache.apply(thing(2))
+    cache.record_write(thing(9))
+    cache.apply(thing(5))
+    assert versions(cache) == {"a": 9}
+    cache.apply(thing(9))
+    cache.apply(thing(12))
+    assert versions(cache) == {"a": 12}
 
 
 def test_what_was_deleted_here_does_not_come_back_by_the_watch() -> None:
     """It still tells of changes before the deletion; a new object of the name is another one."""
-    mirror = empty()
-    mirror.apply(thing(2))
-    mirror.record_deletion(thing(2))
-    mirror.apply(thing(3))
-    assert versions(mirror) == {}
-    mirror.apply_deletion(thing(4))
-    mirror.apply(thing(5, uid="another"))
-    assert versions(mirror) == {"a": 5}
+    cache = empty()
+    cache.apply(thing(2))
+    cache.record_deletion(thing(2))
+    cache.apply(thing(3))
+    assert versions(cache) == {}
+    cache.apply_deletion(thing(4))
+    cache.apply(thing(5, uid="another"))
+    assert versions(cache) == {"a": 5}
 
 
 def test_an_answer_that_comes_after_the_watch_told_of_the_deletion_is_old() -> None:
-    mirror = empty()
-    mirror.apply(thing(2))
-    mirror.apply_deletion(thing(4))
-    mirror.record_write(thing(3))
-    assert versions(mirror) == {}
+    cache = empty()
+    cache.apply(thing(2))
+    cache.apply_deletion(thing(4))
+    cache.record_write(thing(3))
+    assert versions(cache) == {}
 
 
 def test_a_deletion_does_not_take_a_newer_object_of_the_name() -> None:
     """It was made here before the watch told of the end of the one before."""
-    mirror = empty()
-    mirror.apply(thing(2))
-    mirror.record_write(thing(6, uid="another"))
-    mirror.apply_deletion(thing(4))
-    assert versions(mirror) == {"a": 6}
+    cache = empty()
+    cache.apply(thing(2))
+    cache.record_write(thing(6, uid="another"))
+    cache.apply_deletion(thing(4))
+    assert versions(cache) == {"a": 6}
 
 
 def test_a_list_takes_away_what_is_not_in_it_and_leaves_what_is_newer() -> None:
     """A change that was made while the list was on its way is no part of it."""
-    mirror = empty()
-    mirror.apply(thing(2, name="gone", uid="gone"))
-    mirror.record_write(thing(9, name="new", uid="new"))
-    mirror.record_write(thing(8, name="changed", uid="changed"))
-    mirror.replace([thing(4, name="changed", uid="changed"), thing(5, name="theirs", uid="theirs")], "7")
-    assert versions(mirror) == {"new": 9, "changed": 8, "theirs": 5}
-    assert mirror.version == "7"
+    cache = empty()
+    cache.apply(thing(2, name="gone", uid="gone"))
+    cache.record_write(thing(9, name="new", uid="new"))
+    cache.record_write(thing(8, name="changed", uid="changed"))
+    cache.replace([thing(4, name="changed", uid="changed"), thing(5, name="theirs", uid="theirs")], "7")
+    assert versions(cache) == {"new": 9, "changed": 8, "theirs": 5}
+    assert cache.version == "7"
 
 
 def test_a_list_from_before_an_own_deletion_does_not_bring_it_back() -> None:
-    mirror = empty()
-    mirror.apply(thing(2))
-    mirror.record_deletion(thing(2))
-    mirror.replace([thing(2)], "3")
-    mirror.apply(thing(4))
-    assert versions(mirror) == {}
+    cache = empty()
+    cache.apply(thing(2))
+    cache.record_deletion(thing(2))
+    cache.replace([thing(2)], "3")
+    cache.apply(thing(4))
+    assert versions(cache) == {}
 
 
 def test_a_cluster_that_was_restored_from_a_backup_counts_as_it_is() -> None:
-    mirror = empty()
-    mirror.apply(thing(50))
-    mirror.apply(thing(60, name="lost", uid="lost"))
-    mirror.replace([thing(20)], "30")
-    assert versions(mirror) == {"a": 20}
-    mirror.apply(thing(31))
-    assert versions(mirror) == {"a": 31}
+    cache = empty()
+    cache.apply(thing(50))
+    cache.apply(thing(60, name="lost", uid="lost"))
+    cache.replace([thing(20)], "30")
+    assert versions(cache) == {"a": 20}
+    cache.apply(thing(31))
+    assert versions(cache) == {"a": 31}
 
 
 @dataclass
 class Cluster:
-    """The truth, and what of it is still on its way to the mirror."""
+    """The truth, and what of it is still on its way to the cache."""
 
     version: int = 1
     objects: dict[ObjectKey, Thing] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Cluster:
     uids: int = 0
 
     def change(self, name: str, *, delete: bool, own: bool) -> None:
-        """One write, by the mirror's owner or by somebody else; an own one is answered some time."""
+        """One write, by the cache's owner or by somebody else; an own one is answered some time."""
         self.version += 1
         known = self.objects.get(ObjectKey("", name))
         if delete and known is not None:
@@ -130,11 +130,11 @@ class Cluster:
 
 
 class Playing:
-    """A cluster and a mirror of it; `look` after each step."""
+    """A cluster and a cache of it; `look` after each step."""
 
     def __init__(self, random: Random) -> None:
         self.cluster = Cluster()
-        self.mirror = empty()
+        self.cache = empty()
         self._random = random
         self._told = 0
         self._highest: dict[str, int] = {}
@@ -144,22 +144,22 @@ class Playing:
             return False
         delete, one = self.cluster.history[self._told]
         self._told += 1
-        self.mirror.apply_deletion(one) if delete else self.mirror.apply(one)
+        self.cache.apply_deletion(one) if delete else self.cache.apply(one)
         return True
 
     def answer(self) -> bool:
         if not self.cluster.answers:
             return False
         delete, one = self.cluster.answers.pop(self._random.randrange(len(self.cluster.answers)))
-        self.mirror.record_deletion(one) if delete else self.mirror.record_write(one)
+        self.cache.record_deletion(one) if delete else self.cache.record_write(one)
         return True
 
     def list(self) -> None:
-        self.mirror.replace([*self.cluster.objects.values()], str(self.cluster.version))
+        self.cache.replace([*self.cluster.objects.values()], str(self.cluster.version))
         self._told = len(self.cluster.history)
 
     def look(self) -> None:
-        for one in self.mirror.objects.values():
+        for one in self.cache.objects.values():
             assert one.metadata.version >= self._highest.get(one.metadata.uid, 0)
             self._highest[one.metadata.uid] = one.metadata.version
 
@@ -181,4 +181,4 @@ def test_whatever_the_order_it_ends_as_the_cluster_and_never_goes_back(
         playing.look()
     while playing.watch() or playing.answer():
         playing.look()
-    assert dict(playing.mirror.objects) == playing.cluster.objects
+    assert dict(playing.cache.objects) == playing.cluster.objects
