@@ -45,9 +45,9 @@ def rank_zero_delays(
     """
     notices: dict[str, list[float]] = {}
     jobs = {peer.host: peer.job for peer in peers}
-    for each in sent:
-        notices.setdefault(jobs[each.node], []).append(each.at)
-    stops = _first(each for each in received if each.directive == "STOP" and peers[each.stream].rank == 0)
+    for notice in sent:
+        notices.setdefault(jobs[notice.node], []).append(notice.at)
+    stops = _first(line for line in received if line.directive == "STOP" and peers[line.stream].rank == 0)
     return [stops[stream] - sorted(notices[peers[stream].job])[spare] for stream in stops]
 
 
@@ -58,8 +58,8 @@ def noticed_delays(sent: Iterable[Sent], received: Iterable[DirectiveReceived], 
         MissingLineError: A process received none.
     """
     own = [f"metadata/{peer.host}/" for peer in peers]
-    received_at = _first(each for each in received if each.notice.startswith(own[each.stream]))
-    at = {each.node: each.at for each in sent}
+    received_at = _first(line for line in received if line.notice.startswith(own[line.stream]))
+    at = {notice.node: notice.at for notice in sent}
     expected = [(stream, at[peer.host]) for stream, peer in enumerate(peers) if peer.host in at]
     return list(_delays(expected, received_at, "a notice of its own node"))
 
@@ -70,20 +70,20 @@ def job_stopped_at(decisions: Iterable[Decision], job: str) -> float:
     Raises:
         MissingLineError: It never was.
     """
-    for each in decisions:
-        if each.job == job and each.phase == _SUSPENDED:
-            return each.at
+    for decision in decisions:
+        if decision.job == job and decision.phase == _SUSPENDED:
+            return decision.at
     raise MissingLineError(f"{job} was never stopped for all processes")
 
 
 def _stop_delays(
     decisions: Sequence[Decision], received: Sequence[DirectiveReceived], peers: Sequence[Peer]
 ) -> Iterator[float]:
-    stops = _first(each for each in received if each.directive == "STOP")
+    stops = _first(line for line in received if line.directive == "STOP")
     first: dict[str, float] = {}
-    for each in decisions:
-        if each.phase == _STOPPING:
-            first.setdefault(each.job, each.at)
+    for decision in decisions:
+        if decision.phase == _STOPPING:
+            first.setdefault(decision.job, decision.at)
     everyone = {job: job_stopped_at(decisions, job) for job in first}
     expected = [
         (stream, first[peer.job] if peer.rank == 0 else everyone[peer.job])
@@ -97,24 +97,26 @@ def _checkpoint_delays(
     decisions: Iterable[Decision], received: Sequence[DirectiveReceived], peers: Sequence[Peer]
 ) -> Iterator[float]:
     """A process on an excluded host gets a LEAVE instead, which is not measured here."""
-    asked = {each.generation for each in received if each.directive == "CHECKPOINT"}
-    for each in decisions:
-        if each.phase == _SHRINKING and each.generation in asked:
+    asked = {line.generation for line in received if line.directive == "CHECKPOINT"}
+    for decision in decisions:
+        if decision.phase == _SHRINKING and decision.generation in asked:
             received_at = _first(
-                line for line in received if (line.directive, line.generation) == ("CHECKPOINT", each.generation)
+                line for line in received if (line.directive, line.generation) == ("CHECKPOINT", decision.generation)
             )
             leaving = {
-                line.stream for line in received if line.directive == "LEAVE" and line.generation <= each.generation
+                line.stream for line in received if line.directive == "LEAVE" and line.generation <= decision.generation
             }
-            expected = [(s, each.at) for s, peer in enumerate(peers) if peer.job == each.job and s not in leaving]
+            expected = [
+                (s, decision.at) for s, peer in enumerate(peers) if peer.job == decision.job and s not in leaving
+            ]
             yield from _delays(expected, received_at, "CHECKPOINT")
 
 
 def _first(received: Iterable[DirectiveReceived]) -> dict[int, float]:
     """Return when each stream received the first of these lines."""
     found: dict[int, float] = {}
-    for each in received:
-        found[each.stream] = min(each.at, found.get(each.stream, each.at))
+    for line in received:
+        found[line.stream] = min(line.at, found.get(line.stream, line.at))
     return found
 
 
