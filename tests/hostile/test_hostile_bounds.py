@@ -18,9 +18,8 @@ from supervisor.domain.ids import JobName
 from supervisor.domain.job import Result, SupervisedJob
 from supervisor.fanout.processes import MAX_STREAMS
 from tests.hostile.hostile_world import Bystander, agent_refused, counted, refused, said
-from tests.supervisor.control.test_control_loop import full_disk
 from tests.supervisor.decide.decide_builders import waiting_job
-from tests.testkit.serving import AgentPeer, Refusal, Served, hello, launcher_hello, noticed
+from tests.testkit.serving import AgentPeer, Refusal, Served, full_disk, hello, launcher_hello, noticed
 
 STREAM = "/v1/launchers/stream"
 PROCESSES = "/v1/processes/stream"

@@ -419,3 +419,9 @@ async def serving(  # noqa: PLR0913 - each has a default
         stop.set()
         await task
         await store.close()
+
+
+async def full_disk(store: SqliteStore, *, full: bool) -> None:
+    """Have every write of the store refused, or no longer."""
+    # Its own connection, in its own thread: nothing else can make a real file refuse to be written for a while.
+    await store._in_thread(store._connection.execute, f"PRAGMA query_only = {int(full)}")

@@ -8,7 +8,7 @@ import pytest
 
 from servicekit.kubernetes.election import RENEWALS
 from tests.controlplane.leader.leader_candidates import LONG, SECONDS, Candidate, Hall
-from tests.controlplane.store.test_cluster_store_outages import frozen
+from tests.testkit.controlplane.outages import frozen
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long

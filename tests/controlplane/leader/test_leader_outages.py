@@ -12,9 +12,9 @@ import pytest
 
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.controlplane.leader.test_leader_replicas import decision
-from tests.controlplane.store.test_cluster_store_outages import frozen
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.installed import Place, define
+from tests.testkit.controlplane.outages import frozen
 from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, Peers, ProcessPeer, noticed
 from tests.testkit.waiting import until
 

@@ -16,8 +16,8 @@ from simulator.verdict import Failure
 from tests.chaos.chaos_world import QUICK
 from tests.controlplane.line.line_world import OPTED_IN, JobPlan, World, world
 from tests.controlplane.operator.operator_jobs import names
-from tests.controlplane.store.test_cluster_store_outages import frozen
 from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.outages import frozen
 from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long

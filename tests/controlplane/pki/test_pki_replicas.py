@@ -10,7 +10,7 @@ import pytest
 from supervisor.pki.authority import DAY, Authority, pem
 from supervisor.pki.keys import CA, CA_KEY, TOKENS, Keys
 from tests.controlplane.pki.pki_world import CONFIG_MAP_PATH, SECRET_PATH, Shared, leaf, ports, serves_another
-from tests.controlplane.store.test_cluster_store_outages import frozen
+from tests.testkit.controlplane.outages import frozen
 from tests.testkit.serving import hello
 from tests.testkit.waiting import until
 

@@ -1,13 +1,8 @@
 """The API server goes away, comes back, forgets its history or says nothing: only what is durable is confirmed."""
 
 import asyncio
-import os
-import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +14,7 @@ from tests.supervisor.store.store_behaviour import opened, put_job, to
 from tests.testkit.controlplane.api import client
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.installed import NOTICES, Place, define
+from tests.testkit.controlplane.outages import frozen
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import PATIENCE, until
 
@@ -35,24 +31,6 @@ async def restart(place: Place) -> None:
     place.plane.launch(Program.API_SERVER)
     place.plane.wait_ready(Program.API_SERVER)
     await define(place.api)
-
-
-@contextmanager
-def frozen(plane: ControlPlane) -> Iterator[None]:
-    pid = plane.pid(Program.API_SERVER)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        while not _stands(pid):
-            time.sleep(0.001)
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def _stands(pid: int) -> bool:
-    """Whether all its threads have stopped: on a busy machine one still answers for a while."""
-    stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 class Writer:

@@ -10,14 +10,8 @@ from supervisor.identity.tokens import Tokens
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.app import Supervisor
-from tests.testkit.serving import Lines, Refusal, Served, noticed, serving
+from tests.testkit.serving import Lines, Refusal, Served, full_disk, noticed, serving
 from tests.testkit.waiting import PATIENCE, until
-
-
-async def full_disk(store: SqliteStore, *, full: bool) -> None:
-    """Has every write of the store refused, or not any more."""
-    # Its own connection, in its own thread: nothing else can make a real file refuse to be written for a while.
-    await store._in_thread(store._connection.execute, f"PRAGMA query_only = {int(full)}")
 
 
 async def heartbeats(lines: Lines, count: int) -> list[object]:

@@ -10,8 +10,7 @@ import pytest_asyncio
 
 from supervisor.decide.plan import Plan, plan
 from supervisor.domain.job import Phase, SupervisedJob
-from tests.supervisor.control.test_control_loop import full_disk
-from tests.testkit.serving import LauncherPeer, Refusal, Served, serving
+from tests.testkit.serving import LauncherPeer, Refusal, Served, full_disk, serving
 from tests.testkit.waiting import until
 
 CROWD = 30

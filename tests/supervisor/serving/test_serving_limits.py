@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from servicekit.address import Address, parse
-from tests.supervisor.test_supervisor_process import Running, started
+from tests.testkit.server_process import Running, started
 from tests.testkit.serving import Peers, hello
 from tests.testkit.waiting import PATIENCE, until
 

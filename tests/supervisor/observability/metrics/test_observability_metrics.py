@@ -25,7 +25,7 @@ from supervisor.domain.notice import NoticeState
 from supervisor.observability.hooks import NoMetrics
 from supervisor.observability.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
-from tests.supervisor.test_supervisor_process import started
+from tests.testkit.server_process import started
 from tests.testkit.serving import Refusal, Served, noticed, serving
 from tests.testkit.waiting import until
 

@@ -1,0 +1,54 @@
+"""Runs a supervisor as a process, with peers that talk to it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.identity.tokens import Tokens
+from supervisor.serving.servers import ENDPOINTS_FILE
+from supervisor.settings import PREFIX
+from tests.testkit.serving import FAST, Peers
+from tests.testkit.waiting import PATIENCE, until
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    process: subprocess.Popen[bytes]
+    peers: Peers
+
+    async def ended(self, within: float = PATIENCE) -> int:
+        await until(lambda: self.process.poll() is not None, seconds=within)
+        return self.process.returncode
+
+    async def status(self) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self.peers.tokens.viewer()}"}
+        async with self.peers.session.get(self.peers.http + "/v1/status", headers=headers) as response:
+            value: dict[str, Any] = await response.json()
+        return value
+
+
+def spawn(environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    """The process; a pipe and no file for its log, because a full disk has to hit the store."""
+    return subprocess.Popen([sys.executable, "-m", "supervisor", "serve"], env=environment, stderr=subprocess.PIPE)
+
+
+@asynccontextmanager
+async def started(directory: Path, **changes: Any) -> AsyncIterator[Running]:
+    """Starts a supervisor on that data directory; it is killed at the end where it still runs."""
+    endpoints = directory / ENDPOINTS_FILE
+    endpoints.unlink(missing_ok=True)
+    settings = {**FAST, "data_dir": directory, "log_format": "json", **changes}
+    environment = {**os.environ, **{PREFIX + name.upper(): str(value) for name, value in settings.items()}}
+    with spawn(environment) as process:
+        try:
+            await until(lambda: endpoints.exists() or process.poll() is not None)
+            async with Peers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
+                yield Running(process, peers)
+        finally:
+            process.kill()
