@@ -6,9 +6,10 @@ from enum import StrEnum
 from servicekit.kubernetes.client import Resource
 from supervisor.failpoints import At
 from supervisor.jobs.kind import AnyKind
+from supervisor.jobs.mpijob.kind import MpiJobKind
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
 
-KINDS: tuple[AnyKind, ...] = (TrainingJobKind(),)
+KINDS: tuple[AnyKind, ...] = (TrainingJobKind(), MpiJobKind())
 
 
 def pod_labels() -> frozenset[str]:

@@ -1,0 +1,1 @@
+"""MPIJobs of mpi-operator (kubeflow.org/v2beta1)."""

@@ -1,0 +1,269 @@
+"""An MPIJob as the supervisor keeps it, and how it is read: whatever the operator takes must not stop the rest."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from servicekit.kubernetes.client import Resource
+from servicekit.kubernetes.objects import Metadata
+from supervisor.cluster.annotations import PREFIX, ours
+from supervisor.cluster.podspec import Body, PodSpec
+from supervisor.domain.capacity import Demand, ResourceRequest
+from supervisor.jobs.kind import Role
+
+MPI_JOBS = Resource(group="kubeflow.org", version="v2beta1", kind="MPIJob", plural="mpijobs", namespaced=True)
+KIND = "mpijob"
+
+MIN_WORKERS = f"{PREFIX}min-workers"
+MAX_WORKERS = f"{PREFIX}max-workers"
+
+EXCLUDED_PODS = f"{PREFIX}excluded-pods"
+"""On a launcher's pod: the workers that its list of hosts leaves out. Writing it brings the list to the launcher: a
+kubelet updates the files of a pod within a second when the pod changes, and once a minute otherwise."""
+
+JOB_NAME = "training.kubeflow.org/job-name"
+ROLE = "training.kubeflow.org/job-role"
+OPERATOR = "training.kubeflow.org/operator-name"
+MPI_OPERATOR = "mpi-operator"
+EXCLUDED = "excluded"
+"""The role that excludes a worker: the operator lists the Running pods with the role `worker`, and does no more."""
+
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_OWN_CONTROLLER = "kubeflow.org/mpi-operator"
+_DISCOVERY = "discover_hosts.sh"
+_SIZE = re.compile(r"(?<![\w-])(?:-n|--?np|--num-proc)[ =]+(\S+)")
+
+
+class Condition(StrEnum):
+    """The conditions that are asked for here."""
+
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+def role(labels: Mapping[str, str]) -> Role | None:
+    """Returns the role of a pod by its label, which says something else of a worker that is excluded."""
+    found = labels.get(ROLE)
+    if found == EXCLUDED:
+        return Role.WORKER
+    return Role(found) if found in (Role.LAUNCHER, Role.WORKER) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """What the pods of one role are made from; `command` is what its first container runs."""
+
+    demand: Demand
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+    variables: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpiJobSpec:
+    """What a job asks for. `has_deadline`: its launcher's Job may only be active for so long."""
+
+    replicas: int
+    slots: int
+    suspended: bool
+    has_deadline: bool
+    worker: Template
+    launcher: Template
+
+    @property
+    def resource_request(self) -> ResourceRequest:
+        """What the pods of a run ask for."""
+        return ResourceRequest(worker=self.worker.demand, launcher=self.launcher.demand)
+
+    @property
+    def discovers_hosts(self) -> bool:
+        """Whether the launcher looks for its hosts as it runs; others read the hostfile once, which lists all."""
+        return _DISCOVERY in self.launcher.command
+
+    @property
+    def has_fixed_size(self) -> bool:
+        """Whether the launcher starts as many processes as its template says, whatever its list of hosts holds."""
+        sizes = _SIZE.findall(self.launcher.command)
+        return any(size.strip("\"'").isdecimal() or self._reads_variable(size) for size in sizes)
+
+    def _reads_variable(self, size: str) -> bool:
+        return any(re.search(rf"\$\{{?{re.escape(name)}\b", size) for name in self.launcher.variables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpiJob:
+    """One job; `spec` is None where it is not understood, `annotations` are our own.
+
+    `started_at` is when the operator first saw it, or when it was last resumed. `completed`: it has succeeded or failed
+    for good; one that goes on after the eviction of a worker has the condition Failed and is not completed. `restarts`
+    are those of its launcher that its Job counts. `queued`: Kueue starts and stops it, and takes back what others do.
+    """
+
+    metadata: Metadata
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    deleted: bool = False
+    queued: bool = False
+    conditions: frozenset[str] = frozenset()
+    started_at: datetime | None = None
+    completed: bool = False
+    restarts: int = 0
+    spec: MpiJobSpec | None = None
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the operator has been told to let go of all its pods."""
+        return self.spec is not None and self.spec.suspended
+
+    def has(self, condition: Condition) -> bool:
+        return condition in self.conditions
+
+
+class _Variable(Body, frozen=True):
+    name: str
+
+
+class _Container(Body, frozen=True):
+    command: tuple[str, ...] | None = ()
+    args: tuple[str, ...] | None = ()
+    env: tuple[_Variable, ...] | None = ()
+
+
+class _Containers(Body, frozen=True):
+    containers: tuple[_Container, ...]
+
+
+class _TemplateMetadata(Body, frozen=True):
+    annotations: dict[str, str] | None = None
+
+
+class _Template(Body, frozen=True):
+    spec: msgspec.Raw
+    metadata: _TemplateMetadata = _TemplateMetadata()
+
+
+class _Replicas(Body, frozen=True):
+    template: _Template
+    replicas: int | None = None
+
+
+class _ReplicaSpecs(Body, frozen=True, rename="pascal"):
+    launcher: _Replicas
+    worker: _Replicas
+
+
+class _RunPolicy(Body, frozen=True):
+    suspend: bool | None = None
+    active_deadline_seconds: int | None = None
+    managed_by: str | None = None
+
+
+class _Spec(Body, frozen=True):
+    mpi_replica_specs: _ReplicaSpecs
+    slots_per_worker: int | None = None
+    run_policy: _RunPolicy = _RunPolicy()
+
+
+class _Condition(Body, frozen=True):
+    type: str
+    status: str
+
+
+class _ReplicaStatus(Body, frozen=True):
+    failed: int = 0
+
+
+class _Status(Body, frozen=True):
+    conditions: tuple[_Condition, ...] | None = None
+    replica_statuses: dict[str, _ReplicaStatus] | None = None
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
+
+
+class _ObjectMetadata(Body, frozen=True):
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+
+
+class _MpiJob(Body, frozen=True):
+    metadata: _ObjectMetadata
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+def read_mpi_job(data: bytes | msgspec.Raw) -> MpiJob:
+    """A job from the API server's JSON.
+
+    Raises:
+        msgspec.MsgspecError: It is no object at all.
+    """
+    read = msgspec.json.decode(data, type=_MpiJob)
+    metadata, spec, status = read.metadata, _decoded(read.spec), _status(read.status)
+    launchers = (status.replica_statuses or {}).get("Launcher", _ReplicaStatus())
+    manager = None if spec is None else spec.run_policy.managed_by
+    return MpiJob(
+        metadata=Metadata(
+            name=metadata.name,
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+            namespace=metadata.namespace,
+            creation_timestamp=metadata.creation_timestamp,
+        ),
+        annotations=ours(metadata.annotations),
+        deleted=metadata.deletion_timestamp is not None,
+        queued=manager not in (None, _OWN_CONTROLLER) or _QUEUE in (metadata.labels or {}),
+        conditions=frozenset(each.type for each in status.conditions or () if each.status == "True"),
+        started_at=status.start_time,
+        completed=status.completion_time is not None,
+        restarts=launchers.failed,
+        spec=None if spec is None else _spec(spec),
+    )
+
+
+def _decoded(data: msgspec.Raw) -> _Spec | None:
+    try:
+        return msgspec.json.decode(data, type=_Spec)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _status(data: msgspec.Raw) -> _Status:
+    try:
+        return msgspec.json.decode(data, type=_Status)
+    except msgspec.MsgspecError:
+        return _Status()
+
+
+def _spec(spec: _Spec) -> MpiJobSpec | None:
+    try:
+        worker, launcher = spec.mpi_replica_specs.worker, spec.mpi_replica_specs.launcher
+        return MpiJobSpec(
+            replicas=worker.replicas or 0,
+            slots=spec.slots_per_worker or 1,
+            suspended=bool(spec.run_policy.suspend),
+            has_deadline=spec.run_policy.active_deadline_seconds is not None,
+            worker=_template(worker.template),
+            launcher=_template(launcher.template),
+        )
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _template(template: _Template) -> Template:
+    containers = msgspec.json.decode(template.spec, type=_Containers).containers
+    return Template(
+        demand=msgspec.json.decode(template.spec, type=PodSpec).demand(),
+        annotations=ours(template.metadata.annotations),
+        command=" ".join(word for each in containers for word in (*(each.command or ()), *(each.args or ()))),
+        variables=frozenset(each.name for container in containers for each in container.env or ()),
+    )

@@ -1,0 +1,156 @@
+"""What an MPIJob and its pods say of what the job asks for, and of what is so. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from supervisor.cluster.annotations import MAX_WAIT, OURS, REQUESTED, STATUS, SUSPENDED_BY, TIMEOUT
+from supervisor.cluster.objects import Pod, PodPhase
+from supervisor.decide.plan import first_decision
+from supervisor.domain.capability import Capability
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
+from supervisor.jobs.kind import JobState
+from supervisor.jobs.mpijob.objects import MAX_WORKERS, MIN_WORKERS, Condition, MpiJob, MpiJobSpec
+from supervisor.jobs.observation import annotation, count, is_ours, observed_launcher
+
+State = JobState[MpiJob]
+
+_CAPABILITIES = frozenset(
+    {
+        Capability.MAKES_HOSTS,
+        Capability.STARTS_RUNS,
+        Capability.GROWS,
+        Capability.REPLACES_HOSTS,
+        Capability.SIGNALS_PODS,
+    }
+)
+_SUSPENDED_BEFORE = "Was suspended before; waiting for capacity."
+
+
+def supervised(state: State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
+    """Returns the job as it is to be stored; see `supervisor.jobs.kind.JobKind.observe`."""
+    job, asked = state.job, state.job.spec
+    if asked is None or asked.replicas < 1 or job.deleted or _is_held(job):
+        return None
+    suspended_here = job.annotations.get(SUSPENDED_BY) == OURS
+    if not is_ours(state, _annotations(job, asked), known, suspended_here=suspended_here):
+        return None
+    spec = spec_of(state, asked)
+    if known is None or known.uid != job.metadata.uid:
+        return _registered(state, asked, spec, now)
+    if _is_freed(job, known):
+        return None
+    return replace(known, spec=spec, observed=_observed(state, asked, spec, known, known.observed))
+
+
+def spec_of(state: State, asked: MpiJobSpec) -> Spec:
+    """Returns what a job asks for, also one that was resumed with fewer workers."""
+    job, annotations = state.job, list(_annotations(state.job, asked))
+    requested = requested_workers(job, asked)
+    least = (count(annotation(annotations, MIN_WORKERS)) if asked.discovers_hosts else 0) or requested
+    least = min(least, requested)
+    return Spec(
+        framework=Framework.HOROVOD,
+        min_workers=least,
+        max_workers=max(count(annotation(annotations, MAX_WORKERS)), requested),
+        requested_workers=requested,
+        max_wait_seconds=float(count(annotation(annotations, MAX_WAIT))),
+        # Its pod has another name in each run.
+        launcher_host=None if state.launcher is None else Host(state.launcher.key.name),
+        capabilities=_CAPABILITIES,
+        least_to_start=requested if asked.has_fixed_size else least,
+    )
+
+
+def requested_workers(job: MpiJob, asked: MpiJobSpec) -> int:
+    """Returns how many workers a job asked for before it was resumed with fewer."""
+    return max(count(job.annotations.get(REQUESTED)), asked.replicas)
+
+
+def _annotations(job: MpiJob, asked: MpiJobSpec) -> Iterable[Mapping[str, str]]:
+    return (job.annotations, asked.worker.annotations, asked.launcher.annotations)
+
+
+def _registered(state: State, asked: MpiJobSpec, spec: Spec, now: float) -> SupervisedJob | None:
+    job = state.job
+    blank = Observed(launcher=f"{job.metadata.name}-launcher", instance="", registered_at=now)
+    observed = _observed(state, asked, spec, None, blank)
+    if observed.result is not None:
+        return None
+    decision = first_decision(spec, observed, _waits_since(job, now))
+    if job.suspended:
+        decision = Decision(generation=1, phase=Phase.SUSPENDED, reason=_SUSPENDED_BEFORE, waiting_since=now)
+    return SupervisedJob(name=state.name, uid=job.metadata.uid, spec=spec, observed=observed, decision=decision)
+
+
+def _waits_since(job: MpiJob, now: float) -> float:
+    """When the operator began to wait for what the job's present start needs; it notes a resume a moment later."""
+    began = job.started_at or job.metadata.creation_timestamp
+    return now if began is None or job.has(Condition.SUSPENDED) else min(now, began.timestamp())
+
+
+def _is_held(job: MpiJob) -> bool:
+    """Whether a person has suspended the job, and will resume it."""
+    return job.suspended and job.annotations.get(SUSPENDED_BY) != OURS
+
+
+def _is_freed(job: MpiJob, known: SupervisedJob) -> bool:
+    """Whether a person has resumed a job that was to stay suspended: it is taken up anew."""
+    if job.suspended:
+        return False
+    if known.observed.result is Result.TIMED_OUT:
+        return True
+    # It keeps its hosts until its suspension is in place.
+    in_place = not known.decision.hosts or known.observed.applied >= known.decision.generation
+    return known.decision.phase is Phase.SUSPENDED and in_place
+
+
+def _observed(state: State, asked: MpiJobSpec, spec: Spec, known: SupervisedJob | None, before: Observed) -> Observed:
+    observed = observed_launcher(_launcher(state, before), known, before)
+    began = before.running and before.instance == observed.instance
+    running = observed.running and (began or _has_begun(state, asked, spec))
+    return replace(
+        observed,
+        running=running,
+        restarts=state.job.restarts,
+        hosts=_hosts(state, spec, running=running),
+        result=before.result or _result(state),
+    )
+
+
+def _launcher(state: State, before: Observed) -> Pod | None:
+    """The launcher of the present run or of a later one; one that has failed before them may outlive it."""
+    launcher = state.launcher
+    is_earlier = launcher is not None and launcher.over and before.instance not in ("", launcher.metadata.uid)
+    return None if is_earlier else launcher
+
+
+def _has_begun(state: State, asked: MpiJobSpec, spec: Spec) -> bool:
+    """Whether a run has its workers: the operator starts the launcher beside them, not after them.
+
+    Those that no node has room for are not waited for where the others are enough.
+    """
+    starting = [pod for pod in state.workers if pod.phase is PodPhase.PENDING and pod.node]
+    running = [pod for pod in state.workers if pod.phase is PodPhase.RUNNING]
+    return len(state.workers) >= asked.replicas and not starting and len(running) >= spec.start_workers
+
+
+def _hosts(state: State, spec: Spec, *, running: bool) -> frozenset[Host]:
+    """The workers that run, also those that are asked to end; before a start those that the operator would make.
+
+    The operator deletes the pods of a suspended job one after the other: each would be a write, and nobody uses them.
+    """
+    if not running or state.job.suspended:
+        name = state.job.metadata.name
+        return frozenset(Host(f"{name}-worker-{number}") for number in range(spec.requested_workers))
+    return frozenset(Host(pod.key.name) for pod in state.workers if pod.phase is PodPhase.RUNNING)
+
+
+def _result(state: State) -> Result | None:
+    job, launcher = state.job, state.launcher
+    if job.suspended and job.annotations.get(STATUS) == TIMEOUT:
+        return Result.TIMED_OUT
+    # The launcher's exit counts before the operator has heard of it: a job that has succeeded is never suspended.
+    if job.has(Condition.SUCCEEDED) or (launcher is not None and launcher.succeeded):
+        return Result.SUCCEEDED
+    return Result.FAILED if job.has(Condition.FAILED) and job.completed else None

@@ -1,0 +1,55 @@
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
+from tests.controlplane.mpijob.mpijob_operator import NAME, operating, plane_of_running_pods
+from tests.testkit.controlplane.api import Api, client
+from tests.testkit.controlplane.binaries import NoGo, Operator, Program, operator
+from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
+from tests.testkit.controlplane.running import Cluster, ControlPlane
+
+
+@pytest.fixture(scope="session")
+def mpi_operator() -> Operator:
+    """Without Go the test is skipped, and it fails where nobody has built the operator."""
+    try:
+        return operator(NAME)
+    except NoGo as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def plane(
+    programs: Mapping[Program, Path], mpi_operator: Operator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """A control plane of this process, with the operator."""
+    with (
+        plane_of_running_pods(programs, tmp_path_factory.mktemp("mpijob")) as running,
+        operating(mpi_operator, running.cluster),
+    ):
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster(plane: ControlPlane) -> Cluster:
+    return plane.cluster
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[Api]:
+    async with client(cluster) as administrator:
+        yield administrator
+
+
+@pytest.fixture
+async def namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
+    async with fresh_namespace(cluster, api) as own:
+        yield own
+
+
+@pytest.fixture
+def jobs(api: Api, namespace: Namespace) -> MpiJobs:
+    """The jobs of the test's namespace, which has no node yet."""
+    return MpiJobs(api, namespace)

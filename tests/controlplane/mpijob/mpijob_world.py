@@ -1,0 +1,108 @@
+"""A supervisor beside the real operator, agents that announce reclaims, and a training process that answers."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.controlplane.identity.identity_world import AUDIENCE, Running, supervising
+from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
+from tests.testkit.controlplane.api import Api
+from tests.testkit.controlplane.installed import job_path, place
+from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.serving import AgentPeer, ProcessPeer, noticed
+from tests.testkit.waiting import until
+
+_LEAD_SECONDS = 60.0
+_QUICK = {"window_seconds": 0.5, "growth_delay_seconds": 0.3, "leave_margin_seconds": 1.0, "margin_seconds": 1.5}
+
+
+@dataclass(slots=True)
+class World:
+    api: Api
+    jobs: MpiJobs
+    supervisor: Running
+    _agents: dict[str, tuple[AgentPeer, int]] = field(default_factory=dict)
+
+    async def node_of(self, name: str, pod: str) -> str:
+        return str((await self.jobs.pods(name))[pod]["spec"]["nodeName"])
+
+    async def notice(self, nodes: Iterable[str], left: float = _LEAD_SECONDS) -> None:
+        """The nodes will be gone in so many seconds; nothing more is scheduled onto them."""
+        for node in nodes:
+            await self._announce(node, left=left)
+            await self._cordon(node, unschedulable=True)
+
+    async def withdraw(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            await self._announce(node, withdrawn=True)
+            await self._cordon(node, unschedulable=False)
+
+    async def decided(self, name: str, phase: str, *, run: int | None = None, workers: int | None = None) -> Any:
+        """The job as it is stored, once that was decided, of that run and so many workers, and is in place."""
+
+        async def reached() -> Any:
+            job = await self.supervised(name)
+            status = job.get("status", {})
+            decision, hosts = status.get("decision", {}), status.get("hosts", {})
+            is_applied = status.get("observed", {}).get("applied", 0) >= decision.get("generation", 1)
+            # A suspended job keeps its hosts until its suspension is in place.
+            in_place = is_applied or not (hosts.get("workers") or hosts.get("missing"))
+            right_run = run in (None, decision.get("run"))
+            right_size = workers in (None, len(hosts.get("workers", ())))
+            return job if decision.get("phase") == phase and in_place and right_run and right_size else None
+
+        return await until(reached, f"{name} is {phase}, run {run}, with {workers} workers")
+
+    async def supervised(self, name: str) -> Any:
+        return await self.api.get(job_path(f"mpijob.{name}", self.jobs.namespace.name))
+
+    async def released(self, name: str) -> None:
+        """Returns once the job is none of the supervisor's business."""
+
+        async def gone() -> bool:
+            path = f"/apis/job-supervisor.kube-ai.io/v1alpha1/namespaces/{self.jobs.namespace.name}/supervisedjobs"
+            listed = await self.api.get(path)
+            return all(job["metadata"]["name"] != f"mpijob.{name}" for job in listed["items"])
+
+        await until(gone, f"{name} is released")
+
+    async def train(self, name: str, worker: str) -> ProcessPeer:
+        """Rank 0 on a worker, with the token that its pod has."""
+        pod = (await self.jobs.pods(name))[worker]["metadata"]
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
+        asked = {"audiences": [AUDIENCE], "expirationSeconds": 600, "boundObjectRef": bound}
+        path = f"/api/v1/namespaces/{pod['namespace']}/serviceaccounts/default/token"
+        token = str((await self.api.create(path, {"spec": asked}))["status"]["token"])
+        await self.supervisor.sees(token)
+        return await self.supervisor.peers.process(token, pod["name"], 0)
+
+    async def stop(self, name: str, nodes: Iterable[str]) -> None:
+        """Those nodes are needed and will be reclaimed: rank 0 saves when it is told to, and the job is suspended."""
+        doomed = set(nodes)
+        pods = (await self.jobs.pods(name)).items()
+        rank_zero = await self.train(
+            name, min(pod for pod, body in pods if pod != "launcher" and body["spec"]["nodeName"] not in doomed)
+        )
+        await self.notice(doomed)
+        directive = await rank_zero.lines.matching(type="directive", directive="STOP")
+        await rank_zero.reports("left", directive)
+        await self.decided(name, "Suspended")
+        await self.jobs.has_pods(name)
+
+    async def _announce(self, node: str, **announcement: Any) -> None:
+        agent, revision = self._agents.get(node, (None, 0))
+        agent = agent or await self.supervisor.peers.agent(node)
+        self._agents[node] = agent, revision + 1
+        await agent.say(notice=noticed(node, revision + 1, **announcement))
+        await agent.acknowledged(revision + 1)
+
+    async def _cordon(self, node: str, *, unschedulable: bool) -> None:
+        await self.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": unschedulable}})
+
+
+@asynccontextmanager
+async def world(plane: ControlPlane, jobs: MpiJobs, directory: Path, **settings: Any) -> AsyncIterator[World]:
+    async with place(plane) as here, supervising(here, directory, **{**_QUICK, **settings}) as supervisor:
+        yield World(here.api, jobs, supervisor)

@@ -1,0 +1,151 @@
+"""MPIJobs through reclaims, by a supervisor's process with its own rights, under the real operator."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controlplane.mpijob.mpijob_jobs import MANAGED, PREFIX, MpiJobs
+from tests.controlplane.mpijob.mpijob_world import world
+from tests.testkit.controlplane.running import ControlPlane
+from tests.testkit.waiting import until
+
+pytestmark = pytest.mark.long
+
+_EXCLUDED = f"{PREFIX}excluded-pods"
+
+
+@pytest.mark.brief
+async def test_a_doomed_host_leaves_the_list_before_it_dies_and_is_replaced(
+    plane: ControlPlane, jobs: MpiJobs, tmp_path: Path
+) -> None:
+    await jobs.nodes(4)
+    async with world(plane, jobs, tmp_path / "supervisor") as one:
+        await jobs.submit("j", 3)
+        before = await jobs.runs("j", 3)
+        await one.decided("j", "Running")
+        doomed = await one.node_of("j", "worker-1")
+        await one.notice([doomed], left=10)
+        await jobs.discovers("j", "worker-0", "worker-2")
+        excluded = (await jobs.pods("j"))["worker-1"]
+        assert excluded["metadata"]["uid"] == before["worker-1"]["metadata"]["uid"]
+        assert excluded["status"]["phase"] == "Running"
+        await one.decided("j", "Running")
+        assert _launcher(await jobs.pods("j")) == f"j-worker-1 {excluded['metadata']['uid']}\n"
+        await jobs.discovers("j", "worker-0", "worker-1", "worker-2")
+        assert await one.node_of("j", "worker-1") != doomed
+        after = await jobs.runs("j", 3)
+        kept = ["launcher", "worker-0", "worker-2"]
+        assert [after[name]["metadata"]["uid"] for name in kept] == [before[name]["metadata"]["uid"] for name in kept]
+        assert await jobs.failures("j") == 0
+
+
+@pytest.mark.brief
+async def test_a_withdrawn_notice_takes_everything_back(plane: ControlPlane, jobs: MpiJobs, tmp_path: Path) -> None:
+    """Three times over: no pod is another one, and nothing is left of it."""
+    await jobs.nodes(3)
+    async with world(plane, jobs, tmp_path / "supervisor") as one:
+        await jobs.submit("j", 3)
+        before = await jobs.runs("j", 3)
+        await one.decided("j", "Running")
+        node = await one.node_of("j", "worker-2")
+        for _ in range(3):
+            await one.notice([node])
+            await jobs.discovers("j", "worker-0", "worker-1")
+            await one.withdraw([node])
+            await jobs.discovers("j", "worker-0", "worker-1", "worker-2")
+        await one.decided("j", "Running", workers=3)
+        after = await jobs.runs("j", 3)
+        for name, pod in before.items():
+            assert after[name]["metadata"]["uid"] == pod["metadata"]["uid"]
+            assert after[name]["metadata"]["labels"] == pod["metadata"]["labels"]
+        assert not _launcher(after)
+        assert (await jobs.get("j"))["metadata"]["annotations"] == MANAGED
+        assert await jobs.failures("j") == 0
+
+
+async def test_no_retry_is_burned_over_several_reclaims(plane: ControlPlane, jobs: MpiJobs, tmp_path: Path) -> None:
+    """Its launcher's Job allows none: below the minimum the job is stopped, suspended and resumed, once smaller."""
+    await jobs.nodes(3)
+    async with world(plane, jobs, tmp_path / "supervisor") as one:
+        await jobs.submit("j", 3)
+        for run in range(1, 4):
+            await jobs.runs("j", 3)
+            await one.decided("j", "Running", run=run)
+            doomed = [await one.node_of("j", f"worker-{number}") for number in range(2)]
+            await one.stop("j", doomed)
+            assert (await jobs.conditions("j"))["Suspended"]
+            assert await jobs.failures("j") == 0
+            if run < 3:
+                await one.withdraw(doomed)
+        await one.withdraw(doomed[:1])
+        await jobs.runs("j", 2)
+        smaller = await one.decided("j", "Running", run=4, workers=2)
+        assert smaller["spec"]["requestedWorkers"] == 3
+        await one.withdraw(doomed[1:])
+        await jobs.runs("j", 3)
+        await jobs.discovers("j", "worker-0", "worker-1", "worker-2")
+        assert (await jobs.get("j"))["metadata"]["annotations"] == MANAGED
+        assert await jobs.failures("j") == 0
+        assert not (await jobs.conditions("j")).get("Failed")
+
+
+async def test_a_job_with_a_deadline_survives_a_long_suspension(
+    plane: ControlPlane, jobs: MpiJobs, tmp_path: Path
+) -> None:
+    """Its deadline would be counted from its first start."""
+    await jobs.nodes(2)
+    async with world(plane, jobs, tmp_path / "supervisor") as one:
+        await jobs.submit("j", 2, activeDeadlineSeconds=15)
+        await jobs.runs("j", 2)
+        await one.decided("j", "Running")
+        doomed = await one.node_of("j", "worker-1")
+        await one.stop("j", [doomed])
+        await until(lambda: jobs.began_before("j", 15.0), "longer ago than its deadline")
+        await one.withdraw([doomed])
+        await jobs.runs("j", 2)
+        await one.decided("j", "Running", run=2)
+        assert not (await jobs.conditions("j")).get("Failed")
+
+
+async def test_a_job_that_waits_for_too_long_times_out(plane: ControlPlane, jobs: MpiJobs, tmp_path: Path) -> None:
+    """It stays suspended, whatever room there is, until a person resumes it."""
+    await jobs.nodes(2)
+    async with world(plane, jobs, tmp_path / "supervisor") as one:
+        await jobs.submit("j", 2, annotations={**MANAGED, f"{PREFIX}max-wait-time": "3"})
+        await jobs.runs("j", 2)
+        await one.decided("j", "Running")
+        doomed = await one.node_of("j", "worker-1")
+        await one.stop("j", [doomed])
+        await one.decided("j", "TimedOut")
+        await until(lambda: _is_marked(jobs, "timeout"), "the job is marked")
+        await one.withdraw([doomed])
+        job = await jobs.get("j")
+        assert job["spec"]["runPolicy"]["suspend"]
+        freed = {f"{PREFIX}suspended-by": None, f"{PREFIX}job-status": None}
+        await jobs.patch("j", {"metadata": {"annotations": freed}, "spec": {"runPolicy": {"suspend": False}}})
+        await jobs.runs("j", 2)
+        await one.decided("j", "Running")
+
+
+async def test_a_job_that_a_person_suspends_is_theirs(plane: ControlPlane, jobs: MpiJobs, tmp_path: Path) -> None:
+    await jobs.nodes(2)
+    async with world(plane, jobs, tmp_path / "supervisor") as one:
+        await jobs.submit("j", 2)
+        await jobs.runs("j", 2)
+        await one.decided("j", "Running")
+        await jobs.suspend("j")
+        await jobs.has_pods("j")
+        await one.released("j")
+        await jobs.suspend("j", suspend=False)
+        await jobs.runs("j", 2)
+        await one.decided("j", "Running")
+
+
+def _launcher(pods: dict[str, Any]) -> str:
+    return str(pods["launcher"]["metadata"].get("annotations", {}).get(_EXCLUDED, ""))
+
+
+async def _is_marked(jobs: MpiJobs, status: str) -> bool:
+    annotations = (await jobs.get("j"))["metadata"]["annotations"]
+    return bool(annotations.get(f"{PREFIX}job-status") == status)
