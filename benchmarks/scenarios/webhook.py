@@ -18,7 +18,7 @@ from simulator.certificates import Authority
 from supervisor.refusals import Refusals
 from supervisor.webhook.affinity import MAX_NODES
 from supervisor.webhook.mutation import PodInjection
-from supervisor.webhook.review import Review, answer, considered
+from supervisor.webhook.review import Review, answer, review_mutation
 from supervisor.webhook.server import PATH, Webhook
 
 METHOD = """\
@@ -69,7 +69,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 def _answered(review: bytes, injection: PodInjection) -> bytes:
     read = msgspec.json.decode(review, type=Review)
-    return answer(read.request.uid, considered(read.request, injection))
+    return answer(read.request.uid, review_mutation(read.request, injection))
 
 
 async def _asked(review: bytes, injection: PodInjection, authority: Authority, pods: int) -> Iterable[float]:
@@ -77,7 +77,7 @@ async def _asked(review: bytes, injection: PodInjection, authority: Authority, p
         address=Address("127.0.0.1", 0),
         certificate=ServerCertificate(Files(authority.cert_file, authority.key_file), 60.0, Clock()),
         refusals=Refusals(),
-        gifts=lambda: injection,
+        injection=lambda: injection,
     )
     trusted = ssl.create_default_context(cadata=authority.ca_pem.decode())
     head = f"POST {PATH} HTTP/1.1\r\nHost: webhook\r\nContent-Length: {len(review)}\r\n\r\n".encode()

@@ -1,1 +1,1 @@
-"""What the supervisor sees of a cluster: trimmed copies of its pods and nodes, followed from the API server."""
+"""The supervisor's caches of a cluster: trimmed pods, nodes and Events."""

@@ -1,4 +1,4 @@
-"""Which of a cluster's jobs may resume or grow: puts together what `supervisor.decide.capacity` decides from."""
+"""Collects the inputs of `supervisor.decide.capacity`, which decides which jobs of a cluster may resume or grow."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
@@ -15,20 +15,20 @@ from supervisor.domain.placement import Placement
 
 
 class Jobs(Protocol):
-    """What is known of a cluster's jobs."""
+    """The jobs of the cluster."""
 
     def resource_request(self, name: JobName) -> ResourceRequest | None:
-        """Returns what a job's pods ask for; None where that is not known, and then the job gets nothing."""
+        """The resource request of a job; None if it is unknown, and then the job gets nothing."""
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
-        """Returns where a job's hosts are."""
+        """The placements of a job's hosts."""
 
     def growable(self, name: JobName) -> int:
-        """Returns how many workers a running job's controller could add to it now without harm."""
+        """How many workers the controller of a running job could add now without harm."""
 
 
 class Allocation:
-    """Which of a cluster's jobs may resume or grow."""
+    """Grants capacity to the jobs of a cluster."""
 
     def __init__(self, view: ClusterView, policy: Policy, jobs: Jobs) -> None:
         self._view = view
@@ -37,10 +37,10 @@ class Allocation:
         self._jobs = jobs
 
     def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, Grant]:
-        """What each of those jobs may do; `noticed` are the nodes that must not be used."""
+        """The grants of these jobs; `noticed` are the nodes that must not be used."""
         waiting = [job for job in jobs if waits(job)]
         suspended = [job for job in waiting if job.decision.phase is Phase.SUSPENDED]
-        growth_candidates = [grower for job in jobs if (grower := self._grower(job)) is not None]
+        growth_candidates = [candidate for job in jobs if (candidate := self._growth_candidate(job)) is not None]
         if not suspended and not growth_candidates:
             return {}
         pending_jobs = [
@@ -53,39 +53,43 @@ class Allocation:
             growth_candidates=growth_candidates,
             starting=[request for job in starting if (request := self._jobs.resource_request(job.name)) is not None],
         )
-        reservations = [reservation for job in jobs if (reservation := self._promise(job)) is not None]
+        reservations = [reservation for job in jobs if (reservation := self._reservation(job)) is not None]
         return allocate(pending_jobs, reservations, self._free_capacity.nodes(noticed), self._policy, running)
 
-    def _grower(self, job: SupervisedJob) -> GrowthCandidate | None:
+    def _growth_candidate(self, job: SupervisedJob) -> GrowthCandidate | None:
         if not self._policy.growth_delay_seconds or job.decision.phase is not Phase.RUNNING or job.over:
             return None
         if job.decision.growing or not (more := self._jobs.growable(job.name)):
             return None
         request = self._jobs.resource_request(job.name)
-        places = self._jobs.placements(job.name)
-        return None if request is None else GrowthCandidate(job=job, request=request, more=more, nodes=_nodes(places))
+        placements = self._jobs.placements(job.name)
+        return (
+            None if request is None else GrowthCandidate(job=job, request=request, more=more, nodes=_nodes(placements))
+        )
 
-    def _promise(self, job: SupervisedJob) -> Reservation | None:
+    def _reservation(self, job: SupervisedJob) -> Reservation | None:
         if job.over or not (job.decision.phase is Phase.RESUMING or job.decision.growing):
             return None
         request = self._jobs.resource_request(job.name)
         if request is None:
             return None
-        places = self._jobs.placements(job.name)
-        launcher = None if job.spec.launcher_host is None else places.get(job.spec.launcher_host)
+        placements = self._jobs.placements(job.name)
+        launcher = None if job.spec.launcher_host is None else placements.get(job.spec.launcher_host)
         if growth := job.decision.growing:
-            bound = sum(self._bound(place) for host, place in places.items() if host != job.spec.launcher_host)
+            bound = sum(
+                self._bound(placement) for host, placement in placements.items() if host != job.spec.launcher_host
+            )
             return Reservation(job, request, workers=max(0, growth.workers - bound), launcher=False)
-        unbound = [host for host in job.decision.hosts if not self._bound(places.get(host))]
+        unbound = [host for host in job.decision.hosts if not self._bound(placements.get(host))]
         return Reservation(
             job, request, workers=len(unbound), launcher=request.launcher is not None and not self._bound(launcher)
         )
 
-    def _bound(self, place: Placement | None) -> bool:
-        """Whether a pod has its room; one that is being deleted is an earlier run's."""
-        pod = None if place is None else self._view.pod(place.pod)
+    def _bound(self, placement: Placement | None) -> bool:
+        """Whether a pod is bound to a node; one that is being deleted belongs to an earlier run."""
+        pod = None if placement is None else self._view.pod(placement.pod)
         return pod is not None and bool(pod.node) and not pod.over and pod.deleted_at is None
 
 
-def _nodes(places: Mapping[Host, Placement]) -> frozenset[Host]:
-    return frozenset(place.node for place in places.values() if place.node)
+def _nodes(placements: Mapping[Host, Placement]) -> frozenset[Host]:
+    return frozenset(placement.node for placement in placements.values() if placement.node)

@@ -1,6 +1,7 @@
-"""Those Events of the cluster that have one of some reasons, with whom they are about.
+"""The cache of the cluster's Events that have one of some reasons.
 
-One watch for each reason: a field selector takes one, and a cluster has thousands of Events an hour about other things.
+There is one watch for each reason: a field selector takes one value, and a cluster has thousands of other Events an
+hour.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,16 +23,16 @@ from supervisor.domain.drill import LEAD_ANNOTATION
 EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)
 
 REPORTER = "job-supervisor.kube-ai.io/supervisor"
-"""As which supervisors report Events. Theirs tell of notices: taken for announcements they would be notices again."""
+"""The reporter of the supervisors' own Events. They describe notices, so they must not become notices themselves."""
 
 _POD = "Pod"
 _NODE = "Node"
-_OF_NODES = frozenset({"default", "kube-system"})
-"""Where Events about nodes are. In other namespaces tenants may write any they like, with any name and uid in them."""
+_NODE_EVENT_NAMESPACES = frozenset({"default", "kube-system"})
+"""The namespaces of Events about nodes. In other namespaces tenants may write Events with any name and uid."""
 
 
 class Involved(msgspec.Struct, frozen=True):
-    """What an Event is about."""
+    """The object that an Event is about."""
 
     kind: str = ""
     name: str = ""
@@ -39,14 +40,12 @@ class Involved(msgspec.Struct, frozen=True):
 
 
 class _Annotations(msgspec.Struct, frozen=True):
-    """Those that anybody here asks for: others may be long."""
+    """Only the annotations that are needed, as others may be long."""
 
     simulated_lead: str = msgspec.field(default="", name=LEAD_ANNOTATION)
 
 
 class EventMetadata(Metadata, frozen=True, rename="camel"):
-    """An Event's."""
-
     annotations: _Annotations = _Annotations()
 
 
@@ -55,7 +54,7 @@ class _Series(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """One Event; a repetition changes it. Whoever reports it counts only if that is a supervisor."""
+    """One Event; a repetition changes it."""
 
     metadata: EventMetadata
     involved_object: Involved
@@ -91,10 +90,10 @@ class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read_event(data: bytes | msgspec.Raw) -> ClusterEvent:
-    """An Event from the API server's JSON.
+    """Decodes an Event from the API server's JSON.
 
     Raises:
-        msgspec.MsgspecError: It is none.
+        msgspec.MsgspecError: It is not an Event.
     """
     return msgspec.json.decode(data, type=ClusterEvent)
 
@@ -126,13 +125,13 @@ class ClusterEvents:
         }
 
     def about_pod(self, pod: Pod) -> Iterator[tuple[ClusterEvent, float]]:
-        """By uid, as a pod of the same name that was there before is another one; each with its lead in seconds."""
+        """The Events about a pod, by its uid, each with its lead in seconds."""
         for event in self._by_subject.get(pod.metadata.uid, {}).values():
             if event.involved_object.kind == _POD and event.metadata.namespace == pod.metadata.namespace:
                 yield event, self._leads[event.reason]
 
     def about_node(self, node: Node) -> Iterator[tuple[ClusterEvent, float]]:
-        """By uid too; but kubelets and node problem detectors write the node's name there, or nothing."""
+        """The Events about a node, by its uid or name: kubelets and node problem detectors set the name, or no uid."""
         for key in (node.metadata.uid, node.name):
             for event in self._by_subject.get(key, {}).values():
                 if _is_about_nodes(event) and not _before(event, node):
@@ -140,7 +139,7 @@ class ClusterEvents:
 
     def _moved(self, before: ClusterEvent | None, after: ClusterEvent | None) -> None:
         if any(each is not None and each.is_ours for each in (before, after)):
-            return  # Nobody may change who has reported one.
+            return  # The reporter of an Event cannot change.
         if before is not None:
             others = self._by_subject[_subject(before)]
             del others[before.metadata.key]
@@ -156,11 +155,11 @@ def _subject(event: ClusterEvent) -> str:
 
 
 def _is_about_nodes(event: ClusterEvent) -> bool:
-    return event.involved_object.kind == _NODE and event.metadata.namespace in _OF_NODES
+    return event.involved_object.kind == _NODE and event.metadata.namespace in _NODE_EVENT_NAMESPACES
 
 
 def _before(event: ClusterEvent, node: Node) -> bool:
-    """Whether it is about an earlier node of that name."""
+    """Whether the Event is about an earlier node of the same name."""
     made, begun = event.metadata.creation_timestamp, node.metadata.creation_timestamp
     named = event.involved_object.uid != node.metadata.uid
     return named and made is not None and begun is not None and made < begun

@@ -1,4 +1,4 @@
-"""What is left on the nodes of a cluster, kept as pods and nodes change."""
+"""The free capacity of the nodes of a cluster, updated as pods and nodes change."""
 
 from collections.abc import Collection, Mapping
 
@@ -9,7 +9,7 @@ from supervisor.domain.capacity import Effect, NodeCapacity, Resources, Taint
 from supervisor.domain.ids import Host
 
 _CORDON = Taint(key="node.kubernetes.io/unschedulable", effect=Effect.NO_SCHEDULE)
-"""What a cordon is to the scheduler: pods that tolerate everything are bound there all the same."""
+"""The taint that stands for a cordon: pods that tolerate everything are still bound to the node."""
 
 
 class FreeCapacity:

@@ -1,4 +1,4 @@
-"""Pods and nodes as the supervisor keeps them: what nobody here asks for is left out when an object is read."""
+"""Pods and nodes as the supervisor caches them, with the needed fields only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ NODES = Resource(group="", version="v1", kind="Node", plural="nodes", namespaced
 
 
 class PodPhase(StrEnum):
-    """Where a pod stands."""
+    """The phase of a pod."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -27,7 +27,7 @@ class PodPhase(StrEnum):
 
 
 class Owner(msgspec.Struct, frozen=True, rename="camel"):
-    """Whoever controls an object."""
+    """The controller of an object."""
 
     kind: str
     name: str
@@ -37,7 +37,7 @@ class Owner(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel"):
-    """A condition of the usual form."""
+    """A condition of a pod or node."""
 
     type: str
     status: str
@@ -80,27 +80,27 @@ class Pod:
 
     @property
     def key(self) -> ObjectKey:
-        """Which pod it is."""
+        """Namespace and name."""
         return self.metadata.key
 
     @property
     def opted_in(self) -> bool:
-        """An annotation gives it into our care."""
+        """Whether an annotation of the pod asks for supervision."""
         return opts_in(self.annotations)
 
     @property
     def over(self) -> bool:
-        """It takes nothing of its node any more."""
+        """Whether the pod has ended and uses no resources of its node any more."""
         return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
     @property
     def succeeded(self) -> bool:
-        """All its containers have ended well."""
+        """Whether all its containers have succeeded."""
         return self.phase is PodPhase.SUCCEEDED or self.exit_code == 0
 
     @property
     def running(self) -> bool:
-        """Its containers run and nobody has asked for its end."""
+        """Whether its containers run and it is not being deleted."""
         return self.phase is PodPhase.RUNNING and self.deleted_at is None
 
 
@@ -119,10 +119,10 @@ class Node:
 
     @property
     def name(self) -> str:
-        """As pods name it."""
+        """The name by which pods refer to it."""
         return self.metadata.name
 
     @property
     def ready(self) -> bool:
-        """Whether it takes pods as far as its kubelet is concerned."""
+        """Whether its kubelet is ready for pods."""
         return any(each.type == "Ready" and each.status == "True" for each in self.conditions)

@@ -1,4 +1,4 @@
-"""A pod's spec, or a template's: what it asks of a node."""
+"""Decodes the spec of a pod or template, and derives its demand on a node."""
 
 from collections.abc import Iterable, Mapping
 
@@ -92,7 +92,7 @@ class _Volume(Body, frozen=True):
 
 
 class PodSpec(Body, frozen=True):
-    """The part of a pod's spec, or of a template's, that is asked for here."""
+    """The needed part of the spec of a pod or template."""
 
     node_name: str = ""
     restart_policy: str = "Always"
@@ -136,7 +136,7 @@ class PodSpec(Body, frozen=True):
         return _sum([_largest(first, _sum(steady)), amounts_of(self.overhead)])
 
     def shown(self) -> frozenset[str]:
-        """The annotations of ours that a volume shows as a file."""
+        """Our annotations that a volume exposes as files."""
         volumes = [each.downward_api for each in self.volumes or ()]
         for volume in self.volumes or ():
             volumes += [source.downward_api for source in (volume.projected or _Projected()).sources or ()]
@@ -176,7 +176,7 @@ def _term(read: _NodeTerm) -> tuple[Requirement, ...]:
 
 
 def _asked(container: _Container) -> dict[str, int]:
-    """A limit stands in for a request that is not made."""
+    """The requests; a limit stands in for a missing request."""
     amounts = container.resources
     return {**amounts_of(amounts.limits), **amounts_of(amounts.requests)}
 

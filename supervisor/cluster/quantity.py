@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes writes them."""
+"""Parses resource quantities of Kubernetes."""
 
 import re
 from decimal import ROUND_CEILING, Decimal

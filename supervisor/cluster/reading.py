@@ -1,4 +1,4 @@
-"""Reads pods and nodes from the API server's JSON: of a pod of 5 to 10 KB some 1 KB is kept."""
+"""Decodes pods and nodes from the API server's JSON, and keeps some 1 KB of a pod's 5 to 10 KB."""
 
 from datetime import datetime
 from typing import Any
@@ -96,12 +96,12 @@ class _Outline(Body, frozen=True):
 
 
 def pod_or_outline(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
-    """As `read_pod`; of a pod with something that is not known here, what can be read without that.
+    """Like `read_pod`, but decodes only an outline of a pod with content that this version does not know.
 
-    Such a pod is there, on its node, with its job. It says nothing of a reclaim, and what it takes is not known.
+    The outline contains the pod's node and owner. Its conditions and its resources are unknown.
 
     Raises:
-        msgspec.MsgspecError: It has no metadata.
+        msgspec.MsgspecError: The object has no metadata.
     """
     try:
         return read_pod(data, labels)
@@ -121,12 +121,12 @@ def pod_or_outline(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
 
 
 def node_or_outline(data: bytes | msgspec.Raw) -> Node:
-    """As `read_node`; of a node with something that is not known here, what can be read without that.
+    """Like `read_node`, but decodes only an outline of a node with content that this version does not know.
 
-    Such a node is there. Nothing is known of its conditions or its room, so nothing new is to go to it.
+    The conditions and the room of such a node are unknown, so it counts as cordoned.
 
     Raises:
-        msgspec.MsgspecError: It has no metadata.
+        msgspec.MsgspecError: The object has no metadata.
     """
     try:
         return read_node(data)

@@ -1,4 +1,4 @@
-"""All pods and nodes of the cluster as last told, with the few questions that are asked of them often."""
+"""The cache of all pods and nodes of the cluster, with indexes for frequent queries."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -26,38 +26,38 @@ _log = structlog.get_logger()
 
 
 class Hooks(Generic[T]):
-    """Whoever wants to hear of each object before and after it changed; None stands for "there is none"."""
+    """Callbacks for changes, called with the object before and after the change; None stands for "does not exist"."""
 
     def __init__(self) -> None:
         self._hooks: list[Callable[[T | None, T | None], None]] = []
 
     def add(self, hook: Callable[[T | None, T | None], None]) -> None:
-        """From now on."""
+        """Adds a callback."""
         self._hooks.append(hook)
 
     def call(self, before: T | None, after: T | None) -> None:
-        """Tells all of them."""
+        """Calls all callbacks."""
         for hook in self._hooks:
             hook(before, after)
 
 
 class _Groups:
-    """Pods by something that several have in common; empty for those that have nothing of the kind."""
+    """Pods grouped by a name, such as their node's; pods with an empty name are not kept."""
 
     def __init__(self) -> None:
         self._members: dict[str, dict[ObjectKey, Pod]] = {}
 
     def of(self, name: str) -> Mapping[ObjectKey, Pod]:
-        """One group, live as long as it has members."""
+        """The pods of a group; a live view while the group has members."""
         return MappingProxyType(self._members.get(name, {}))
 
     def add(self, name: str, pod: Pod) -> None:
-        """One more, or the same one as it is now."""
+        """Adds or updates a pod."""
         if name:
             self._members.setdefault(name, {})[pod.key] = pod
 
     def remove(self, name: str, pod: Pod) -> None:
-        """One less, if it was there."""
+        """Removes a pod if it is in the group."""
         members = self._members.get(name, {})
         members.pop(pod.key, None)
         if not members:
@@ -104,7 +104,7 @@ class ClusterView:
 
     @property
     def synced(self) -> bool:
-        """Whether these are all that there are, as far as the API server has said; False while it is away."""
+        """Whether the caches are complete; False while the API server is unavailable."""
         return all(each.trouble is None for each in self.reflectors)
 
     @property
@@ -118,7 +118,7 @@ class ClusterView:
         return self._nodes.objects
 
     def node(self, name: str) -> Node | None:
-        """The node of that name."""
+        """The node of that name, if it exists."""
         return self._nodes.objects.get(ObjectKey("", name))
 
     @property
@@ -127,24 +127,24 @@ class ClusterView:
         return MappingProxyType(self._node_uids)
 
     def pod(self, uid: str) -> Pod | None:
-        """The pod of that uid, if there is such a pod now."""
+        """The pod of that uid, if it exists."""
         return self._by_uid.get(uid)
 
     def bound(self, node: str) -> Mapping[ObjectKey, Pod]:
-        """The pods that are bound to a node, whether they are over or not."""
+        """The pods that are bound to a node, including ended ones."""
         return self._by_node.of(node)
 
     def taken(self, node: str) -> Resources:
-        """What the pods that are bound to a node and not over have asked of it; a pod counts as one of `pods`."""
+        """The resources that the live pods of a node request; each pod also counts as one of `pods`."""
         return MappingProxyType(self._taken.get(node, {}))
 
     def accounted(self, node: str) -> bool:
-        """Whether it is known what all pods that are bound to a node take."""
+        """Whether the requests of all pods that are bound to a node are known."""
         return all(not pod.unread or pod.over for pod in self.bound(node).values())
 
     @property
     def unread(self) -> Mapping[str, int]:
-        """How many objects are known in outline only, by kind."""
+        """The number of objects that are known in outline only, by kind."""
         return {kind: len(uids) for kind, uids in self._unread.items()}
 
     def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
@@ -177,7 +177,7 @@ class ClusterView:
         self.nodes_version += 1
 
     def _take(self, pod: Pod, sign: int) -> None:
-        """Kept with every change: thousands of pods are too many to add up for each decision."""
+        """Updates the sums: thousands of pods are too many to add up for each decision."""
         if pod.over or not pod.node:
             return
         taken = self._taken.setdefault(pod.node, {})
@@ -189,7 +189,7 @@ class ClusterView:
             del self._taken[pod.node]
 
     def _note(self, kind: str, before: Pod | Node | None, after: Pod | Node | None) -> None:
-        """Keeps count of the objects that could not be read, and logs each once."""
+        """Counts the objects that could not be decoded, and logs each once."""
         if before is not None:
             self._unread[kind].discard(before.metadata.uid)
         if after is None or not after.unread:
@@ -208,7 +208,7 @@ P = TypeVar("P", Pod, Node)
 
 
 def _differ(before: P | None, after: P | None) -> bool:
-    """Whether more is new than the version: a kubelet's signs of life alone are dozens a second in a large cluster."""
+    """Whether more than the version has changed: kubelet heartbeats alone are dozens a second in a large cluster."""
     if before is None or after is None or before.metadata.uid != after.metadata.uid:
         return True
     return replace(before, metadata=after.metadata) != after

@@ -1,1 +1,1 @@
-"""What an opted-in pod is given when it is made: who it is, where the supervisor is, and which nodes it is to avoid."""
+"""The mutating webhook: gives new opted-in pods a token, the supervisor's address and the nodes to avoid."""

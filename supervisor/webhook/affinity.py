@@ -1,4 +1,4 @@
-"""Keeps new pods off nodes that will be reclaimed: a pod that is bound to one is doomed at once."""
+"""Keeps new pods off nodes that will be reclaimed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,8 +6,8 @@ from supervisor.webhook.patch import Add, appended
 from supervisor.webhook.pods import NewPod, Term
 
 MAX_NODES = 100
-"""Named in one pod, all of its terms together: some 10 KiB of it, and the scheduler compares each with every node. A
-pod that lands on one that was left out is treated as it would be without this."""
+"""Nodes that one pod names in all its terms together. They take some 10 KiB, and the scheduler compares each with every
+node. A pod that lands on another noticed node is handled as without the webhook."""
 
 _NAME = "metadata.name"
 _HOSTNAME = "kubernetes.io/hostname"
@@ -16,10 +16,10 @@ _NODES = f"{_AFFINITY}/nodeAffinity"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def avoiding(pod: NewPod, nodes: Sequence[str]) -> list[Add]:
-    """Has the pod run on none of those nodes, the first ones being the most important.
+def avoidance_patch(pod: NewPod, nodes: Sequence[str]) -> list[Add]:
+    """The patch that keeps a pod off these nodes, the most important ones first.
 
-    One that is meant for certain nodes alone stays that: those of a DaemonSet, or by a node's name.
+    Pods that are meant for certain nodes are not changed: those of a DaemonSet, or with a node's name.
     """
     if not nodes or _is_placed(pod):
         return []
@@ -44,12 +44,12 @@ def _one_term(nodes: Sequence[str]) -> Mapping[str, object]:
 
 
 def _in_each(terms: Sequence[Term], nodes: Sequence[str]) -> list[Add]:
-    """A node has to fulfil one of them alone, so that each has to leave the nodes out."""
+    """Excludes the nodes in every term, as a node only has to match one of them."""
     patch: list[Add] = []
     for number, term in enumerate(terms):
         named = {value for each in term.match_fields or () if each.operator == "NotIn" for value in each.values or ()}
         room = max(0, MAX_NODES // len(terms) - len(named))
-        # An empty term is fulfilled by no node, and by all others once there is something in it.
+        # An empty term matches no node, but would match all others with an exclusion in it.
         if (term.match_fields or term.match_expressions) and not _names_nodes(term):
             missing = [_not_on(node) for node in nodes if node not in named][:room]
             path = f"{_NODES}/{_REQUIRED}/nodeSelectorTerms/{number}/matchFields"
@@ -63,5 +63,5 @@ def _names_nodes(term: Term) -> bool:
 
 
 def _not_on(node: str) -> Mapping[str, object]:
-    """One for each: of a field Kubernetes takes a single value."""
+    """One requirement for each node: Kubernetes accepts a single value for a field."""
     return {"key": _NAME, "operator": "NotIn", "values": [node]}

@@ -1,4 +1,4 @@
-"""What there is for new pods: the CA as its file is now, and the nodes that are noticed now."""
+"""Builds what new pods are given: the present CA, and the nodes that have a notice at present."""
 
 import ssl
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +16,10 @@ from supervisor.webhook.mutation import PodInjection
 
 
 class CaFile:
-    """The CAs to hand out, from a file that somebody may exchange: one that is no good leaves what was good before.
+    """The CAs for pods, from a file that may be rotated; an unusable new version is ignored.
 
     Raises:
-        CertificateUnusable: It is no good from the start.
+        CertificateUnusable: The file is unusable at the start.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -28,7 +28,7 @@ class CaFile:
         self._text = _checked(path, _read(path))
 
     def text(self) -> str:
-        """PEM, as it is now: the file is small, and in memory."""
+        """The present content as PEM; the file is small and in the page cache."""
         try:
             found = _read(self._path)
             if found != self._text:
@@ -56,13 +56,13 @@ def _checked(path: Path, text: str) -> str:
 
 
 class NoticedNodes:
-    """The nodes that new pods are to keep off, worked out once for each change of the notices or the nodes.
+    """The nodes that new pods should avoid, computed once for each change of notices or nodes.
 
     Args:
-        snapshot: What is stored.
-        objects: The uids of the cluster's nodes, by name.
-        nodes_version: Grows whenever one of those is another.
-        policy: Says when a notice ends that names no time.
+        snapshot: Returns the stored notices.
+        objects: Returns the uids of the cluster's Node objects.
+        nodes_version: Grows whenever one of those uids changes.
+        policy: Gives the deadline of a notice that names no time.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class NoticedNodes:
         self._nodes: Sequence[str] = ()
 
     def now(self) -> Sequence[str]:
-        """Those that go last first: the others are gone before many pods could be bound to them."""
+        """The nodes with the latest deadline first: the others are gone before many pods could be bound to them."""
         snapshot = self._snapshot()
         seen = snapshot.version, self._nodes_version()
         if seen != self._seen:
@@ -89,7 +89,7 @@ class NoticedNodes:
 
 
 def avoided(snapshot: Snapshot, objects: Mapping[Host, str], policy: Policy) -> Sequence[str]:
-    """The nodes of the cluster that have an active notice; what agents know beside that, only the leader is told."""
+    """The nodes of the cluster with an active notice. Only the leader also knows the live answers of agents."""
     active = [each for each in snapshot.notices.values() if each.state is NoticeState.ACTIVE]
     noticed = noticed_hosts(active, NodeIdentities(objects=objects), policy)
     there = [host for host in noticed if host in objects]
@@ -97,7 +97,7 @@ def avoided(snapshot: Snapshot, objects: Mapping[Host, str], policy: Policy) -> 
 
 
 class PodInjector:
-    """All of it, for one pod after the other."""
+    """Builds the injection for each pod."""
 
     def __init__(self, address: str, audience: str, ca: Callable[[], str], nodes: Callable[[], Sequence[str]]) -> None:
         self._address = address
@@ -105,6 +105,6 @@ class PodInjector:
         self._ca = ca
         self._nodes = nodes
 
-    def gifts(self) -> PodInjection:
-        """As they are now."""
+    def injection(self) -> PodInjection:
+        """The present injection."""
         return PodInjection(address=self._address, ca=self._ca(), audience=self._audience, avoid=self._nodes())

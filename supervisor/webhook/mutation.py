@@ -1,4 +1,4 @@
-"""What a pod is given: pure, from the pod as it was sent to the patch that makes it ours."""
+"""Computes the patch for a new pod. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from supervisor.cluster.annotations import ADDRESS, CA, DISCOVERY_SCRIPT, EXCLUDED, opts_in
 from supervisor.jobs.kind import Discovery, Role
 from supervisor.jobs.registry import KINDS
-from supervisor.webhook.affinity import avoiding
+from supervisor.webhook.affinity import avoidance_patch
 from supervisor.webhook.patch import Add, appended, key
 from supervisor.webhook.pods import DIRECTORY, VOLUME, Container, ContainerPath, NewPod
 
@@ -19,13 +19,13 @@ _EXCLUSIONS = "excluded-hosts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInjection:
-    """What there is for pods at present.
+    """What a new pod is given.
 
     Attributes:
-        address: Where the supervisor is, as a URL.
-        ca: PEM of those who vouch for its certificate; empty where the system's do.
-        audience: Of the tokens.
-        avoid: The nodes that new pods are to keep off, the most important first.
+        address: The URL of the supervisor.
+        ca: The CAs of its certificate as PEM; empty if the system's CAs are enough.
+        audience: The audience of the tokens.
+        avoid: The nodes that new pods should avoid, the most important first.
     """
 
     address: str
@@ -36,34 +36,42 @@ class PodInjection:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """What is changed, and what whoever makes the pod should know of what is not."""
+    """The patch, and the warnings for the creator of the pod about what was not changed."""
 
     patch: Sequence[Add] = ()
     warnings: Sequence[str] = ()
 
 
-def mutated(pod: NewPod, gifts: PodInjection) -> Mutation:
-    """What makes an opted-in pod ours; nothing that it has is changed, and nothing is given twice."""
+def mutation_for(pod: NewPod, injection: PodInjection) -> Mutation:
+    """The mutation of an opted-in pod; it changes nothing that the pod has, and adds nothing twice."""
     if not opts_in(pod.annotations) or pod.is_mirror:
         return Mutation()
-    identity = _identity(pod, gifts)
-    return Mutation((*identity.patch, *avoiding(pod, gifts.avoid)), identity.warnings)
+    identity = _identity(pod, injection)
+    return Mutation((*identity.patch, *avoidance_patch(pod, injection.avoid)), identity.warnings)
 
 
 def _identity(pod: NewPod, injection: PodInjection) -> Mutation:
     volume = pod.volume(VOLUME)
     if volume is not None and not volume.has_token_for(injection.audience):
-        return Mutation(warnings=[f"the pod has a volume {VOLUME} of its own, and is not given ours"])
-    obstacles = {place.path: _obstacle(place.container) for place in pod.containers}
+        return Mutation(warnings=[f"the pod has its own volume {VOLUME}, so ours is not added"])
+    obstacles = {container_path.path: _obstacle(container_path.container) for container_path in pod.containers}
     warnings = [obstacle for obstacle in obstacles.values() if obstacle is not None]
-    places = [place for place in pod.containers if obstacles[place.path] is None]
+    container_paths = [container_path for container_path in pod.containers if obstacles[container_path.path] is None]
     discovery = _discovery(pod)
     if discovery is not None and volume is not None and not volume.shown >= {discovery.file, _EXCLUSIONS}:
-        discovery = None  # Made by hand: a file that is not there cannot be mounted.
-    discovering = {place.path for place in places if discovery and _discovers(place.container, discovery)}
+        discovery = None  # The volume was written by hand: a file that it lacks cannot be mounted.
+    discovering = {
+        container_path.path
+        for container_path in container_paths
+        if discovery and _discovers(container_path.container, discovery)
+    }
     if not discovering:
         discovery = None
-    mounts = [mount for place in places for mount in _mounts(place, discovery if place.path in discovering else None)]
+    mounts = [
+        mount
+        for container_path in container_paths
+        for mount in _mounts(container_path, discovery if container_path.path in discovering else None)
+    ]
     if not mounts:
         return Mutation(warnings=warnings)
     patch = list(_annotations(pod, injection, discovery))
@@ -73,19 +81,19 @@ def _identity(pod: NewPod, injection: PodInjection) -> Mutation:
 
 
 def _discovery(pod: NewPod) -> Discovery | None:
-    """How the pod learns its hosts, if it is a launcher of a kind that asks for them."""
+    """The host discovery of the pod, if it is a launcher of a kind that has one."""
     launched = (kind.discovery for kind in KINDS if kind.role(pod.labels) is Role.LAUNCHER)
     return next((discovery for discovery in launched if discovery is not None), None)
 
 
 def _obstacle(container: Container) -> str | None:
-    """Why a container is left as it is; None where it is not, or has what it needs."""
+    """Why a container is not changed; None if it is changed or needs nothing."""
     if container.shows(VOLUME, DIRECTORY):
         return None
     if container.mounts_below(DIRECTORY):
         return f"container {container.name} keeps its own {DIRECTORY}"
     if container.sealed_above(DIRECTORY):
-        return f"container {container.name} has a read-only volume above {DIRECTORY}, and is not given it"
+        return f"container {container.name} has a read-only volume above {DIRECTORY}, so it is not mounted"
     return None
 
 
@@ -94,19 +102,19 @@ def _script_path(discovery: Discovery) -> str:
 
 
 def _discovers(container: Container, discovery: Discovery) -> bool:
-    """Whether it is where a launcher asks for its hosts, by the controller's script or by ours."""
+    """Whether the launcher in this container discovers its hosts, by the controller's script or by ours."""
     path = _script_path(discovery)
     has_own = container.mounts_at(path) and not container.shows(VOLUME, path)
-    return container.mounts_at(discovery.directory) and not has_own and not container.looks_elsewhere
+    return container.mounts_at(discovery.directory) and not has_own and not container.uses_other_directory
 
 
-def _mounts(place: ContainerPath, discovery: Discovery | None) -> list[Add]:
-    container, missing = place.container, list[Mapping[str, object]]()
+def _mounts(container_path: ContainerPath, discovery: Discovery | None) -> list[Add]:
+    container, missing = container_path.container, list[Mapping[str, object]]()
     if not container.mounts_at(DIRECTORY):
         missing.append({"name": VOLUME, "mountPath": DIRECTORY, "readOnly": True})
     if discovery is not None and not container.mounts_at(path := _script_path(discovery)):
         missing.append({"name": VOLUME, "mountPath": path, "subPath": discovery.file, "readOnly": True})
-    return appended(f"{place.path}/volumeMounts", container.volume_mounts, missing)
+    return appended(f"{container_path.path}/volumeMounts", container.volume_mounts, missing)
 
 
 def _annotations(pod: NewPod, injection: PodInjection, discovery: Discovery | None) -> Iterable[Add]:

@@ -6,19 +6,19 @@ import msgspec
 
 
 class Add(msgspec.Struct, frozen=True, tag_field="op", tag="add"):
-    """Puts a value where there is none, or behind the last one of a list."""
+    """Adds a value, or appends one to a list."""
 
     path: str
     value: object
 
 
 def appended(path: str, there: Sequence[object] | None, values: Sequence[Mapping[str, object]]) -> list[Add]:
-    """The values behind those of a list, which may be missing."""
+    """The operations that append values to a list, which may not exist yet."""
     if not values:
         return []
     return [Add(f"{path}/-", each) for each in values] if there else [Add(path, list(values))]
 
 
 def key(name: str) -> str:
-    """A name as part of a JSON pointer."""
+    """Escapes a name for a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")

@@ -1,4 +1,4 @@
-"""A pod that is about to be made, as far as it is looked at here, and what may be said against changing it."""
+"""The needed part of a new pod, and checks of what may be added to it."""
 
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ DIRECTORY = "/var/run/kubeai"
 VOLUME = "job-supervisor"
 
 _ENVIRONMENT = "KUBEAI_DIR"
-"""Names another directory than ours to whoever reads it."""
+"""The variable that names another directory than ours to the processes of a container."""
 
 _MIRROR = "kubernetes.io/config.mirror"
-"""Of what a kubelet shows of its own static pods, which may have no tokens."""
+"""The annotation of mirror pods, by which a kubelet shows its static pods; they may have no tokens."""
 
 
 class Mount(Body, frozen=True):
-    """A volume in a container."""
+    """A volume mount of a container."""
 
     name: str
     mount_path: str
@@ -32,8 +32,6 @@ class _Variable(Body, frozen=True):
 
 
 class Container(Body, frozen=True):
-    """A container."""
-
     name: str
     volume_mounts: tuple[Mount, ...] | None = None
     env: tuple[_Variable, ...] | None = None
@@ -41,28 +39,28 @@ class Container(Body, frozen=True):
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """All of them."""
+        """All volume mounts."""
         return self.volume_mounts or ()
 
     def mounts_at(self, path: str) -> bool:
-        """Whether anything is mounted just there."""
+        """Whether anything is mounted at exactly that path."""
         return any(_normal(each.mount_path) == _normal(path) for each in self.mounts)
 
     def shows(self, volume: str, path: str) -> bool:
-        """Whether it is that volume."""
+        """Whether that volume is mounted at that path."""
         return any(each.name == volume and _normal(each.mount_path) == _normal(path) for each in self.mounts)
 
     def mounts_below(self, path: str) -> bool:
-        """Whether anything is mounted there or below."""
+        """Whether anything is mounted at that path or below it."""
         return any(_within(each.mount_path, path) for each in self.mounts)
 
     def sealed_above(self, path: str) -> bool:
-        """Whether it is below a mount that is read-only: a runtime cannot make a place for it there."""
+        """Whether the path is below a read-only mount, where a runtime cannot create a mount point."""
         return any(each.read_only and _within(path, each.mount_path) for each in self.mounts)
 
     @property
-    def looks_elsewhere(self) -> bool:
-        """Whether its processes are told of another directory."""
+    def uses_other_directory(self) -> bool:
+        """Whether its processes are configured for another directory."""
         return any(each.name == _ENVIRONMENT for each in self.env or ())
 
 
@@ -89,19 +87,17 @@ class _Projected(Body, frozen=True):
 
 
 class Volume(Body, frozen=True):
-    """A volume."""
-
     name: str
     projected: _Projected | None = None
 
     def has_token_for(self, audience: str) -> bool:
-        """Whether it shows a token of ours: it was made here, or by hand in the same way."""
+        """Whether the volume contains a token for our audience: it was added here, or by hand in the same way."""
         tokens = (each.service_account_token for each in self._sources)
         return any(each is not None and (each.path, each.audience) == ("token", audience) for each in tokens)
 
     @property
     def shown(self) -> frozenset[str]:
-        """The files that fields of the pod are shown as."""
+        """The files of the volume that expose fields of the pod."""
         volumes = (each.downward_api for each in self._sources)
         return frozenset(item.path for volume in volumes if volume is not None for item in volume.items or ())
 
@@ -111,7 +107,7 @@ class Volume(Body, frozen=True):
 
 
 class Requirement(Body, frozen=True):
-    """What a node has to fulfil."""
+    """One requirement on a node."""
 
     key: str
     operator: str
@@ -119,26 +115,26 @@ class Requirement(Body, frozen=True):
 
 
 class Term(Body, frozen=True):
-    """All of these; an empty one no node fulfils."""
+    """Requirements that must all match; an empty term matches no node."""
 
     match_expressions: tuple[Requirement, ...] | None = None
     match_fields: tuple[Requirement, ...] | None = None
 
 
 class Terms(Body, frozen=True):
-    """One of these."""
+    """Terms, one of which must match."""
 
     node_selector_terms: tuple[Term, ...] = ()
 
 
 class NodeAffinity(Body, frozen=True):
-    """Nodes that a pod may be on."""
+    """The node affinity of a pod."""
 
     required: Terms | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
 class Affinity(Body, frozen=True):
-    """Where a pod may be."""
+    """The affinity of a pod."""
 
     node_affinity: NodeAffinity | None = None
 
@@ -160,14 +156,14 @@ class _Spec(Body, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ContainerPath:
-    """A container and where it stands in the pod, as a JSON pointer."""
+    """A container and its JSON pointer in the pod."""
 
     path: str
     container: Container
 
 
 class NewPod(Body, frozen=True):
-    """The pod."""
+    """The new pod."""
 
     metadata: _Metadata = _Metadata()
     spec: _Spec = _Spec()
@@ -184,17 +180,16 @@ class NewPod(Body, frozen=True):
 
     @property
     def owners(self) -> tuple[Owner, ...]:
-        """All of them, the controller among them."""
         return self.metadata.owner_references or ()
 
     @property
     def is_mirror(self) -> bool:
-        """Whether it only shows what a kubelet runs anyway."""
+        """Whether it is a mirror pod of a kubelet's static pod."""
         return _MIRROR in self.annotations
 
     @property
     def containers(self) -> Iterator[ContainerPath]:
-        """Those that run for as long as the pod does: not what has to end before the others begin."""
+        """The containers that run as long as the pod: not init containers that end before the others start."""
         for number, container in enumerate(self.spec.containers):
             yield ContainerPath(f"/spec/containers/{number}", container)
         for number, container in enumerate(self.spec.init_containers or ()):
@@ -202,16 +197,15 @@ class NewPod(Body, frozen=True):
                 yield ContainerPath(f"/spec/initContainers/{number}", container)
 
     def volume(self, name: str) -> Volume | None:
-        """The volume of that name."""
         return next((each for each in self.spec.volumes or () if each.name == name), None)
 
 
 def _within(path: str, other: str) -> bool:
-    """Whether a path is another one, or below it."""
+    """Whether `path` is `other` or below it."""
     above = _normal(other)
     return _normal(path) == above or _normal(path).startswith(above.rstrip("/") + "/")
 
 
 def _normal(path: str) -> str:
-    """/var/run is a link to /run in all images that matter."""
+    """Normalizes a path; /var/run is a link to /run in all common images."""
     return posixpath.normpath("/" + path.lstrip("/") + "/").replace("/var/run", "/run", 1)

@@ -1,4 +1,4 @@
-"""Admission reviews: the question that an API server asks about an object, and the answer, which is always yes."""
+"""Decodes and answers admission reviews. Every object is allowed."""
 
 import base64
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 import msgspec
 
 from supervisor.cluster.podspec import Body
-from supervisor.webhook.mutation import Mutation, PodInjection, mutated
+from supervisor.webhook.mutation import Mutation, PodInjection, mutation_for
 from supervisor.webhook.pods import NewPod
 
 API_VERSION = "admission.k8s.io/v1"
 _KIND = "AdmissionReview"
 _MAX_WARNING = 120
-"""Characters of each; an API server cuts them there where they are many."""
+"""Characters of a warning: API servers truncate longer ones if there are many."""
 
 
 class NotUnderstoodError(Exception):
-    """A pod that is no pod as far as anybody here knows: it is made as it is."""
+    """The pod cannot be decoded by this version; it is not changed."""
 
 
 class _ObjectKind(Body, frozen=True):
@@ -25,7 +25,7 @@ class _ObjectKind(Body, frozen=True):
 
 
 class Request(Body, frozen=True):
-    """What is asked; `object` is what is about to be made."""
+    """The request of a review; `object` is the new object."""
 
     uid: str
     kind: _ObjectKind
@@ -35,13 +35,13 @@ class Request(Body, frozen=True):
 
     @property
     def makes_pod(self) -> bool:
-        """Whether it is about a pod that is to be made; nothing else is ours to change."""
+        """Whether the request creates a pod; nothing else is changed."""
         made = self.operation == "CREATE" and not self.sub_resource
         return made and (self.kind.group, self.kind.kind) == ("", "Pod")
 
 
 class Review(Body, frozen=True):
-    """The question."""
+    """An admission review."""
 
     api_version: str
     kind: str
@@ -49,7 +49,7 @@ class Review(Body, frozen=True):
 
     def __post_init__(self) -> None:
         if (self.api_version, self.kind) != (API_VERSION, _KIND):
-            raise ValueError(f"{self.kind} {self.api_version} is no {_KIND} {API_VERSION}")
+            raise ValueError(f"{self.kind} {self.api_version} is not an {_KIND} of {API_VERSION}")
 
 
 class _Response(Body, frozen=True, omit_defaults=True):
@@ -66,11 +66,11 @@ class _Answer(Body, frozen=True):
     response: _Response
 
 
-def considered(request: Request, gifts: PodInjection) -> Mutation:
-    """What becomes of what is asked about.
+def review_mutation(request: Request, injection: PodInjection) -> Mutation:
+    """The mutation of the request's object.
 
     Raises:
-        NotUnderstoodError: It is left as it is.
+        NotUnderstoodError: The pod cannot be decoded.
     """
     if not request.makes_pod:
         return Mutation()
@@ -78,11 +78,11 @@ def considered(request: Request, gifts: PodInjection) -> Mutation:
         pod = msgspec.json.decode(request.object, type=NewPod)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotUnderstoodError(str(error)) from error
-    return mutated(pod, gifts)
+    return mutation_for(pod, injection)
 
 
 def answer(uid: str, what: Mutation) -> bytes:
-    """Yes, with those changes."""
+    """The response that allows the object with a mutation."""
     warnings = tuple(f"job-supervisor: {said}"[:_MAX_WARNING] for said in what.warnings)
     response = _Response(uid, allowed=True, warnings=warnings)
     if what.patch:

@@ -1,4 +1,4 @@
-"""Where an API server asks about new pods: HTTPS on a port of its own, by every replica, whoever leads."""
+"""The server of the mutating webhook: HTTPS on its own port, on every replica, leading or not."""
 
 import asyncio
 import time
@@ -15,43 +15,43 @@ from servicekit.tls import ServerCertificate
 from supervisor.ingest.http import body, protocol_log, refusing
 from supervisor.refusals import Code, Refusals, Wire, readable
 from supervisor.webhook.mutation import Mutation, PodInjection
-from supervisor.webhook.review import NotUnderstoodError, Review, answer, considered
+from supervisor.webhook.review import NotUnderstoodError, Review, answer, review_mutation
 
 PATH = "/mutate-pods"
 
 _PATIENCE_SECONDS = 2.0
-"""As long as an API server waits; it makes the pod as it is then."""
+"""The time that an API server waits; after it, the pod is created unchanged."""
 
 _MAX_BYTES = 4 * 1024 * 1024
-"""etcd takes 1.5 MiB of an object, and an API server 3 MiB of a request."""
+"""etcd accepts objects of 1.5 MiB, and an API server requests of 3 MiB."""
 
 _STOP_SECONDS = 0.5
 
 Reviewed = Callable[[str, float], None]
-"""Told of each answer: `mutated`, `unchanged` or `not_understood`, and the seconds that it took."""
+"""Called for each answer with `shaped`, `unchanged` or `not_understood`, and the seconds that it took."""
 
 _log = structlog.get_logger()
 
 
 def ignore_review(_outcome: str, _seconds: float) -> None:
-    """Where nothing is measured."""
+    """The `Reviewed` that does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """The server; `gifts` is asked for with each pod."""
+    """The server; `injection` is called for each pod."""
 
     address: Address
     certificate: ServerCertificate | None
     refusals: Refusals
-    gifts: Callable[[], PodInjection]
+    injection: Callable[[], PodInjection]
     on_review: Reviewed = ignore_review
 
     async def run(self) -> None:
         """Root task: serves until cancelled.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address cannot be used.
         """
         async with self.serving() as address:
             _log.info("webhook.listening", address=str(address), tls=self.certificate is not None)
@@ -59,10 +59,10 @@ class Webhook:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Address]:
-        """Serves for as long as the context lasts, at that address.
+        """Serves while the context lasts; yields the address.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address cannot be used.
         """
         app = web.Application(middlewares=[timed, refusing(self.refusals, Wire.WEBHOOK)])
         app.router.add_post(PATH, self._mutate)
@@ -81,20 +81,20 @@ class Webhook:
     async def _mutate(self, request: web.Request) -> web.Response:
         review = await body(request, Review, _MAX_BYTES)
         began = time.monotonic()
-        mutated, outcome = self._considered(review)
+        mutated, outcome = self._mutation(review)
         response = web.Response(body=answer(review.request.uid, mutated), content_type="application/json")
         self.on_review(outcome, time.monotonic() - began)
-        # A connection that is kept leads to a replica that may be gone when the next pod is made, which then is
-        # made as it is after two seconds; a new one is a millisecond.
+        # A kept connection may lead to a replica that is gone when the next pod is created, which would then wait two
+        # seconds and stay unchanged; a new connection takes a millisecond.
         response.force_close()
         return response
 
-    def _considered(self, review: Review) -> tuple[Mutation, str]:
+    def _mutation(self, review: Review) -> tuple[Mutation, str]:
         try:
-            mutated = considered(review.request, self.gifts())
+            mutated = review_mutation(review.request, self.injection())
         except NotUnderstoodError as error:
-            self.refusals.add(Wire.WEBHOOK, Code.MALFORMED, f"a pod that is not understood: {error}")
-            return Mutation(warnings=[f"the pod is left as it is: {readable(str(error))}"]), "not_understood"
+            self.refusals.add(Wire.WEBHOOK, Code.MALFORMED, f"a pod that cannot be decoded: {error}")
+            return Mutation(warnings=[f"the pod is not changed: {readable(str(error))}"]), "not_understood"
         return mutated, "shaped" if mutated.patch else "unchanged"
 
     def _dropped(self, why: Drop) -> None:

@@ -110,9 +110,13 @@ class Replica:
         nodes = NoticedNodes(
             self.store.snapshot, lambda: self.cluster.node_objects, lambda: self.cluster.nodes_version, settings
         )
-        giver = PodInjector(settings.public_address, settings.token_audience, ca, nodes.now)
+        injector = PodInjector(settings.public_address, settings.token_audience, ca, nodes.now)
         server = Webhook(
-            address=settings.webhook, certificate=certificate, refusals=refusals, gifts=giver.gifts, on_review=on_review
+            address=settings.webhook,
+            certificate=certificate,
+            refusals=refusals,
+            injection=injector.injection,
+            on_review=on_review,
         )
         return {"webhook": server.run}
 

@@ -29,32 +29,32 @@ def snapshot(*notices: ReclaimNotice, version: int = 1) -> Snapshot:
     )
 
 
-def avoiding(*notices: ReclaimNotice) -> list[str]:
+def avoidance_patch(*notices: ReclaimNotice) -> list[str]:
     return list(avoided(snapshot(*notices), _NODES, Policy()))
 
 
 def test_those_that_go_last_come_first() -> None:
-    assert avoiding(on("n1", 50), on("n2", 150), on("n3", 100)) == ["n2", "n3", "n1"]
+    assert avoidance_patch(on("n1", 50), on("n2", 150), on("n3", 100)) == ["n2", "n3", "n1"]
 
 
 @pytest.mark.parametrize("state", [NoticeState.WITHDRAWN, NoticeState.EXPIRED, NoticeState.GONE])
 def test_what_has_ended_keeps_nobody_off(state: NoticeState) -> None:
-    assert avoiding(on("n1", state=state)) == []
+    assert avoidance_patch(on("n1", state=state)) == []
 
 
 def test_what_is_not_there_needs_no_mention() -> None:
-    assert avoiding(on("n4")) == []
+    assert avoidance_patch(on("n4")) == []
 
 
 def test_a_notice_on_a_pod_says_nothing_of_a_node() -> None:
-    assert avoiding(on("n1", subject=Subject(SubjectKind.POD, "n1", "uid"))) == []
+    assert avoidance_patch(on("n1", subject=Subject(SubjectKind.POD, "n1", "uid"))) == []
 
 
 def test_a_node_that_was_made_again_is_another_one() -> None:
     """What the API server said of the earlier object does not bind it."""
     earlier, present = (Subject(SubjectKind.NODE, "n1", uid) for uid in ("object before", _NODES[Host("n1")]))
-    assert avoiding(on("n1", source=NODE_CONDITION, subject=earlier)) == []
-    assert avoiding(on("n1", source=NODE_CONDITION, subject=present)) == ["n1"]
+    assert avoidance_patch(on("n1", source=NODE_CONDITION, subject=earlier)) == []
+    assert avoidance_patch(on("n1", source=NODE_CONDITION, subject=present)) == ["n1"]
 
 
 def test_a_change_of_notices_or_nodes_is_seen_with_the_next_pod() -> None:

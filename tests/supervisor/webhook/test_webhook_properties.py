@@ -104,10 +104,10 @@ def pods(draw: st.DrawFn) -> Manifest:
 @given(pods(), st.lists(st.sampled_from(_NODES), max_size=3, unique=True))
 def test_a_pod_is_shaped_once_and_stays_whole(made: Manifest, avoid: list[str]) -> None:
     """The patch applies, replaces nothing and gives what the schema has; a second one is empty."""
-    gifts = replace(GIFTS, avoid=avoid)
-    after = patched(made, gifts)
+    injection = replace(GIFTS, avoid=avoid)
+    after = patched(made, injection)
     valid(after)
-    assert not outcome(after, gifts).patch
+    assert not outcome(after, injection).patch
 
 
 @given(pods(), st.lists(st.sampled_from(_NODES), max_size=3, unique=True), st.sampled_from(["a", "b"]))

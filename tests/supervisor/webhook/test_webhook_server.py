@@ -51,7 +51,7 @@ async def test_a_pod_that_is_not_understood_is_allowed(asked: Asking, made: obje
     answer = await asked.ask(review(made))
     assert (answer.status, answer.response["allowed"], answer.patch) == (200, True, [])
     (warning,) = answer.response["warnings"]
-    assert warning.startswith("job-supervisor: the pod is left as it is: ")
+    assert warning.startswith("job-supervisor: the pod is not changed: ")
     assert len(warning) <= 120
     assert asked.refusals.counts() == {(Wire.WEBHOOK, Code.MALFORMED): 1}
 

@@ -140,7 +140,7 @@ def test_a_pod_with_a_volume_of_that_name_keeps_it() -> None:
     what = outcome(pod(volumes=[{"name": "job-supervisor", "emptyDir": {}}]))
     assert (what.patch, what.warnings) == (
         (),
-        ["the pod has a volume job-supervisor of its own, and is not given ours"],
+        ["the pod has its own volume job-supervisor, so ours is not added"],
     )
 
 
@@ -222,8 +222,8 @@ def test_a_volume_made_by_hand_is_taken_as_it_is() -> None:
 
 def test_a_second_pass_changes_nothing() -> None:
     for made in (pod(), launcher(), pod(initContainers=[container("sidecar", restartPolicy="Always")])):
-        avoiding = replace(GIFTS, avoid=["n1", "n2"])
-        again = outcome(patched(made, avoiding), avoiding)
+        avoidance_patch = replace(GIFTS, avoid=["n1", "n2"])
+        again = outcome(patched(made, avoidance_patch), avoidance_patch)
         assert not again.patch
         assert not again.warnings
 

@@ -10,7 +10,7 @@ import kubernetes_validate  # type: ignore[import-untyped]  # It has no stubs.
 import msgspec
 
 from supervisor.webhook.mutation import Mutation, PodInjection
-from supervisor.webhook.review import Request, considered
+from supervisor.webhook.review import Request, review_mutation
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 PREFIX = "job-supervisor.kube-ai.io/"
@@ -69,18 +69,18 @@ def review(made: object, **request: Any) -> Manifest:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
 
 
-def outcome(made: object, gifts: PodInjection = GIFTS, **request: Any) -> Mutation:
+def outcome(made: object, injection: PodInjection = GIFTS, **request: Any) -> Mutation:
     asked = json.dumps(review(made, **request)["request"])
-    return considered(msgspec.json.decode(asked, type=Request), gifts)
+    return review_mutation(msgspec.json.decode(asked, type=Request), injection)
 
 
-def operations(mutated: Mutation) -> list[Manifest]:
-    return list(json.loads(msgspec.json.encode(mutated.patch)))
+def operations(mutation_for: Mutation) -> list[Manifest]:
+    return list(json.loads(msgspec.json.encode(mutation_for.patch)))
 
 
-def patched(made: Manifest, gifts: PodInjection = GIFTS) -> Manifest:
+def patched(made: Manifest, injection: PodInjection = GIFTS) -> Manifest:
     after = made
-    for operation in operations(outcome(made, gifts)):
+    for operation in operations(outcome(made, injection)):
         assert operation["op"] == "add"
         path = jsonpatch.JsonPointer(operation["path"])
         assert operation["path"].endswith("/-") or path.resolve(after, None) in (None, []), operation["path"]

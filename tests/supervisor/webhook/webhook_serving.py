@@ -59,7 +59,7 @@ async def asking(authority: Authority) -> AsyncIterator[Asking]:
         address=Address("127.0.0.1", 0),
         certificate=ServerCertificate(files, 5.0, Clock()),
         refusals=refusals,
-        gifts=lambda: GIFTS,
+        injection=lambda: GIFTS,
     )
     trusted = ssl.create_default_context(cadata=authority.ca_pem.decode())
     async with (
