@@ -1,1 +1,1 @@
-"""One adapter for each kind of job: carries a decision's actions out, each as often as it is asked to."""
+"""The kinds of jobs, and the adapters that carry actions out. Every action may be repeated."""

@@ -1,4 +1,4 @@
-"""Carries decisions about the jobs of a cluster out: the latest of each job, again until it is in place."""
+"""Carries out decisions about the jobs of a cluster: the latest decision of each job, until it is in place."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -34,44 +34,44 @@ from supervisor.jobs.pods import PodDirective, annotate
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _RETRY_SECONDS = 0.5
-"""After something that did not work, and between two looks at what a controller makes of a change."""
+"""The pause after a failure, and between checks of how a controller reacts to a change."""
 
 _STOP_SECONDS = 1.0
-"""A process that loads its data hears of a stop only once it listens."""
+"""The pause between two requests to stop: a process that loads its data does not listen yet."""
 
 _SETTLED_SECONDS = 5.0
-"""A pod that is younger has replaced one on a machine that is about to go: it would only be replaced there once more,
-several times within the two seconds that are left, each time with another list of hosts."""
+"""A younger pod has replaced another one on a machine that is about to go. Deleting it would have it replaced there
+again, several times within the remaining two seconds, each time with another host list."""
 
 _ACTION_GROUPS: Mapping[str, tuple[type[Action], ...]] = {
-    # Nobody is to ask for more workers of a job that is about to resume.
+    # Growth must not be requested for a job that is about to resume.
     "run": (SuspendRun, EndJob, StartRun, AddHosts),
     "hosts": (SetHostList, RemoveHosts),
     "processes": (StopProcesses, LeaveHosts),
 }
-"""Actions of one lane follow each other, those of several do not: a launcher that does not answer must not hold up a
+"""Actions of one group are executed in order, groups concurrently: a launcher that does not answer must not delay a
 suspension."""
 
 _Key = tuple[str, JobName]
-"""A lane and a job."""
+"""A group and a job."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActuatorDependencies:
-    """What the actuator works with.
+    """The dependencies of the actuator.
 
     Attributes:
         jobs: The cluster's jobs, and the actions of their kinds.
         pods: Changes pods.
-        store: Says whether a decision still stands.
-        report: Takes in that everything is in place which the job's decision asks for.
-        may_act: Asked before each change.
-        connected: The hosts of a job from which processes have a stream.
+        store: Shows whether a decision is still valid.
+        report: Called when everything that a job's decision asks for is in place.
+        may_act: Called before each change.
+        connected: Returns the hosts of a job from which processes have a stream.
         clock: For instants.
-        cluster_now: The time by the API server's clock, Unix seconds.
-        stop_port: Where processes with the first SDK take requests.
+        cluster_now: Returns the time by the API server's clock (Unix seconds).
+        stop_port: The port on which processes with the first SDK accept requests.
     """
 
     jobs: ClusterJobs
@@ -87,14 +87,14 @@ class ActuatorDependencies:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """A decision and what is to be done for it."""
+    """A decision and its outstanding actions."""
 
     job: SupervisedJob
     actions: Sequence[Action]
 
 
 class Actuator:
-    """Takes orders with `carry_out`; `run` carries them out."""
+    """Accepts actions with `carry_out` and executes them in `run`."""
 
     def __init__(self, deps: ActuatorDependencies) -> None:
         self._deps = deps
@@ -104,16 +104,16 @@ class Actuator:
         self._directives_fault = Fault("directives in annotations of pods", deps.clock)
 
     async def run(self) -> None:
-        """Root task."""
+        """Root task: executes the actions."""
         await self._queue.run()
 
     async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
-        """Has it done, without waiting: one job's launcher may be slow to answer, and others are in a hurry.
+        """Enqueues actions without waiting for them: a slow launcher of one job must not delay other jobs.
 
-        What cannot be done as the job's pods are now is left until somebody asks again.
+        Actions that do not fit the present pods of the job are skipped until they are requested again.
         """
         if self._deps.jobs.of(job.name) is None:
-            return True  # Its kind is not supported any more: nobody can carry anything out.
+            return True  # Its kind is not supported any more, so its actions cannot be executed.
         for lane, kinds in _ACTION_GROUPS.items():
             if todo := [action for action in actions if isinstance(action, kinds)]:
                 self._orders[lane, job.name] = _Order(job, todo)
@@ -145,7 +145,7 @@ class Actuator:
         return min((seconds for seconds in waits if seconds is not None), default=None)
 
     def _current(self, job: SupervisedJob) -> JobState[Any] | None:
-        """The job as it is now, if the decision still stands and it is still that job."""
+        """The present state of the job, if it still exists and the decision is still valid."""
         stored, state = self._deps.store.snapshot().jobs.get(job.name), self._deps.jobs.state(job.name)
         if stored is None or state is None or state.job.deleted or state.job.metadata.uid != job.uid:
             return None
@@ -155,7 +155,7 @@ class Actuator:
     async def _do(
         self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: Action
     ) -> float | None:
-        """Returns after how many seconds it is to be done once more; None: not before somebody asks again."""
+        """Executes one action; returns the seconds until it must be repeated, None: only when it is requested again."""
         match action:
             case SuspendRun():
                 return await self._reported(job, await actions.suspend(state))
@@ -192,7 +192,7 @@ class Actuator:
     async def _grow(
         self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: AddHosts
     ) -> float | None:
-        """Tried until another thing is decided: the controller may be busy just now."""
+        """Requests a growth until another decision is made: the controller may be busy."""
         left = action.until - self._deps.clock.now()
         if action.run != job.observed.run or left <= 0 or not _runs(state, job):
             return None
@@ -221,7 +221,7 @@ class Actuator:
         return None if await self._annotate(silent, directive) else _RETRY_SECONDS
 
     async def _stop(self, state: JobState[Any], job: SupervisedJob) -> float | None:
-        """Again and again: a process that loads its data is reached later, and a stream may be cut at any time."""
+        """Repeats the stop: a process that loads its data is reached later, and a stream may break at any time."""
         stop, silent = job.decision.stop, self._without_stream(state, job)
         if stop is None:
             return None
@@ -249,6 +249,6 @@ class Actuator:
 
 
 def _runs(state: JobState[Any], job: SupervisedJob) -> bool:
-    """Whether the launcher is that of the run that was decided about; the next one hears of its own decision."""
+    """Whether the running launcher is that of the decided run; a later one gets a decision of its own."""
     launcher = state.launcher
     return launcher is not None and launcher.running and launcher.metadata.uid == job.observed.instance

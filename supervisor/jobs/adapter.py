@@ -1,4 +1,4 @@
-"""Carries the actions of decisions out, for jobs with our own launcher and for those of a cluster's controllers."""
+"""Passes actions on to the adapter of a job: stand-alone or cluster."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,20 +9,20 @@ from supervisor.domain.order import Action
 
 
 class Adapter(Protocol):
-    """Carries actions out; every action may be repeated."""
+    """Executes actions; every action may be repeated."""
 
     async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
-        """Does what is still to be done; returns whether nobody needs to ask for it again before the job changes."""
+        """Executes the outstanding actions; returns False if they must be requested again."""
 
 
 class Adapters:
-    """The adapter of all jobs; `cluster` is None where there is no cluster."""
+    """The adapter of all jobs; `cluster` is None stand-alone."""
 
     def __init__(self, standalone: Adapter, cluster: Adapter | None = None) -> None:
         self._standalone = standalone
         self._cluster = cluster
 
     async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
-        """Has the job's adapter do what is still to be done; a job without one is left alone."""
+        """Passes the actions to the job's adapter; the actions of a job without one are dropped."""
         adapter = self._standalone if kind_of(job.name) == STANDALONE else self._cluster
         return adapter is None or await adapter.carry_out(job, actions)

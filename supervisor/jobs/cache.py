@@ -1,4 +1,4 @@
-"""The jobs of one kind and their pods, as the API server last told of them."""
+"""The cache of the jobs of one kind and their pods."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,22 +20,22 @@ from supervisor.jobs.kind import J, JobKind, JobState
 OnJobs = Callable[[Collection[JobName]], None]
 
 _Pods = dict[ObjectKey, tuple[str, Pod]]
-"""With the uid of the job that a pod's owner names; empty where it names none."""
+"""Pods with the uid of the job that their owner names; empty if it names none."""
 
 
 class JobCache(Generic[J]):
-    """Follows the jobs of a kind; `first` lists them, and `run` follows them for ever.
+    """The jobs of one kind; `first` lists them, and `run` watches them.
 
     Args:
-        kind: Which jobs.
-        server: Where they are.
+        kind: The kind.
+        server: The API server.
         view: The cluster's pods.
         clock: For the reflector.
-        namespace: The only namespace whose jobs are followed; empty for all.
-        undefined_seconds: Between two looks whether the kind is defined by now.
+        namespace: The only namespace whose jobs are cached; empty for all.
+        undefined_seconds: Pause between checks while the kind is not defined.
 
     Attributes:
-        listed: Whether the jobs were ever listed: what is stored of others is kept until then.
+        listed: Whether the jobs were ever listed; until then stored jobs are kept.
     """
 
     def __init__(  # noqa: PLR0913 - the last two are for tests
@@ -68,25 +68,25 @@ class JobCache(Generic[J]):
         view.pods_changed.add(self._pod_moved)
 
     def subscribe(self, on_change: OnJobs) -> None:
-        """Calls that whenever jobs, or pods of them, have changed."""
+        """Adds a callback for changes of jobs and their pods."""
         self._listeners.append(on_change)
 
     @property
     def names(self) -> Collection[JobName]:
-        """All jobs, live."""
+        """The names of all jobs; a live view."""
         return self._jobs.keys()
 
     def state(self, name: JobName) -> JobState[J] | None:
-        """Returns a job and its pods; None where there is none of that name."""
+        """The state of a job; None if there is none of that name."""
         job = self._jobs.get(name)
         return None if job is None else JobState.of(self.kind, name, job, list(self._pods_of(name, job)))
 
     def wrote(self, job: J) -> None:
-        """Takes in the API server's answer to a change, which the watch tells of later."""
+        """Records the API server's answer to a write, before the watch delivers it."""
         self._cache.record_write(job)
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
-        """Returns where the job's workers and its launcher are; the same object until that changes."""
+        """The placements of the job's workers and launcher; the same object until they change."""
         placements = self._placements.get(name)
         if placements is None:
             job = self._jobs.get(name)
@@ -96,29 +96,29 @@ class JobCache(Generic[J]):
         return placements
 
     def resource_request(self, name: JobName) -> ResourceRequest | None:
-        """Returns what the pods of a run of the job ask for; None where that is not known."""
+        """The resource request of a run of the job; None if it is unknown."""
         job = self._jobs.get(name)
         return None if job is None else self.kind.resource_request(job)
 
     def namesakes(self, name: JobName) -> bool:
-        """Returns whether a job of another namespace has the same name."""
+        """Whether a job in another namespace has the same name."""
         job = self._jobs.get(name)
         return job is not None and self._counts[job.metadata.name] > 1
 
     async def first(self) -> None:
-        """Lists as soon as the API server answers; there are no jobs where the kind is not defined.
+        """Lists the jobs once the API server answers; there are none while the kind is not defined.
 
         Raises:
-            ApiError: It refuses, and waiting will not help.
+            ApiError: The API server refuses, and waiting would not help.
         """
         await self._reflector.first()
 
     async def run(self) -> None:
-        """Root task: follows the jobs, also where their kind is defined later."""
+        """Root task: watches the jobs, also if their kind is defined later."""
         await self._reflector.run()
 
     def _pods_of(self, name: JobName, job: J) -> Iterator[Pod]:
-        """By the owner's uid where the pods have it, as names are the same after a job was deleted and made anew."""
+        """The pods of a job, by the owner's uid if they have it: a job may be deleted and created again by name."""
         return (pod for uid, pod in self._pods.get(name, {}).values() if uid in ("", job.metadata.uid))
 
     def _note_listed(self) -> None:

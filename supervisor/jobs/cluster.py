@@ -1,4 +1,4 @@
-"""The jobs of all kinds on a cluster: what is known of them, and the actions of their kinds."""
+"""The jobs of all kinds on a cluster: their caches, and the actions of their kinds."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from supervisor.jobs.kind import ClusterContext, J, JobActions, JobKind, JobStat
 
 @dataclass(frozen=True, slots=True)
 class ConnectedKind:
-    """One kind on one cluster."""
+    """A kind with the cache and the actions of its jobs."""
 
     cache: JobCache[Any]
     actions: JobActions[Any]
@@ -25,7 +25,7 @@ def connect(kind: JobKind[J], cache: JobCache[J], cluster: ClusterContext) -> Co
 
 
 class ClusterJobs:
-    """Answers for a job by asking its kind."""
+    """All jobs of a cluster; queries go to the kind of a job."""
 
     def __init__(self, kinds: Iterable[ConnectedKind]) -> None:
         self._kinds = {kind.cache.kind.name: kind for kind in kinds}
@@ -34,34 +34,34 @@ class ClusterJobs:
         return iter(self._kinds.values())
 
     def of(self, name: JobName) -> ConnectedKind | None:
-        """Returns the kind of a job; None for one that is not supervised by this version."""
+        """The kind of a job; None if this version does not support it."""
         return self._kinds.get(kind_of(name))
 
     def subscribe(self, on_change: Callable[[Collection[JobName]], None]) -> None:
-        """Calls that whenever jobs, or pods of them, have changed."""
+        """Adds a callback for changes of jobs and their pods."""
         for kind in self:
             kind.cache.subscribe(on_change)
 
     def state(self, name: JobName) -> JobState[Any] | None:
-        """Returns a job and its pods; None where there is none of that name."""
+        """The state of a job; None if there is none of that name."""
         kind = self.of(name)
         return None if kind is None else kind.cache.state(name)
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
-        """Returns where the job's workers and its launcher are; the same object until that changes."""
+        """The placements of the job's workers and launcher; the same object until they change."""
         kind = self.of(name)
         return _NOWHERE if kind is None else kind.cache.placements(name)
 
     def resource_request(self, name: JobName) -> ResourceRequest | None:
-        """Returns what the pods of a run of the job ask for; None where that is not known."""
+        """The resource request of a run of the job; None if it is unknown."""
         kind = self.of(name)
         return None if kind is None else kind.cache.resource_request(name)
 
     def growable(self, name: JobName) -> int:
-        """Returns how many workers the job's controller can be asked to add now without harm."""
+        """How many workers the job's controller can be asked to add now without harm."""
         kind, state = self.of(name), self.state(name)
         return 0 if kind is None or state is None else kind.actions.growable(state)
 
 
 _NOWHERE: Mapping[Host, Placement] = {}
-"""One object for all, as whoever asks compares it with what it was."""
+"""One object for all, as callers compare it by identity."""

@@ -1,4 +1,4 @@
-"""JobKind: all that differs between the kinds of jobs that controllers of a cluster run."""
+"""JobKind: the protocol that each kind of cluster job implements."""
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ from supervisor.store.interface import Snapshot
 
 
 class JobObject(Protocol):
-    """A job as the API server has it."""
+    """A job as a Kubernetes object."""
 
     @property
     def metadata(self) -> Metadata:
-        """Its name, namespace and uid."""
+        """The name, namespace and uid."""
 
     @property
     def deleted(self) -> bool:
-        """Whether somebody has deleted it."""
+        """Whether the job is being deleted."""
 
 
 J = TypeVar("J", bound=JobObject)
 
 
 class Role(StrEnum):
-    """What a pod of a job is for."""
+    """The role of a pod in its job."""
 
     LAUNCHER = "launcher"
     WORKER = "worker"
@@ -42,7 +42,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobReference:
-    """The job that a pod belongs to; `uid` is empty where the pod's owner is not the job itself."""
+    """The job that a pod belongs to; `uid` is empty if the pod's owner is not the job itself."""
 
     name: JobName
     uid: str = ""
@@ -60,7 +60,7 @@ class JobState(Generic[J]):
 
     @classmethod
     def of(cls, kind: "JobKind[J]", name: JobName, job: J, pods: Collection[Pod]) -> "JobState[J]":
-        """Sorts the pods by their roles; of several launchers, as after one that has failed, the last one counts."""
+        """Sorts the pods by role; of several launchers, for example after a failed one, the last one counts."""
         launchers = [pod for pod in pods if kind.role(pod.labels) is Role.LAUNCHER]
         workers = [pod for pod in pods if kind.role(pod.labels) is Role.WORKER]
         return cls(name, job, pods, launcher=max(launchers, key=_turn, default=None), workers=workers)
@@ -73,7 +73,7 @@ def _turn(pod: Pod) -> tuple[bool, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """A rule of the supervisor's cluster role, and what it is needed for."""
+    """A rule of the supervisor's cluster role, and the reason for it."""
 
     group: str
     resources: tuple[str, ...]
@@ -86,9 +86,9 @@ class Discovery:
     """How launchers of a kind learn their hosts.
 
     Attributes:
-        directory: Where the controller mounts its lists of hosts in a launcher.
+        directory: The directory of a launcher where the controller mounts its host lists.
         file: The script in it that a launcher calls to print its hosts.
-        script: Replaces that script, and leaves out the hosts in the file `excluded-hosts`.
+        script: The replacement of that script, which excludes the hosts in the file `excluded-hosts`.
     """
 
     directory: str
@@ -97,76 +97,76 @@ class Discovery:
 
 
 class Progress(Enum):
-    """How far an action has come."""
+    """The progress of an action."""
 
     PENDING = auto()
-    """It is not in place yet: do it again in a moment."""
+    """The action is not in place yet and must be repeated in a moment."""
     SETTLING = auto()
-    """It is in place, and has to be looked at again in a moment."""
+    """The action is in place, but must be checked again in a moment."""
     IN_PLACE = auto()
 
 
 class JobActions(Protocol[J]):
-    """What is done to the jobs of one kind; every action may be repeated, and continues where it was interrupted.
+    """The actions on jobs of one kind. Every action may be repeated, and continues where it was interrupted.
 
-    All raise ApiError: NotFoundError where the job is gone, others where the action is to be tried again.
+    All of them raise ApiError: NotFoundError if the job is gone, others if the action should be retried.
     """
 
     async def exclude(self, state: JobState[J], hosts: Collection[Host]) -> Progress:
-        """Has the running launcher list all of the controller's hosts but these."""
+        """Makes the running launcher list all of the controller's hosts except these."""
 
     async def remove(self, state: JobState[J], pods: Collection[Pod]) -> None:
-        """Deletes the pods of excluded hosts, whose nodes will be gone in a moment."""
+        """Deletes the pods of excluded hosts whose nodes will be gone in a moment."""
 
     async def suspend(self, state: JobState[J]) -> Progress:
-        """Has the controller end the run and release the job's pods; in place once none is left."""
+        """Makes the controller end the run and release the job's pods; it is in place once none is left."""
 
     async def resume(self, state: JobState[J], workers: int, requested: int) -> Progress:
-        """Has the controller start a suspended job with so many workers, of those that it requested."""
+        """Makes the controller start a suspended job with `workers` of its `requested` workers."""
 
     async def grow(self, state: JobState[J], workers: int, number: int, seconds: float) -> None:
-        """Has the controller add workers to the run, up to `workers`, within so many seconds; try `number`."""
+        """Asks the controller to grow the run to `workers` workers within `seconds`; `number` is the attempt's."""
 
     async def time_out(self, state: JobState[J]) -> None:
-        """Marks a suspended job as one that waited for too long, and is not resumed."""
+        """Marks a suspended job as timed out, so that it is not resumed."""
 
     def growable(self, state: JobState[J]) -> int:
-        """Returns how many workers the controller can be asked to add now without harm."""
+        """How many workers the controller can be asked to add now without harm."""
 
     @property
     def standby_tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Root tasks by name, of every replica: what else of the kind has to be followed."""
+        """Root tasks of every replica by name, such as reflectors of further resources."""
 
     @property
     def leader_tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Root tasks by name, of the leader."""
+        """Root tasks of the leader by name."""
 
 
 class Jobs(Protocol[J]):
-    """The jobs of one kind as they are now."""
+    """The cached jobs of one kind."""
 
     def state(self, name: JobName) -> JobState[J] | None:
-        """Returns a job and its pods; None where there is none of that name."""
+        """The state of a job; None if there is none of that name."""
 
     def namesakes(self, name: JobName) -> bool:
-        """Returns whether a job of another namespace has the same name."""
+        """Whether a job in another namespace has the same name."""
 
     def wrote(self, job: J) -> None:
-        """Takes in the API server's answer to a change, which the watch tells of later."""
+        """Records the API server's answer to a write, before the watch delivers it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterContext:
-    """What the actions of all kinds work with.
+    """The dependencies of the actions of all kinds.
 
     Attributes:
-        server: For what a kind needs beside its jobs and their pods.
+        server: For resources of a kind besides its jobs and their pods.
         pods: Changes pods.
-        snapshot: Returns what is stored.
-        may_act: Asked before anything is changed that was not decided for one job.
-        on_change: Called when `growable` may have changed.
+        snapshot: Returns the stored jobs and notices.
+        may_act: Called before changes that follow from no decision about one job.
+        on_change: To be called when `growable` may have changed.
         clock: For instants.
-        namespace: The only namespace whose objects are followed; empty for all.
+        namespace: The only namespace whose objects are watched; empty for all.
     """
 
     server: ApiServer
@@ -180,7 +180,7 @@ class ClusterContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindContext(Generic[J]):
-    """What the actions of one kind work with: its jobs as they are now, what changes them, and the cluster."""
+    """The dependencies of the actions of one kind: its cached jobs, a client for them, and the cluster."""
 
     jobs: Jobs[J]
     client: ResourceClient[J]
@@ -188,7 +188,7 @@ class KindContext(Generic[J]):
 
 
 class JobKind(Protocol[J]):
-    """One kind of job: everything about it that is not the same for all kinds."""
+    """One kind of job: everything that differs between kinds."""
 
     @property
     def name(self) -> str:
@@ -196,57 +196,57 @@ class JobKind(Protocol[J]):
 
     @property
     def resource(self) -> Resource:
-        """The API resource of its jobs, which may be defined later than the supervisor starts, or never."""
+        """The API resource of its jobs, which may be defined after the supervisor starts, or never."""
 
     @property
     def pod_labels(self) -> frozenset[str]:
-        """The labels of its pods that `role` and `reference` need; others are not kept."""
+        """The labels of pods that `role` and `reference` need; other labels are not cached."""
 
     @property
     def rights(self) -> tuple[Right, ...]:
-        """What the supervisor may do because of this kind, beside what it may do for all."""
+        """The rights that the supervisor needs for this kind, in addition to those for all kinds."""
 
     @property
     def discovery(self) -> Discovery | None:
-        """How its launchers learn their hosts; None where they do not ask for them as they run."""
+        """How running launchers discover their hosts; None if they do not."""
 
     @property
     def failpoints(self) -> Sequence[StrEnum]:
-        """The points of its actions at which tests kill the supervisor."""
+        """The failpoints in its actions."""
 
     def decode(self, data: bytes | msgspec.Raw) -> J:
-        """Reads a job from the API server's JSON.
+        """Decodes a job from the API server's JSON.
 
-        A job whose spec or status is not understood is still a job: `observe` leaves it alone.
+        A job whose spec or status cannot be decoded must still be returned; `observe` ignores it.
 
         Raises:
-            msgspec.MsgspecError: It is no object at all.
+            msgspec.MsgspecError: The data is not a Kubernetes object.
         """
 
     def role(self, labels: Mapping[str, str]) -> Role | None:
-        """Returns what a pod with those labels is for; None where it is neither launcher nor worker."""
+        """The role of a pod with these labels; None if it is neither launcher nor worker."""
 
     def reference(self, pod: Pod) -> JobReference | None:
-        """Returns the job of this kind that a pod belongs to, by its owner; None where it belongs to none."""
+        """The job of this kind that a pod belongs to, by its owner; None if it belongs to none."""
 
     def is_queued(self, state: JobState[J]) -> bool:
-        """Returns whether a queue holds the job back: until it is admitted it is none of the supervisor's business."""
+        """Whether a queue holds the job; the supervisor ignores a job until its queue admits it."""
 
     def observe(self, state: JobState[J], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-        """Returns the job as it is to be stored; None for one that is not, or no longer, supervised. Pure.
+        """The job to store; None if it is not, or not any more, supervised. Pure.
 
         Args:
             state: The job and its pods.
-            known: What is stored under the name.
+            known: The stored job of that name.
             now: Unix seconds.
         """
 
     def resource_request(self, job: J) -> ResourceRequest | None:
-        """Returns what the pods of a run ask for; None where that is not known."""
+        """The resource request of a run; None if it is unknown."""
 
     def actions(self, context: KindContext[J]) -> JobActions[J]:
-        """Connects the kind's actions with a cluster."""
+        """Builds the actions of this kind."""
 
 
 AnyKind = JobKind[Any]
-"""A kind whose objects are of whatever type it reads them to."""
+"""A kind with any type of job objects."""

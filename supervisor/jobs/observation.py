@@ -1,4 +1,4 @@
-"""What the kinds of a cluster's jobs have in common when they are observed: pure."""
+"""Helpers that kinds share to observe jobs. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -10,10 +10,10 @@ from supervisor.domain.job import Observed, Phase, SupervisedJob
 from supervisor.jobs.kind import JobState
 
 STOPPED = (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT)
-"""A run that fails in one of these phases was told to."""
+"""A run that fails in one of these phases was stopped by the supervisor."""
 
 _KILLED = -9
-"""Pods that are deleted take their processes with them."""
+"""The exit code of a launcher whose pod was deleted."""
 
 _MAX_DIGITS = 9
 
@@ -21,9 +21,9 @@ _MAX_DIGITS = 9
 def is_ours(
     state: JobState[Any], annotations: Iterable[Mapping[str, str]], known: SupervisedJob | None, *, suspended_here: bool
 ) -> bool:
-    """Returns whether a job has opted in, by its own annotations, those of its templates or those of its pods.
+    """Whether a job has opted in, by its own annotations, those of its templates or those of its pods.
 
-    A job whose pods alone opt in stays ours while it has none, as when it is suspended.
+    A job of which only the pods opt in stays supervised while it has no pods, for example when it is suspended.
     """
     if any(opts_in(found) for found in (*annotations, *(pod.annotations for pod in state.pods))):
         return True
@@ -32,20 +32,20 @@ def is_ours(
 
 
 def annotation(annotations: Iterable[Mapping[str, str]], name: str) -> str | None:
-    """Returns the value of the first of several objects that has the annotation."""
+    """The value of an annotation in the first object that has it."""
     return next((found[name] for found in annotations if name in found), None)
 
 
 def count(text: str | None) -> int:
-    """Reads a number; 0 for what is none: nobody is to be stopped for a slip of the pen."""
+    """Parses a number; returns 0 for other text, as a typing error must not stop a job."""
     is_number = text is not None and text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return int(text) if text is not None and is_number else 0
 
 
 def observed_launcher(launcher: Pod | None, known: SupervisedJob | None, before: Observed) -> Observed:
-    """Returns what the launcher's pod says of the run.
+    """The facts about the run that the launcher's pod shows.
 
-    A new launcher is a new run; a number that was ordered and never came up is not used again.
+    A new launcher is a new run. The number of a run that was ordered but never started is not reused.
     """
     if launcher is None:
         return replace(before, running=False, exit_code=_KILLED if before.running else before.exit_code)
@@ -61,7 +61,7 @@ def observed_launcher(launcher: Pod | None, known: SupervisedJob | None, before:
 
 
 def missing_launcher(observed: Observed, now: float, *, is_missing: bool) -> Observed:
-    """Returns since when the launcher is missing although its controller believes that it is there."""
+    """Records since when the launcher is missing although its controller believes that it exists."""
     if not is_missing:
         return replace(observed, launcher_lost_since=None)
     return observed if observed.launcher_lost_since is not None else replace(observed, launcher_lost_since=now)

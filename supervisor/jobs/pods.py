@@ -1,4 +1,4 @@
-"""What is done to the pods of jobs of any kind."""
+"""Actions on pods that all kinds share."""
 
 import asyncio
 from collections.abc import Collection
@@ -13,17 +13,17 @@ from supervisor.domain.directive import DirectiveKind
 from supervisor.failpoints import At
 
 _CONCURRENCY = 20
-"""Pods that are written to at once: a job may have thousands."""
+"""Concurrent writes: a job may have thousands of pods."""
 
 _LAST_GRACE_SECONDS = 1
-"""For a pod whose machine is gone in a moment anyway."""
+"""The grace period of a pod whose machine is gone in a moment anyway."""
 
 
 async def delete(client: ResourceClient[Pod], pods: Collection[Pod]) -> None:
-    """Deletes just these pods, and none that has the name of one by now.
+    """Deletes exactly these pods, and not later ones of the same names.
 
     Raises:
-        ApiError: One could not be deleted.
+        ApiError: A pod could not be deleted.
     """
     for pod in pods:
         try:
@@ -47,9 +47,9 @@ class PodDirective:
 
 
 async def annotate(client: ResourceClient[Pod], pods: Collection[Pod], directive: PodDirective) -> str:
-    """Shows a directive to the processes of these pods by an annotation; returns why not, where that failed for any.
+    """Sets a directive as an annotation of these pods; returns the first failure, empty if there is none.
 
-    Nothing is raised: this is for processes that have no better way, and a pod that is gone needs none.
+    It does not raise: the annotation is a second path for processes without a stream.
     """
     text, turns, failures = str(directive), asyncio.Semaphore(_CONCURRENCY), list[str]()
 

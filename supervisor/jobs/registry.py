@@ -13,7 +13,7 @@ KINDS: tuple[AnyKind, ...] = (TrainingJobKind(), MpiJobKind())
 
 
 def pod_labels() -> frozenset[str]:
-    """The labels of pods that any kind needs."""
+    """The labels of pods that the kinds need."""
     return frozenset(label for kind in KINDS for label in kind.pod_labels)
 
 

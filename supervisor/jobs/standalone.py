@@ -1,4 +1,4 @@
-"""Jobs whose launcher is our own `kubeai-run`: every action is said by one order, repeated in every later one."""
+"""The adapter of jobs that `kubeai-run` launches: one order expresses all actions."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -13,20 +13,20 @@ _log = structlog.get_logger()
 
 
 class Channel(Protocol):
-    """Where orders go."""
+    """The connection to launchers."""
 
     def publish(self, job: SupervisedJob, order: Order) -> None:
         """Sends an order unless it was the last one sent."""
 
 
 class StandaloneJobs:
-    """The adapter."""
+    """Implements `Adapter` for stand-alone jobs."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
     async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
-        """Sends the order that leads to `actions`; a launcher that was away is sent it when it comes back."""
+        """Sends the order for `actions`; a disconnected launcher gets it when it reconnects."""
         for action in actions:
             _log.debug("job.action", job=job.name, action=type(action).__name__, generation=job.decision.generation)
         self._channel.publish(job, order_for(job))

@@ -1,4 +1,4 @@
-"""Stops training processes with the first SDK, which have no stream and serve `GET /stop` themselves."""
+"""Stops training processes with the first SDK, which have no stream but serve `GET /stop` themselves."""
 
 import asyncio
 from collections.abc import Collection
@@ -12,9 +12,9 @@ _REQUEST = b"GET /stop HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 async def request_stop(addresses: Collection[str], port: int = PORT) -> int:
-    """Has the process at each address stop at its next `check_alive()`; returns how many have accepted.
+    """Asks the process at each address to stop at its next `check_alive()`; returns how many accepted.
 
-    An address without such a process is no failure: nothing listens there. The answer is `ok` without a status line.
+    An address without such a process is not a failure. The answer is `ok` without a status line.
     """
     turns = asyncio.Semaphore(_CONCURRENCY)
 
