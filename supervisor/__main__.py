@@ -22,7 +22,7 @@ from supervisor.leadership.interface import LeadershipError, LeadershipLost
 from supervisor.pki.errors import KeysError
 from supervisor.settings import PREFIX, Settings
 from supervisor.store.interface import StoreError
-from supervisor.wiring.data_dir import made
+from supervisor.wiring.data_dir import ensure_data_dir
 
 _COLLECT_EVERY = 50_000
 _FAILED = 1
@@ -156,11 +156,11 @@ def _token(settings: Settings, given: argparse.Namespace) -> int:
 def _tokens(settings: Settings) -> Tokens:
     if settings.keys_secret:
         # Imported here: a stand-alone supervisor does not need the Kubernetes client.
-        from supervisor.wiring import keys as own_keys  # noqa: PLC0415
+        from supervisor.wiring import keys  # noqa: PLC0415
 
         configure(settings.log_format, settings.log_level)  # Logs go to stderr: only the token may be on stdout.
-        return asyncio.run(own_keys.tokens(settings))
-    return Tokens.load(made(settings.data_dir))
+        return asyncio.run(keys.tokens(settings))
+    return Tokens.load(ensure_data_dir(settings.data_dir))
 
 
 def _complain(message: str, code: int) -> int:

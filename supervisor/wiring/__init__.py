@@ -1,1 +1,1 @@
-"""Builds the parts of a supervisor and connects them: the only package that knows all others."""
+"""Builds and connects the components of a supervisor; the only package that knows all others."""

@@ -1,4 +1,4 @@
-"""The wiring list: what the supervisor is made of."""
+"""The components of a supervisor, and how they are connected."""
 
 import asyncio
 from collections import Counter
@@ -58,9 +58,9 @@ _log = structlog.get_logger()
 
 
 class Supervisor:
-    """The parts of a supervisor that serves; `serve` runs them until `stop` is set.
+    """The components of a serving supervisor; `serve` runs them until `stop` is set.
 
-    `changes` wakes whoever decides on facts that have changed; `cluster` is None stand-alone.
+    `changes` wakes the components that decide when facts have changed; `cluster` is None stand-alone.
     """
 
     def __init__(  # noqa: PLR0913 - what each run has of its own
@@ -220,14 +220,14 @@ class Supervisor:
             **({"page": self._page.viewers.run} if self._page else {}),
             **(leader.tasks if leader else common_tasks(refusals, certificate)),
         }
-        """Root tasks by name, beside the store's."""
+        """The root tasks by name, except the store's."""
 
     async def serve(self, stop: asyncio.Event, beside: Mapping[str, Task] = MappingProxyType({})) -> None:
-        """Serves until `stop` is set, then says goodbye on the streams before the servers stop.
+        """Serves until `stop` is set; then the streams end with a goodbye before the servers stop.
 
         Args:
-            stop: Ends everything.
-            beside: More root tasks, by name.
+            stop: Ends all tasks.
+            beside: Further root tasks by name.
         """
         await run_tasks({"store": self._store.run, **self.tasks, **beside}, stop)
 
@@ -252,7 +252,7 @@ def _leader(
 ) -> "ClusterLeader | None":
     if cluster is None:
         return None
-    # Imported here: what speaks with a cluster is of no use stand-alone.
+    # Imported here: a stand-alone supervisor does not need the Kubernetes client.
     from supervisor.wiring.cluster import ClusterLeader  # noqa: PLC0415
 
     return ClusterLeader(cluster, settings, clock, store, processes.hosts)
@@ -267,7 +267,7 @@ def _both(one: OnStep, other: OnStep) -> OnStep:
 
 
 def common_tasks(refusals: Refusals, certificate: ServerCertificate | None) -> Mapping[str, Task]:
-    """Root tasks of every supervisor, by name, whether it leads or not."""
+    """The root tasks of every supervisor by name, leading or not."""
     return {
         "refusals": refusals.run,
         "memory": Trimmer().run,

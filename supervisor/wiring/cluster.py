@@ -1,4 +1,4 @@
-"""What there is on a cluster only: what every replica follows there, and what its leader does there."""
+"""The components that exist only on a cluster: those of every replica, and those of the leader."""
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -36,10 +36,10 @@ from supervisor.store.interface import Store, StoreError
 _ZONE = "topology.kubernetes.io/zone"
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _GPU = "/gpu"
-"""How the resources of all makers end, such as `nvidia.com/gpu`."""
+"""The suffix of GPU resources of all vendors, such as `nvidia.com/gpu`."""
 
 _STEP_SECONDS = 5.0
-"""By which the machine's clock differs from the API server's, at least, for that to be worth a log line."""
+"""A difference between the machine's clock and the API server's is logged from this size on."""
 
 Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 """Root tasks, by name."""
@@ -48,18 +48,18 @@ _log = structlog.get_logger()
 
 
 class Cluster:
-    """The cluster as every replica follows it. Open with `open`, and close.
+    """The caches of the cluster that every replica keeps. Create it with `open`.
 
     Args:
         server: The API server.
-        settings: The supervisor's.
-        clock: The supervisor's.
-        store: What is decided about its jobs.
-        may_act: Asked before anything is changed.
-        on_change: Called whenever a decision may turn out otherwise.
+        settings: The supervisor's settings.
+        clock: The supervisor's clock.
+        store: The store of jobs and notices.
+        may_act: Called before every change.
+        on_change: Called whenever a decision may turn out differently.
     """
 
-    def __init__(  # noqa: PLR0913 - each is said above
+    def __init__(  # noqa: PLR0913 - documented above
         self,
         server: ApiServer,
         settings: Settings,
@@ -76,7 +76,7 @@ class Cluster:
         self.time = ClusterClock(clock)
         server.on_date = self.time.observe
         self.events = ClusterEvents(server, settings.event_leads, clock)
-        # Followed like the others, and apart from them: what they announce is of another source.
+        # Separate from the other Events: drills are another source.
         self.drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
         context = ClusterContext(
             server=server,
@@ -104,7 +104,7 @@ class Cluster:
         may_act: Callable[[], bool],
         on_change: Callable[[], None],
     ) -> Self:
-        """Connects and reads everything; waits for an API server that is away.
+        """Connects and lists everything; waits for an unavailable API server.
 
         Raises:
             StoreError: There is no cluster to connect to, or it may not be read.
@@ -118,7 +118,7 @@ class Cluster:
             for reflector in cluster.view.reflectors:
                 await reflector.first()
             for kind in cluster.jobs:
-                with suppress(ApiError):  # Nothing is to wait for these, as there may be none.
+                with suppress(ApiError):  # Nothing waits for jobs, as their kind may not be defined.
                     await kind.cache.first()
         except ApiError as error:
             await cluster.close()
@@ -129,13 +129,13 @@ class Cluster:
         return cluster
 
     def lead(self) -> None:
-        """Changes nothing from now on while it is not certain that this supervisor leads."""
+        """From now on, allows changes only while this supervisor certainly leads."""
         self.server.guard = self.may_act
 
     async def follow_its_clock(self) -> None:
-        """Counts instants by the API server's clock from now on, as whoever led before did.
+        """From now on, uses the API server's clock for instants, as the last leader did.
 
-        Its last answer says enough where it does not answer now: clocks drift little.
+        If the API server does not answer now, its last answer is good enough: clocks drift little.
         """
         with suppress(ApiError):
             await self.server.request(Call(method="GET", path="/version"))
@@ -145,7 +145,7 @@ class Cluster:
 
     @property
     def standby_tasks(self) -> Tasks:
-        """Root tasks of every replica."""
+        """The root tasks of every replica by name."""
         tasks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             **{f"cluster.{number}": reflector.run for number, reflector in enumerate(self.view.reflectors)},
             **{f"events.{reason}": reflector.run for reason, reflector in self.events.reflectors.items()},
@@ -157,7 +157,7 @@ class Cluster:
         return tasks
 
     async def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         await self.server.close()
 
     @property
@@ -179,7 +179,7 @@ class Cluster:
         return self._allocation.granted(jobs, noticed)
 
     def is_there(self, notice: ReclaimNotice) -> bool | None:
-        """Whether the subject is there; None where the cluster cannot tell, as of the machines that agents speak of."""
+        """Whether the subject exists; None if the cluster cannot tell, for example about a machine."""
         subject = notice.subject
         if subject.kind is SubjectKind.NODE:
             here = self.view.node_uids.get(Host(subject.name)) == subject.uid
@@ -187,16 +187,16 @@ class Cluster:
         pod = self.view.pod(subject.uid)
         if pod is None or pod.over:
             return False
-        # One that has been told to end may stay in the list for as long as its node does not answer.
+        # A pod that is being deleted may stay in the list for as long as its node does not answer.
         return True if pod.deleted_at is None else None
 
     def node_of(self, pod: Subject) -> Host | None:
-        """The node that a pod is bound to, which never changes; None where it is not seen."""
+        """The node that a pod is bound to; None if the pod is not in the cache."""
         seen = self.view.pod(pod.uid)
         return Host(seen.node) if seen is not None and seen.node else None
 
     def location(self, subject: Subject) -> NodeLocation:
-        """Where a node or a pod is, by its node's labels; unknown where the cloud has not labelled it."""
+        """The location of a node or pod, by the node's labels; unknown if the cloud has set none."""
         name = self.node_of(subject) if subject.kind is SubjectKind.POD else Host(subject.name)
         node = None if name is None else self.view.node(name)
         labels = {} if node is None else node.labels
@@ -204,7 +204,7 @@ class Cluster:
         return NodeLocation(labels.get(_ZONE, unknown.zone), labels.get(_INSTANCE_TYPE, unknown.instance_type))
 
     def gpus(self, name: JobName) -> float | None:
-        """How many each of a job's workers asks for; None where its pods are not known."""
+        """The GPUs that each worker of a job requests; None if its request is unknown."""
         request = self.jobs.resource_request(name)
         if request is None:
             return None
@@ -212,14 +212,14 @@ class Cluster:
 
 
 class ClusterLeader:
-    """What the leader does on its cluster: it takes in signals and facts about jobs, and carries decisions out.
+    """The components of the leader on a cluster: it stores signals and facts about jobs, and carries out decisions.
 
     Args:
-        cluster: Which one.
-        settings: The supervisor's.
-        clock: The supervisor's.
-        store: Where notices and jobs are stored.
-        connected: The hosts of a job from which processes have a stream.
+        cluster: The cluster.
+        settings: The supervisor's settings.
+        clock: The supervisor's clock.
+        store: The store of notices and jobs.
+        connected: Returns the hosts of a job from which processes have a stream.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class ClusterLeader:
 
     @property
     def tasks(self) -> Tasks:
-        """Root tasks of the leader."""
+        """The root tasks of the leader by name."""
         tasks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "cluster.signals": lambda: self._signals.run(self._store),
             "jobs.observe": self._jobs.run,

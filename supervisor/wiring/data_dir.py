@@ -1,4 +1,4 @@
-"""The data directory: made for its owner alone at the first start."""
+"""The data directory, which only its owner can read."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ from servicekit.settings import SettingsError
 from supervisor.settings import PREFIX
 
 
-def made(directory: Path) -> Path:
-    """The directory, which is made where it is not there.
+def ensure_data_dir(directory: Path) -> Path:
+    """Creates the data directory if it does not exist, and returns it.
 
     Raises:
-        SettingsError: Something else has that name.
-        OSError: It cannot be made.
+        SettingsError: The path is not a directory.
+        OSError: The directory cannot be created.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""The wiring list of what the supervisors of a cluster sign and serve with, where they keep it themselves."""
+"""The components of the supervisors' own PKI, and how they are connected."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -25,7 +25,7 @@ Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
 class PkiService:
-    """The keys of the Secret, and what follows from them. Open with `open`."""
+    """The keys of the Secret, the certificate, and the publication of the CA. Create it with `open`."""
 
     def __init__(self, server: ApiServer, renewal: CertificateRenewer, settings: Settings, clock: Clock) -> None:
         self._server = server
@@ -37,67 +37,69 @@ class PkiService:
     @classmethod
     @asynccontextmanager
     async def open(cls, settings: Settings, clock: Clock) -> AsyncIterator[Self]:
-        """Has the keys, and a certificate where names are set for one; waits for an API server that is away.
+        """Reads or creates the keys, and issues a certificate if names are set; waits for an unavailable API server.
 
         Raises:
-            KeysError: They cannot be had, or are no good.
+            KeysError: The keys cannot be read or created, or are invalid.
             OSError: The certificate cannot be written.
         """
         async with _connected(settings) as server:
             keys_secret = _keys_secret(server, settings, clock)
-            terms = CertificateOptions(
+            options = CertificateOptions(
                 directory=settings.data_dir / "tls",
                 names=settings.tls_names,
                 seconds=settings.tls_leaf_hours * _HOUR,
             )
-            yield cls(server, CertificateRenewer(keys_secret, await keys_secret.first(), terms, clock), settings, clock)
+            yield cls(
+                server, CertificateRenewer(keys_secret, await keys_secret.first(), options, clock), settings, clock
+            )
 
     @property
     def certificate(self) -> ServerCertificate | None:
-        """What is served; None where no names are set."""
+        """The certificate to serve; None if no names are set."""
         return self._renewal.certificate
 
     def trusted(self) -> str:
-        """PEM: those that clients of that certificate are to trust, as they are now."""
+        """The CAs that clients should trust at present, as PEM."""
         return self._renewal.keys.trusted.decode("ascii")
 
     @property
     def tasks(self) -> Tasks:
-        """Root tasks, also of a supervisor that does not lead."""
+        """The root tasks of every replica by name."""
         return {"keys.renewal": self._renewal.run}
 
-    def leading(self, leadership: Leadership) -> Tasks:
-        """Root tasks of the leader."""
-        places = self._places()
-        if not places:
+    def leader_tasks(self, leadership: Leadership) -> Tasks:
+        """The root tasks of the leader by name."""
+        targets = self._targets()
+        if not targets:
             return {}
-        publication = TrustPublisher(places, lambda: self._renewal.keys.trusted, leadership.may_act, self._clock)
-        return {"keys.publication": publication.run}
+        publisher = TrustPublisher(targets, lambda: self._renewal.keys.trusted, leadership.may_act, self._clock)
+        return {"keys.publication": publisher.run}
 
-    def _places(self) -> list[TrustTarget]:
+    def _targets(self) -> list[TrustTarget]:
         settings = self._settings
         if not settings.tls_names:
             return []
-        places: list[TrustTarget] = []
+        targets: list[TrustTarget] = []
         if settings.ca_config_map:
             key = ObjectKey(_namespace(self._server, settings), settings.ca_config_map)
-            places.append(CaConfigMap(self._server, key))
+            targets.append(CaConfigMap(self._server, key))
         if settings.webhook_name:
-            places.append(WebhookConfiguration(self._server, settings.webhook_name))
-        return places
+            targets.append(WebhookConfiguration(self._server, settings.webhook_name))
+        return targets
 
 
 async def tokens(settings: Settings) -> Tokens:
-    """What makes tokens that the supervisors of the Secret take; makes the Secret where there is none.
+    """Returns what signs tokens for the supervisors that share the Secret; creates the Secret if there is none.
 
     Raises:
-        KeysError: It cannot be had, or is no good, or the API server is away.
+        KeysError: The Secret cannot be read or created, or is invalid, or the API server is unavailable.
     """
     async with _connected(settings) as server:
         try:
             return Tokens((await _keys_secret(server, settings, Clock()).obtain()).tokens)
         except ApiUnavailableError as error:
-            raise KeysError(f"the API server is away: {error}") from error
+            raise KeysError(f"the API server is unavailable: {error}") from error
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""One supervisor of perhaps several on a cluster: it follows everything, and serves once it leads."""
+"""A replica of the supervisor on a cluster: it keeps its caches warm, and serves once it leads."""
 
 import os
 import socket
@@ -34,7 +34,10 @@ Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What it is made of before it leads; `elected` is None where it has no rivals, `events` where none are wanted."""
+    """The components of a replica before it leads.
+
+    `elected` is None without leader election, `events` is None if Kubernetes Events are off.
+    """
 
     store: KubernetesStore
     cluster: Cluster
@@ -45,13 +48,13 @@ class Replica:
     @classmethod
     @asynccontextmanager
     async def open(cls, settings: Settings, clock: Clock) -> AsyncIterator[Self]:
-        """Connects and reads everything; waits for an API server that is away.
+        """Connects and lists everything; waits for an unavailable API server.
 
         Raises:
             StoreError: There is no cluster to connect to, it has no such resources, or they may not be read.
             LeadershipError: The lease may not be read.
         """
-        kubeconfig = os.environ.get("KUBECONFIG")  # Whoever speaks with clusters knows it by this name.
+        kubeconfig = os.environ.get("KUBECONFIG")  # The usual name, without our prefix.
         async with AsyncExitStack() as stack:
             store = await KubernetesStore.open(
                 kubernetes.Options(
@@ -83,17 +86,17 @@ class Replica:
 
     @property
     def leadership(self) -> Leadership:
-        """For those who act."""
+        """The leadership that guards actions."""
         return self.elected or AlwaysLeader()
 
     @property
     def listeners(self) -> Sequence[Listener]:
-        """Who wants to know what happens while it leads."""
+        """Further listeners of the journal while it leads."""
         return [self.events] if self.events else []
 
     @property
     def listening(self) -> Tasks:
-        """What they need to have run."""
+        """The root tasks of these listeners."""
         return {"events": self.events.run} if self.events else {}
 
     def webhook(
@@ -104,7 +107,7 @@ class Replica:
         refusals: Refusals,
         on_review: Reviewed,
     ) -> Tasks:
-        """What shapes new pods, which are given that CA, where it is wanted; `on_review` hears of each."""
+        """The root task of the webhook, if there is one; `ca` returns the CA that pods are given."""
         if settings.webhook is None:
             return {}
         nodes = NoticedNodes(
@@ -121,15 +124,15 @@ class Replica:
         return {"webhook": server.run}
 
     async def serve(self, tasks: Callable[[], Tasks], stop: Event, beside: Tasks) -> None:
-        """Stands by, and runs the tasks of the leader once it is that; until `stop` is set.
+        """Stands by until this replica leads, then runs the leader's tasks; returns when `stop` is set.
 
         Args:
-            tasks: Those of the leader.
-            stop: Ends everything.
-            beside: Those that it runs whether it leads or not.
+            tasks: Returns the root tasks of the leader.
+            stop: Ends all tasks.
+            beside: The root tasks that it runs, leading or not.
 
         Raises:
-            RootTaskEnded: As `run_tasks` does; because of LeadershipLost where another one leads now.
+            RootTaskEnded: See `run_tasks`; its cause is LeadershipLost if another replica leads now.
         """
 
         async def lead() -> None:

@@ -1,4 +1,4 @@
-"""Forgets what ended long ago."""
+"""Removes ended notices and jobs after the retention time."""
 
 import asyncio
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Keeps ended notices and jobs, and whatever else is known of them, for `seconds`."""
+    """Keeps ended notices and jobs, and everything known about them, for `seconds`."""
 
     store: Store
     agents: AgentRegistry
@@ -32,13 +32,13 @@ class Retention:
     seconds: float
 
     async def run(self) -> None:
-        """Root task."""
+        """Root task: prunes at intervals."""
         while True:
             await self.once()
             await asyncio.sleep(_PRUNE_SECONDS)
 
     async def once(self) -> None:
-        """Forgets what ended long ago; what cannot be forgotten now will be later."""
+        """Prunes once; what cannot be removed now is removed later."""
         failpoint(At.PRUNING)
         before = self.clock.now() - self.seconds
         try:
@@ -46,7 +46,7 @@ class Retention:
         except StoreUnavailableError as error:
             _log.warning("store.not_pruned", why=str(error))
         jobs = self.store.snapshot().jobs
-        # No later than the notice that explains the silence of a node that was reclaimed.
+        # Not later than the notice that explains the silence of a reclaimed node.
         self.agents.forget(before + SILENCE_SECONDS)
         self.pod_reports.forget_others(self.agents.all())
         self.launchers.forget_others(jobs)

@@ -1,4 +1,4 @@
-"""What the process of a supervisor runs: alone with a file, or as one of several on a cluster."""
+"""Starts the process of a supervisor: stand-alone with SQLite, or as a replica on a cluster."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -24,7 +24,7 @@ from supervisor.store.sqlite import SqliteStore
 from supervisor.webhook.injection import CaFile
 from supervisor.webhook.server import ignore_review
 from supervisor.wiring.app import Supervisor, Task, common_tasks
-from supervisor.wiring.data_dir import made
+from supervisor.wiring.data_dir import ensure_data_dir
 
 if TYPE_CHECKING:
     from supervisor.observability.metrics.wiring import Metrics
@@ -41,8 +41,8 @@ async def serve(settings: Settings) -> int:
     descriptors.raise_limit()
     clock = Clock()
     certificate = load_certificate(settings, clock)
-    made(settings.data_dir)
-    with cancel_on_signals():  # While it waits for an API server, that is; later it says goodbye.
+    ensure_data_dir(settings.data_dir)
+    with cancel_on_signals():  # For the wait for an API server; later, signals set `stop`.
         async with _probes(settings.probe_address) as health:
             if settings.store is StoreKind.SQLITE:
                 await _serve_alone(settings, clock, certificate, health)
@@ -70,7 +70,7 @@ async def _serve_alone(
             hooks=metrics.for_leader(AlwaysLeader().may_act) if metrics else NoMetrics(),
         )
         with stop_on_signals(stop):
-            await supervisor.serve(stop, _served(settings, metrics))
+            await supervisor.serve(stop, _metrics_task(settings, metrics))
     finally:
         await store.close()
 
@@ -78,7 +78,7 @@ async def _serve_alone(
 async def _serve_in_cluster(
     settings: Settings, clock: Clock, certificate: ServerCertificate | None, health: SupervisorHealth
 ) -> None:
-    # Imported here: what speaks with a cluster is of no use to a file.
+    # Imported here: a stand-alone supervisor does not need the Kubernetes client.
     from supervisor.wiring.replica import Replica  # noqa: PLC0415
 
     refusals, stop = Refusals(), asyncio.Event()
@@ -90,7 +90,7 @@ async def _serve_in_cluster(
             certificate = own.certificate
         replica = await stack.enter_async_context(Replica.open(settings, clock))
 
-        def leading() -> Mapping[str, Task]:
+        def leader_tasks() -> Mapping[str, Task]:
             health.standing = ServingState.SERVING
             supervisor = Supervisor(
                 settings,
@@ -105,22 +105,22 @@ async def _serve_in_cluster(
                 listeners=replica.listeners,
                 hooks=_metrics_hooks(metrics, replica),
             )
-            return {**supervisor.tasks, **replica.listening, **(own.leading(replica.leadership) if own else {})}
+            return {**supervisor.tasks, **replica.listening, **(own.leader_tasks(replica.leadership) if own else {})}
 
         on_review = metrics.on_review if metrics else ignore_review
-        webhook = replica.webhook(settings, _handed_out(settings, own, clock), certificate, refusals, on_review)
+        webhook = replica.webhook(settings, _public_ca(settings, own, clock), certificate, refusals, on_review)
         health.standing = ServingState.STANDING_BY
         _log.info("supervisor.standing_by")
         with stop_on_signals(stop):
-            beside = {**common_tasks(refusals, certificate), **_served(settings, metrics), **webhook}
-            await replica.serve(leading, stop, beside={**beside, **(own.tasks if own else {})})
+            beside = {**common_tasks(refusals, certificate), **_metrics_task(settings, metrics), **webhook}
+            await replica.serve(leader_tasks, stop, beside={**beside, **(own.tasks if own else {})})
 
 
 def _metrics_hooks(metrics: "Metrics | None", replica: "Replica") -> MetricsHooks:
-    """What the leader's parts tell of their work, on a cluster."""
+    """The metrics of a leader on a cluster."""
     if metrics is None:
         return NoMetrics()
-    # Imported here: what is not asked for is to cost nothing.
+    # Imported here: metrics that are off should cost no memory.
     from supervisor.observability.metrics.wiring import ClusterSources  # noqa: PLC0415
 
     cluster, events = replica.cluster, replica.events
@@ -136,22 +136,22 @@ def _metrics_hooks(metrics: "Metrics | None", replica: "Replica") -> MetricsHook
 def _metrics(settings: Settings, refusals: Refusals, clock: Clock) -> "Metrics | None":
     if settings.metrics is None:
         return None
-    # Imported here: what is not asked for is to cost nothing.
+    # Imported here: metrics that are off should cost no memory.
     from supervisor.observability.metrics.wiring import Metrics  # noqa: PLC0415
 
     return Metrics(version("elastic-job-supervisor"), refusals, clock)
 
 
-def _served(settings: Settings, metrics: "Metrics | None") -> Mapping[str, Task]:
-    """The root task that serves metrics, where they are wanted."""
+def _metrics_task(settings: Settings, metrics: "Metrics | None") -> Mapping[str, Task]:
+    """The root task that serves metrics, if they are on."""
     return {} if metrics is None or settings.metrics is None else {"metrics": metrics.server(settings.metrics).run}
 
 
-def _handed_out(settings: Settings, own: "PkiService | None", clock: Clock) -> Callable[[], str]:
-    """The CA for pods, as PEM.
+def _public_ca(settings: Settings, own: "PkiService | None", clock: Clock) -> Callable[[], str]:
+    """Returns a function that returns the CAs for pods as PEM.
 
     Raises:
-        CertificateUnusable: There is none where one should be.
+        CertificateUnusable: PUBLIC_CA_FILE cannot be used.
     """
     if settings.public_ca_file is not None:
         return CaFile(settings.public_ca_file, clock).text
@@ -160,11 +160,11 @@ def _handed_out(settings: Settings, own: "PkiService | None", clock: Clock) -> C
 
 @asynccontextmanager
 async def _own_keys(settings: Settings, clock: Clock) -> AsyncIterator["PkiService | None"]:
-    """Those that all supervisors of a cluster share; None where they are files of this one."""
+    """The PKI that all supervisors of a cluster share; None without KEYS_SECRET."""
     if not settings.keys_secret:
         yield None
         return
-    # Imported here: what speaks with a cluster is of no use to a file.
+    # Imported here: a stand-alone supervisor does not need the Kubernetes client.
     from supervisor.wiring.keys import PkiService  # noqa: PLC0415
 
     async with PkiService.open(settings, clock) as own:
@@ -173,7 +173,7 @@ async def _own_keys(settings: Settings, clock: Clock) -> AsyncIterator["PkiServi
 
 @asynccontextmanager
 async def _probes(where: str) -> AsyncIterator[SupervisorHealth]:
-    """What they will say, for as long as the context lasts; no `where`, no probes."""
+    """Serves the probes while the context lasts; no address, no probes."""
     health = SupervisorHealth()
     if not where:
         yield health
@@ -187,10 +187,10 @@ async def _probes(where: str) -> AsyncIterator[SupervisorHealth]:
 
 
 def load_certificate(settings: Settings, clock: Clock) -> ServerCertificate | None:
-    """What the settings name; None where they name none.
+    """The certificate that the settings name; None if they name none.
 
     Raises:
-        CertificateUnusable: It cannot be served.
+        CertificateUnusable: The certificate cannot be used.
     """
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None

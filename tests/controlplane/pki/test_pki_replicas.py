@@ -157,7 +157,7 @@ async def test_an_api_server_that_is_away_at_the_start_is_waited_for(shared: Sha
         assert (await one.probe("/readyz"))[0] != 200
         command = await shared.token("viewer", STORE_TIMEOUT_SECONDS="0.5")
         assert command.returncode == 1
-        assert "the API server is away" in command.stderr
+        assert "the API server is unavailable" in command.stderr
     await starting
     assert await shared.secret()
 
