@@ -1,4 +1,4 @@
-"""What is done to a TrainingJob: each change made to what is there now, or not at all."""
+"""The actions on TrainingJobs. Each change applies to the present version of an object, or is refused."""
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 
 _CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 _MAX_ATTEMPTS = 20
-"""Of a change that others come between: the operator writes a job's status several times a second while it starts."""
+"""Attempts at a change that conflicts: the operator writes a job's status several times a second while it starts."""
 
 _STARTED_OVER: Mapping[str, object] = {
     "phase": JobPhase.CREATED,
@@ -33,7 +33,7 @@ _STARTED_OVER: Mapping[str, object] = {
     "targetWorkers": None,
     "currentWorkers": None,
 }
-"""The status from which the operator starts a job; it knows no way out of Suspended."""
+"""The status from which the operator starts a job; it cannot leave Suspended by itself."""
 
 _SUSPENSION: Mapping[str, str] = {SUSPENDED: "true", SUSPENDED_BY: OURS}
 _TIMED_OUT: Mapping[str, str] = {**_SUSPENSION, STATUS: TIMEOUT}
@@ -47,7 +47,7 @@ class _ConfigMap(msgspec.Struct, frozen=True):
 
 
 class TrainingJobActions:
-    """See `supervisor.jobs.kind.JobActions`."""
+    """Implements `JobActions`."""
 
     def __init__(self, context: KindContext[TrainingJob]) -> None:
         self._context = context
@@ -77,7 +77,7 @@ class TrainingJobActions:
         await pods.delete(self._context.cluster.pods, doomed)
 
     async def suspend(self, state: State) -> Progress:
-        """In place once the operator says so and nothing of the job is left that could run, or start."""
+        """It is in place once the operator reports it and the job has no pods left."""
         if state.job.phase is JobPhase.SUSPENDED and state.job.suspended and not state.pods:
             return Progress.IN_PLACE
         await self._suspend(state, _SUSPENSION)
@@ -87,7 +87,7 @@ class TrainingJobActions:
         await self._suspend(state, _TIMED_OUT)
 
     async def resume(self, state: State, workers: int, requested: int) -> Progress:
-        """Looked at until the run is there: the operator may write its old status over ours."""
+        """It is checked until the run exists: the operator may overwrite our status with its old one."""
         if state.job.phase is not JobPhase.SUSPENDED:
             return Progress.SETTLING
         if await self._scale_outs.gone(state.job.metadata.uid):
@@ -104,9 +104,9 @@ class TrainingJobActions:
         return self._scale_outs.growable(state)
 
     async def _suspend(self, state: State, marks: Mapping[str, str]) -> None:
-        """Has the operator let go of all the job's pods; a job that has succeeded stays as it is.
+        """Makes the operator delete all the job's pods, unless the job has succeeded.
 
-        The annotation would flip such a job to Suspended, and the next resume would train it once more.
+        The annotation would change a succeeded job to Suspended, and the next resume would train it again.
         """
 
         async def mark(job: TrainingJob) -> TrainingJob:
@@ -119,7 +119,7 @@ class TrainingJobActions:
             failpoint(At.RUN_SUSPENDED)
 
     def _start(self, workers: int, requested: int) -> Change:
-        """Has the operator start the job again with so many workers, from wherever an earlier attempt has come to."""
+        """The change that makes the operator start the job with `workers` workers; it continues an interrupted one."""
         client = self._context.client
 
         async def start(job: TrainingJob) -> TrainingJob:
@@ -137,9 +137,9 @@ class TrainingJobActions:
         return start
 
     async def _list_without(self, launcher: Pod, container: str, hosts: Collection[Host]) -> None:
-        """Has a launcher list all of the operator's hosts but these.
+        """Makes a launcher list all of the operator's hosts except these.
 
-        By its annotation, and where no volume shows that as a file, by a command in its container.
+        It sets an annotation and, unless a volume exposes that as a file, runs a command in the launcher's container.
         """
         text = exclusion_lines(hosts)
         if launcher.annotations.get(EXCLUDED, "") != text:
@@ -155,13 +155,13 @@ class TrainingJobActions:
         failpoint(At.EXCLUSIONS_LISTED)
 
     def _remember(self, name: JobName, written: tuple[str, frozenset[Host]]) -> None:
-        """Jobs that are gone are forgotten: nothing is written for them any more."""
+        """Remembers what was written for a job, and forgets jobs that are gone."""
         jobs = self._context.cluster.snapshot().jobs
         self._excluded = {job: known for job, known in self._excluded.items() if job in jobs}
         self._excluded[name] = written
 
     async def _rewrite_lists(self, job: TrainingJob, workers: int) -> None:
-        """The operator keeps a ConfigMap that is there, with the hosts of the run before."""
+        """Updates the job's ConfigMap: the operator keeps an existing one, with the hosts of the last run."""
         server = self._context.cluster.server
         maps = ResourceClient(server, _CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=_ConfigMap))
         slots = 1 if job.spec is None else job.spec.slots
@@ -173,7 +173,7 @@ class TrainingJobActions:
             return
 
     async def _change(self, known: TrainingJob, change: Change) -> None:
-        """Makes a change to the job as it is now, which others may change at the same time."""
+        """Applies a change to the present version of the job, and retries it after conflicts."""
         job, uid = known, known.metadata.uid
         for _ in range(_MAX_ATTEMPTS):
             try:
@@ -181,21 +181,21 @@ class TrainingJobActions:
             except ConflictError:
                 job = await self._context.client.get(known.metadata.key)
                 if job.metadata.uid != uid:
-                    raise NotFoundError("another job has its name by now") from None
+                    raise NotFoundError("another job has the same name now") from None
             else:
                 return
         raise ApiUnavailableError(f"{known.metadata.name} changes faster than it can be changed")
 
 
 def _version(job: TrainingJob) -> Mapping[str, str]:
-    """Has the API server refuse a change to anything newer."""
+    """Makes the API server refuse a change to a newer version."""
     return {"resourceVersion": job.metadata.resource_version}
 
 
 def _still_listed(state: State, launcher: Pod) -> frozenset[Host]:
-    """Hosts that were left out, are gone, and that the operator has not taken off its own list yet.
+    """Excluded hosts that are gone but still in the operator's list.
 
-    It does not look at its workers while it adds some; Horovod would start processes on a host that is gone.
+    The operator does not check its workers while it adds some; Horovod would start processes on hosts that are gone.
     """
     there = {pod.key.name for pod in state.workers}
     before = launcher.annotations.get(EXCLUDED, "").split()

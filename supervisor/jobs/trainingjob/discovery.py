@@ -1,6 +1,6 @@
-"""What runs in a launcher's container: the script that says which hosts there are, and how it gets there.
+"""The script in a launcher's container that lists the hosts, and the command that installs it.
 
-`hostfile` beside it stays the operator's, `excluded_hosts` is ours: each file has one writer.
+The operator writes `hostfile` beside it, the supervisor `excluded_hosts`: each file has one writer.
 """
 
 from collections.abc import Iterable
@@ -71,7 +71,7 @@ if [ -n "$good" ] && { [ ! -r "$admitted" ] || [ "$nl$good" != "$last" ]; }; the
 fi
 exit 0
 """
-"""For any POSIX shell; what else it uses, it uses where it is there."""
+"""The script, for any POSIX shell; it uses other tools only if they exist."""
 
 INSTALL = r"""edl=${EDL:-/etc/edl}
 script=$1
@@ -82,16 +82,16 @@ mv -f "$edl/excluded_hosts.$$" "$edl/excluded_hosts" || exit 1
 printf '%s\n' "$script" >"$edl/discover_hosts.sh.$$" || exit 1
 chmod 755 "$edl/discover_hosts.sh.$$" && mv -f "$edl/discover_hosts.sh.$$" "$edl/discover_hosts.sh"
 """
-"""First the list and then the script, each all at once: Horovod looks every second."""
+"""Installs the list and then the script, each atomically: Horovod runs the script every second."""
 
 
 def exclusion_command(hosts: Iterable[Host]) -> list[str]:
-    """Returns the command that has a launcher leave out just these hosts; a script that is there is kept."""
+    """The command that makes a launcher exclude exactly these hosts; an existing script is kept."""
     return ["sh", "-c", INSTALL, "sh", DISCOVERY.rstrip("\n"), *sorted(hosts)]
 
 
 def exclusion_lines(hosts: Iterable[Host]) -> str:
-    """Returns the same list as a file that shows an annotation."""
+    """The value of the annotation with the same list."""
     return "".join(f"{host}\n" for host in sorted(hosts))
 
 

@@ -1,10 +1,10 @@
-"""Where the supervisor can be made to kill itself while it acts on a TrainingJob."""
+"""The failpoints in actions on TrainingJobs."""
 
 from enum import StrEnum
 
 
 class At(StrEnum):
-    """Every failpoint, in the order in which a job meets them."""
+    """The failpoints, in the order in which a job passes them."""
 
     EXCLUSIONS_SHOWN = "exclusions.shown"
     EXCLUSIONS_LISTED = "exclusions.listed"

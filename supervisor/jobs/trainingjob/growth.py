@@ -1,7 +1,7 @@
-"""Whether a running job's operator can be asked for more workers without any harm: pure, and no in case of doubt.
+"""Whether a running job's operator can be asked for more workers without harm. Pure; in case of doubt, no.
 
-A ScaleOut that fails deletes the pods that it was to make, by name and in every namespace. Its names follow the highest
-of the job's targets, so it takes somebody else's pods for its own where others have them.
+A failed ScaleOut deletes the pods that it should have made, by name and in every namespace. Its names follow the
+highest of the job's targets, so it could delete pods of another job with these names.
 """
 
 import re
@@ -18,19 +18,19 @@ _SIZE = re.compile(r"\$\{?workers\b")
 def growable(state: State, *, namesakes: bool) -> int:
     """How many workers can be added now to a job that was resumed with fewer than it asked for.
 
-    `namesakes`: a job of another namespace has its name.
+    `namesakes`: a job in another namespace has the same name.
     """
     job, asked = state.job, state.job.spec
     if asked is None or REQUESTED not in job.annotations or job.phase is not JobPhase.RUNNING:
         return 0
     if namesakes or job.suspended or job.deleted or not _settled(state) or len(job.targets) < asked.replicas:
-        return 0  # With fewer targets than it began with, somebody has scaled it in.
+        return 0  # With fewer targets than replicas, a user has scaled it in.
     requested = spec_of(job, asked).requested_workers
     return max(0, requested - len(job.targets)) if _takes(asked, requested) else 0
 
 
 def _settled(state: State) -> bool:
-    """All workers run, are what the operator would list, and have no number above its targets'."""
+    """Whether all workers run, are in the operator's list, and have no number above its targets'."""
     workers = list(state.workers)
     names = {pod.key.name for pod in workers}
     highest = max((_number(state.job, name) for name in state.job.targets), default=-1)
@@ -48,7 +48,7 @@ def _number(job: TrainingJob, worker: str) -> int:
 
 
 def _takes(asked: TrainingJobSpec, requested: int) -> bool:
-    """Whether the launcher's command looks for hosts as it runs, and has use for so many."""
+    """Whether the launcher's command discovers hosts while it runs, and can use that many."""
     command = asked.launcher.command
     most = _MOST.search(command)
     if _DISCOVERY not in command or (most is not None and _SIZE.search(most[1])):

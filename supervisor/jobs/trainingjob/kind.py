@@ -28,7 +28,7 @@ _GROUP = TRAINING_JOBS.group
 
 
 class TrainingJobKind:
-    """See `supervisor.jobs.kind.JobKind`."""
+    """Implements `JobKind`."""
 
     name = KIND
     resource = TRAINING_JOBS
@@ -77,7 +77,7 @@ class TrainingJobKind:
         return role(labels)
 
     def reference(self, pod: Pod) -> JobReference | None:
-        """By the owner alone: labels are the same for a job of that name in another namespace."""
+        """Only by the owner: a job of the same name in another namespace has pods with the same labels."""
         if pod.owner is None or pod.owner.kind != TRAINING_JOBS.kind:
             return None
         return JobReference(cluster_job(pod.metadata.namespace, KIND, pod.owner.name), pod.owner.uid)

@@ -1,4 +1,4 @@
-"""A TrainingJob as the supervisor keeps it, and how it is read: whatever the operator takes must not stop the rest."""
+"""Decodes TrainingJobs. It accepts whatever the operator accepts, so that one job cannot block the others."""
 
 import re
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ TRAINING_JOBS = Resource(
 KIND = "trainingjob"
 
 SUSPENDED = f"{PREFIX}job-suspended"
-"""Has the operator delete a job's pods, and start it again once it is taken off."""
+"""The annotation that makes the operator delete a job's pods, and start it again when it is removed."""
 SCALE_OUT = "scaleout-name"
-"""The label by which the operator knows the pods that it has made for a ScaleOut."""
+"""The label of pods that the operator made for a ScaleOut."""
 QUEUED = "scheduling.x-k8s.io/suspend"
-"""Set by KubeQueue on a job that it has not admitted yet."""
+"""KubeQueue sets this annotation on a job that it has not admitted yet."""
 
 ROLE = "training-job-role"
 _LAUNCHED = "LauncherCreated"
@@ -37,17 +37,17 @@ _COMPUTED = re.compile(r"(?<![\w-])(?:-np|--num-proc)[ =]+[^-]*?\$\{?workers\b")
 _DEFAULT_BACKOFF_LIMIT = 6
 
 _HOSTFILE_WRITER = amounts_of({"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"})
-"""What a container asks for that the operator has run before a launcher's own: so much must be free for a moment."""
+"""The requests of an init container that the operator adds to launchers; they must be free for a moment."""
 
 
 def role(labels: Mapping[str, str]) -> Role | None:
-    """Returns the role that the operator's label gives to a pod."""
+    """The role of a pod by the operator's label."""
     found = labels.get(ROLE)
     return Role(found) if found in (Role.LAUNCHER, Role.WORKER) else None
 
 
 class JobPhase(StrEnum):
-    """Where the operator says that a job stands."""
+    """The phase of a job as the operator reports it."""
 
     NEW = ""
     CREATED = "Created"
@@ -61,7 +61,7 @@ class JobPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """One of a container's environment: what it is set to, and its place in the template."""
+    """An environment variable of a container: its value and its JSON pointer in the job."""
 
     value: str
     path: str
@@ -69,7 +69,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """What the pods of one role are made from; `container` is the name of the first, `command` all that they run."""
+    """The pod template of one role; `container` is its first container's name, `command` its joined commands."""
 
     demand: Demand
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJobSpec:
-    """What a job asks for. `slots` are a worker's."""
+    """The spec of a job; `slots` is the number per worker."""
 
     replicas: int
     least: int | None
@@ -93,7 +93,7 @@ class TrainingJobSpec:
 
     @property
     def resource_request(self) -> ResourceRequest:
-        """What the pods of a run ask for."""
+        """The resource request of a run."""
         demand = self.launcher.demand
         names = demand.requests.keys() | _HOSTFILE_WRITER.keys()
         requests = {name: max(demand.requests.get(name, 0), _HOSTFILE_WRITER.get(name, 0)) for name in names}
@@ -101,7 +101,7 @@ class TrainingJobSpec:
 
     @property
     def sized_by_variable(self) -> bool:
-        """Whether another number of workers in the environment is all that another size takes."""
+        """Whether changing a variable of the launcher is enough to resize the job."""
         size = self.launcher.variables.get(SIZE)
         computed = _COMPUTED.search(self.launcher.command) is not None
         return computed and size is not None and size.value == str(self.replicas)
@@ -130,12 +130,12 @@ class TrainingJob:
 
     @property
     def suspended(self) -> bool:
-        """Whether the operator has been told to let go of all its pods."""
+        """Whether the annotation asks the operator to delete all its pods."""
         return self.annotations.get(SUSPENDED) == "true"
 
     @property
     def has_launcher(self) -> bool:
-        """Whether the operator believes that there is a launcher: then it makes none, whatever becomes of it."""
+        """Whether the operator believes that there is a launcher; then it creates none, even if the pod is gone."""
         if self.suspended:
             return False
         return self.phase in (JobPhase.RUNNING, JobPhase.SCALING) or (self.phase is JobPhase.CREATED and self.launched)

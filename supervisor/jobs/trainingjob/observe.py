@@ -1,4 +1,4 @@
-"""What a TrainingJob and its pods say of what the job asks for, and of what is so. Pure."""
+"""Derives the spec and the facts of a job from a TrainingJob and its pods. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -22,12 +22,12 @@ from supervisor.jobs.trainingjob.objects import SCALE_OUT, JobPhase, TrainingJob
 
 State = JobState[TrainingJob]
 
-_SUSPENDED_BEFORE = "Was suspended before; waiting for capacity."
-_FREED = "Its suspension was taken back; waiting for capacity."
+_SUSPENDED_BEFORE = "The job was already suspended; waiting for capacity."
+_FREED = "The suspension was lifted; waiting for capacity."
 
 
 def supervised(state: State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-    """Returns the job as it is to be stored; see `supervisor.jobs.kind.JobKind.observe`."""
+    """See `supervisor.jobs.kind.JobKind.observe`."""
     job, asked = state.job, state.job.spec
     if asked is None or asked.replicas < 1 or job.deleted or _is_held(job):
         return None
@@ -44,7 +44,7 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
 
 
 def spec_of(job: TrainingJob, asked: TrainingJobSpec) -> Spec:
-    """Returns what a job asks for, also one that was resumed with fewer workers."""
+    """The spec of a job with its original size, also if it was resumed with fewer workers."""
     requested = max(count(job.annotations.get(REQUESTED)), asked.replicas)
     least = min(max(asked.least or requested, 1), requested)
     return Spec(
@@ -55,13 +55,13 @@ def spec_of(job: TrainingJob, asked: TrainingJobSpec) -> Spec:
         max_wait_seconds=float(count(annotation(_annotations(job, asked), MAX_WAIT))),
         launcher_host=Host(f"{job.metadata.name}-launcher"),
         capabilities=frozenset(Capability),
-        # A number that is written into the command waits for as many, whatever else it says.
+        # A fixed number of processes in the command needs that many workers.
         least_to_start=least if asked.sized_by_variable else requested,
     )
 
 
 def worker_names(job: TrainingJob, workers: int) -> list[Host]:
-    """Returns the workers that the operator makes for a start."""
+    """The names of the workers that the operator creates at a start."""
     return [Host(f"{job.metadata.name}-worker-{number}") for number in range(workers)]
 
 
@@ -84,15 +84,15 @@ def _registered(state: State, asked: TrainingJobSpec, spec: Spec, now: float) ->
 
 
 def _waits_since(job: TrainingJob, now: float) -> float:
-    """When the operator began to wait for what the job's present start needs: a job may have run for days before it."""
+    """When the job's present start began to wait: the job may have run for days before."""
     began = job.metadata.creation_timestamp if job.phase is JobPhase.NEW else job.moved_at
     return now if began is None else min(now, began.timestamp())
 
 
 def _is_freed(job: TrainingJob, known: SupervisedJob) -> bool:
-    """Whether a person has made something else of a job than what is stored: it is taken up anew.
+    """Whether a user has changed the state of a job that is stored here, so that it must be registered again.
 
-    A person resumes a job that timed out, or has brought its operator to start one that was still to be resumed here.
+    That is so if a user resumed a job that had timed out, or started one that was about to be resumed here.
     """
     if job.suspended:
         return False
@@ -104,7 +104,7 @@ def _is_freed(job: TrainingJob, known: SupervisedJob) -> bool:
 
 
 def _is_held(job: TrainingJob) -> bool:
-    """Whether a person has suspended the job, and will resume it."""
+    """Whether a user has suspended the job, and not the supervisor."""
     return job.suspended and job.annotations.get(SUSPENDED_BY) != OURS
 
 
@@ -125,11 +125,11 @@ def _observed(
 
 
 def _hosts(state: State, spec: Spec, *, running: bool) -> frozenset[Host]:
-    """The workers that run, also those that are asked to end; before a start those that the operator would make.
+    """The running workers, including terminating ones; before a start, the workers that the operator would create.
 
-    So says the operator's own list in the launcher, while the lists in the job's status lag behind. Those of a ScaleOut
-    it lists only once all of them run. Of a job that has just been suspended the operator deletes one pod after the
-    other: each would be a write, and nobody uses them.
+    This matches the operator's list in the launcher; the lists in the job's status lag behind. The operator lists the
+    pods of a ScaleOut only once all of them run. It deletes the pods of a suspended job one by one: those changes are
+    ignored, as each would cause a write.
     """
     if not running or state.job.suspended:
         return frozenset(worker_names(state.job, spec.requested_workers))
@@ -147,7 +147,7 @@ def _result(state: State, asked: TrainingJobSpec, known: SupervisedJob | None) -
     held = (job.suspended and job.phase is JobPhase.SUSPENDED) or job.phase is JobPhase.FAILED
     if job.annotations.get(STATUS) == TIMEOUT and held:
         return Result.TIMED_OUT
-    # The launcher's exit counts before the operator has heard of it: a job that has succeeded is never suspended.
+    # The launcher's exit counts before the operator has noticed it: a succeeded job must never be suspended.
     if job.phase is JobPhase.SUCCEEDED or (launcher is not None and launcher.succeeded):
         return Result.SUCCEEDED
     stopped = known is not None and known.decision.phase in STOPPED

@@ -1,6 +1,6 @@
-"""The ScaleOuts by which the operator is asked for more workers: made one at a time for a job, and deleted when done.
+"""The ScaleOuts that ask the operator for more workers, one at a time per job; they are deleted when they are done.
 
-One is the only record of a try, so it stays for as long as that is what was decided, and is not made twice.
+A ScaleOut is the only record of an attempt, so it stays while the decision asks for the attempt, and is not made twice.
 """
 
 from collections.abc import Collection, Sequence
@@ -33,10 +33,10 @@ _LABELS = {"app.kubernetes.io/managed-by": OURS}
 _SELECTOR = ",".join(f"{name}={value}" for name, value in _LABELS.items())
 
 _LOOK_SECONDS = 1.0
-"""Between two looks whether one of ours is still wanted, while there is one."""
+"""The interval of checks whether an existing ScaleOut is still wanted."""
 
 _OPERATORS_SHARE = 0.8
-"""Of a try's time: the operator gives up before we do, and takes back what it has made."""
+"""The operator's part of an attempt's time, so that it gives up and cleans up before the supervisor does."""
 
 _NOT_BEGUN = ("", "Created")
 _OVER = ("ScaleSucceeded", "ScaleFailed")
@@ -65,7 +65,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class ScaleOut(msgspec.Struct, frozen=True):
-    """One of ours."""
+    """A ScaleOut that the supervisor made."""
 
     metadata: _OwnedMetadata
     spec: _Spec = _Spec()
@@ -73,32 +73,32 @@ class ScaleOut(msgspec.Struct, frozen=True):
 
     @property
     def job(self) -> JobName:
-        """Whose workers are to be more."""
+        """The job that should grow."""
         return cluster_job(self.metadata.namespace, KIND, self.spec.selector.name)
 
     @property
     def owner(self) -> str:
-        """That job's uid."""
+        """The uid of that job."""
         return next((owner.uid for owner in self.metadata.owner_references), "")
 
     @property
     def begun(self) -> bool:
-        """Whether the operator has seen it."""
+        """Whether the operator has started with it."""
         return self.status.phase not in _NOT_BEGUN
 
     @property
     def over(self) -> bool:
-        """Whether the operator is done with it."""
+        """Whether the operator has finished it."""
         return self.status.phase in _OVER
 
 
 def scale_out_name(uid: str, number: int) -> str:
-    """Of one try for one job: never another's, as the operator counts pods of that name in every namespace."""
+    """The name of an attempt's ScaleOut, unique in the cluster: the operator counts pods by it in every namespace."""
     return f"grow-{uid}-{number}"
 
 
 class ScaleOuts:
-    """Ours, in the whole cluster: `follow` follows them, and the leader's `tidy` deletes those that are done with."""
+    """The ScaleOuts of the supervisor: `follow` watches them, and the leader's `tidy` deletes finished ones."""
 
     def __init__(self, context: KindContext[TrainingJob]) -> None:
         self._context = context
@@ -114,22 +114,22 @@ class ScaleOuts:
         self._tidy_fault = Fault(f"deletion of {SCALE_OUTS.plural}", context.cluster.clock)
 
     def growable(self, state: State) -> int:
-        """Returns how many workers the operator can be asked for; none while one of ours may be there."""
+        """How many workers the operator can be asked for; none while a ScaleOut of ours may exist."""
         if not self._reflector.synced or self._of(state.job.metadata.uid, self._cache.objects.values()):
             return 0
         return growable(state, namesakes=self._context.jobs.namesakes(state.name))
 
     async def request(self, state: State, workers: int, number: int, seconds: float) -> None:
-        """Asks for as many workers as are missing, unless that was done or would do harm now.
+        """Requests the missing workers, unless that was done already or would do harm now.
 
         Args:
             state: The job.
-            workers: So many are to run.
-            number: Of this try.
-            seconds: Are left for it.
+            workers: The wanted size of the run.
+            number: The number of the attempt.
+            seconds: The time that is left for it.
 
         Raises:
-            ApiError: It could not be asked.
+            ApiError: The request failed.
         """
         job = state.job.metadata
         name = scale_out_name(job.uid, number)
@@ -148,7 +148,7 @@ class ScaleOuts:
             "toAdd": {"count": count},
             "timeout": max(1, int(seconds * _OPERATORS_SHARE)),
         }
-        with suppress(ConflictError):  # It was made before a restart.
+        with suppress(ConflictError):  # It was made before a restart of the supervisor.
             key = ObjectKey(job.namespace, name)
             made = await self._client.create(key, {"spec": spec}, labels=_LABELS, ownerReferences=[owner])
             _log.info("trainingjob.growth_asked", job=state.name, count=count, scale_out=name)
@@ -156,35 +156,35 @@ class ScaleOuts:
             failpoint(At.GROWTH_ASKED)
 
     async def gone(self, uid: str) -> bool:
-        """Whether there is none of a job that is about to resume; those that there are, are deleted.
+        """Deletes the ScaleOuts of a job that is about to resume; returns whether there was none.
 
-        The operator would take one up again that the suspension has interrupted, and delete workers of the new run.
+        The operator would continue one that the suspension interrupted, and delete workers of the new run.
 
         Raises:
-            ApiError: That is not known.
+            ApiError: The ScaleOuts cannot be listed or deleted.
         """
         try:
             listed, _ = await self._client.list()
         except (NotFoundError, RefusedError):
-            return True  # Nobody has defined them, or we could not have made one.
+            return True  # They are not defined, or we have no right to make one.
         ours = self._of(uid, listed)
         for one in ours:
             await self._delete(one)
         return not ours
 
     async def follow(self) -> None:
-        """Root task: follows, also where they are defined later."""
+        """Root task: watches the ScaleOuts, also if they are defined later."""
         await self._reflector.run()
 
     async def tidy(self) -> None:
-        """Root task: deletes those that are done with."""
+        """Root task: deletes finished ScaleOuts."""
         while True:
             if self._context.cluster.may_act():
                 await self.once()
             await self._wakeup.wait(_LOOK_SECONDS if self._cache.objects else None)
 
     async def once(self) -> None:
-        """Deletes those that are done with."""
+        """Deletes finished ScaleOuts once."""
         try:
             jobs = self._context.cluster.snapshot().jobs
             for one in list(self._cache.objects.values()):
@@ -197,7 +197,7 @@ class ScaleOuts:
 
     async def _delete(self, one: ScaleOut) -> None:
         try:
-            # One that the operator begins with just now is left: what it has made would stay.
+            # A conditional deletion fails if the operator has just started with it, as its pods would stay behind.
             await (self._client.delete_unconditionally(one) if one.begun else self._client.delete(one))
         except ConflictError:
             return
@@ -215,9 +215,10 @@ class ScaleOuts:
 
 
 def _done_with(one: ScaleOut, state: State | None, job: SupervisedJob | None) -> bool:
-    """One that the operator has begun with goes on as long as the run does: it would leave pods behind.
+    """Whether a ScaleOut can be deleted.
 
-    Not longer, whoever has ended that: the next run would take it up. Of a job that is gone it goes by its owner.
+    One that the operator has started with stays while the run does, as its pods would be left behind. After the run it
+    must go, as the next run would continue it. Kubernetes deletes it together with its job.
     """
     if state is not None and not (state.launcher is not None and state.launcher.running):
         return True

@@ -271,7 +271,7 @@ async def test_a_person_resumes_a_job_by_hand(operated: Operated, jobs: ElasticJ
         job = await supervised.world.appears("bert")
         assert (job.decision.phase, job.decision.reason) == (
             Phase.SUSPENDED,
-            "Its suspension was taken back; waiting for capacity.",
+            "The suspension was lifted; waiting for capacity.",
         )
         await jobs.write_status("bert", RESUME)
         job = await supervised.phase("bert", Phase.RUNNING)

@@ -149,7 +149,7 @@ def test_a_job_whose_suspension_a_person_takes_back_is_resumed_when_there_is_cap
     freed = state(job(status={"phase": "Suspended"}), [])
     value = taken(freed)
     assert (value.decision.phase, value.decision.waiting_since) == (Phase.SUSPENDED, NOW)
-    assert value.decision.reason == "Its suspension was taken back; waiting for capacity."
+    assert value.decision.reason == "The suspension was lifted; waiting for capacity."
     assert taken(freed, value) == value
     resuming = in_phase(value, Phase.RESUMING)
     assert taken(state(job(status={"phase": "Created"}), []), resuming).decision == resuming.decision
