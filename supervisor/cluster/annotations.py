@@ -28,7 +28,7 @@ ADDRESS = f"{PREFIX}address"
 CA = f"{PREFIX}ca"
 DISCOVERY_SCRIPT = f"{PREFIX}discovery-script"
 INJECTED = frozenset({ADDRESS, CA, DISCOVERY_SCRIPT})
-"""What a pod is given for its own files: nobody reads it here, and thousands of copies are not kept."""
+"""Annotations that a pod gets for its own files. The supervisor does not read them, so they are not cached."""
 
 
 def opts_in(annotations: Mapping[str, str]) -> bool:

@@ -24,7 +24,7 @@ class FreeCapacity:
         view.nodes_changed.add(self._node_changed)
 
     def nodes(self, noticed: Collection[Host]) -> Nodes:
-        """Ready nodes that nobody cordoned and no notice is about; and those that one is about."""
+        """The ready nodes that are not cordoned: those without a notice, and those with one."""
         self._refresh()
         return Nodes(
             usable=[room for name, room in self._free_capacity.items() if name in self._open and name not in noticed],

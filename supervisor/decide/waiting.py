@@ -11,13 +11,13 @@ from supervisor.domain.job import Decision, Observed, Phase
 WAITS = (Phase.WAITING, Phase.SUSPENDED)
 
 
-def run_is_possible(decision: Decision, told: Decision, observed: Observed) -> bool:
-    """Whether a job that should wait has a run, or may still start one; `told` is the decision its launcher received.
+def run_is_possible(decision: Decision, ordered: Decision, observed: Observed) -> bool:
+    """Whether a waiting job has a run, or may still start one; `ordered` is the decision its launcher received last.
 
     An ordered run, or one that the launcher restarts by itself, may be starting without being reported yet. Only a
     confirmed order to wait excludes that.
     """
-    confirmed = told.phase is decision.phase and observed.applied >= told.generation
+    confirmed = ordered.phase is decision.phase and observed.applied >= ordered.generation
     return observed.running or (bool(decision.hosts) and not confirmed)
 
 

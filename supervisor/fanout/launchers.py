@@ -61,7 +61,7 @@ class Launchers:
         self._seen = {name: at for name, at in self._seen.items() if name in jobs}
 
     def dismiss_others(self, jobs: Collection[JobName]) -> None:
-        """Ends the streams of other jobs, which somebody has deleted: their launchers say hello and register again."""
+        """Ends the streams of all other jobs, which were deleted: their launchers reconnect and register again."""
         for name, connection in self._connections.items():
             if name not in jobs:
                 connection.stream.finish("the job is not known any more")

@@ -115,25 +115,25 @@ class AgentRegistry:
 
     def mark_synced(self, node: Host, stream: object) -> None:
         """Marks that the whole hello is processed, unless the node has a newer stream."""
-        if self.speaks(node, stream):
+        if self.is_current(node, stream):
             self._synced[node] = self._now()
             self._on_change()
 
     def source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
         """Updates the state of a source, unless the node has a newer stream."""
-        if self.speaks(node, stream):
+        if self.is_current(node, stream):
             known = self._agents[node]
             self._put(replace(known, sources={**known.sources, source: state}))
 
     def pod_source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
         """Updates the state of a source that reports pods, unless the node has a newer stream."""
-        if self.speaks(node, stream):
+        if self.is_current(node, stream):
             known = self._agents[node]
             self._put(replace(known, pod_sources={**known.pod_sources, source: state}))
 
     def disconnect(self, node: Host, stream: object) -> None:
         """Handles the end of a stream: the node's sources become unknown, unless it has a newer stream."""
-        if self.speaks(node, stream):
+        if self.is_current(node, stream):
             del self._streams[node]
             self._synced.pop(node, None)
             self._silent[node] = self._now()
@@ -154,7 +154,7 @@ class AgentRegistry:
             if not self.connected(node):
                 del self._agents[node]
 
-    def speaks(self, node: Host, stream: object) -> bool:
+    def is_current(self, node: Host, stream: object) -> bool:
         """Whether this is the node's present stream."""
         return self._streams.get(node) is stream
 

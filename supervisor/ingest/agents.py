@@ -196,7 +196,7 @@ class _Stream:
             raise MalformedError("the first message must be a hello")
         hello = first.hello
         if hello.node != self._node:
-            raise ForeignTokenError(f"the token speaks for {self._node} only")
+            raise ForeignTokenError(f"the token is for {self._node} only")
         view = hello_view(hello)
         reports = [report(each, view) for each in hello.notices]
         for source in (*view.sources, *view.pod_sources, *(each.source for each in reports)):
@@ -280,7 +280,7 @@ class _Stream:
         _log.warning("agent.silent", node=self._node)
 
     def _is_current(self) -> bool:
-        return self._deps.agents.speaks(self._node, self)
+        return self._deps.agents.is_current(self._node, self)
 
     async def _superseded(self) -> None:
         known = wire.Superseded(session=self._deps.agents.session(self._node))

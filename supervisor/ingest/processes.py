@@ -129,7 +129,7 @@ class ProcessEndpoints:
         if run is None:
             run = run_of(job, principal.uid, message.run)
         elif message.run not in (run, None):
-            raise ForeignTokenError(f"the token speaks for run {run}")
+            raise ForeignTokenError(f"the token is for run {run}")
         admit(job, principal.uid, run)
         return Worker(message.process, principal.job, run, principal.host or Host(message.host), message.rank)
 

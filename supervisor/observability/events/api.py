@@ -68,7 +68,7 @@ class Events:
             try:
                 event = await self._events.merge(sent.event, {"series": _series(times, draft.at)})
             except (NotFoundError, ConflictError):
-                pass  # Events are forgotten after an hour, or by whoever deletes them.
+                pass  # The API server deletes Events after an hour, and users may delete them earlier.
             else:
                 self._remember(draft, _Sent(event, times, draft.at))
                 return SendResult.AGGREGATED

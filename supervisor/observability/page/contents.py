@@ -70,7 +70,7 @@ def contents(view: StatusView) -> Contents:
 
 
 def _problems(view: StatusView, uncovered: int) -> Iterator[str]:
-    """Sentences, without a full stop, about what somebody has to act on. A covered reclaim is not a problem."""
+    """Sentences, without a full stop, about problems that need an action. A covered reclaim is none."""
     if not view.leader.acts:
         yield "it is not certain that a supervisor leads"
     if view.unconfirmed:

@@ -72,8 +72,8 @@ def checkpoint(group: GroupView) -> str:
         return "not needed"
     if group.acknowledged is None:
         return "not acknowledged"
-    told = _DONE[group.acknowledged] if group.step is None else f"{_DONE[group.acknowledged]} at step {group.step}"
+    summary = _DONE[group.acknowledged] if group.step is None else f"{_DONE[group.acknowledged]} at step {group.step}"
     margin, lost = group.margin_seconds, group.steps_lost
     if margin is not None:
-        told += f", {span(abs(margin))} {'too late' if margin < 0 else 'before the end'}"
-    return told if lost is None else f"{told}; {lost} {'step' if lost == 1 else 'steps'} lost"
+        summary += f", {span(abs(margin))} {'too late' if margin < 0 else 'before the end'}"
+    return summary if lost is None else f"{summary}; {lost} {'step' if lost == 1 else 'steps'} lost"
