@@ -67,7 +67,13 @@ def start_worker(command: Sequence[str], environ: Mapping[str, str], node: Path 
 async def output_of(command: Sequence[str], seconds: float) -> str:
     """Return the standard output of a command. Raises CalledProcessError, or TimeoutError after `seconds`."""
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(command, stdout=output, preexec_fn=_prepare(os.getpid(), None))  # noqa: PLW1509, S603, ASYNC220 - as above; starting takes a millisecond
+        # In a session of its own: a signal to the launcher's group is not meant for it.
+        process = subprocess.Popen(  # noqa: S603, ASYNC220 - as above; starting takes a millisecond
+            command,
+            stdout=output,
+            start_new_session=True,
+            preexec_fn=_prepare(os.getpid(), None),  # noqa: PLW1509 - as above
+        )
         try:
             async with asyncio.timeout(seconds):
                 await _exit_of(process.pid)

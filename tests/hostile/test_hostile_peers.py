@@ -24,7 +24,7 @@ from tests.testkit.waiting import until
 
 CONNECTIONS = int(os.environ.get("HOSTILE_CONNECTIONS", "352"))
 """Twice each kind without TLS, once with."""
-CONNECTION_SECONDS = 1.0
+CONNECTION_SECONDS = 3.0
 WITHIN = 5.0
 """Seconds from a notice to the flag of a real training process in the middle of it all; idle it takes some 30 ms."""
 BETWEEN = 0.02

@@ -17,7 +17,7 @@ import pytest
 from supervisor.settings import PREFIX
 from tests.testkit.server_process import spawn, started
 from tests.testkit.serving import Refusal, durable, noticed
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 
 @contextmanager
@@ -67,7 +67,7 @@ async def test_a_signal_ends_it_while_it_waits_for_an_api_server(tmp_path: Path)
         settings = {PREFIX + "DATA_DIR": str(tmp_path / "data"), PREFIX + "STORE": "kubernetes"}
         with spawn({**os.environ, **settings, "KUBECONFIG": str(tmp_path / "kubeconfig")}) as process:
             try:
-                asked, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(server), 60)
+                asked, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(server), PATIENCE)
                 with asked:
                     process.send_signal(signal.SIGTERM)
                     await until(lambda: process.poll() is not None)
