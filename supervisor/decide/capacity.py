@@ -79,8 +79,8 @@ def allocate(
 
     Jobs are served in the order of their waiting time, and each gets all it needs or nothing. Capacity that is reserved
     for a resuming or growing job is kept. A job waits, however much room there is, while one of its pods could be bound
-    to a doomed node. A start is worth more than a growth: no job grows by a kind of capacity that another one waits for
-    or is about to get.
+    to a noticed node. A start is worth more than a growth: no job grows by a kind of capacity that another one waits
+    for or is about to get.
     """
     usable, noticed = _packer(nodes.usable, reservations), BinPacker(nodes.noticed)
     granted: dict[JobName, Grant] = {}

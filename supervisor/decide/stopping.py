@@ -55,7 +55,7 @@ def answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
 
 
 def stop_deadline(s: Situation, stop: Stop) -> float:
-    """When waiting for rank 0 ends: when the first doomed host is gone and breaks the run.
+    """When waiting for rank 0 ends: when the first noticed host is gone and breaks the run.
 
     Rank 0 gets the margin even after that instant: it may be alive and in the middle of its checkpoint.
     """

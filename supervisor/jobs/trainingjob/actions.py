@@ -73,8 +73,8 @@ class TrainingJobActions:
             self._remember(state.name, written)
         return Progress.SETTLING if unlisted else Progress.IN_PLACE
 
-    async def remove(self, _state: State, doomed: Collection[Pod]) -> None:
-        await pods.delete(self._context.cluster.pods, doomed)
+    async def remove(self, _state: State, excluded: Collection[Pod]) -> None:
+        await pods.delete(self._context.cluster.pods, excluded)
 
     async def suspend(self, state: State) -> Progress:
         """It is in place once the operator reports it and the job has no pods left."""
