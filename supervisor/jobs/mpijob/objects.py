@@ -41,6 +41,8 @@ _SIZE = re.compile(r"(?<![\w-])(?:-n|--?np|--num-proc)[ =]+(\S+)")
 class Condition(StrEnum):
     """The conditions that are asked for here."""
 
+    RUNNING = "Running"
+    """Its launcher and all workers ran once since its last start; it stays true whatever ends later."""
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"

@@ -130,6 +130,8 @@ def _has_begun(state: State, asked: MpiJobSpec, spec: Spec) -> bool:
 
     Those that no node has room for are not waited for where the others are enough.
     """
+    if state.job.has(Condition.RUNNING):
+        return True
     starting = [pod for pod in state.workers if pod.phase is PodPhase.PENDING and pod.node]
     running = [pod for pod in state.workers if pod.phase is PodPhase.RUNNING]
     return len(state.workers) >= asked.replicas and not starting and len(running) >= spec.start_workers

@@ -92,6 +92,13 @@ def test_a_run_begins_with_its_workers_and_not_with_its_launcher(
     assert value.observed.running == begun
 
 
+def test_a_run_that_lost_a_worker_before_it_was_registered_has_begun() -> None:
+    """The operator says Running since all of them ran, also of a job that never starts with fewer."""
+    asked = spec(command="mpirun -np 4 python train.py")
+    value = observed(state(*workers(3), pod("launcher-x7k2p"), conditions=["Running"], asked=asked))
+    assert value.decision.phase is Phase.RUNNING
+
+
 def test_a_run_goes_on_without_workers_that_it_lost() -> None:
     known = observed(running())
     left = observed(state(*workers(1), pod("launcher-x7k2p")), known)
