@@ -1,15 +1,17 @@
 """A supervisor beside the real operator, agents that announce reclaims, and a training process that answers."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.serving.servers import ENDPOINTS_FILE
 from tests.controlplane.identity.identity_world import AUDIENCE, Running, supervising
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.installed import job_path, place
+from tests.testkit.controlplane.installed import Place, job_path, place
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.serving import AgentPeer, ProcessPeer, noticed
 from tests.testkit.waiting import until
@@ -20,10 +22,16 @@ _QUICK = {"window_seconds": 0.5, "growth_delay_seconds": 0.3, "leave_margin_seco
 
 @dataclass(slots=True)
 class World:
-    api: Api
+    here: Place
     jobs: MpiJobs
     supervisor: Running
-    _agents: dict[str, tuple[AgentPeer, int]] = field(default_factory=dict)
+    revisions: Counter[str] = field(default_factory=Counter)
+    """Of what each node's agent announced last."""
+    _agents: dict[str, AgentPeer] = field(default_factory=dict)
+
+    @property
+    def api(self) -> Api:
+        return self.here.api
 
     async def node_of(self, name: str, pod: str) -> str:
         return str((await self.jobs.pods(name))[pod]["spec"]["nodeName"])
@@ -92,11 +100,11 @@ class World:
         await self.jobs.has_pods(name)
 
     async def _announce(self, node: str, **announcement: Any) -> None:
-        agent, revision = self._agents.get(node, (None, 0))
-        agent = agent or await self.supervisor.peers.agent(node)
-        self._agents[node] = agent, revision + 1
-        await agent.say(notice=noticed(node, revision + 1, **announcement))
-        await agent.acknowledged(revision + 1)
+        if node not in self._agents:
+            self._agents[node] = await self.supervisor.peers.agent(node)
+        self.revisions[node] += 1
+        await self._agents[node].say(notice=noticed(node, self.revisions[node], **announcement))
+        await self._agents[node].acknowledged(self.revisions[node])
 
     async def _cordon(self, node: str, *, unschedulable: bool) -> None:
         await self.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": unschedulable}})
@@ -105,4 +113,13 @@ class World:
 @asynccontextmanager
 async def world(plane: ControlPlane, jobs: MpiJobs, directory: Path, **settings: Any) -> AsyncIterator[World]:
     async with place(plane) as here, supervising(here, directory, **{**_QUICK, **settings}) as supervisor:
-        yield World(here.api, jobs, supervisor)
+        yield World(here, jobs, supervisor)
+
+
+@asynccontextmanager
+async def restarted(one: World, directory: Path) -> AsyncIterator[World]:
+    """The same with another supervisor's process, after the first one was killed."""
+    (directory / ENDPOINTS_FILE).unlink()
+    settings: dict[str, Any] = {**_QUICK}
+    async with supervising(one.here, directory, **settings) as supervisor:
+        yield World(one.here, one.jobs, supervisor, one.revisions)

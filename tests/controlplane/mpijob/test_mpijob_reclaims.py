@@ -1,12 +1,14 @@
 """MPIJobs through reclaims, by a supervisor's process with its own rights, under the real operator."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.controlplane.mpijob.mpijob_jobs import MANAGED, PREFIX, MpiJobs
-from tests.controlplane.mpijob.mpijob_world import world
+from tests.controlplane.mpijob.mpijob_world import restarted, world
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
 
@@ -88,6 +90,32 @@ async def test_no_retry_is_burned_over_several_reclaims(plane: ControlPlane, job
         assert (await jobs.get("j"))["metadata"]["annotations"] == MANAGED
         assert await jobs.failures("j") == 0
         assert not (await jobs.conditions("j")).get("Failed")
+
+
+async def test_a_suspension_that_was_decided_when_the_supervisor_was_killed_is_carried_out(
+    plane: ControlPlane, jobs: MpiJobs, tmp_path: Path
+) -> None:
+    """Rank 0 has left by then, and nothing else was done yet; no retry is burned."""
+    await jobs.nodes(2)
+    directory = tmp_path / "supervisor"
+    async with world(plane, jobs, directory, failpoint="decision.stored:3") as one:
+        await jobs.submit("j", 2)
+        await jobs.runs("j", 2)
+        await one.decided("j", "Running")
+        doomed = await one.node_of("j", "worker-1")
+        rank_zero = await one.train("j", "worker-0")
+        await one.notice([doomed])
+        stop = await rank_zero.lines.matching(type="directive", directive="STOP")
+        with suppress(aiohttp.ClientError):
+            await rank_zero.reports("left", stop)
+        await until(lambda: one.supervisor.process.poll() is not None, "the supervisor is killed")
+        async with restarted(one, directory) as other:
+            await other.decided("j", "Suspended")
+            await jobs.has_pods("j")
+            await other.withdraw([doomed])
+            await jobs.runs("j", 2)
+            await other.decided("j", "Running", run=2)
+            assert await jobs.failures("j") == 0
 
 
 async def test_a_job_with_a_deadline_survives_a_long_suspension(
