@@ -52,7 +52,7 @@ async def test_an_eviction_is_one_and_a_deletion_is_none(here: Scene, tmp_path: 
         async def with_grace() -> bool:
             (one,) = await here.notices()
             ends = (await here.api.get(f"{PODS}/evicted"))["metadata"]["deletionTimestamp"]
-            return "announced" in one["status"] and lead(one, ends) == 0
+            return bool(one["status"].get("announced")) and lead(one, ends) == 0
 
         await until(with_grace, "the end of the grace to be the deadline")
 
