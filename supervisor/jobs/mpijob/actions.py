@@ -67,8 +67,8 @@ class MpiJobActions:
             await self._context.cluster.pods.merge(launcher, {}, metadata={"annotations": {EXCLUDED_PODS: text}})
         return Progress.SETTLING if hosts else Progress.IN_PLACE
 
-    async def remove(self, _state: State, doomed: Collection[Pod]) -> None:
-        await pods.delete(self._context.cluster.pods, doomed)
+    async def remove(self, _state: State, excluded: Collection[Pod]) -> None:
+        await pods.delete(self._context.cluster.pods, excluded)
 
     async def suspend(self, state: State) -> Progress:
         job, launcher = state.job, state.launcher

@@ -88,12 +88,12 @@ class World:
 
     async def stop(self, name: str, nodes: Iterable[str]) -> None:
         """Those nodes are needed and will be reclaimed: rank 0 saves when it is told to, and the job is suspended."""
-        doomed = set(nodes)
+        reclaimed = set(nodes)
         pods = (await self.jobs.pods(name)).items()
         rank_zero = await self.train(
-            name, min(pod for pod, body in pods if pod != "launcher" and body["spec"]["nodeName"] not in doomed)
+            name, min(pod for pod, body in pods if pod != "launcher" and body["spec"]["nodeName"] not in reclaimed)
         )
-        await self.notice(doomed)
+        await self.notice(reclaimed)
         directive = await rank_zero.lines.matching(type="directive", directive="STOP")
         await rank_zero.reports("left", directive)
         await self.decided(name, "Suspended")

@@ -18,7 +18,7 @@ _EXCLUDED = f"{PREFIX}excluded-pods"
 
 
 @pytest.mark.brief
-async def test_a_doomed_host_leaves_the_list_before_it_dies_and_is_replaced(
+async def test_a_noticed_host_leaves_the_list_before_it_dies_and_is_replaced(
     plane: ControlPlane, jobs: MpiJobs, tmp_path: Path
 ) -> None:
     await jobs.nodes(4)
@@ -26,8 +26,8 @@ async def test_a_doomed_host_leaves_the_list_before_it_dies_and_is_replaced(
         await jobs.submit("j", 3)
         before = await jobs.runs("j", 3)
         await one.decided("j", "Running")
-        doomed = await one.node_of("j", "worker-1")
-        await one.notice([doomed], left=10)
+        noticed = await one.node_of("j", "worker-1")
+        await one.notice([noticed], left=10)
         await jobs.discovers("j", "worker-0", "worker-2")
         excluded = (await jobs.pods("j"))["worker-1"]
         assert excluded["metadata"]["uid"] == before["worker-1"]["metadata"]["uid"]
@@ -35,7 +35,7 @@ async def test_a_doomed_host_leaves_the_list_before_it_dies_and_is_replaced(
         await one.decided("j", "Running")
         assert _launcher(await jobs.pods("j")) == f"j-worker-1 {excluded['metadata']['uid']}\n"
         await jobs.discovers("j", "worker-0", "worker-1", "worker-2")
-        assert await one.node_of("j", "worker-1") != doomed
+        assert await one.node_of("j", "worker-1") != noticed
         after = await jobs.runs("j", 3)
         kept = ["launcher", "worker-0", "worker-2"]
         assert [after[name]["metadata"]["uid"] for name in kept] == [before[name]["metadata"]["uid"] for name in kept]
@@ -74,17 +74,17 @@ async def test_no_retry_is_burned_over_several_reclaims(plane: ControlPlane, job
         for run in range(1, 4):
             await jobs.runs("j", 3)
             await one.decided("j", "Running", run=run)
-            doomed = [await one.node_of("j", f"worker-{number}") for number in range(2)]
-            await one.stop("j", doomed)
+            noticed = [await one.node_of("j", f"worker-{number}") for number in range(2)]
+            await one.stop("j", noticed)
             assert (await jobs.conditions("j"))["Suspended"]
             assert await jobs.failures("j") == 0
             if run < 3:
-                await one.withdraw(doomed)
-        await one.withdraw(doomed[:1])
+                await one.withdraw(noticed)
+        await one.withdraw(noticed[:1])
         await jobs.runs("j", 2)
         smaller = await one.decided("j", "Running", run=4, workers=2)
         assert smaller["spec"]["requestedWorkers"] == 3
-        await one.withdraw(doomed[1:])
+        await one.withdraw(noticed[1:])
         await jobs.runs("j", 3)
         await jobs.discovers("j", "worker-0", "worker-1", "worker-2")
         assert (await jobs.get("j"))["metadata"]["annotations"] == MANAGED
@@ -102,9 +102,9 @@ async def test_a_suspension_that_was_decided_when_the_supervisor_was_killed_is_c
         await jobs.submit("j", 2)
         await jobs.runs("j", 2)
         await one.decided("j", "Running")
-        doomed = await one.node_of("j", "worker-1")
+        noticed = await one.node_of("j", "worker-1")
         rank_zero = await one.train("j", "worker-0")
-        await one.notice([doomed])
+        await one.notice([noticed])
         stop = await rank_zero.lines.matching(type="directive", directive="STOP")
         with suppress(aiohttp.ClientError):
             await rank_zero.reports("left", stop)
@@ -112,7 +112,7 @@ async def test_a_suspension_that_was_decided_when_the_supervisor_was_killed_is_c
         async with restarted(one, directory) as other:
             await other.decided("j", "Suspended")
             await jobs.has_pods("j")
-            await other.withdraw([doomed])
+            await other.withdraw([noticed])
             await jobs.runs("j", 2)
             await other.decided("j", "Running", run=2)
             assert await jobs.failures("j") == 0
@@ -127,10 +127,10 @@ async def test_a_job_with_a_deadline_survives_a_long_suspension(
         await jobs.submit("j", 2, activeDeadlineSeconds=15)
         await jobs.runs("j", 2)
         await one.decided("j", "Running")
-        doomed = await one.node_of("j", "worker-1")
-        await one.stop("j", [doomed])
+        noticed = await one.node_of("j", "worker-1")
+        await one.stop("j", [noticed])
         await until(lambda: jobs.began_before("j", 15.0), "longer ago than its deadline")
-        await one.withdraw([doomed])
+        await one.withdraw([noticed])
         await jobs.runs("j", 2)
         await one.decided("j", "Running", run=2)
         assert not (await jobs.conditions("j")).get("Failed")
@@ -143,11 +143,11 @@ async def test_a_job_that_waits_for_too_long_times_out(plane: ControlPlane, jobs
         await jobs.submit("j", 2, annotations={**MANAGED, f"{PREFIX}max-wait-time": "3"})
         await jobs.runs("j", 2)
         await one.decided("j", "Running")
-        doomed = await one.node_of("j", "worker-1")
-        await one.stop("j", [doomed])
+        noticed = await one.node_of("j", "worker-1")
+        await one.stop("j", [noticed])
         await one.decided("j", "TimedOut")
         await until(lambda: _is_marked(jobs, "timeout"), "the job is marked")
-        await one.withdraw([doomed])
+        await one.withdraw([noticed])
         job = await jobs.get("j")
         assert job["spec"]["runPolicy"]["suspend"]
         freed = {f"{PREFIX}suspended-by": None, f"{PREFIX}job-status": None}
