@@ -118,7 +118,7 @@ class Supervisor:
         requests = PlanRequests(changes.notify)
         self._processes = Processes(facts.directives, clock.now, requests.add, hooks.on_directives_sent)
         self._launchers = Launchers(tokens.process, clock.now)
-        leader = _leader(cluster, settings, clock, store, self._processes)
+        leader = _leader(cluster, clock, store, self._processes)
         control = Control(
             ControlDependencies(
                 store=store,
@@ -247,15 +247,13 @@ class Supervisor:
         self._launchers.finish("the supervisor is stopping")
 
 
-def _leader(
-    cluster: "Cluster | None", settings: Settings, clock: Clock, store: Store, processes: Processes
-) -> "ClusterLeader | None":
+def _leader(cluster: "Cluster | None", clock: Clock, store: Store, processes: Processes) -> "ClusterLeader | None":
     if cluster is None:
         return None
     # Imported here: a stand-alone supervisor does not need the Kubernetes client.
     from supervisor.wiring.cluster import ClusterLeader  # noqa: PLC0415
 
-    return ClusterLeader(cluster, settings, clock, store, processes.hosts)
+    return ClusterLeader(cluster, clock, store, processes.hosts)
 
 
 def _both(one: OnStep, other: OnStep) -> OnStep:

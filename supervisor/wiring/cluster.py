@@ -75,9 +75,11 @@ class Cluster:
         self.view = ClusterView(server, pod_labels(), clock, on_change)
         self.time = ClusterClock(clock)
         server.on_date = self.time.observe
-        self.events = ClusterEvents(server, settings.event_leads, clock)
+        self._events = ClusterEvents(server, settings.event_leads, clock)
         # Separate from the other Events: drills are another source.
-        self.drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
+        self._drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
+        # From the first list on: what was announced before this supervisor leads is news to it when it does.
+        self.signals = SignalReconciler(self.view, self._events, settings, clock, self.time.now, drills=self._drills)
         context = ClusterContext(
             server=server,
             pods=self.view.pod_collection,
@@ -148,8 +150,8 @@ class Cluster:
         """The root tasks of every replica by name."""
         tasks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             **{f"cluster.{number}": reflector.run for number, reflector in enumerate(self.view.reflectors)},
-            **{f"events.{reason}": reflector.run for reason, reflector in self.events.reflectors.items()},
-            **{f"drills.{reason}": reflector.run for reason, reflector in self.drills.reflectors.items()},
+            **{f"events.{reason}": reflector.run for reason, reflector in self._events.reflectors.items()},
+            **{f"drills.{reason}": reflector.run for reason, reflector in self._drills.reflectors.items()},
             "keys": self._keys.run,
         }
         for kind in self.jobs:
@@ -216,7 +218,6 @@ class ClusterLeader:
 
     Args:
         cluster: The cluster.
-        settings: The supervisor's settings.
         clock: The supervisor's clock.
         store: The store of notices and jobs.
         connected: Returns the hosts of a job from which processes have a stream.
@@ -225,16 +226,12 @@ class ClusterLeader:
     def __init__(
         self,
         cluster: Cluster,
-        settings: Settings,
         clock: Clock,
         store: Store,
         connected: Callable[[JobName], Collection[Host]],
     ) -> None:
         self._cluster = cluster
         self._store = store
-        self._signals = SignalReconciler(
-            cluster.view, cluster.events, settings, clock, cluster.time.now, drills=cluster.drills
-        )
         self._jobs = JobReconciler(cluster.jobs, store, clock)
         self.actuator = Actuator(
             ActuatorDependencies(
@@ -253,7 +250,7 @@ class ClusterLeader:
     def tasks(self) -> Tasks:
         """The root tasks of the leader by name."""
         tasks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "cluster.signals": lambda: self._signals.run(self._store),
+            "cluster.signals": lambda: self._cluster.signals.run(self._store),
             "jobs.observe": self._jobs.run,
             "jobs.requeue": self._jobs.requeue,
             "jobs.act": self.actuator.run,
