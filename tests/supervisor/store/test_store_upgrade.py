@@ -79,9 +79,16 @@ def test_resources_are_read_with_every_field(codec: Codec[Any, Any], plural: str
     for record, resource in zip(records, stored(plural), strict=True):
         spec, status = codec.encode(record.value, record, EPOCH)
         assert codec.metadata(record.value).get("ownerReferences") == resource["metadata"].get("ownerReferences")
-        assert status["conditions"] == resource["status"]["conditions"]
+        assert _unworded(status["conditions"]) == _unworded(resource["status"]["conditions"])
         assert _known(spec, resource["spec"]) == resource["spec"]
-        assert _known(status, resource["status"]) == resource["status"]
+        assert (
+            _known({**status, "conditions": resource["status"]["conditions"]}, resource["status"]) == resource["status"]
+        )
+
+
+def _unworded(conditions: Iterable[Any]) -> list[Any]:
+    """Without their messages, which a version may word differently."""
+    return [{name: value for name, value in each.items() if name != "message"} for each in conditions]
 
 
 def _known(now: Any, before: Any) -> Any:
