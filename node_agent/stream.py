@@ -1,4 +1,4 @@
-"""One stream to the supervisor, from the hello to its end."""
+"""Speaks on one stream to the supervisor, from the hello to its end."""
 
 import asyncio
 import contextlib

@@ -58,7 +58,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class _Agent:
-    """One agent. It reopens a lost stream and repeats its notice until it is acknowledged."""
+    """Plays an agent: it reopens a lost stream and repeats its notice until it is acknowledged."""
 
     def __init__(self, node: Node, channel: grpc.aio.Channel) -> None:
         self.reconnected = 0

@@ -1,4 +1,4 @@
-"""One real training process that calls `check_alive()` every millisecond."""
+"""Runs as a real training process and calls `check_alive()` every millisecond."""
 
 import sys
 import time

@@ -103,7 +103,7 @@ class _Stream(asyncio.Protocol):
 
 
 class _Process:
-    """One training process. It keeps its stream open as the SDK does."""
+    """Plays a training process, and keeps its stream open as the SDK does."""
 
     def __init__(self, index: int, clients: "_Clients", request: bytes) -> None:
         self.request = request

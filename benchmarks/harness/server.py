@@ -32,7 +32,7 @@ class Endpoints:
 
 
 class Server:
-    """One `elastic-job-supervisor serve` with its own data directory. A restart uses the same ports.
+    """Runs `elastic-job-supervisor serve` with a data directory of its own. A restart uses the same ports.
 
     Args:
         root: An empty directory.

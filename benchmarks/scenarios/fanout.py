@@ -36,7 +36,7 @@ job being stopped by its first."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One case: its size, number of notices, open status pages, and settings."""
+    """A case has a size, a number of notices, open status pages, and settings."""
 
     case: str
     size: FleetSize

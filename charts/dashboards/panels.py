@@ -91,7 +91,7 @@ def states(
 
 
 def rows(text: PanelText, query: Query, *, width: int = 12) -> table.Panel:
-    """One row per series, with its labels."""
+    """Shows one row per series, with its labels."""
     panel = table.Panel().title(text.title).description(text.means).unit(text.unit).datasource(SOURCE).decimals(0)
     dropped = model.DataTransformerConfig(id_val="organize", options={"excludeByName": {"Time": True}})
     panel = panel.show_header(show_header=True).frame_index(0)

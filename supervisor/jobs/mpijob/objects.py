@@ -14,6 +14,7 @@ from supervisor.cluster.annotations import PREFIX, ours
 from supervisor.cluster.podspec import Body, PodSpec
 from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.jobs.kind import Role
+from supervisor.jobs.manifest import ObjectMetadata
 
 MPI_JOBS = Resource(group="kubeflow.org", version="v2beta1", kind="MPIJob", plural="mpijobs", namespaced=True)
 KIND = "mpijob"
@@ -186,19 +187,8 @@ class _Status(Body, frozen=True):
     completion_time: datetime | None = None
 
 
-class _ObjectMetadata(Body, frozen=True):
-    name: str
-    uid: str
-    resource_version: str
-    namespace: str = ""
-    creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
-    annotations: dict[str, str] | None = None
-    labels: dict[str, str] | None = None
-
-
 class _MpiJob(Body, frozen=True):
-    metadata: _ObjectMetadata
+    metadata: ObjectMetadata
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
 
@@ -214,13 +204,7 @@ def read_mpi_job(data: bytes | msgspec.Raw) -> MpiJob:
     launchers = (status.replica_statuses or {}).get("Launcher", _ReplicaStatus())
     manager = None if spec is None else spec.run_policy.managed_by
     return MpiJob(
-        metadata=Metadata(
-            name=metadata.name,
-            uid=metadata.uid,
-            resource_version=metadata.resource_version,
-            namespace=metadata.namespace,
-            creation_timestamp=metadata.creation_timestamp,
-        ),
+        metadata=metadata.identity,
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
         queued=manager not in (None, _OWN_CONTROLLER) or _QUEUE in (metadata.labels or {}),

@@ -14,6 +14,7 @@ from supervisor.cluster.annotations import PREFIX, ours
 from supervisor.cluster.podspec import Body, PodSpec, amounts_of
 from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.jobs.kind import Role
+from supervisor.jobs.manifest import ObjectMetadata
 
 TRAINING_JOBS = Resource(
     group="kai.alibabacloud.com", version="v1alpha1", kind="TrainingJob", plural="trainingjobs", namespaced=True
@@ -199,18 +200,8 @@ class _Status(Body, frozen=True):
     current_workers: frozenset[str] | None = None
 
 
-class _ObjectMetadata(Body, frozen=True):
-    name: str
-    uid: str
-    resource_version: str
-    namespace: str = ""
-    creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
-    annotations: dict[str, str] | None = None
-
-
 class _TrainingJob(Body, frozen=True):
-    metadata: _ObjectMetadata
+    metadata: ObjectMetadata
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
 
@@ -225,13 +216,7 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
     metadata, status = read.metadata, _status(read.status)
     conditions = [each for each in status.conditions or () if each.status == "True"]
     return TrainingJob(
-        metadata=Metadata(
-            name=metadata.name,
-            uid=metadata.uid,
-            resource_version=metadata.resource_version,
-            namespace=metadata.namespace,
-            creation_timestamp=metadata.creation_timestamp,
-        ),
+        metadata=metadata.identity,
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
         phase=JobPhase(status.phase) if status.phase in list(JobPhase) else JobPhase.UNKNOWN,
