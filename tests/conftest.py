@@ -1,5 +1,6 @@
 """Hooks and fixtures of all tests."""
 
+import asyncio
 import os
 import signal
 
@@ -17,3 +18,6 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Otherwise pytest-asyncio makes an event loop to restore after each test, which asyncio.run in a later test forgets
+    # without closing it, and the warning of that fails whatever test runs at the next garbage collection.
+    asyncio.set_event_loop(None)

@@ -1,4 +1,3 @@
-import asyncio
 import os
 from pathlib import Path
 
@@ -13,8 +12,6 @@ def run_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     """The command in this process: a twentieth of the time, where nothing of the process itself is at stake."""
 
     def call(*arguments: str | Path, cwd: Path | None = None, **variables: str) -> Said:
-        # pytest-asyncio keeps a loop there, which asyncio.run would forget without closing it.
-        kept = asyncio.get_event_loop_policy()._local._loop  # type: ignore[attr-defined]
         with monkeypatch.context() as context:
             context.setattr(os, "environ", environment({"HOME": "/nonexistent", **variables}))
             context.chdir(cwd or Path.cwd())
@@ -22,8 +19,6 @@ def run_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
                 code = main([str(each) for each in arguments])
             except SystemExit as ended:
                 code = int(ended.code or 0)
-            finally:
-                asyncio.set_event_loop(kept)
         return Said(code, *capsys.readouterr())
 
     return call
