@@ -25,6 +25,25 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _PriceClass:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PriceClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PriceClass.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PRICE_CLASS_UNSPECIFIED: _PriceClass.ValueType  # 0
+    PRICE_CLASS_SPOT: _PriceClass.ValueType  # 1
+    """Can be reclaimed: spot, preemptible, BestEffort."""
+    PRICE_CLASS_ON_DEMAND: _PriceClass.ValueType  # 2
+
+class PriceClass(_PriceClass, metaclass=_PriceClassEnumTypeWrapper): ...
+
+PRICE_CLASS_UNSPECIFIED: PriceClass.ValueType  # 0
+PRICE_CLASS_SPOT: PriceClass.ValueType  # 1
+"""Can be reclaimed: spot, preemptible, BestEffort."""
+PRICE_CLASS_ON_DEMAND: PriceClass.ValueType  # 2
+Global___PriceClass: _TypeAlias = PriceClass  # noqa: Y015
+
 class _SubjectKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -62,6 +81,34 @@ ANNOUNCEMENT_ACTIVE: Announcement.ValueType  # 1
 ANNOUNCEMENT_WITHDRAWN: Announcement.ValueType  # 2
 """The source has said three times in a row, since this agent started, that it will not be."""
 Global___Announcement: _TypeAlias = Announcement  # noqa: Y015
+
+class _NoticeClass:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _NoticeClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NoticeClass.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    NOTICE_CLASS_UNSPECIFIED: _NoticeClass.ValueType  # 0
+    """As SUDDEN: what agents reported before there were classes."""
+    NOTICE_CLASS_SUDDEN: _NoticeClass.ValueType  # 1
+    """The subject is gone within minutes."""
+    NOTICE_CLASS_SCHEDULED: _NoticeClass.ValueType  # 2
+    """The subject goes at a time that may be hours or days ahead."""
+    NOTICE_CLASS_HINT: _NoticeClass.ValueType  # 3
+    """The subject may be reclaimed, at a time that nobody knows."""
+
+class NoticeClass(_NoticeClass, metaclass=_NoticeClassEnumTypeWrapper):
+    """How soon a job has to act on a notice."""
+
+NOTICE_CLASS_UNSPECIFIED: NoticeClass.ValueType  # 0
+"""As SUDDEN: what agents reported before there were classes."""
+NOTICE_CLASS_SUDDEN: NoticeClass.ValueType  # 1
+"""The subject is gone within minutes."""
+NOTICE_CLASS_SCHEDULED: NoticeClass.ValueType  # 2
+"""The subject goes at a time that may be hours or days ahead."""
+NOTICE_CLASS_HINT: NoticeClass.ValueType  # 3
+"""The subject may be reclaimed, at a time that nobody knows."""
+Global___NoticeClass: _TypeAlias = NoticeClass  # noqa: Y015
 
 class _SourceState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -180,6 +227,7 @@ class Hello(_message.Message):
     AGENT_VERSION_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     NOTICES_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     node_uid: _builtins.str
     """The machine's own id (ECS: instance-id). A new machine under an old name has a new one."""
@@ -192,6 +240,10 @@ class Hello(_message.Message):
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceReport]: ...
     @_builtins.property
     def notices(self) -> _containers.RepeatedCompositeFieldContainer[Global___NoticeReport]: ...
+    @_builtins.property
+    def machine(self) -> Global___Machine:
+        """What the cloud and the node's labels say about the machine. An agent that learns more later says hello again."""
+
     def __init__(
         self,
         *,
@@ -201,14 +253,59 @@ class Hello(_message.Message):
         agent_version: _builtins.str = ...,
         sources: _abc.Iterable[Global___SourceReport] | None = ...,
         notices: _abc.Iterable[Global___NoticeReport] | None = ...,
+        machine: Global___Machine | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["machine", b"machine"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "node", b"node", "node_uid", b"node_uid", "notices", b"notices", "session", b"session", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "machine", b"machine", "node", b"node", "node_uid", b"node_uid", "notices", b"notices", "session", b"session", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Machine(_message.Message):
+    """The machine under a node. What is not known is empty or absent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLOUD_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
+    INSTANCE_TYPE_FIELD_NUMBER: _builtins.int
+    PRICE_CLASS_FIELD_NUMBER: _builtins.int
+    SPOT_STRATEGY_FIELD_NUMBER: _builtins.int
+    PROTECTED_SECONDS_FIELD_NUMBER: _builtins.int
+    cloud: _builtins.str
+    """The cloud as its source is named: aliyun, aws, gcp, azure, tencent, volcengine."""
+    region: _builtins.str
+    zone: _builtins.str
+    instance_type: _builtins.str
+    price_class: Global___PriceClass.ValueType
+    spot_strategy: _builtins.str
+    """The cloud's own word for how the price is set, such as SpotAsPriceGo."""
+    protected_seconds: _builtins.float
+    """Seconds, as of this message, during which the cloud promises not to reclaim the machine; absent where it promises nothing."""
+    def __init__(
+        self,
+        *,
+        cloud: _builtins.str = ...,
+        region: _builtins.str = ...,
+        zone: _builtins.str = ...,
+        instance_type: _builtins.str = ...,
+        price_class: Global___PriceClass.ValueType = ...,
+        spot_strategy: _builtins.str = ...,
+        protected_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_protected_seconds", b"_protected_seconds", "protected_seconds", b"protected_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_protected_seconds", b"_protected_seconds", "cloud", b"cloud", "instance_type", b"instance_type", "price_class", b"price_class", "protected_seconds", b"protected_seconds", "region", b"region", "spot_strategy", b"spot_strategy", "zone", b"zone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__protected_seconds: _TypeAlias = _typing.Literal["protected_seconds"]  # noqa: Y015
+    _WhichOneofArgType__protected_seconds: _TypeAlias = _typing.Literal["_protected_seconds", b"_protected_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__protected_seconds) -> _WhichOneofReturnType__protected_seconds | None: ...
+
+Global___Machine: _TypeAlias = Machine  # noqa: Y015
 
 @_typing.final
 class Subject(_message.Message):
@@ -253,6 +350,8 @@ class NoticeReport(_message.Message):
     SECONDS_LEFT_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    NOTICE_CLASS_FIELD_NUMBER: _builtins.int
+    CANCELLABLE_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     revision: _builtins.int
     """Grows with every change the agent makes to this notice within its session."""
@@ -264,6 +363,9 @@ class NoticeReport(_message.Message):
     """
     message: _builtins.str
     """The source's own words, at most 512 characters: for people."""
+    notice_class: Global___NoticeClass.ValueType
+    cancellable: _builtins.bool
+    """Whether the cloud can still call this off."""
     @_builtins.property
     def subject(self) -> Global___Subject: ...
     @_builtins.property
@@ -280,10 +382,12 @@ class NoticeReport(_message.Message):
         seconds_left: _builtins.float | None = ...,
         deadline: _timestamp_pb2.Timestamp | None = ...,
         message: _builtins.str = ...,
+        notice_class: Global___NoticeClass.ValueType = ...,
+        cancellable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds_left", b"_seconds_left", "deadline", b"deadline", "seconds_left", b"seconds_left", "subject", b"subject"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds_left", b"_seconds_left", "announcement", b"announcement", "deadline", b"deadline", "message", b"message", "revision", b"revision", "seconds_left", b"seconds_left", "source", b"source", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds_left", b"_seconds_left", "announcement", b"announcement", "cancellable", b"cancellable", "deadline", b"deadline", "message", b"message", "notice_class", b"notice_class", "revision", b"revision", "seconds_left", b"seconds_left", "source", b"source", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seconds_left: _TypeAlias = _typing.Literal["seconds_left"]  # noqa: Y015
     _WhichOneofArgType__seconds_left: _TypeAlias = _typing.Literal["_seconds_left", b"_seconds_left"]  # noqa: Y015
