@@ -4,6 +4,10 @@ import asyncio
 import os
 import signal
 
+import pytest
+
+from tests.testkit.loops import AsyncioPolicy
+
 # uvloop starts processes by fork(2), and gRPC's handlers of it crash now and then in a child that only goes on to exec.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
@@ -21,3 +25,8 @@ def pytest_configure() -> None:
     # Otherwise pytest-asyncio makes an event loop to restore after each test, which asyncio.run in a later test forgets
     # without closing it, and the warning of that fails whatever test runs at the next garbage collection.
     asyncio.set_event_loop(None)
+
+
+@pytest.fixture(scope="session")
+def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
+    return AsyncioPolicy()

@@ -5,16 +5,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-import uvloop
 
 from tests.hostile.hostile_world import Bystander
+from tests.testkit.loops import UvloopPolicy
 from tests.testkit.serving import Served
 
 
 @pytest.fixture
 def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    policy: asyncio.AbstractEventLoopPolicy = uvloop.EventLoopPolicy()
-    return policy
+    return UvloopPolicy()
 
 
 @pytest_asyncio.fixture

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-import uvloop
 from aiohttp import web
 
 from servicekit.address import Address
@@ -24,6 +23,7 @@ from servicekit.clock import Clock
 from servicekit.connections import Connection, Drop, GuardedSite, mark_streaming, timed
 from servicekit.tls import Files, ServerCertificate
 from simulator.certificates import Authority
+from tests.testkit.loops import UvloopPolicy
 from tests.testkit.waiting import until
 
 PATIENCE = 1.0
@@ -35,8 +35,7 @@ STREAM = b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n"
 
 @pytest.fixture
 def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    policy: asyncio.AbstractEventLoopPolicy = uvloop.EventLoopPolicy()
-    return policy
+    return UvloopPolicy()
 
 
 @dataclass(frozen=True, slots=True)

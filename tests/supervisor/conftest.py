@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-import uvloop
+
+from tests.testkit.loops import UvloopPolicy
 
 
 @pytest.fixture
 def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    policy: asyncio.AbstractEventLoopPolicy = uvloop.EventLoopPolicy()
-    return policy
+    return UvloopPolicy()
