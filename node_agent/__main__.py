@@ -40,12 +40,14 @@ def main() -> None:
 
 
 def _parser() -> CommandParser:
-    return CommandParser(
+    parser = CommandParser(
         prog="elastic-node-agent",
         description="Watches one node for reclaims and reports them to a supervisor.",
         epilog=f"{_EXIT_CODES}\nSettings, from the environment:\n\n{describe(Settings, PREFIX)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_version()
+    return parser
 
 
 if __name__ == "__main__":

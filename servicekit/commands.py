@@ -1,9 +1,13 @@
-"""Exit codes and argument parsing that all commands share; the codes are those of sysexits.h."""
+"""Exit codes, versions and argument parsing that all commands share; the codes are those of sysexits.h."""
 
 import argparse
-import sys
+import difflib
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import NoReturn
+from importlib import metadata
+from typing import Any, NoReturn
+
+_DISTRIBUTION = "elastic-job-supervisor"
 
 
 class SysExit(IntEnum):
@@ -18,8 +22,42 @@ class SysExit(IntEnum):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Exits with 64 on a wrong command line."""
+    """Suggests what a misspelt word may mean, and exits with 64 on a wrong command line."""
 
     def error(self, message: str) -> NoReturn:  # noqa: D102 - the library's
-        self.print_usage(sys.stderr)
-        self.exit(SysExit.USAGE, f"{self.prog}: {message}\n")
+        self.exit(SysExit.USAGE, f"{self.prog}: {message}\nRun `{self.prog} --help` for the usage.\n")
+
+    def add_version(self) -> None:
+        """Adds `--version`."""
+        shown = f"{self.prog} {metadata.version(_DISTRIBUTION)}"
+        self.add_argument("--version", action="version", version=shown, help="print the version and exit")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: D102 - the library's
+        given, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unknown argument {unknown[0]!r}.{_suggestion(unknown[0], list(_options(self)))}")
+        return given
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Replaces the library's message, which lists all choices and suggests none."""
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(each) for each in action.choices]
+        meant = _suggestion(str(value), choices) or f" Choose from {', '.join(choices)}."
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - the library names no public type
+            raise argparse.ArgumentError(None, f"unknown {action.dest} {value!r}.{meant}")
+        raise argparse.ArgumentError(action, f"{value!r} is not known.{meant}")
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yields the options of a parser and of its commands."""
+    for action in parser._actions:  # noqa: SLF001 - the library has no public list
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - as above
+            for command in action.choices.values():
+                yield from _options(command)
+
+
+def _suggestion(word: str, known: Sequence[str]) -> str:
+    closest = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+    return f" Did you mean {closest[0]!r}?" if closest else ""

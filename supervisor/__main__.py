@@ -11,6 +11,7 @@ from pathlib import Path
 from servicekit import failpoints
 from servicekit.clock import Clock
 from servicekit.commands import CommandParser, SysExit
+from servicekit.completion import add_completion, print_completion
 from servicekit.files import write_private
 from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure
@@ -40,6 +41,8 @@ exit codes:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code, see `--help`."""
     given = _parser().parse_args(arguments)
+    if print_completion(given):
+        return 0
     try:
         settings = load(Settings, PREFIX, os.environ)
         return _serve(settings) if given.command == "serve" else _token(settings, given)
@@ -75,7 +78,9 @@ def _parser() -> CommandParser:
         epilog=f"{_EXIT_CODES}\nSettings, from the environment:\n\n{describe(Settings, PREFIX)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_version()
     commands = parser.add_subparsers(dest="command", required=True)
+    add_completion(parser, commands)
     commands.add_parser("serve", help="serve agents, launchers and training processes")
     kinds = commands.add_parser("token", help="make a token").add_subparsers(dest="kind", required=True)
     agent = kinds.add_parser("agent", help="a token for the agent of one node")

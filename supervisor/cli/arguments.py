@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from servicekit.commands import CommandParser
+from servicekit.completion import add_completion
 from supervisor.domain.drill import LONGEST_SECONDS, SHORTEST_SECONDS
 
 DATA_DIR = Path("./job-supervisor-data")
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=form,
     )
+    root.add_version()
     common = CommandParser(add_help=False)
     connection = common.add_argument_group("connection (see job-supervisor --help)")
     connection.add_argument("--address", metavar="URL", help="http://HOST:PORT or https://HOST:PORT of a supervisor")
@@ -77,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     drill.add_argument("--wait", action="store_true", help="show what happens until the drill is over; Ctrl-C ends it")
     drill.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
     drill.add_argument("--end", action="store_true", help="end the drill on NODE|POD early; without NODE|POD, end all")
+    add_completion(root, commands)
     return root
 
 

@@ -11,6 +11,7 @@ from typing import TextIO
 
 import msgspec
 
+from servicekit.completion import print_completion
 from supervisor.cli.arguments import parser
 from supervisor.cli.backend import Backend, Subject
 from supervisor.cli.connect import connect
@@ -30,6 +31,8 @@ Output = Callable[[str], None]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code, an `ExitCode`."""
     given = parser().parse_args(arguments)
+    if print_completion(given):
+        return ExitCode.DONE
     try:
         return asyncio.run(_run(given))
     except CliError as error:

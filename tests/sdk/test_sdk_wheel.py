@@ -75,6 +75,10 @@ def test_it_installs_alone_and_its_commands_run(wheel: Path, clean: Clean) -> No
     for command in ("kubeai-run", "kubeai-discover-hosts"):
         shown = subprocess.run([clean.home / "bin" / command, "--help"], check=True, capture_output=True, text=True)
         assert shown.stdout.startswith(f"usage: {command}")
+        version = subprocess.run(
+            [clean.home / "bin" / command, "--version"], check=True, capture_output=True, text=True
+        )
+        assert version.stdout == f"{command} {kubeai.elastic.__version__}\n"
 
 
 def test_a_users_script_is_checked_strictly_against_it(wheel: Path, clean: Clean, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_days_that_are_none_are_said(days: str, why: str, capsys: pytest.Capture
     with pytest.raises(SystemExit) as ended:
         main(["token", "viewer", "--days", days])
     assert ended.value.code == 64
-    assert capsys.readouterr().err.splitlines()[-1].endswith(f"argument --days: {why}")
+    assert capsys.readouterr().err.splitlines()[0].endswith(f"argument --days: {why}")
 
 
 def test_a_token_is_written_for_its_owner_alone(tmp_path: Path) -> None:
@@ -231,11 +231,11 @@ def test_a_token_that_cannot_be_written_is_said(tmp_path: Path, out: str, why: s
 
 @pytest.mark.parametrize("arguments", [[], ["serve", "--fast"], ["token"], ["token", "agent"], ["token", "god"]])
 def test_wrong_usage_ends_with_64(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """As documented, and not with the 2 of the library."""
+    """As documented, and not with the 2 of the library; in two lines, the second of which names the help."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 64
-    assert "usage:" in capsys.readouterr().err
+    assert [line.endswith("--help` for the usage.") for line in capsys.readouterr().err.splitlines()] == [False, True]
 
 
 @pytest.mark.parametrize(

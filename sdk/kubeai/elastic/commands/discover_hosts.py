@@ -17,6 +17,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from kubeai.elastic.version import __version__
+
 from . import hosts
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ def _answer(argv: Sequence[str], problems: list[str]) -> list[str]:
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(prog="kubeai-discover-hosts", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"kubeai-discover-hosts {__version__}")
     parser.add_argument(
         "--hosts-file", metavar="PATH", help=f"the operator's host list [{hosts.FILE_VARIABLE}, {hosts.DEFAULT_FILE}]"
     )

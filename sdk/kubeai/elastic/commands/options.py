@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Mapping, NoReturn, Sequence
 from urllib.parse import urlsplit
 
+from kubeai.elastic.version import __version__
+
 from . import hosts
 from .exit_codes import ExitCode
 from .link import Supervisor
@@ -193,6 +195,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"kubeai-run {__version__}")
     _add_job(parser)
     _add_supervisor(parser, environ)
     _add_hosts(parser, environ)
