@@ -30,6 +30,18 @@ class Announcement(enum.Enum):
     WITHDRAWN = enum.auto()
 
 
+class NoticeClass(enum.IntEnum):
+    """How soon a job has to act on a notice; a higher one is more urgent.
+
+    HINT: a reclaim may come, at a time that nobody knows. SCHEDULED: it comes at a time that may be days ahead. SUDDEN:
+    it comes within minutes.
+    """
+
+    HINT = 1
+    SCHEDULED = 2
+    SUDDEN = 3
+
+
 @dataclass(frozen=True, slots=True)
 class NoticeReport:
     """What one source announces about one subject.
@@ -39,6 +51,7 @@ class NoticeReport:
         deadline: When the subject will be gone, on the monotonic clock; None where the source names no time.
         announced: The instant that the source named, for people.
         message: The source's words, for people.
+        cancellable: Whether the cloud can still call the reclaim off.
     """
 
     source: SourceName
@@ -48,6 +61,8 @@ class NoticeReport:
     deadline: float | None = None
     announced: datetime | None = None
     message: str = ""
+    notice_class: NoticeClass = NoticeClass.SUDDEN
+    cancellable: bool = False
 
     @property
     def id(self) -> NoticeId:

@@ -11,9 +11,9 @@ import structlog
 from node_agent import tracking
 from node_agent.failpoints import At
 from node_agent.identity import ThisNode
-from node_agent.notices import NoticeReport, SourceName, SourceState
+from node_agent.notices import NoticeClass, NoticeReport, SourceName, SourceState
 from node_agent.outbox import Outbox, OutboxFull
-from node_agent.sources import Answer, Clear, Noticed, Source, SourceUnavailable
+from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, Source, SourceUnavailable
 from node_agent.spot import ALWAYS, Spot
 from node_agent.watchdog import Watchdog
 from servicekit.clock import Clock
@@ -43,7 +43,7 @@ class Poller:
         clock: Monotonic instants.
         period: Seconds between the starts of two polls.
         spot: While the node is not spot, the source is not polled.
-        max_lead: Seconds; an announcement further ahead counts as unknown until it is nearer.
+        max_lead: Seconds; a sudden reclaim that is announced further ahead counts as unknown until it is nearer.
         on_poll: Called after each poll.
     """
 
@@ -117,16 +117,22 @@ class Poller:
         """
         if not self._identified:
             identity = await self._source.identify()
-            if identity is not None:
+            if identity is None:
+                self._node.describe(NodeIdentity(""))
+            else:
                 self._node.resolve(identity)
             self._identified = True
         if self._node.subject is None:
             raise SourceUnavailable("the node's uid is not known yet")
         answer = await self._source.poll()
-        if isinstance(answer, Noticed) and answer.seconds_left is not None and answer.seconds_left > self._max_lead:
+        if isinstance(answer, Noticed) and self._is_too_far_ahead(answer):
             at = f"{answer.announced:%Y-%m-%dT%H:%M:%SZ}" if answer.announced else "an instant"
             raise SourceUnavailable(f"announces a reclaim at {at}, more than {self._max_lead:g} s ahead")
         return answer
+
+    def _is_too_far_ahead(self, answer: Noticed) -> bool:
+        sudden = answer.notice_class is NoticeClass.SUDDEN
+        return sudden and answer.seconds_left is not None and answer.seconds_left > self._max_lead
 
     def _warn(self, answer: Answer | tracking.Unknown) -> None:
         """Logs a warning once when it appears; an unknown answer in between does not make it new."""
@@ -164,5 +170,6 @@ class Poller:
             node=report.subject.name,
             announcement=report.announcement.name.lower(),
             seconds_left=left,
+            notice_class=report.notice_class.name.lower(),
             message=report.message,
         )

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from node_agent import labels as node_labels
 from node_agent.identity import ThisNode
 from node_agent.sources import NodeIdentity
 from servicekit.clock import Clock
@@ -52,10 +53,12 @@ class Node:
 
     Attributes:
         not_spot_reason: The label by which the node is not spot, as `name=value`; empty without one.
+        machine: What the labels tell of the machine.
     """
 
     metadata: Metadata
     not_spot_reason: str
+    machine: NodeIdentity
 
 
 class _Metadata(Metadata, frozen=True, rename="camel"):
@@ -103,7 +106,8 @@ class SpotLabel:
     def _read(self, data: bytes | msgspec.Raw) -> Node:
         read = msgspec.json.decode(data, type=_Node).metadata
         bare = Metadata(name=read.name, uid=read.uid, resource_version=read.resource_version)
-        return Node(bare, _matching(self._labels, read.labels or {}))
+        labels = read.labels or {}
+        return Node(bare, _matching(self._labels, labels), node_labels.describe(labels))
 
     def _changed(self, _before: Node | None, after: Node | None) -> None:
         if after is None:
@@ -111,6 +115,7 @@ class SpotLabel:
         if after.not_spot_reason != self._not_spot_reason:
             structlog.get_logger().info("node.spot", spot=not after.not_spot_reason, label=after.not_spot_reason)
         self._not_spot_reason = after.not_spot_reason
+        self._node.describe(after.machine)
         if after.not_spot_reason and self._node.subject is None:
             self._node.resolve(NodeIdentity(after.metadata.uid))
         self._known.set()

@@ -34,6 +34,10 @@ class StreamLost(Exception):  # noqa: N818 - it names what happened
     """The stream has ended or could not be opened: connect again. The text is the reason."""
 
 
+class HelloOutdated(Exception):  # noqa: N818 - it names what is so
+    """More is known of the machine than the hello said: connect again and say it."""
+
+
 class SessionSuperseded(Exception):  # noqa: N818 - it names what happened
     """The supervisor knows a higher session of this node's agent."""
 
@@ -65,16 +69,27 @@ class Stream:
         self._revisions: dict[NoticeId, int] = {}
         self._states: dict[SourceName, tuple[SourceState, str]] = {}
 
-    async def run(self, identity: wire.AgentIdentity, on_welcome: Callable[[], None]) -> None:
+    async def run(
+        self,
+        identity: wire.AgentIdentity,
+        on_welcome: Callable[[], None],
+        outdated: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Runs the stream until it ends. When cancelled, it says goodbye first.
 
+        Args:
+            identity: For the hello.
+            on_welcome: Called when the supervisor has welcomed the agent.
+            outdated: Whether the identity is out of date; asked with each change of the outbox and each heartbeat.
+
         Raises:
+            HelloOutdated: The identity is out of date.
             StreamLost: The stream ended, for whatever reason.
             SessionSuperseded: The supervisor refused this session.
         """
         # Two tasks and no group: a group would cancel both, gRPC ends a call whose reader is cancelled, and the goodbye
         # could not be written any more.
-        sending = asyncio.create_task(self._send(identity), name="uplink sending")
+        sending = asyncio.create_task(self._send(identity, outdated), name="uplink sending")
         receiving = asyncio.create_task(self._receive(on_welcome), name="uplink receiving")
         try:
             await asyncio.wait([sending, receiving], return_when=asyncio.FIRST_EXCEPTION)
@@ -98,19 +113,21 @@ class Stream:
         self._outbox.wake()
         await asyncio.wait(tasks, timeout=_GOODBYE_SECONDS)
 
-    async def _send(self, identity: wire.AgentIdentity) -> None:
+    async def _send(self, identity: wire.AgentIdentity, outdated: Callable[[], bool]) -> None:
         """Returns without an error when the call has ended: the receiving task has the reason."""
         with contextlib.suppress(*_CALL_ENDED):
             await self._send_hello(identity)
-            while not self._closing:
+            while not self._closing and not outdated():
                 self._watchdog.feed(self._heartbeat)
                 await self._wait_for_change()
                 await self._send_changes()
                 if self._clock.monotonic() >= self._sent_at + self._heartbeat:
                     await self._write(wire.heartbeat())
             await self._send_changes()
-            await self._write(wire.goodbye("the agent stops"))
+            await self._write(wire.goodbye("the agent stops" if self._closing else "the agent says hello again"))
             await self._call.done_writing()
+            if not self._closing:
+                raise HelloOutdated
 
     async def _wait_for_change(self) -> None:
         """Returns when there may be something to send, or a heartbeat is due."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, SourceStatus, Subject
+from node_agent.notices import Announcement, NoticeClass, NoticeReport, SourceName, SourceState, SourceStatus, Subject
 from node_agent.sources import Answer, Clear, Noticed
 
 # This many clear answers in a row withdraw a notice: a single one may be an error of the cloud's.
@@ -33,11 +33,13 @@ class Tracked:
 
     Attributes:
         clears: Clear answers in a row.
+        milder: Answers in a row that are clear, or name a less urgent class than the last report.
         reported: The last report about this node; None before the first.
     """
 
     status: SourceStatus
     clears: int = 0
+    milder: int = 0
     reported: NoticeReport | None = None
 
 
@@ -68,25 +70,36 @@ def _after(state: Tracked, answer: Answer | Unknown | Skipped, now: float) -> Tr
     source = state.status.source
     match answer:
         case Clear(warning):
-            return replace(state, status=SourceStatus(source, SourceState.CLEAR, now, warning), clears=state.clears + 1)
+            clear = SourceStatus(source, SourceState.CLEAR, now, warning)
+            return replace(state, status=clear, clears=state.clears + 1, milder=state.milder + 1)
         case Noticed():
-            return replace(state, status=SourceStatus(source, SourceState.NOTICED, now), clears=0)
+            milder = state.milder + 1 if _is_milder(answer, state.reported) else 0
+            return replace(state, status=SourceStatus(source, SourceState.NOTICED, now), clears=0, milder=milder)
         case Unknown(reason):
             unknown = SourceStatus(source, SourceState.UNKNOWN, state.status.last_good, reason)
-            return replace(state, status=unknown, clears=0)
+            return replace(state, status=unknown, clears=0, milder=0)
         case Skipped(reason):
             idle = SourceStatus(source, SourceState.NOT_SPOT, state.status.last_good, reason)
-            return replace(state, status=idle, clears=0)
+            return replace(state, status=idle, clears=0, milder=0)
 
 
 def _report(after: Tracked, answer: Answer | Unknown | Skipped, subject: Subject, now: float) -> NoticeReport | None:
     match answer:
         case Clear():
             return _withdrawal(after, subject)
+        case Noticed() if _is_milder(answer, after.reported) and after.milder < CLEARS_TO_WITHDRAW:
+            return None
         case Noticed():
             return _announcement(after, answer, subject, now)
         case Unknown() | Skipped():
             return None
+
+
+def _is_milder(answer: Noticed, reported: NoticeReport | None) -> bool:
+    """Whether the answer takes back a part of what is reported; like a withdrawal, it counts the third time."""
+    if reported is None or reported.announcement is not Announcement.ACTIVE:
+        return False
+    return answer.notice_class < reported.notice_class
 
 
 def _withdrawal(after: Tracked, subject: Subject) -> NoticeReport | None:
@@ -107,6 +120,8 @@ def _announcement(after: Tracked, answer: Noticed, subject: Subject, now: float)
         deadline=_deadline(after.reported, answer, now),
         announced=answer.announced,
         message=answer.message,
+        notice_class=answer.notice_class,
+        cancellable=answer.cancellable,
     )
     return report if after.reported is None or _differs(after.reported, report) else None
 
@@ -118,7 +133,7 @@ def _deadline(reported: NoticeReport | None, answer: Noticed, now: float) -> flo
     deadline = now + answer.seconds_left
     if answer.announced is not None or reported is None or reported.announcement is not Announcement.ACTIVE:
         return deadline
-    if reported.announced is not None or reported.deadline is None:
+    if reported.announced is not None or reported.deadline is None or reported.notice_class is not answer.notice_class:
         return deadline
     return min(reported.deadline, deadline)
 
@@ -129,12 +144,16 @@ def _next_revision(state: Tracked) -> int:
 
 def _differs(old: NoticeReport, new: NoticeReport) -> bool:
     """Compares with the last report and not with the last answer, so that a slow drift adds up."""
-    if old.announcement is not new.announcement or old.message != new.message:
+    if _words(old) != _words(new):
         return True
     old_announced = old.announced.timestamp() if old.announced else None
     new_announced = new.announced.timestamp() if new.announced else None
     drift = _ESTIMATE_DRIFT if new.announced else _DEADLINE_DRIFT
     return _moved(old_announced, new_announced, _DEADLINE_DRIFT) or _moved(old.deadline, new.deadline, drift)
+
+
+def _words(report: NoticeReport) -> tuple[Announcement, NoticeClass, bool, str]:
+    return report.announcement, report.notice_class, report.cancellable, report.message
 
 
 def _moved(old: float | None, new: float | None, tolerance: float) -> bool:

@@ -1,6 +1,7 @@
 """Keeps a stream to the supervisor open."""
 
 import asyncio
+from dataclasses import asdict
 
 import structlog
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
@@ -9,7 +10,7 @@ from node_agent.channel import Endpoint, NotConfigured
 from node_agent.identity import ThisNode
 from node_agent.notices import Subject
 from node_agent.outbox import Outbox
-from node_agent.stream import SessionSuperseded, Stream, StreamLost
+from node_agent.stream import HelloOutdated, SessionSuperseded, Stream, StreamLost
 from node_agent.watchdog import Watchdog
 from node_agent.wire import AgentIdentity
 from servicekit.backoff import Backoff
@@ -86,11 +87,15 @@ class Uplink:
             self.watchdog.feed(_IDENTITY_SECONDS)
             node = await self._node.wait_subject(within=_IDENTITY_SECONDS)
             if node is not None:
+                # A hello that describes the machine saves another one. Where the uid is set, the first poll is late.
+                await self._node.wait_described(within=_IDENTITY_SECONDS)
                 return node
 
     async def _connect_once(self, node: Subject) -> None:
         try:
             await self._run_stream(node)
+        except HelloOutdated:
+            structlog.get_logger().info("machine.updated", machine=asdict(self._node.machine))
         except StreamLost as error:
             self._fault.failed(self._endpoint.explain(str(error)))
         except NotConfigured as error:
@@ -108,7 +113,9 @@ class Uplink:
         async with self._endpoint.channel() as channel:
             call = ReclaimServiceStub(channel).Connect(None, metadata=self._endpoint.metadata())
             stream = Stream(call, self._outbox, self._clock, self._heartbeat, self.watchdog)
-            await stream.run(AgentIdentity(node, self._session, self._version), self._on_welcome)
+            machine = self._node.machine
+            speaker = AgentIdentity(node, self._session, self._version, machine)
+            await stream.run(speaker, self._on_welcome, outdated=lambda: self._node.machine != machine)
 
     def _on_welcome(self) -> None:
         self.welcomed = self._ever_welcomed = True

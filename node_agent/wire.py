@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from google.protobuf.timestamp_pb2 import Timestamp
 from reclaim.v1 import reclaim_pb2 as pb
 
-from node_agent.notices import Announcement, NoticeReport, SourceState, SourceStatus, Subject, SubjectKind
+from node_agent.notices import (
+    Announcement,
+    NoticeClass,
+    NoticeReport,
+    SourceState,
+    SourceStatus,
+    Subject,
+    SubjectKind,
+)
+from node_agent.sources import NodeIdentity, PriceClass
 
 # Characters that the contract allows for a text for people.
 _MAX_TEXT = 512
@@ -22,15 +31,27 @@ _STATES = {
     SourceState.NOTICED: pb.SOURCE_STATE_NOTICED,
     SourceState.NOT_SPOT: pb.SOURCE_STATE_NOT_SPOT,
 }
+_CLASSES = {
+    NoticeClass.SUDDEN: pb.NOTICE_CLASS_SUDDEN,
+    NoticeClass.SCHEDULED: pb.NOTICE_CLASS_SCHEDULED,
+    NoticeClass.HINT: pb.NOTICE_CLASS_HINT,
+}
+_PRICES = {
+    PriceClass.UNKNOWN: pb.PRICE_CLASS_UNSPECIFIED,
+    PriceClass.SPOT: pb.PRICE_CLASS_SPOT,
+    PriceClass.ON_DEMAND: pb.PRICE_CLASS_ON_DEMAND,
+}
+_UNKNOWN_MACHINE = NodeIdentity("")
 
 
 @dataclass(frozen=True, slots=True)
 class AgentIdentity:
-    """The sender of a hello: the node, and this run of its agent."""
+    """The sender of a hello: the node, this run of its agent, and the machine under the node."""
 
     node: Subject
     session: int
     version: str
+    machine: NodeIdentity = _UNKNOWN_MACHINE
 
 
 def hello(
@@ -42,6 +63,7 @@ def hello(
             node_uid=identity.node.uid,
             session=identity.session,
             agent_version=identity.version,
+            machine=_machine(identity.machine),
             sources=[_source(status, now) for status in statuses],
             notices=[_notice(report, now) for report in reports],
         )
@@ -64,6 +86,17 @@ def goodbye(reason: str) -> pb.AgentMessage:
     return pb.AgentMessage(goodbye=pb.Goodbye(reason=reason))
 
 
+def _machine(machine: NodeIdentity) -> pb.Machine:
+    return pb.Machine(
+        cloud=machine.cloud,
+        region=machine.region,
+        zone=machine.zone,
+        instance_type=machine.instance_type,
+        price_class=_PRICES[machine.price_class],
+        spot_strategy=machine.spot_strategy,
+    )
+
+
 def _notice(report: NoticeReport, now: float) -> pb.NoticeReport:
     subject = pb.Subject(kind=_KINDS[report.subject.kind], name=report.subject.name, uid=report.subject.uid)
     message = pb.NoticeReport(
@@ -72,6 +105,8 @@ def _notice(report: NoticeReport, now: float) -> pb.NoticeReport:
         revision=report.revision,
         announcement=_ANNOUNCEMENTS[report.announcement],
         message=report.message[:_MAX_TEXT],
+        notice_class=_CLASSES[report.notice_class],
+        cancellable=report.cancellable,
     )
     if report.deadline is not None:
         message.seconds_left = report.deadline - now

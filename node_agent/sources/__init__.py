@@ -1,10 +1,11 @@
 """The interface of all sources of announcements. Each source is a module of this package."""
 
+import enum
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from node_agent.notices import SourceName
+from node_agent.notices import NoticeClass, SourceName
 
 
 class SourceUnavailable(Exception):  # noqa: N818 - it names what is so; an unknown is no error of the agent's
@@ -31,24 +32,44 @@ class Noticed:
         seconds_left: Seconds from this answer until then. A source that names no instant gives its usual lead, which
             counts from the first of these answers; None: it has none, and the supervisor's default stands in.
         message: For people; it must not have anything that changes from poll to poll.
+        cancellable: Whether the cloud can still call the reclaim off.
     """
 
     announced: datetime | None
     seconds_left: float | None
     message: str
+    notice_class: NoticeClass = NoticeClass.SUDDEN
+    cancellable: bool = False
 
 
 Answer = Clear | Noticed
 
 
+class PriceClass(enum.Enum):
+    """How the machine is paid for. SPOT: the cloud can reclaim it."""
+
+    UNKNOWN = enum.auto()
+    SPOT = enum.auto()
+    ON_DEMAND = enum.auto()
+
+
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """The machine under this node, as its cloud describes it. A field that the cloud does not tell is empty."""
+    """The machine under this node, as its cloud or the node's labels describe it. An unknown field is empty.
+
+    Attributes:
+        uid: The machine's id; empty in a description by labels.
+        cloud: Named as its source.
+        spot_strategy: The cloud's own word for how the price is set.
+    """
 
     uid: str
     region: str = ""
     zone: str = ""
     instance_type: str = ""
+    cloud: str = ""
+    price_class: PriceClass = PriceClass.UNKNOWN
+    spot_strategy: str = ""
 
 
 class Source(Protocol):

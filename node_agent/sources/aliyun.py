@@ -20,6 +20,7 @@ NAME = SourceName("aliyun")
 _TERMINATION_TIME = "meta-data/instance/spot/termination-time"
 _HEADERS = TokenHeaders(token="X-aliyun-ecs-metadata-token", ttl="X-aliyun-ecs-metadata-token-ttl-seconds")  # noqa: S106 - names
 _IDENTITY = machine.Paths(
+    cloud=NAME,
     uid="meta-data/instance-id",
     region="meta-data/region-id",
     zone="meta-data/zone-id",

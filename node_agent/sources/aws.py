@@ -12,7 +12,7 @@ from http import HTTPStatus
 import msgspec
 
 from node_agent.notices import SourceName
-from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, SourceUnavailable, machine
+from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, PriceClass, SourceUnavailable, machine
 from node_agent.sources.announcement import parse
 from node_agent.sources.http import MetadataHttp, Reply
 from node_agent.sources.lead import seconds_left
@@ -25,10 +25,18 @@ _INSTANCE_ACTION = "meta-data/spot/instance-action"
 _REBALANCE = "meta-data/events/recommendations/rebalance"
 _HEADERS = TokenHeaders(token="X-aws-ec2-metadata-token", ttl="X-aws-ec2-metadata-token-ttl-seconds")  # noqa: S106 - names
 _IDENTITY = machine.Paths(
+    cloud=NAME,
     uid="meta-data/instance-id",
     region="meta-data/placement/region",
     zone="meta-data/placement/availability-zone",
     instance_type="meta-data/instance-type",
+    life_cycle="meta-data/instance-life-cycle",
+    prices={
+        "spot": PriceClass.SPOT,
+        "on-demand": PriceClass.ON_DEMAND,
+        "scheduled": PriceClass.ON_DEMAND,
+        "capacity-block": PriceClass.ON_DEMAND,
+    },
 )
 # Seconds. The warning is asked for at most this often, and only after an answer about notices that took at most
 # _WARNING_SECONDS; the request for it may take as long. So a slow warning never costs such an answer.

@@ -11,7 +11,7 @@ from node_agent.identity import ThisNode
 from node_agent.notices import SourceState
 from node_agent.outbox import Outbox
 from node_agent.poller import Poller
-from node_agent.sources import Clear, NodeIdentity, Noticed, Source, SourceUnavailable
+from node_agent.sources import Clear, NodeIdentity, Noticed, PriceClass, Source, SourceUnavailable
 from node_agent.sources.aliyun import AliyunSource, MetadataMode
 from node_agent.sources.aws import AwsSource
 from servicekit.clock import Clock
@@ -75,11 +75,26 @@ async def test_the_instance_is_identified(aws: AwsSource, mocked: aioresponses) 
         "placement/region": b"eu-west-1",
         "placement/availability-zone": b"eu-west-1a",
         "instance-type": b"g4dn.xlarge",
+        "instance-life-cycle": b"spot",
     }
     for path, text in items.items():
         mocked.get(f"{ITEMS}/{path}", body=text)
+    known = NodeIdentity("i-1", "eu-west-1", "eu-west-1a", "g4dn.xlarge", "aws", PriceClass.SPOT)
     for _ in range(2):
-        assert await aws.identify() == NodeIdentity("i-1", "eu-west-1", "eu-west-1a", "g4dn.xlarge")
+        assert await aws.identify() == known
+
+
+@pytest.mark.parametrize(
+    ("told", "price"),
+    [(b"on-demand", PriceClass.ON_DEMAND), (b"barter", PriceClass.UNKNOWN), (None, PriceClass.UNKNOWN)],
+)
+async def test_an_unknown_price_costs_no_other_fact(
+    aws: AwsSource, mocked: aioresponses, told: bytes | None, price: PriceClass
+) -> None:
+    for path in ("instance-id", "placement/region", "placement/availability-zone", "instance-type"):
+        mocked.get(f"{ITEMS}/{path}", body=b"x")
+    mocked.get(f"{ITEMS}/instance-life-cycle", status=404 if told is None else 200, body=told or b"")
+    assert await aws.identify() == NodeIdentity("x", "x", "x", "x", "aws", price)
 
 
 async def test_every_request_carries_a_token(aws: AwsSource, mocked: aioresponses) -> None:

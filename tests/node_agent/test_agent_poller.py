@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from node_agent.identity import ThisNode
-from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, Subject, SubjectKind
+from node_agent.notices import Announcement, NoticeClass, NoticeReport, SourceName, SourceState, Subject, SubjectKind
 from node_agent.outbox import Outbox
 from node_agent.poller import Poller
 from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, SourceUnavailable
@@ -157,6 +157,14 @@ async def test_the_period_is_at_most_what_was_set_and_varies() -> None:
     # Without jitter no gap is below the period; with it, twelve in a row above this are one run in a million.
     assert 0.25 <= min(gaps) < 0.2955
     assert statistics.median(gaps) < 0.6
+
+
+async def test_a_scheduled_reclaim_may_be_days_ahead() -> None:
+    """The longest lead is about sudden ones: maintenance is announced days ahead."""
+    planned = Noticed(datetime(2030, 1, 1, tzinfo=UTC), 5e5, "m", NoticeClass.SCHEDULED)
+    outbox = Outbox(10)
+    await Poller(Script(planned), ThisNode("n1", "uid-1"), outbox, Clock(), 1.0, max_lead=3600.0).once()
+    assert [report.notice_class for report in outbox.reports()] == [NoticeClass.SCHEDULED]
 
 
 async def test_the_node_is_identified_before_its_first_poll() -> None:

@@ -316,7 +316,7 @@ async def test_a_wait_that_is_asked_for_is_kept_within_bounds(
 async def test_the_instance_is_asked_for_once(fake: FakeMetadata, aliyun: Aliyun) -> None:
     source = aliyun()
     for _ in range(2):
-        assert await source.identify() == NodeIdentity("i-1", "cn-beijing", "cn-beijing-a", "ecs.gn6i")
+        assert await source.identify() == NodeIdentity("i-1", "cn-beijing", "cn-beijing-a", "ecs.gn6i", "aliyun")
     assert len(fake.requests) == 4
 
 
@@ -335,7 +335,7 @@ async def test_without_an_id_there_is_no_identity_and_it_is_asked_again(fake: Fa
 async def test_what_is_for_people_holds_nothing_up(fake: FakeMetadata, aliyun: Aliyun) -> None:
     """A region that cannot be had does not keep the agent from its work."""
     fake.replies["/latest/meta-data/region-id"] = Reply(500)
-    assert await aliyun().identify() == NodeIdentity("i-1")
+    assert await aliyun().identify() == NodeIdentity("i-1", cloud="aliyun")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"  \n"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, Subject, SubjectKind
+from node_agent.notices import Announcement, NoticeClass, NoticeReport, SourceName, SourceState, Subject, SubjectKind
 from node_agent.sources import Answer, Clear, Noticed
 from node_agent.tracking import Tracked, Unknown, start, step
 
@@ -136,6 +136,52 @@ def test_without_an_instant_a_deadline_only_comes_nearer() -> None:
 def test_an_instant_outranks_a_usual_lead() -> None:
     """A source that names one at last is believed, also where it is later."""
     assert [report.deadline for report in polled(USUAL, noticed(100.0))] == [30.0, 101.0]
+
+
+HINT = Noticed(None, None, "risk", NoticeClass.HINT, cancellable=True)
+PLANNED = Noticed(ANNOUNCED, 5000.0, "maintenance", NoticeClass.SCHEDULED, cancellable=True)
+
+
+def classes(*answers: Answer | Unknown) -> list[NoticeClass | Announcement]:
+    """What each report says: its class, or that it withdraws."""
+    reports = after(answers)[1]
+    return [each.notice_class if each.announcement is ACTIVE else each.announcement for each in reports]
+
+
+def test_a_report_carries_the_class_of_its_notice() -> None:
+    _, (hint,) = after([HINT])
+    assert (hint.notice_class, hint.cancellable, hint.deadline) == (NoticeClass.HINT, True, None)
+    _, (sudden,) = after([NOTICE])
+    assert (sudden.notice_class, sudden.cancellable) == (NoticeClass.SUDDEN, False)
+
+
+def test_a_more_urgent_class_is_reported_at_once() -> None:
+    assert classes(HINT, PLANNED, NOTICE) == [NoticeClass.HINT, NoticeClass.SCHEDULED, NoticeClass.SUDDEN]
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([HINT, HINT], []),
+        ([HINT, HINT, HINT], [NoticeClass.HINT]),
+        ([HINT, HINT, UNKNOWN, HINT, HINT], []),
+        ([HINT, HINT, NOTICE, HINT, HINT], []),
+        ([CLEAR, CLEAR, HINT], [NoticeClass.HINT]),
+        ([HINT, CLEAR, CLEAR], []),
+        ([HINT, CLEAR, CLEAR, CLEAR], [WITHDRAWN]),
+        ([PLANNED, HINT, PLANNED], [NoticeClass.SCHEDULED]),
+    ],
+)
+def test_a_less_urgent_class_counts_the_third_time(
+    answers: list[Answer | Unknown], expected: list[NoticeClass | Announcement]
+) -> None:
+    """A single answer that takes a sudden reclaim back may be an error, as a single clear one may."""
+    assert classes(NOTICE, *answers) == [NoticeClass.SUDDEN, *expected]
+
+
+def test_a_usual_lead_counts_anew_for_another_class() -> None:
+    later = Noticed(None, 3600.0, "m", NoticeClass.SCHEDULED)
+    assert [report.deadline for report in polled(USUAL, later, later, later)] == [30.0, 3603.0]
 
 
 def test_the_status_follows_the_last_answer() -> None:

@@ -16,11 +16,21 @@ import pytest
 import pytest_asyncio
 from reclaim.v1 import reclaim_pb2 as pb
 
+from node_agent import wire
 from node_agent.channel import Endpoint
 from node_agent.identity import ThisNode
-from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, SourceStatus, Subject, SubjectKind
+from node_agent.notices import (
+    Announcement,
+    NoticeClass,
+    NoticeReport,
+    SourceName,
+    SourceState,
+    SourceStatus,
+    Subject,
+    SubjectKind,
+)
 from node_agent.outbox import Outbox
-from node_agent.sources import NodeIdentity
+from node_agent.sources import NodeIdentity, PriceClass
 from node_agent.uplink import AgentReplaced, Uplink
 from servicekit.address import Address
 from servicekit.clock import Clock
@@ -44,6 +54,7 @@ class Agent:
     ) -> None:
         self.clock = Clock()
         self.node = ThisNode(NODE.name, uid)
+        self.node.describe(NodeIdentity(""))  # As a source does that knows nothing of the machine.
         self.outbox = Outbox(10)
         self.token_file = token_file
         self.uplink = Uplink(
@@ -115,6 +126,54 @@ async def test_the_hello_says_everything(fake: FakeSupervisor, agent: Agent) -> 
     assert active.message == "m" * 512
     assert (withdrawn.revision, withdrawn.announcement) == (3, pb.ANNOUNCEMENT_WITHDRAWN)
     assert not withdrawn.HasField("seconds_left")
+
+
+async def test_the_hello_describes_the_machine(fake: FakeSupervisor, agent: Agent) -> None:
+    """As far as it is known: no field is guessed."""
+    agent.node.describe(NodeIdentity("", "r", "z", "t", "aliyun", PriceClass.SPOT, "SpotAsPriceGo"))
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    machine = fake.streams[0].hello.machine
+    assert machine == pb.Machine(
+        cloud="aliyun",
+        region="r",
+        zone="z",
+        instance_type="t",
+        price_class=pb.PRICE_CLASS_SPOT,
+        spot_strategy="SpotAsPriceGo",
+    )
+    assert not machine.HasField("protected_seconds")
+
+
+async def test_what_is_learned_later_is_said_in_another_hello(fake: FakeSupervisor, agent: Agent) -> None:
+    """With everything else, on a stream of its own; a fact that was known stays."""
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    assert fake.streams[0].hello.machine == pb.Machine()
+    agent.outbox.put(agent.report())
+    agent.node.describe(NodeIdentity("", zone="z-1"))
+    agent.outbox.wake()
+    await until(lambda: len(fake.streams) == 2 and fake.streams[1].messages)
+    assert fake.streams[0].kinds[-1] == "goodbye"
+    agent.node.describe(NodeIdentity("", zone="z-2"))
+    again = fake.streams[1].hello
+    assert (again.machine.zone, again.session) == ("z-1", fake.streams[0].hello.session)
+    assert [notice.source for notice in again.notices] == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("notice_class", "said"),
+    [
+        (NoticeClass.SUDDEN, pb.NOTICE_CLASS_SUDDEN),
+        (NoticeClass.SCHEDULED, pb.NOTICE_CLASS_SCHEDULED),
+        (NoticeClass.HINT, pb.NOTICE_CLASS_HINT),
+    ],
+)
+def test_a_report_says_its_class(notice_class: NoticeClass, said: int) -> None:
+    hint = NoticeReport(S, NODE, 1, Announcement.ACTIVE, notice_class=notice_class, cancellable=True)
+    notice = wire.notice(hint, 0.0).notice
+    assert (notice.notice_class, notice.cancellable) == (said, True)
+    assert not notice.HasField("seconds_left")
 
 
 async def test_changes_follow_at_once(fake: FakeSupervisor, agent: Agent) -> None:
