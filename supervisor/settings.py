@@ -129,6 +129,14 @@ class Settings(Policy):
     status_page: Annotated[
         bool, Meta(description="Serve the status page at HTTP_ADDRESS to browsers with a viewer token.")
     ] = True
+    docs_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://\S+/)?\Z",
+            description="URL of this repository's files, ending in a slash, such as https://git.example.com/x/blob/main/:"
+            " the status page links to its pages and runbooks. Empty: no links.",
+        ),
+    ] = ""
     webhook_address: Annotated[
         str,
         Meta(

@@ -33,6 +33,12 @@ def kind_of(name: JobName) -> str:
     return resource.partition(".")[0] if slash else STANDALONE
 
 
+def namespace(name: JobName) -> str:
+    """Returns the namespace of a cluster's job; empty for a stand-alone one."""
+    before, slash, _ = name.partition("/")
+    return before if slash else ""
+
+
 def cluster_job(namespace: str, kind: str, name: str) -> JobName:
     """Returns the name of a cluster's job; `kind` is its kind in lower case."""
     return JobName(f"{namespace}/{kind}.{name}")

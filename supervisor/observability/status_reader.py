@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import version
 
 from supervisor.domain.job import SupervisedJob
 from supervisor.observability.groups import Groups
@@ -11,6 +12,8 @@ from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 from supervisor.observability.transitions import NoticedHosts
 from supervisor.observability.views import LeaderView
 from supervisor.refusals import Refusals
+
+VERSION = version("elastic-job-supervisor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,7 @@ class StatusReader:
         return StatusSnapshot(
             now=now,
             policy=self.live.policy,
-            leader=LeaderView(name=self.name, acts=self.may_act(), serving_seconds=now - self._since),
+            leader=LeaderView(name=self.name, acts=self.may_act(), serving_seconds=now - self._since, version=VERSION),
             jobs=tuple(self._job(job) for job in snapshot.jobs.values()),
             notices=tuple(snapshot.notices.values()),
             unconfirmed=tuple(self.live.unconfirmed.all()),

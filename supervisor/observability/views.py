@@ -20,6 +20,7 @@ class LeaderView:
     name: str
     acts: bool
     serving_seconds: float
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,6 +167,7 @@ class Supervisor:
                 sign=tokens.viewer,
                 refusals=refusals,
                 clock=clock,
+                docs_url=settings.docs_url,
             )
 
         # Servers

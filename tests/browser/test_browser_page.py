@@ -96,6 +96,25 @@ async def test_a_phone_shows_captions_in_lines(browser: Browser, served: Served,
         assert height < 3 * line
 
 
+async def test_rows_can_be_filtered(browser: Browser, served: Served) -> None:
+    """Also those that come later; without scripts there is no filter."""
+    await reclaimed(served)
+    page = await signed_in(browser, served)
+    await page.get_by_label("Filter rows").fill("Small SUSPENDED")
+    await expect(page.get_by_role("row", name="small Suspended")).to_be_visible()
+    await expect(page.get_by_role("rowheader", name=LONG)).to_have_count(0)
+    await expect(page.get_by_text("1 of the 7 rows on this page")).to_be_visible()
+    agents = await served.peers.agents(["n9"])
+    await agents["n9"].notices("n9", left=90.0)
+    await expect(page.get_by_role("status")).to_contain_text("3 reclaims under way")
+    await expect(page.get_by_text("1 of the 8 rows on this page")).to_be_visible()
+    assert await violations(page) == []
+    await page.get_by_label("Filter rows").fill("")
+    await expect(page.get_by_role("rowheader", name="node n9")).to_be_visible()
+    plain = await signed_in(browser, served, java_script_enabled=False)
+    await expect(plain.get_by_label("Filter rows")).to_be_hidden()
+
+
 async def test_it_is_light_or_dark_as_the_system_is(browser: Browser, served: Served) -> None:
     grounds = []
     for scheme in ("light", "dark"):

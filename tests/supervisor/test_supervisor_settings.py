@@ -41,6 +41,7 @@ def test_the_promised_defaults() -> None:
         "grpc_address": "127.0.0.1:8470",
         "http_address": "127.0.0.1:8471",
         "status_page": True,
+        "docs_url": "",
         "webhook_address": "",
         "public_address": "",
         "public_ca_file": None,

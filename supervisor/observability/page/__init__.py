@@ -21,6 +21,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
     sign: Callable[[float], str],
     refusals: Refusals,
     clock: Clock,
+    docs_url: str = "",
 ) -> PageEndpoints:
     """Builds the endpoints of the page; their `viewers` need a root task.
 
@@ -31,8 +32,9 @@ def status_page(  # noqa: PLR0913 - its dependencies
         sign: Makes a viewer token that is valid until an instant.
         refusals: Counts refused requests.
         clock: For the ages on the page.
+        docs_url: The URL that the repository's pages are below; empty: the page links to none.
     """
-    renderer = Renderer()
+    renderer = Renderer(docs_url)
     return PageEndpoints(
         snapshot=snapshot,
         renderer=renderer,

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from supervisor.domain.ids import Host, JobName, Source
+from supervisor.domain.ids import Host, JobName, Source, namespace
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState, SubjectKind
-from supervisor.observability.views import JobView, NoticeView, StatusView
+from supervisor.observability.views import AgentView, JobView, NoticeView, StatusView
 
 MAX_ROWS = 100
 """In each table. With 100 notices, jobs and workers the page has some 100 KB."""
@@ -40,49 +40,83 @@ class UncoveredWorker:
     missing: str
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that needs an action, as a sentence without a full stop, and its runbook's path in the repository."""
+
+    what: str
+    runbook: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """The rows of the page; `more_…` counts the rows that are left out."""
+    """The rows of the page; `more_…` counts the rows that are left out.
+
+    `namespaced`: at least one job has a namespace. `silent` are the agents that are silent for an unknown reason.
+    """
 
     summary: str
-    trouble: bool
+    problems: Sequence[Problem]
+    namespaced: bool
     reclaims: Sequence[Reclaim]
     more_reclaims: int
     jobs: Sequence[JobView]
     more_jobs: int
     uncovered: Sequence[UncoveredWorker]
     more_uncovered: int
+    silent: Sequence[AgentView]
+    more_silent: int
+
+    @property
+    def trouble(self) -> bool:
+        """Whether somebody has to act."""
+        return bool(self.problems)
 
 
 def contents(view: StatusView) -> Contents:
     reclaims, jobs, uncovered = _reclaims(view), sorted(view.jobs, key=_order), list(_uncovered(view.jobs))
     problems, counts = list(_problems(view, len(uncovered))), _counts(view, len(reclaims), len(uncovered))
+    sentences = (*(problem.what for problem in problems), counts)
+    silent = sorted(_silent(view), key=lambda agent: (agent.silent_seconds or 0.0, agent.node))
     return Contents(
-        summary=". ".join(part[:1].upper() + part[1:] for part in (*problems, counts)) + ".",
-        trouble=bool(problems),
+        summary=". ".join(part[:1].upper() + part[1:] for part in sentences) + ".",
+        problems=problems,
+        namespaced=any(namespace(job.job) for job in view.jobs),
         reclaims=reclaims[:MAX_ROWS],
         more_reclaims=max(0, len(reclaims) - MAX_ROWS),
         jobs=jobs[:MAX_ROWS],
         more_jobs=max(0, len(jobs) - MAX_ROWS),
         uncovered=uncovered[:MAX_ROWS],
         more_uncovered=max(0, len(uncovered) - MAX_ROWS),
+        silent=silent[:MAX_ROWS],
+        more_silent=max(0, len(silent) - MAX_ROWS),
     )
 
 
-def _problems(view: StatusView, uncovered: int) -> Iterator[str]:
-    """Sentences, without a full stop, about problems that need an action. A covered reclaim is none."""
+def _silent(view: StatusView) -> Iterator[AgentView]:
+    return (agent for agent in view.agents if not agent.connected and not agent.reclaimed)
+
+
+def _problems(view: StatusView, uncovered: int) -> Iterator[Problem]:
+    """Problems that need an action. A covered reclaim is none, nor is a silent agent of a node without workers."""
     if not view.leader.acts:
-        yield "it is not certain that a supervisor leads"
+        yield Problem("it is not certain that a supervisor leads", _runbook("NoLeader"))
     if view.unconfirmed:
-        yield f"{_count(len(view.unconfirmed), 'notice', 'notices')} cannot be stored"
+        count = _count(len(view.unconfirmed), "notice", "notices")
+        yield Problem(f"{count} cannot be stored", _runbook("StoreFailing"))
     late = len(
         {job.job for job in view.jobs if _is_late(job)}
         | {group.job for group in view.groups if group.late and group.suspended}
     )
     if late:
-        yield f"{_count(late, 'job was', 'jobs were')} not saved in time"
+        yield Problem(f"{_count(late, 'job was', 'jobs were')} not saved in time", _runbook("LateStops"))
     if uncovered:
-        yield f"{_count(uncovered, 'worker is', 'workers are')} not covered"
+        count = _count(uncovered, "worker is", "workers are")
+        yield Problem(f"{count} not covered", _runbook("WorkersUncovered"))
+
+
+def _runbook(alert: str) -> str:
+    return f"docs/runbooks/JobSupervisor{alert}.md"
 
 
 def _is_late(job: JobView) -> bool:

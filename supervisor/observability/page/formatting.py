@@ -1,7 +1,9 @@
 """Formats values for the page. `assets/page.js` formats the durations that it counts in the same way."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
+from supervisor.domain.ids import JobName, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.observability.groups import GroupOutcome
 from supervisor.observability.views import GroupView, JobView
@@ -37,6 +39,16 @@ def span(seconds: float) -> str:
 
 def countdown(seconds: float) -> str:
     return span(seconds) if seconds > 0 else "now"
+
+
+def instant(at: float) -> str:
+    """An instant as people read it, in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def short(job: JobName) -> str:
+    """The name of a job without its namespace."""
+    return job.removeprefix(f"{namespace(job)}/")
 
 
 def text(said: str) -> str:

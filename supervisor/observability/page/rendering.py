@@ -7,6 +7,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from supervisor.domain.ids import namespace
 from supervisor.observability.page import formatting as words
 from supervisor.observability.page.contents import contents
 from supervisor.observability.snapshot import StatusSnapshot
@@ -31,7 +32,9 @@ class Asset:
 
 
 class Renderer:
-    def __init__(self) -> None:
+    """Renders pages; `docs_url` is the URL that the repository's pages are below, empty if nobody serves them."""
+
+    def __init__(self, docs_url: str = "") -> None:
         self.assets = _assets()
         self._templates = Environment(
             loader=PackageLoader(_PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -45,7 +48,11 @@ class Renderer:
             checkpoint=words.checkpoint,
             text=words.text,
             why=words.why,
+            instant=words.instant,
+            short=words.short,
+            namespace=namespace,
         )
+        self._templates.globals["docs"] = docs_url
         self._templates.globals["assets"] = {asset.name: asset.address for asset in self.assets.values()}
 
     def page(self, snapshot: StatusSnapshot, *, signed_in: bool) -> str:

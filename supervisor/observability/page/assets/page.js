@@ -9,6 +9,8 @@
 
   const content = document.getElementById("content");
   const lost = document.getElementById("lost");
+  const filter = document.getElementById("filter");
+  const found = document.getElementById("found");
   let updatedAt = performance.now();
   let failed = false;
 
@@ -60,6 +62,18 @@
     oldNodes.slice(newNodes.length).forEach((each) => each.remove());
   }
 
+  /* Hides the rows that do not contain the words, in the texts that the page shows. */
+  function filterRows() {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const rows = [...content.querySelectorAll("tbody tr")];
+    for (const row of rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+    }
+    const left = rows.filter((row) => !row.hidden).length;
+    put(found, words.length ? `${left} of the ${rows.length} rows on this page` : "");
+  }
+
   function onLine(line) {
     const message = JSON.parse(line);
     failed = message.type === "failed";
@@ -69,6 +83,7 @@
       updateChildren(content, wanted.content);
       updatedAt = performance.now();
       countDurations();
+      filterRows();
     }
   }
 
@@ -107,6 +122,9 @@
     }
   }
 
+  document.getElementById("search").hidden = false;
+  filter.addEventListener("input", filterRows);
+  filterRows();
   countDurations();
   setInterval(countDurations, 250);
   forever();

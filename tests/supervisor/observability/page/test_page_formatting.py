@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import AcknowledgementKind, Phase
-from supervisor.domain.notice import SIMULATED
+from supervisor.domain.notice import SIMULATED, NoticeState, Subject, SubjectKind
+from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.groups import GroupOutcome
 from supervisor.observability.page.contents import MAX_ROWS, contents
 from supervisor.observability.page.formatting import checkpoint, countdown, names, span, why
@@ -204,3 +206,41 @@ def test_a_lease_that_is_not_certain_is_said() -> None:
     html = Renderer().page(replace(seen(), leader=leader), signed_in=False)
     assert "supervisor-1 leads" in html
     assert "makes no decisions" in html
+
+
+def page(snapshot: StatusSnapshot, docs_url: str = "") -> str:
+    return Renderer(docs_url).page(snapshot, signed_in=False)
+
+
+def test_it_says_when_and_by_which_version() -> None:
+    leader = LeaderView(name="", acts=True, serving_seconds=1.0, version="1.2.3")
+    assert "As of <time>1970-01-02 03:46:40 UTC</time>, version 1.2.3." in page(replace(seen(), leader=leader, now=1e5))
+
+
+def test_namespaces_have_a_column_where_there_are_some() -> None:
+    cluster = seen()
+    job = replace(cluster.jobs[0], job=replace(cluster.jobs[0].job, name=JobName("team/trainingjob.bert")))
+    assert ">Namespace</th>" not in page(cluster)
+    shown_there = page(replace(cluster, jobs=(job,)))
+    assert '<td role="cell" data-label="Namespace">team</td>' in shown_there
+    assert ">trainingjob.bert<" in shown_there
+
+
+def test_problems_lead_to_their_runbooks_if_somebody_serves_them() -> None:
+    link = '<a href="https://docs.example/docs/runbooks/JobSupervisorWorkersUncovered.md">6 workers are not covered</a>'
+    assert link in page(seen(), "https://docs.example/")
+    assert "<a " not in page(seen())
+
+
+def test_an_agent_of_a_reclaimed_node_is_no_silent_one() -> None:
+    """Only the others are listed, those of which it is not known why."""
+    agents = {
+        Host(name): AgentState(node=Host(name), uid=f"uid-{name}", session=1, connected=False, sources={})
+        for name in ("gone", "lost")
+    }
+    gone = Subject(SubjectKind.NODE, "gone", "uid-gone")
+    ended = replace(notice(1, state=NoticeState.GONE), subject=gone, ended_at=T0 + 1)
+    silent = {Host("gone"): T0, Host("lost"): T0}
+    view = status_view(replace(seen(), notices=(ended,), agents=agents, silent=silent, now=T0 + 9))
+    assert [(agent.node, agent.silent_seconds) for agent in contents(view).silent] == [("lost", 9.0)]
+    assert view.coverage.agents_reclaimed == 1
