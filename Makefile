@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock clean
+.PHONY: help install demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock site clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -162,8 +162,24 @@ lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions a
 	$(LOCK) --extra server -c requirements/dev.txt pyproject.toml -o requirements/server.txt
 	$(LOCK) --extra agent -c requirements/dev.txt pyproject.toml -o requirements/agent.txt
 	$(LOCK) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
+	$(LOCK) requirements/docs.in -o requirements/docs.txt
 	HOROVOD_SKIP_COMPILE=1 $(LOCK) $(ARGS) requirements/horovod.in -o requirements/horovod.txt
 	$(LOCK) --no-emit-package horovod -c requirements/horovod.txt requirements/horovod.in -o requirements/horovod-build.txt
+
+# Its packages have an environment of their own, because nothing else needs them.
+SITE_BIN := $(VENV)/site/bin
+
+$(SITE_BIN)/mkdocs: requirements/docs.txt
+	$(PYTHON) -m venv $(VENV)/site
+	$(SITE_BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
+site: $(SITE_BIN)/mkdocs ## Build the documentation site into dist/site/; a broken link or a page without a place is an error
+	@rm -rf dist/site-pages && mkdir -p dist/site-pages
+	@git ls-files -z --cached --others --exclude-standard '*.md' ':!tests' docs/images LICENSE proto/reclaim simulator/traces/LICENSE \
+		| xargs -0 cp --parents -t dist/site-pages
+	@cp docs/site-nav.yml dist/site-pages/.nav.yml
+	NO_MKDOCS_2_WARNING=1 $(SITE_BIN)/mkdocs build --strict
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

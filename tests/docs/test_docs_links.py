@@ -18,9 +18,9 @@ _CODE = {".py", ".pyi", ".proto", ".yaml", ".yml", ".toml", ".json", ".tpl", ".t
 
 
 def files() -> Iterator[Path]:
-    """Everything in the checkout except hidden folders, such as the virtual environment."""
+    """Everything in the checkout except what is built and hidden folders, such as the virtual environment."""
     for directory, folders, names in os.walk(ROOT):
-        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in {"__pycache__", "dist"}]
         yield from (Path(directory, name) for name in names)
 
 

@@ -1,0 +1,52 @@
+"""The documentation site has a place for every page."""
+
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+
+from tests.docs.test_docs_links import files
+
+ROOT = Path(__file__).parents[2]
+_NAV = yaml.safe_load((ROOT / "docs" / "site-nav.yml").read_text("utf-8"))["nav"]
+
+
+def _patterns(entry: Any) -> Iterator[str]:
+    if isinstance(entry, str):
+        yield entry
+    else:
+        below = entry.values() if isinstance(entry, dict) else entry
+        yield from (pattern for each in below for pattern in _patterns(each))
+
+
+def _is_shown(page: PurePosixPath) -> bool:
+    return page.suffix == ".md" and page.parts[0] != "tests"
+
+
+def _pages() -> list[PurePosixPath]:
+    return [page for path in files() if _is_shown(page := PurePosixPath(path.relative_to(ROOT).as_posix()))]
+
+
+def _placed(pages: list[PurePosixPath], nav: Any) -> set[PurePosixPath]:
+    """Return the pages that the navigation names."""
+    patterns = list(_patterns(nav))
+    return {page for page in pages if any(fnmatch(str(page), pattern) for pattern in patterns)}
+
+
+def test_every_page_has_a_place_in_the_navigation() -> None:
+    pages = _pages()
+    assert len(pages) > 80
+    assert sorted(set(pages) - _placed(pages, _NAV)) == []
+
+
+def test_every_page_that_the_navigation_names_exists() -> None:
+    named = [pattern for pattern in _patterns(_NAV) if "*" not in pattern]
+    assert [page for page in named if not (ROOT / page).is_file()] == []
+
+
+def test_a_page_without_a_place_is_found() -> None:
+    nav = [{"Home": ["README.md"]}, {"Guides": ["docs/guide/*.md"]}]
+    pages = [PurePosixPath(page) for page in ("README.md", "docs/README.md", "docs/guide/cli.md", "sdk/README.md")]
+    assert _placed(pages, nav) == {PurePosixPath("README.md"), PurePosixPath("docs/guide/cli.md")}
