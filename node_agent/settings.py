@@ -141,7 +141,9 @@ class Settings:
             "disables them."
         ),
     ] = ""
-    log_format: Annotated[LogFormat, Meta(description="console or json.")] = LogFormat.JSON
+    log_format: Annotated[LogFormat, Meta(description="console, json, or auto: console on a terminal, else json.")] = (
+        LogFormat.AUTO
+    )
     log_level: Annotated[LogLevel, Meta(description="The least severe level that is logged.")] = LogLevel.INFO
     failpoint: Annotated[
         str,

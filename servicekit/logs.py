@@ -12,8 +12,9 @@ from structlog.typing import Processor
 
 
 class LogFormat(enum.StrEnum):
-    """The format of a line."""
+    """The format of a line. AUTO: console lines on a terminal, else JSON."""
 
+    AUTO = "auto"
     CONSOLE = "console"
     JSON = "json"
 
@@ -46,7 +47,7 @@ def configure(format: LogFormat, level: str) -> None:  # noqa: A002 - what the s
     """Sets up structlog for the whole process.
 
     Args:
-        format: Console lines for people, JSON lines for collectors.
+        format: Console lines for people, JSON lines for collectors, or the one that suits standard error.
         level: A `LogLevel`, in any case.
 
     Raises:
@@ -69,6 +70,8 @@ def configure(format: LogFormat, level: str) -> None:  # noqa: A002 - what the s
 
 def _renderers(format: LogFormat) -> list[Processor]:  # noqa: A002 - as above
     match format:
+        case LogFormat.AUTO:
+            return _renderers(LogFormat.CONSOLE if sys.stderr.isatty() else LogFormat.JSON)
         case LogFormat.JSON:
             return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         case LogFormat.CONSOLE:

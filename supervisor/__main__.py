@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from servicekit import failpoints
@@ -28,6 +29,10 @@ from supervisor.wiring.data_dir import ensure_data_dir
 _COLLECT_EVERY = 50_000
 _FAILED = 1
 _MAX_DAYS = 36500
+_NEVER = "never"
+_SERVICE_DAYS, _PERSON_DAYS = 365.0, 30.0
+"""A token in a file that a service reads is renewed with the machine's other credentials; a person's is easily lost."""
+_DAY_SECONDS = 86400
 _EXIT_CODES = """\
 exit codes:
   0   done, or stopped by a signal
@@ -90,8 +95,15 @@ def _parser() -> CommandParser:
     viewer = kinds.add_parser("viewer", help="a token that may read the status")
     operator = kinds.add_parser("operator", help="a token that may read the status and hold drills")
     operator.add_argument("--name", required=True, type=_name)
-    for kind in (agent, launcher, viewer, operator):
-        kind.add_argument("--days", type=_days, help="days until the token expires (default: never)")
+    for kind, days in (
+        (agent, _SERVICE_DAYS),
+        (launcher, _SERVICE_DAYS),
+        (viewer, _PERSON_DAYS),
+        (operator, _PERSON_DAYS),
+    ):
+        kind.add_argument(
+            "--days", type=_days, default=days, help=f"days until the token expires, or {_NEVER} (default: {days:g})"
+        )
         kind.add_argument(
             "--out", type=Path, metavar="FILE", help="write the token to a file of mode 0600 (default: print it)"
         )
@@ -104,11 +116,13 @@ def _name(text: str) -> str:
     return text
 
 
-def _days(text: str) -> float:
+def _days(text: str) -> float | None:
+    if text == _NEVER:
+        return None
     try:
         days = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days, nor {_NEVER!r}") from None
     if not 0 < days <= _MAX_DAYS:
         raise argparse.ArgumentTypeError(f"must be more than 0 and at most {_MAX_DAYS} days")
     return days
@@ -141,7 +155,7 @@ def _serve(settings: Settings) -> int:
 
 def _token(settings: Settings, given: argparse.Namespace) -> int:
     tokens = _tokens(settings)
-    until = None if given.days is None else Clock().now() + given.days * 86400
+    until = None if given.days is None else Clock().now() + given.days * _DAY_SECONDS
     match given.kind:
         case "agent":
             token = tokens.agent(given.node, until)
@@ -155,7 +169,15 @@ def _token(settings: Settings, given: argparse.Namespace) -> int:
         sys.stdout.write(token + "\n")
     else:
         write_private(given.out, token + "\n")
+    sys.stderr.write(f"elastic-job-supervisor: {_expiry(until)}\n")
     return 0
+
+
+def _expiry(until: float | None) -> str:
+    if until is None:
+        return "This token never expires. Whoever gets hold of it can use it until the supervisor's secret is replaced."
+    day = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"This token expires on {day}. Create another one before then; --days sets another lifetime."
 
 
 def _tokens(settings: Settings) -> Tokens:

@@ -250,7 +250,9 @@ class Settings(Policy):
         float,
         Meta(gt=0, description="Ended notices, ended jobs and silent nodes are forgotten after this long."),
     ] = 24.0
-    log_format: Annotated[LogFormat, Meta(description="console or json.")] = LogFormat.CONSOLE
+    log_format: Annotated[LogFormat, Meta(description="console, json, or auto: console on a terminal, else json.")] = (
+        LogFormat.AUTO
+    )
     log_level: Annotated[LogLevel, Meta(description="debug, info, warning or error.")] = LogLevel.INFO
     failpoint: Annotated[
         str, Meta(description="For tests: NAME[:NTH][@USR1], where this process kills itself; see docs/adr/0011.")

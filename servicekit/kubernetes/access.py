@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
+from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError, MissingConfigurationError
 
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The directory of a pod's credentials: `token`, `ca.crt` and `namespace`."""
@@ -50,13 +50,13 @@ def require_kubeconfig(file: str | None, environ: Mapping[str, str] = os.environ
     """Checks that the file exists, or the default one if none is named: the client library's message is misleading.
 
     Raises:
-        ConfigurationError: There is no such file.
+        MissingConfigurationError: There is no such file.
     """
     files = file or environ.get("KUBECONFIG") or "~/.kube/config"
     # Unlike pathlib, this leaves `~` as it is where a container's user has no home.
     found = (os.path.expanduser(name) for name in files.split(os.pathsep))  # noqa: PTH111
     if not any(map(os.path.exists, found)):
-        raise ConfigurationError(f"no cluster to connect to: there is no {files}")
+        raise MissingConfigurationError(f"no cluster to connect to: there is no {files}")
 
 
 def pod_access(

@@ -31,3 +31,7 @@ class UnreadableError(ApiError):
 
 class ConfigurationError(Exception):
     """The configuration of the cluster's access is missing or not usable: a person has to act."""
+
+
+class MissingConfigurationError(ConfigurationError):
+    """Nothing names a cluster."""

@@ -10,15 +10,15 @@ from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
 
 
-async def kubeconfig_access(file: str | None) -> Access:
-    """Reads the file, or `~/.kube/config` if none is named.
+async def kubeconfig_access(file: str | None, context: str | None = None) -> Access:
+    """Reads the file, or `~/.kube/config` if none is named, for a context, by default its current one.
 
     Raises:
         ConfigurationError: The file is missing or not usable.
     """
     configuration = Configuration()
     try:
-        loader = await load_kube_config(file, client_configuration=configuration, persist_config=False)
+        loader = await load_kube_config(file, context=context, client_configuration=configuration, persist_config=False)
         return Access(
             url=str(configuration.host),
             namespace=(loader.current_context or {})["context"].get("namespace", ""),
@@ -30,7 +30,17 @@ async def kubeconfig_access(file: str | None) -> Access:
             proxy_from_environment=True,
         )
     except Exception as error:
-        raise ConfigurationError(f"no cluster to connect to: {error}") from error
+        raise ConfigurationError(f"no cluster to connect to: {_why(error, file, context)}") from error
+
+
+def _why(error: Exception, file: str | None, context: str | None) -> str:
+    """Explains to people why a kubeconfig is not usable; the library's messages are about its own parser."""
+    name = file or "~/.kube/config"
+    if "current-context" in str(error):
+        return f"{name} has no current context (`kubectl config use-context` sets it)"
+    if context and f"name {context} in" in str(error):
+        return f"{name} has no context {context} (`kubectl config get-contexts` lists them)"
+    return f"{name} cannot be used: {' '.join(str(error).split())}"
 
 
 def _tls(configuration: Configuration) -> ssl.SSLContext:

@@ -100,19 +100,21 @@ class ApiServer:
         self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
 
     @classmethod
-    async def connect(cls, kubeconfig: str | None, timeout_seconds: float) -> Self:
+    async def connect(cls, kubeconfig: str | None, timeout_seconds: float, context: str | None = None) -> Self:
         """Uses the named kubeconfig, else the pod's service account, else `~/.kube/config`. Sends nothing yet.
+
+        A `context` is one of a kubeconfig, by default its current one.
 
         Raises:
             ConfigurationError: There is none of these, or it is not usable.
         """
-        if not kubeconfig and in_pod():
+        if not kubeconfig and not context and in_pod():
             return cls(pod_access(), timeout_seconds)
         require_kubeconfig(kubeconfig)
         # Imported here: the client library costs 36 MiB, and a pod does not need it.
         from servicekit.kubernetes.kubeconfig import kubeconfig_access  # noqa: PLC0415
 
-        return cls(await kubeconfig_access(kubeconfig or None), timeout_seconds)
+        return cls(await kubeconfig_access(kubeconfig or None, context), timeout_seconds)
 
     async def close(self) -> None:
         """Closes all connections."""

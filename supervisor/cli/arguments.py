@@ -13,7 +13,8 @@ _SHORTEST_INTERVAL = 0.1
 _EPILOG = f"""\
 where the command connects to, the first of these that applies:
   --address URL          a supervisor; needs --token-file, and --ca-file if this machine does not trust its CA
-  --kubeconfig FILE      a cluster, with your own permissions
+  --kubeconfig FILE, --context NAME
+                         a cluster, with your own permissions
   --data-dir DIR         the supervisor that uses this data directory, with a token signed with its secret
   none of them           SUPERVISOR_CLI_ADDRESS, …_TOKEN_FILE and …_CA_FILE, or JOB_SUPERVISOR_DATA_DIR, of the
                          environment; {DATA_DIR} if it exists; else the cluster of KUBECONFIG, of this
@@ -27,7 +28,8 @@ exit codes:
   75   not possible now, try again later. `simulate --wait`: a job has not settled long after the drill
   76   the server's certificate is not trusted, or its answer is not understood
   77   not allowed: a wrong token, or missing permissions
-  130  interrupted; with --wait, the drill is ended first
+  78   a variable of the environment is wrong, or the kubeconfig is not usable
+  130  interrupted by Ctrl-C; with --wait, the drill is ended first
 """
 
 _SIMULATE = f"""\
@@ -57,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     connection.add_argument("--ca-file", type=Path, metavar="FILE", help="PEM: the CAs to trust")
     connection.add_argument("--data-dir", type=Path, metavar="DIR", help="a supervisor's JOB_SUPERVISOR_DATA_DIR")
     connection.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of a cluster")
+    connection.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
     connection.add_argument(
         "--namespace", "-n", default="", metavar="NAME", help="namespace on a cluster (default: all namespaces)"
     )

@@ -17,6 +17,7 @@ from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
     ConfigurationError,
+    MissingConfigurationError,
     NotFoundError,
     RefusedError,
     UnreadableError,
@@ -29,6 +30,7 @@ from supervisor.cli.errors import (
     DeniedError,
     NotNowError,
     NotUnderstoodError,
+    SettingError,
     UnknownError,
     UnreachableError,
     UsageError,
@@ -108,16 +110,19 @@ class ClusterBackend:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, kubeconfig: str | None, namespace: str) -> AsyncIterator[Self]:
-        """Connects by that kubeconfig, as this pod, or by `~/.kube/config`.
+    async def open(cls, kubeconfig: str | None, context: str | None, namespace: str) -> AsyncIterator[Self]:
+        """Connects by that kubeconfig and context, as this pod, or by `~/.kube/config`.
 
         Raises:
             UsageError: None of them exists.
+            SettingError: The kubeconfig is not usable.
         """
         try:
-            server = await ApiServer.connect(kubeconfig, _CALL_SECONDS)
-        except ConfigurationError as error:
+            server = await ApiServer.connect(kubeconfig, _CALL_SECONDS, context)
+        except MissingConfigurationError as error:
             raise UsageError(f"There is {error}. {_HINT}") from error
+        except ConfigurationError as error:
+            raise SettingError(f"There is {error}. {_HINT}") from error
         try:
             yield cls(server, namespace)
         finally:

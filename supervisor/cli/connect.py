@@ -1,15 +1,18 @@
 """Chooses and opens the backend, from the arguments and the environment."""
 
 import argparse
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from supervisor.cli import data_dir as standalone
 from supervisor.cli.arguments import DATA_DIR
 from supervisor.cli.backend import Backend
-from supervisor.cli.errors import UsageError
+from supervisor.cli.errors import SettingError, UsageError
 from supervisor.cli.http_backend import Address, HttpBackend
+
+_ADDRESS, _CA_FILE = "SUPERVISOR_CLI_ADDRESS", "SUPERVISOR_CLI_CA_FILE"
+_TOKEN_FILE = "SUPERVISOR_CLI_TOKEN_FILE"  # noqa: S105 - the name of a variable
 
 
 @asynccontextmanager
@@ -21,16 +24,19 @@ async def connect(given: argparse.Namespace, environ: Mapping[str, str]) -> Asyn
         UnreachableError: No supervisor has served from the data directory.
         DeniedError: The supervisor's secret may not be read.
     """
-    address = given.address or (None if given.kubeconfig or given.data_dir else environ.get("SUPERVISOR_CLI_ADDRESS"))
-    directory = None if given.kubeconfig else _directory(given, environ)
+    cluster_named = given.kubeconfig or given.context
+    address = given.address or (None if cluster_named or given.data_dir else environ.get(_ADDRESS))
+    directory = None if cluster_named else _directory(given, environ)
     if address is None and directory is None:
         # Imported here: the HTTP backend does not need the Kubernetes client.
         from supervisor.cli.cluster_backend import ClusterBackend  # noqa: PLC0415
 
-        async with ClusterBackend.open(given.kubeconfig or environ.get("KUBECONFIG"), given.namespace) as cluster:
+        async with ClusterBackend.open(
+            given.kubeconfig or environ.get("KUBECONFIG"), given.context, given.namespace
+        ) as cluster:
             yield cluster
         return
-    file = given.token_file or _path(environ, "SUPERVISOR_CLI_TOKEN_FILE")
+    file = given.token_file or _path(environ, _TOKEN_FILE)
     if file is not None:
         token = standalone.token_file(file)
     elif directory is not None:
@@ -38,9 +44,23 @@ async def connect(given: argparse.Namespace, environ: Mapping[str, str]) -> Asyn
     else:
         raise UsageError("--address needs --token-file: a file with a token of `elastic-job-supervisor token viewer`.")
     url = address or standalone.address(directory or DATA_DIR)
-    ca_file = given.ca_file or _path(environ, "SUPERVISOR_CLI_CA_FILE")
-    async with HttpBackend.open(Address(url, ca_file), token) as supervisor:
+    with _blamed(_ADDRESS if address and not given.address else None):
+        connection = Address(url, given.ca_file or _path(environ, _CA_FILE))
+    with _blamed(_CA_FILE if not given.ca_file else None):
+        trusted = connection.ssl_context()
+    async with HttpBackend.open(connection, trusted, token) as supervisor:
         yield supervisor
+
+
+@contextmanager
+def _blamed(variable: str | None) -> Iterator[None]:
+    """Blames a variable for what is wrong with its value; None if the value is an option's."""
+    try:
+        yield
+    except UsageError as error:
+        if variable is None:
+            raise
+        raise SettingError(f"{variable}: {error}") from error
 
 
 def _directory(given: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:

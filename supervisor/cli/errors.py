@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     NOT_NOW = 75
     NOT_UNDERSTOOD = 76
     DENIED = 77
+    SETTING = 78
     INTERRUPTED = 130
 
 
@@ -26,6 +27,12 @@ class UsageError(CliError):
     """The arguments are wrong."""
 
     code = ExitCode.USAGE
+
+
+class SettingError(CliError):
+    """A variable of the environment, or a file that it names, is wrong."""
+
+    code = ExitCode.SETTING
 
 
 class UnknownError(CliError):

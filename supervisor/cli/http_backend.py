@@ -84,9 +84,7 @@ class Address:
         except ValueError as error:
             raise UsageError(f"{self.url!r} is not an address: {error}.") from error
         if url.scheme == "http" and not is_loopback(url.host or ""):
-            raise UsageError(
-                "--address: only https:// is allowed beyond this machine, as every call carries the token."
-            )
+            raise UsageError("Only https:// is allowed beyond this machine, as every call carries the token.")
 
     def ssl_context(self) -> ssl.SSLContext:
         """The TLS context for a connection.
@@ -110,8 +108,8 @@ class HttpBackend:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, address: Address, token: Callable[[], str]) -> AsyncIterator[Self]:
-        connector = aiohttp.TCPConnector(ssl=address.ssl_context())
+    async def open(cls, address: Address, trusted: ssl.SSLContext, token: Callable[[], str]) -> AsyncIterator[Self]:
+        connector = aiohttp.TCPConnector(ssl=trusted)
         limits = aiohttp.ClientTimeout(total=_PATIENCE_SECONDS)
         async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
             yield cls(address, token, session)

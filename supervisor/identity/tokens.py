@@ -135,12 +135,14 @@ class Tokens:
         token = token_in(authorization)
         try:
             claims = jwt.decode(token, self._secret, algorithms=[ALGORITHM], audience=_AUDIENCE)
+        except jwt.ExpiredSignatureError as error:  # Raised only after the signature was verified.
+            raise BadTokenError("the token has expired") from error
         except (
             jwt.InvalidTokenError,
             ValueError,
             OverflowError,
         ) as error:  # Bytes that are not text; an infinite `exp`.
-            raise BadTokenError("the token is not from this supervisor, or has expired") from error
+            raise BadTokenError("the token is not from this supervisor") from error
         return _principal(claims)
 
     def _sign(self, claims: dict[str, Any], until: float | None = None) -> str:

@@ -292,7 +292,10 @@ def _explained(error: Exception, path: Path) -> str:
     """Explains an error where SQLite's own message does not say what to do."""
     code = error.sqlite_errorcode & 0xFF if isinstance(error, sqlite3.Error) else None
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return "already served by another supervisor (another process has it open)"
+        return (
+            f"already served by another supervisor. Only one may serve from {path.parent}: end that one, or choose "
+            "another directory with JOB_SUPERVISOR_DATA_DIR"
+        )
     if code is not None and os.statvfs(path.parent).f_flag & os.ST_RDONLY:
         return "its file system is read-only"
     return str(error)

@@ -41,7 +41,7 @@ def test_the_promised_defaults() -> None:
         heartbeat_seconds=5.0,
         probe_address="",
         metrics_address="",
-        log_format=LogFormat.JSON,
+        log_format=LogFormat.AUTO,
         log_level=LogLevel.INFO,
         failpoint="",
     )

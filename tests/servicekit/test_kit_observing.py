@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -49,6 +50,18 @@ def test_console_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert "node=n1" in text
     assert "ValueError: invalid literal" in text
     assert "\x1b" not in text
+
+
+def test_lines_are_json_where_nobody_reads_them_and_for_people_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(LogFormat.AUTO, "info")
+    structlog.get_logger().info("notice.received", node="n1")
+    assert json.loads(capsys.readouterr().err)["event"] == "notice.received"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    configure(LogFormat.AUTO, "info")
+    structlog.get_logger().info("notice.received", node="n1")
+    assert capsys.readouterr().err.startswith("\x1b")
 
 
 def test_an_unknown_level_is_refused() -> None:

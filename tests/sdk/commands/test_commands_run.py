@@ -411,6 +411,28 @@ def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...], tmp_p
 
 
 @pytest.mark.parametrize(
+    ("variable", "text", "why"),
+    [
+        ("KUBEAI_SUPERVISOR", "gpu-1", "the supervisor's address must be http://HOST:PORT or https://HOST:PORT"),
+        ("KUBEAI_SUPERVISOR", "http://192.0.2.1:80", "the supervisor's address must use https beyond this machine"),
+        ("KUBEAI_LAUNCHER_TOKEN_FILE", "/does/not/exist", "[Errno 2] No such file or directory: '/does/not/exist'"),
+        ("KUBEAI_HOSTS_FILE", "/does/not/exist", "/does/not/exist: No such file or directory"),
+        ("KUBEAI_HOSTS_PORT", "ssh", "'ssh' is not a whole number"),
+    ],
+)
+def test_a_wrong_setting_in_the_environment_is_named(variable: str, text: str, why: str, tmp_path: Path) -> None:
+    """It has the exit code of wrong settings, as for the services."""
+    file = tmp_path / "file"
+    file.write_text("t", encoding="utf-8")
+    names = ("KUBEAI_LAUNCHER_TOKEN_FILE", "KUBEAI_HOSTS_FILE")
+    right = {"KUBEAI_SUPERVISOR": "http://127.0.0.1:1", **dict.fromkeys(names, str(file))}
+    environ = {**os.environ, **right, variable: text}
+    arguments = ("--job", "j", "--max-workers", "2", "--", "true")
+    done = subprocess.run([*STRICT, RUN, *arguments], env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.startswith(f"kubeai-run: {variable}: {why}")) == (78, True), done.stderr
+
+
+@pytest.mark.parametrize(
     ("option", "text", "why"),
     [
         ("--max-workers", "0", "0 is not at least 1"),
@@ -443,5 +465,5 @@ def test_a_hosts_script_that_fails_at_the_start_is_tried_again(launchpad: Launch
 
 def test_help_documents_every_exit_code() -> None:
     done = subprocess.run([*STRICT, RUN, "--help"], capture_output=True, text=True, check=True)
-    for code in (0, 64, 69, 70, 73, 75, 130, 143):
+    for code in (0, 64, 69, 70, 73, 75, 78, 130, 143):
         assert f"  {code:>3}  " in done.stdout

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from simulator.certificates import Authority
-from tests.supervisor.cli.cli_running import RunHere, run
+from tests.supervisor.cli.cli_running import RunHere, Said, run
 from tests.testkit.serving import Served
 
 
@@ -184,6 +184,35 @@ def test_no_cluster_and_no_supervisor_are_named(run_here: RunHere, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("apiVersion: v1\n", "has no current context (`kubectl config use-context` sets it)"),
+        ("apiVersion: v1\ncontexts: []\nclusters: []\n", "has no context there (`kubectl config get-contexts`"),
+        ("contexts: [", "cannot be used: while parsing a flow node"),
+    ],
+)
+def test_a_kubeconfig_that_is_not_usable_is_explained(
+    run_here: RunHere, tmp_path: Path, content: str, why: str
+) -> None:
+    file = tmp_path / "config"
+    file.write_text(content)
+    named = ["--context", "there"] if "contexts: []" in content else []
+    said = run_here("status", "--kubeconfig", file, *named)
+    assert (said.code, said.out) == (78, "")
+    assert said.err.startswith(f"There is no cluster to connect to: {file} {why}")
+    assert len(said.err.splitlines()) == 1
+
+
+def test_a_variable_that_is_wrong_is_named(run_here: RunHere, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("any")
+    where = {"SUPERVISOR_CLI_ADDRESS": "https://127.0.0.1:1", "SUPERVISOR_CLI_TOKEN_FILE": str(file)}
+    said = run_here("status", **where, SUPERVISOR_CLI_CA_FILE=str(file))
+    assert said.code == 78
+    assert said.err.startswith(f"SUPERVISOR_CLI_CA_FILE: {file} contains no usable CA certificate")
+
+
+@pytest.mark.parametrize(
     "address", ["http://gpu-1:8471", "http://0.0.0.0:8471", "http://127.0.0.1@gpu-1:8471", "http://localhost.x:1"]
 )
 def test_no_token_travels_in_the_clear(run_here: RunHere, tmp_path: Path, address: str) -> None:
@@ -192,9 +221,9 @@ def test_no_token_travels_in_the_clear(run_here: RunHere, tmp_path: Path, addres
     file.write_text("any")
     said = run_here("status", "--address", address, "--token-file", file)
     assert (said.code, said.out) == (64, "")
-    assert said.err == "--address: only https:// is allowed beyond this machine, as every call carries the token.\n"
+    assert said.err == "Only https:// is allowed beyond this machine, as every call carries the token.\n"
     by_environment = run_here("status", SUPERVISOR_CLI_ADDRESS=address, SUPERVISOR_CLI_TOKEN_FILE=str(file))
-    assert by_environment == said
+    assert by_environment == Said(78, "", f"SUPERVISOR_CLI_ADDRESS: {said.err}")
 
 
 async def test_no_token_follows_to_another_address(tmp_path: Path) -> None:
@@ -216,7 +245,7 @@ async def test_no_token_follows_to_another_address(tmp_path: Path) -> None:
 
 def test_the_help_names_every_exit_code_and_what_a_drill_does(run_here: RunHere) -> None:
     shown = run_here("--help").out
-    for code in ("0", "64", "66", "69", "75", "76", "77", "130"):
+    for code in ("0", "64", "66", "69", "75", "76", "77", "78", "130"):
         assert f"\n  {code} " in shown
     assert "really happens" in run_here("simulate", "--help").out
 

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,25 @@ def test_a_token_lasts_for_so_many_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str]
 ) -> None:
     monkeypatch.setenv("JOB_SUPERVISOR_DATA_DIR", str(tmp_path))
-    expected = time.time() + 1.5 * 86400
-    assert main(["token", *given, "--days", "1.5"]) == 0
-    assert main(["token", *given]) == 0
-    until, for_ever = [_claims(token).get("exp") for token in capsys.readouterr().out.split()]
-    assert until == pytest.approx(expected, abs=60)
+    default = 365 if given[0] in ("agent", "launcher") else 30
+    for days in (["--days", "1.5"], [], ["--days", "never"]):
+        assert main(["token", *given, *days]) == 0
+    said = capsys.readouterr()
+    until, by_default, for_ever = [_claims(token).get("exp") for token in said.out.split()]
+    assert until == pytest.approx(time.time() + 1.5 * 86400, abs=60)
+    assert by_default == pytest.approx(time.time() + default * 86400, abs=60)
     assert for_ever is None
+    sentences = said.err.splitlines()
+    assert f"expires on {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC" in sentences[0]
+    assert f"expires on {datetime.fromtimestamp(by_default, UTC):%Y-%m-%d %H:%M} UTC" in sentences[1]
+    assert "never expires" in sentences[2]
+
+
+def test_a_token_that_has_expired_is_told_from_one_that_is_not_ours() -> None:
+    with pytest.raises(BadTokenError, match="the token has expired"):
+        TOKENS.authenticate(f"Bearer {TOKENS.viewer(time.time() - 1)}")
+    with pytest.raises(BadTokenError, match="the token is not from this supervisor"):
+        TOKENS.authenticate(f"Bearer {Tokens(b'x' * 32).viewer(time.time() - 1)}")
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "nan", "inf", "40000", "soon"])

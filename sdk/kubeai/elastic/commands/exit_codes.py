@@ -14,6 +14,7 @@ class ExitCode(IntEnum):
     BACK_OFF_LIMIT = 70
     NAME_IS_LIVE = 73
     TIMED_OUT = 75
+    CONFIG = 78
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -30,6 +31,7 @@ _MEANINGS = {
     ExitCode.BACK_OFF_LIMIT: "the command failed more often than --back-off-limit allows",
     ExitCode.NAME_IS_LIVE: "another kubeai-run with this job name is running",
     ExitCode.TIMED_OUT: "the job waited longer than --max-wait-time for resources",
+    ExitCode.CONFIG: "a setting in the environment is invalid",
     ExitCode.INTERRUPTED: "ended by SIGINT",
     ExitCode.TERMINATED: "ended by SIGTERM, or by the supervisor",
 }

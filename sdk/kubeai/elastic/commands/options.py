@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ipaddress
 import math
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping, NoReturn, Sequence
+from typing import Iterator, Mapping, NoReturn, Sequence
 from urllib.parse import urlsplit
 
 from kubeai.elastic.version import __version__
@@ -36,6 +37,14 @@ KUBEAI_JOB, KUBEAI_RUN, KUBEAI_WORKERS and KUBEAI_HOSTS_*, which kubeai-discover
 
 class UsageError(Exception):
     """The command line, or a file that it names, is invalid."""
+
+    code = ExitCode.USAGE
+
+
+class SettingError(UsageError):
+    """A variable of the environment, or a file that it names, is invalid."""
+
+    code = ExitCode.CONFIG
 
 
 @dataclass(frozen=True)
@@ -75,12 +84,12 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         UsageError: It is invalid.
     """
     before, command = _split(argv)
-    given = _parser(environ).parse_args(before)
+    given = _parser().parse_args(before)
     return Options(
         job=_job(given),
-        supervisor=_supervisor(given),
+        supervisor=_supervisor(given, environ),
         source=_source(given, environ),
-        port=given.port,
+        port=_port_of(environ) if given.port is None else given.port,
         limits=Limits(
             restarts=given.back_off_limit,
             register=given.register_timeout,
@@ -137,16 +146,38 @@ def _job(given: argparse.Namespace) -> Job:
     )
 
 
-def _supervisor(given: argparse.Namespace) -> Supervisor:
-    token_file = Path(given.token_file).absolute() if given.token_file else None
-    if not given.supervisor or token_file is None:
+def _supervisor(given: argparse.Namespace, environ: Mapping[str, str]) -> Supervisor:
+    supervisor = given.supervisor or environ.get(_SUPERVISOR)
+    token = given.token_file or environ.get(TOKEN_FILE_VARIABLE)
+    if not supervisor or not token:
         raise UsageError(f"--supervisor [{_SUPERVISOR}] and --token-file [{TOKEN_FILE_VARIABLE}] are required")
-    _check_address(given.supervisor)
-    _text(token_file)
+    with _names(given.supervisor, _SUPERVISOR):
+        _check_address(supervisor)
+    token_file = Path(token).absolute()
+    with _names(given.token_file, TOKEN_FILE_VARIABLE):
+        _text(token_file)
     ca_file = Path(given.ca_file).absolute() if given.ca_file else None
     if ca_file is not None:
         _text(ca_file)
-    return Supervisor(given.supervisor, token_file, ca_file)
+    return Supervisor(supervisor, token_file, ca_file)
+
+
+@contextlib.contextmanager
+def _names(option: object, variable: str) -> Iterator[None]:
+    """Blame the variable for what is wrong with a value, if no option was given for it."""
+    try:
+        yield
+    except UsageError as error:
+        if option is None:
+            raise SettingError(f"{variable}: {error}") from error
+        raise
+
+
+def _port_of(environ: Mapping[str, str]) -> int:
+    try:
+        return _port(environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT))
+    except argparse.ArgumentTypeError as error:
+        raise SettingError(f"{hosts.PORT_VARIABLE}: {error}") from error
 
 
 def _source(given: argparse.Namespace, environ: Mapping[str, str]) -> hosts.Source:
@@ -156,6 +187,8 @@ def _source(given: argparse.Namespace, environ: Mapping[str, str]) -> hosts.Sour
         try:
             hosts.read_text(source.file)
         except OSError as error:
+            if given.hosts_file is None and environ.get(hosts.FILE_VARIABLE):
+                raise SettingError(f"{hosts.FILE_VARIABLE}: {source.file}: {error.strerror}") from error
             raise UsageError(f"--hosts-file {source.file}: {error.strerror}") from error
     return source
 
@@ -167,9 +200,11 @@ def _check_address(address: str) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise UsageError("--supervisor must be http://HOST:PORT or https://HOST:PORT")
+        raise UsageError("the supervisor's address must be http://HOST:PORT or https://HOST:PORT")
     if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
-        raise UsageError("--supervisor must use https beyond this machine, because every call contains the token")
+        raise UsageError(
+            "the supervisor's address must use https beyond this machine, because every call contains the token"
+        )
 
 
 def _is_loopback(host: str) -> bool:
@@ -186,7 +221,7 @@ def _text(path: Path) -> str:
         raise UsageError(str(error)) from error
 
 
-def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="kubeai-run",
         usage="kubeai-run --job NAME --max-workers N [options] -- COMMAND [ARGUMENT ...]",
@@ -197,8 +232,8 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kubeai-run {__version__}")
     _add_job(parser)
-    _add_supervisor(parser, environ)
-    _add_hosts(parser, environ)
+    _add_supervisor(parser)
+    _add_hosts(parser)
     _add_limits(parser)
     return parser
 
@@ -226,14 +261,11 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_supervisor(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+def _add_supervisor(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the supervisor")
-    group.add_argument(
-        "--supervisor", default=environ.get(_SUPERVISOR), metavar="ADDRESS", help=f"http(s)://HOST:PORT [{_SUPERVISOR}]"
-    )
+    group.add_argument("--supervisor", metavar="ADDRESS", help=f"http(s)://HOST:PORT [{_SUPERVISOR}]")
     group.add_argument(
         "--token-file",
-        default=environ.get(TOKEN_FILE_VARIABLE),
         metavar="PATH",
         help=f"file with a launcher token [{TOKEN_FILE_VARIABLE}]",
     )
@@ -245,7 +277,7 @@ def _add_supervisor(parser: argparse.ArgumentParser, environ: Mapping[str, str])
     )
 
 
-def _add_hosts(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+def _add_hosts(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the operator's host list")
     group.add_argument(
         "--hosts-file", metavar="PATH", help=f"the list as a file [{hosts.FILE_VARIABLE}, {hosts.DEFAULT_FILE}]"
@@ -253,7 +285,6 @@ def _add_hosts(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> N
     group.add_argument("--hosts-script", metavar="COMMAND", help=f"command that prints it [{hosts.SCRIPT_VARIABLE}]")
     group.add_argument(
         "--port",
-        default=environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT),
         type=_port,
         help=f"must answer before a new host is listed; 0 = no check [{hosts.PORT_VARIABLE}, {hosts.DEFAULT_PORT}]",
     )

@@ -47,7 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _directory(options) as directory:
             workspace = Workspace(directory, options.job.name, options.supervisor.address, options.supervisor.ca)
             return Runner(options, workspace).run()
-    except (UsageError, UnknownFailpoint, OSError) as error:
+    except UsageError as error:
+        _log(str(error))
+        return error.code
+    except (UnknownFailpoint, OSError) as error:
         _log(str(error))
         return ExitCode.USAGE
 
