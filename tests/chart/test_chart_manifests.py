@@ -67,6 +67,15 @@ _MATRIX: dict[str, Values] = {
     "little": _FEW,
     "own-secret": _OWN_SECRET,
     "pods-network": {"agent": {"hostNetwork": False, "priorityClassName": "", "tolerations": []}},
+    "page": {"statusPage": {"ingress": {"enabled": True, "host": "page.example.com", "tlsSecret": "page"}}},
+    "pools": {
+        "agent": {
+            "pools": {
+                "cloud": {"nodeSelector": {"where": "cloud"}},
+                "metal": {"nodeSelector": {"where": "metal"}, "hostNetwork": False},
+            }
+        },
+    },
     "no-budget": {"supervisor": {"podDisruptionBudget": {"enabled": False}}},
 }
 
@@ -86,6 +95,7 @@ def test_all_names_and_selectors_fit_each_other(helm: Helm, values: Values) -> N
     """Services, budget and policy select the pods of the Deployment and no agent; roles bind accounts that exist."""
     objects = helm.render(values)
     labels = {each["kind"]: each["spec"]["template"]["metadata"]["labels"] for each in _workloads(objects)}
+    labels |= {each["kind"]: each["metadata"]["labels"] for each in objects if each["kind"] == "Pod"}
     for each in objects:
         selector = _selector(each)
         if selector and each["kind"] != "DaemonSet":
@@ -94,6 +104,7 @@ def test_all_names_and_selectors_fit_each_other(helm: Helm, values: Values) -> N
             assert leads == ("true" if (each["kind"], each["metadata"]["name"]) in _LED else None)
             assert selector.items() <= labels["Deployment"].items()
             assert not selector.items() <= labels.get("DaemonSet", {}).items()
+            assert not selector.items() <= labels["Pod"].items()
     accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
     assert {subject["name"] for each in objects for subject in each.get("subjects", [])} == accounts
     assert {pod_of(each)["serviceAccountName"] for each in _workloads(objects)} == accounts
@@ -102,8 +113,8 @@ def test_all_names_and_selectors_fit_each_other(helm: Helm, values: Values) -> N
 @pytest.mark.parametrize("values", _MATRIX.values(), ids=_MATRIX)
 def test_every_container_is_restricted(helm: Helm, values: Values) -> None:
     """As Pod Security's highest level wants it, with a read-only root; the host's network is the one exception."""
-    for each in _workloads(helm.render(values)):
-        pod = pod_of(each)
+    objects = helm.render(values)
+    for pod in (*map(pod_of, _workloads(objects)), one(objects, "Pod", f"{_name(objects)}-test")["spec"]):
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] == 65532
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -252,6 +263,11 @@ def test_no_object_keeps_a_secret(helm: Helm) -> None:
         objects = helm.render(values)
         assert "Secret" not in {each["kind"] for each in objects}
         assert "PRIVATE KEY" not in json.dumps(objects)
+
+
+def _name(objects: list[Manifest]) -> str:
+    [name] = [each["metadata"]["name"] for each in objects if each["kind"] == "Deployment"]
+    return str(name)
 
 
 def _workloads(objects: list[Manifest]) -> list[Manifest]:

@@ -25,38 +25,38 @@ def test_the_roles_are_those_that_the_page_lists(
     helm: Helm, kind: str, name: str, documented: Sequence[Mapping[str, Any]]
 ) -> None:
     """The suites on a control plane run under the same, and docs/kubernetes/permissions.md is held to them."""
-    assert set(_rights(one(helm.render(), kind, name)["rules"])) == set(_rights(documented))
+    assert set(rights(one(helm.render(), kind, name)["rules"])) == set(rights(documented))
 
 
 def test_who_brings_a_certificate_gives_no_rights_for_another(helm: Helm) -> None:
     """The supervisor then writes no authority anywhere; the Secret is for its tokens alone."""
     tls = {"mode": "existingSecret", "existingSecret": "certificate", "caBundle": "-----BEGIN CERTIFICATE-----"}
     objects = helm.render({"tls": tls})
-    own = set(_rights(one(objects, "Role", "elastic-job-supervisor")["rules"]))
+    own = set(rights(one(objects, "Role", "elastic-job-supervisor")["rules"]))
     assert {(resource, name) for _, resource, name, _ in own if resource in {"secrets", "configmaps"}} == {
         ("secrets", ""),
         ("secrets", "elastic-job-supervisor-keys"),
     }
-    everywhere = _rights(one(objects, "ClusterRole", "elastic-job-supervisor")["rules"])
+    everywhere = rights(one(objects, "ClusterRole", "elastic-job-supervisor")["rules"])
     assert "mutatingwebhookconfigurations" not in {resource for _, resource, _, _ in everywhere}
 
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_who_wants_no_events_gives_no_right_to_make_them(helm: Helm, *, wanted: bool) -> None:
     objects = helm.render({"supervisor": {"settings": {"kubernetesEvents": wanted}}})
-    everywhere = set(_rights(one(objects, "ClusterRole", "elastic-job-supervisor")["rules"]))
+    everywhere = set(rights(one(objects, "ClusterRole", "elastic-job-supervisor")["rules"]))
     given = {(group, verb) for group, resource, _, verb in everywhere if resource == "events"}
     assert given == {("", "list"), ("", "watch")} | {("events.k8s.io", verb) for verb in ("create", "patch") if wanted}
 
 
 def test_agents_may_change_nothing(helm: Helm) -> None:
     objects = helm.render()
-    assert {right[-1] for right in _rights(one(objects, "ClusterRole", _AGENT)["rules"])} == {"list", "watch"}
+    assert {right[-1] for right in rights(one(objects, "ClusterRole", _AGENT)["rules"])} == {"list", "watch"}
     bound = [each for each in objects for subject in each.get("subjects", []) if subject["name"] == _AGENT]
     assert [each["roleRef"]["name"] for each in bound] == [_AGENT]
 
 
-def _rights(rules: Sequence[Mapping[str, Any]]) -> Iterator[Right]:
+def rights(rules: Sequence[Mapping[str, Any]]) -> Iterator[Right]:
     for rule in rules:
         for verb in rule["verbs"]:
             yield from (("", path, "", verb) for path in rule.get("nonResourceURLs", ()))

@@ -23,6 +23,7 @@ _SPOKEN = {
     "filePath": "/run/reclaim",
     "metadataUrl": "http://localhost",
     "awsMetadataUrl": "http://localhost",
+    "docsUrl": "https://docs.example.com/",
 }
 _OWN_CERTIFICATE = {
     "mode": "existingSecret",

@@ -5,24 +5,125 @@
 {{- define "audience" -}}{{ .Values.supervisor.settings.tokenAudience | default "job-supervisor.kube-ai.io" }}{{- end }}
 {{- define "lease" -}}{{ .Values.supervisor.settings.leaseName | default "job-supervisor" }}{{- end }}
 
-{{- define "labels.common" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- end }}
+{{- define "name" -}}{{ .Values.nameOverride | default .Chart.Name }}{{- end }}
 
 {{- define "labels.selector" -}}
-app.kubernetes.io/name: {{ .root.Chart.Name }}
+app.kubernetes.io/name: {{ include "name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
+{{- with .pool }}
+job-supervisor.kube-ai.io/agent-pool: {{ . }}
+{{- end }}
 {{- end }}
 
-{{- /* Labels of an object that belongs to one of the two components. */}}
+{{- /* Labels of an object. The chart's own labels take precedence, because Services and tools select by them. */}}
 {{- define "labels" -}}
-{{ include "labels.common" .root }}
-app.kubernetes.io/component: {{ .component }}
+{{- $own := dict
+  "app.kubernetes.io/name" (include "name" .root)
+  "app.kubernetes.io/instance" .root.Release.Name
+  "app.kubernetes.io/version" .root.Chart.AppVersion
+  "app.kubernetes.io/managed-by" .root.Release.Service
+  "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_") }}
+{{- with .component }}{{ $_ := set $own "app.kubernetes.io/component" . }}{{ end }}
+{{- with .pool }}{{ $_ := set $own "job-supervisor.kube-ai.io/agent-pool" . }}{{ end }}
+{{- merge $own (.labels | default dict) .root.Values.commonLabels | toYaml }}
+{{- end }}
+
+{{- /*
+The metadata of an object.
+root, name: required.
+component, pool: of the pods that the object belongs to.
+labels, annotations: additional ones.
+namespace: if it is not the release's. global: the object has none.
+*/}}
+{{- define "metadata" -}}
+name: {{ .name }}
+{{- if not .global }}
+namespace: {{ .namespace | default .root.Release.Namespace }}
+{{- end }}
+labels: {{- include "labels" . | nindent 2 }}
+{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* The metadata of pods: `values` are those of the component, `selector` the arguments of `labels.selector`. */}}
+{{- define "pod.metadata" -}}
+labels: {{- merge (include "labels.selector" .selector | fromYaml) .values.podLabels .selector.root.Values.commonLabels | toYaml | nindent 2 }}
+{{- with .values.podAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* Fields of a pod that both components take from their values. */}}
+{{- define "pod.common" -}}
+# A Service named like a component would set variables that look like settings.
+enableServiceLinks: false
+{{- with .values.terminationGracePeriodSeconds }}
+terminationGracePeriodSeconds: {{ . }}
+{{- end }}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .root.Values.images.pullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.podSecurityContext }}
+securityContext: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* Fields of a container that both components take from their values; `handler` is the address of the probes. */}}
+{{- define "container.common" -}}
+{{- range $name, $path := dict "startupProbe" "/livez" "livenessProbe" "/livez" "readinessProbe" "/readyz" }}
+{{- with get $.values $name }}
+{{ $name }}: {{- merge (dict "httpGet" (merge (dict "path" $path) $.handler)) . | toYaml | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .values.securityContext }}
+securityContext: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.resources }}
+resources: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.envFrom }}
+envFrom: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "account" -}}
+{{- .values.serviceAccount.name | default (ternary .name "default" .values.serviceAccount.create) }}
+{{- end }}
+
+{{- define "supervisor.account" -}}
+{{- include "account" (dict "values" .Values.supervisor "name" (include "supervisor.name" .)) }}
+{{- end }}
+
+{{- define "agent.account" -}}
+{{- include "account" (dict "values" .Values.agent "name" (include "agent.name" .)) }}
+{{- end }}
+
+{{- /* The values of each agent pool, as JSON. Without pools, the only one has an empty name. */}}
+{{- define "agent.pools" -}}
+{{- $pools := dict }}
+{{- range $name, $values := .Values.agent.pools | default (dict "" dict) }}
+{{- $_ := set $pools $name (mergeOverwrite (omit $.Values.agent "pools" | deepCopy) (deepCopy $values)) }}
+{{- end }}
+{{- toJson $pools }}
+{{- end }}
+
+{{- /* "yes" if an object for Prometheus or Grafana is wanted; `auto` depends on metrics.enabled and, with `kind`, on its CRD. */}}
+{{- define "metrics.wanted" -}}
+{{- if ne (toString .enabled) "auto" }}{{ ternary "yes" "" .enabled }}
+{{- else if .root.Values.metrics.enabled -}}
+{{- if or (not .kind) (.root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind)) }}yes{{ end }}
+{{- end }}
 {{- end }}
 
 {{- define "image" -}}
@@ -39,20 +140,6 @@ app.kubernetes.io/component: {{ .component }}
 - name: {{ $prefix }}_{{ snakecase $name | upper }}
   value: {{ $value | quote }}
 {{- end }}
-{{- end }}
-
-{{- define "container.security" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
-{{- end }}
-
-{{- define "pod.security" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{- /* The ConfigMap with the CAs to trust. */}}
