@@ -6,6 +6,8 @@ WORKERS ?= 4
 # Most of these tests wait, too. Each process has control planes of its own, some two gigabytes together.
 CLUSTER_WORKERS ?= 3
 INSTALLED := $(VENV)/.installed
+# What the demo needs is a small part of what is installed otherwise, in the same versions.
+DEMO := $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(VENV)/.demo)
 # By the system's certificates, as uv's own do not know an index behind a company's authority.
 LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	--python-version 3.11
@@ -18,16 +20,20 @@ help: ## Print this list
 
 install: $(INSTALLED) ## Make .venv with all pinned and hash-locked packages
 
-$(INSTALLED): requirements/dev.txt pyproject.toml sdk/pyproject.toml
+$(VENV)/.demo: REQUIREMENTS := requirements/demo.txt
+$(INSTALLED): REQUIREMENTS := requirements/dev.txt
+$(VENV)/.demo: requirements/demo.txt
+$(INSTALLED): requirements/dev.txt
+$(VENV)/.demo $(INSTALLED): pyproject.toml sdk/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(REQUIREMENTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e . -e sdk
 	@touch $@
 
-demo: $(INSTALLED) ## Replay real reclaims against a real training job and judge the outcome (options: ARGS="--seed 2 --min 12")
+demo: $(DEMO) ## Replay real reclaims against a real training job and judge the outcome (options: ARGS="--seed 2 --min 12")
 	@$(BIN)/python -m simulator demo $(ARGS)
 
-replay: $(INSTALLED) ## Replay the whole trace and synthetic ones, and judge each (options: ARGS="--part ci --json replay.json")
+replay: $(DEMO) ## Replay the whole trace and synthetic ones, and judge each (options: ARGS="--part ci --json replay.json")
 	@$(BIN)/python -m simulator replay $(ARGS)
 
 mutants: $(INSTALLED) ## Insert one defect after another; demo and replay must fail for each (options: ARGS="--part ci --jobs 4")
@@ -158,10 +164,11 @@ proto-check: $(INSTALLED) ## Check that the stubs are generated from the contrac
 		for file in $$out/reclaim/v1/*; do diff -u proto/reclaim/v1/$$(basename $$file) $$file || exit 1; done && rm -r $$out
 
 lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions and hashes only)
-	$(LOCK) --all-extras $(ARGS) pyproject.toml -o requirements/dev.txt
+	$(LOCK) --all-extras --group dev $(ARGS) pyproject.toml -o requirements/dev.txt
+	$(LOCK) --extra server --extra agent --group build --group simulator -c requirements/dev.txt pyproject.toml -o requirements/demo.txt
 	$(LOCK) --extra server -c requirements/dev.txt pyproject.toml -o requirements/server.txt
 	$(LOCK) --extra agent -c requirements/dev.txt pyproject.toml -o requirements/agent.txt
-	$(LOCK) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
+	$(LOCK) --group build -c requirements/dev.txt -o requirements/build.txt
 	$(LOCK) requirements/docs.in -o requirements/docs.txt
 	HOROVOD_SKIP_COMPILE=1 $(LOCK) $(ARGS) requirements/horovod.in -o requirements/horovod.txt
 	$(LOCK) --no-emit-package horovod -c requirements/horovod.txt requirements/horovod.in -o requirements/horovod-build.txt

@@ -144,13 +144,16 @@ def _serve(settings: Settings) -> int:
     # gRPC would log a line for each peer whose handshake fails; errors that matter are raised.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported here: the token command needs no servers, and gRPC reads the variable above when it is imported.
+    import uvloop  # noqa: PLC0415
+
     from supervisor.wiring.startup import serve  # noqa: PLC0415
 
     configure(settings.log_format, settings.log_level)
     failpoints.arm(_failpoint(settings.failpoint))
     # The garbage collector took 22 % of the time while 10,000 streams opened, as it traversed their objects repeatedly.
     gc.set_threshold(_COLLECT_EVERY, *gc.get_threshold()[1:])
-    return run(lambda: serve(settings))
+    # A TLS stream costs 35 KB on uvloop and 289 KB on the standard loop.
+    return run(lambda: serve(settings), uvloop.new_event_loop)
 
 
 def _token(settings: Settings, given: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from servicekit.kubernetes.access import Access, in_pod, pod_access, require_kub
 from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
+    ConfigurationError,
     ConflictError,
     HistoryLostError,
     NotFoundError,
@@ -39,6 +40,11 @@ _READ_AHEAD = 2 * 1024 * 1024
 _DEFAULT_NAMESPACE = "default"
 
 _GUARDED = "it is not certain at this moment that writes are allowed"
+
+_NO_KUBECONFIG = (
+    "no cluster to connect to: reading a kubeconfig needs the package {}; "
+    "install elastic-job-supervisor with the extra `kubeconfig`"
+)
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
     401: ApiUnavailableError,  # The token is just being renewed.
@@ -111,8 +117,11 @@ class ApiServer:
         if not kubeconfig and not context and in_pod():
             return cls(pod_access(), timeout_seconds)
         require_kubeconfig(kubeconfig)
-        # Imported here: the client library costs 36 MiB, and a pod does not need it.
-        from servicekit.kubernetes.kubeconfig import kubeconfig_access  # noqa: PLC0415
+        # Imported here: the client library is an extra and costs 36 MiB, and a pod does not need it.
+        try:
+            from servicekit.kubernetes.kubeconfig import kubeconfig_access  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(_NO_KUBECONFIG.format(error.name)) from error
 
         return cls(await kubeconfig_access(kubeconfig or None, context), timeout_seconds)
 

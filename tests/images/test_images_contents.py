@@ -41,10 +41,18 @@ def test_nothing_in_it_builds_or_installs(engine: Engine, image: Image) -> None:
 
 @_EACH
 def test_nothing_in_it_is_for_trying_things(engine: Engine, image: Image) -> None:
-    said = engine.shell(
-        image, 'for name in simulator benchmarks tests supervisor; do python -c "import $name" && echo $name; done'
-    )
-    assert said.stdout.split() == ["supervisor"], said.stderr
+    """The project's packages are in it, and of the two services only its own."""
+    said = engine.shell(image, "ls /opt/*/lib/python3*/site-packages/elastic_job_supervisor/_packages")
+    service = {Image.SERVER: ["node_agent", "reclaim", "servicekit", "supervisor"]}
+    assert said.stdout.split() == service.get(image, ["node_agent", "reclaim", "servicekit"]), said.stderr
+    absent = engine.shell(image, 'for name in simulator tests kubernetes_asyncio; do python -c "import $name"; done')
+    assert absent.stderr.count("ModuleNotFoundError") == 3
+
+
+def test_the_agents_image_refuses_the_other_commands(engine: Engine) -> None:
+    refused = engine.shell(Image.AGENT, "job-supervisor status")
+    assert "the agent's image has the agent only" in refused.stderr
+    assert refused.returncode == 1
 
 
 @_EACH

@@ -140,9 +140,11 @@ async def test_a_pod_without_an_account_polls_all_the_same(
         assert running.event("pods.not_watched")
 
 
-def test_it_does_not_load_the_client_library() -> None:
-    """36 MiB of the 96 that it may have."""
-    code = "import sys, node_agent.app; sys.exit('kubernetes_asyncio' in sys.modules)"
+@pytest.mark.parametrize("absent", ["kubernetes_asyncio", "uvloop", "supervisor"])
+def test_it_does_without_what_its_image_does_not_have(absent: str) -> None:
+    code = (
+        f"import sys; sys.modules[{absent!r}] = None; import node_agent.__main__, node_agent.app, servicekit.lifecycle"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

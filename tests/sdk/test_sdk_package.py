@@ -1,7 +1,6 @@
 """The package as it is installed and imported."""
 
 import ast
-import re
 import subprocess
 import sys
 
@@ -16,12 +15,6 @@ def test_it_is_a_namespace_package_that_owns_no_foreign_name() -> None:
     assert SOURCES
     assert not (SDK / "kubeai" / "__init__.py").exists()
     assert not (SDK / "kubeai" / "elastic.py").exists()
-
-
-def test_there_is_one_version() -> None:
-    written = re.search(r'^version = "(.+)"$', (SDK / "pyproject.toml").read_text(), re.MULTILINE)
-    assert written is not None
-    assert written[1] == kubeai.elastic.__version__
 
 
 def test_it_needs_the_standard_library_alone() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -376,3 +377,13 @@ async def test_a_kubeconfig_that_is_no_good_is_said_in_a_sentence(tmp_path: Path
         file.write_text(content)
     with pytest.raises(ConfigurationError, match="no cluster to connect to"):
         await ApiServer.connect(str(file), 1.0)
+
+
+async def test_a_kubeconfig_without_the_extra_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image has no client library, as no pod needs it."""
+    monkeypatch.delitem(sys.modules, "servicekit.kubernetes.kubeconfig", raising=False)
+    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)
+    for name in [name for name in sys.modules if name.startswith("kubernetes_asyncio.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ConfigurationError, match=r"needs the package kubernetes_asyncio.*extra `kubeconfig`"):
+        await ApiServer.connect(kubeconfig(tmp_path, 1), 1.0)

@@ -115,12 +115,17 @@ async def test_an_ignored_sigint_stays_ignored(handling: Callable[[], AbstractCo
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
-def test_run_uses_uvloop_and_returns_the_exit_code() -> None:
+@pytest.mark.parametrize(
+    ("factory", "loop"), [(uvloop.new_event_loop, uvloop.Loop), (asyncio.new_event_loop, asyncio.SelectorEventLoop)]
+)
+def test_run_uses_the_loop_of_the_factory_and_returns_the_exit_code(
+    factory: Callable[[], asyncio.AbstractEventLoop], loop: type[asyncio.AbstractEventLoop]
+) -> None:
     async def main() -> int:
-        assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
+        assert isinstance(asyncio.get_running_loop(), loop)
         return 7
 
-    assert run(main) == 7
+    assert run(main, factory) == 7
 
 
 def test_the_clock_is_near_wall_time_and_advances_with_the_monotonic_clock() -> None:

@@ -1,0 +1,40 @@
+"""The entry points of the commands.
+
+In the wheel, our packages lie below this one and not beside it, because supervisord also has a package `supervisor`:
+each of the two distributions would overwrite files of the other. The commands put the folder with our packages first on
+the path of their own process, so both may be installed in one environment.
+"""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+PACKAGES = _HERE / "_packages" if (_HERE / "_packages").is_dir() else _HERE.parent
+"""The folder of our packages: in the wheel, or the root of a checkout."""
+
+
+def supervisor() -> int:
+    """Runs `elastic-job-supervisor`."""
+    return _main("supervisor.__main__")()
+
+
+def job_supervisor() -> int:
+    """Runs `job-supervisor`."""
+    return _main("supervisor.cli.command")()
+
+
+def node_agent() -> int:
+    """Runs `elastic-node-agent`."""
+    return _main("node_agent.__main__")()
+
+
+def _main(module: str) -> Callable[[], int]:
+    package = module.partition(".")[0]
+    if not (PACKAGES / package).is_dir():
+        command = Path(sys.argv[0]).name
+        sys.exit(f"{command}: this installation does not contain {package}; the agent's image has the agent only")
+    sys.path.insert(0, str(PACKAGES))
+    main: Callable[[], int] = import_module(module).main
+    return main
