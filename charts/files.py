@@ -7,13 +7,18 @@ from pathlib import Path
 
 from charts.dashboards import dashboards
 from charts.rights import rights_table, role_rules
+from charts.settings_page import settings_defaults
 from charts.settings_schema import agent_settings, supervisor_settings
 from charts.values_table import settings_table, values_table
+from node_agent.settings import Settings as AgentSettings
 from supervisor.jobs.kind import AnyKind
 from supervisor.jobs.registry import KINDS
+from supervisor.settings import Settings as SupervisorSettings
 
 CHART = Path(__file__).parent / "elastic-job-supervisor"
-_PAGES = Path(__file__).parents[1] / "docs" / "kinds"
+_DOCS = Path(__file__).parents[1] / "docs"
+_PAGES = _DOCS / "kinds"
+_SETTINGS = _DOCS / "reference" / "settings.md"
 
 
 def written() -> Mapping[Path, str]:
@@ -23,6 +28,7 @@ def written() -> Mapping[Path, str]:
     return {
         schema: _schema(schema.read_text("utf-8")),
         readme: _readme(readme.read_text("utf-8")),
+        _SETTINGS: _settings_page(_SETTINGS.read_text("utf-8")),
         **boards,
         **{CHART / "files" / "kinds" / f"{kind.name}.yaml": role_rules(kind) for kind in KINDS},
         **{_page(kind): _kind_page(kind) for kind in KINDS},
@@ -49,7 +55,19 @@ def _readme(present: str) -> str:
         "supervisor": settings_table(supervisor_settings(), "JOB_SUPERVISOR"),
         "agent": settings_table(agent_settings(), "NODE_AGENT"),
     }
-    for name, table in parts.items():
+    return _with_tables(present, parts)
+
+
+def _settings_page(present: str) -> str:
+    parts = {
+        "supervisor": settings_defaults(SupervisorSettings, "JOB_SUPERVISOR"),
+        "agent": settings_defaults(AgentSettings, "NODE_AGENT"),
+    }
+    return _with_tables(present, parts)
+
+
+def _with_tables(present: str, tables: Mapping[str, str]) -> str:
+    for name, table in tables.items():
         present = _replaced(present, f"<!-- {name} -->", table, f"<!-- end of {name} -->")
     return present
 
