@@ -32,7 +32,6 @@ from tests.testkit.waiting import until
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 AGENTS = ("arena-system", "elastic-job-supervisor-agent")
-_START_SECONDS = 60.0
 _BAD, _LATER = Refusal(401, "bad_token"), Refusal(503, "not_serving")
 _SOMEBODY = {"process": "somebody", "host": "anywhere", "rank": None, "pid": 1}
 
@@ -198,7 +197,7 @@ async def supervising(
     endpoints, log = directory / ENDPOINTS_FILE, directory / "log"
     process = _spawned(directory, kubeconfig or place.kubeconfig, changes)
     try:
-        await until(lambda: endpoints.exists() or process.poll() is not None, seconds=_START_SECONDS)
+        await until(lambda: endpoints.exists() or process.poll() is not None)
         assert endpoints.exists(), log.read_text()
         async with Peers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
             yield Running(process, peers, log)

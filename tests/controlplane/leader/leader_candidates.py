@@ -12,6 +12,7 @@ from servicekit.kubernetes.election import Election, ElectionConfig, LeaseLostEr
 from servicekit.kubernetes.server import ApiServer
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import Place
+from tests.testkit.waiting import PATIENCE
 
 SECONDS = 1
 """A lease's duration: the least there is."""
@@ -34,7 +35,7 @@ class Candidate:
     def leads(self) -> bool:
         return self.election.certain
 
-    async def gained(self, within: float = 60.0) -> int:
+    async def gained(self, within: float = PATIENCE) -> int:
         async with asyncio.timeout(within):
             return await self.election.gained()
 

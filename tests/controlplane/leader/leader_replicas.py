@@ -19,7 +19,7 @@ from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.testkit.controlplane.installed import Place
 from tests.testkit.serving import FAST, Peers
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/job-supervisor"
 LEASE_SECONDS = 3
@@ -45,7 +45,7 @@ class Replica:
     def heard(self, event: str) -> bool:
         return any(each["event"] == event for each in self.said())
 
-    async def ended(self, within: float = 60.0) -> int:
+    async def ended(self, within: float = PATIENCE) -> int:
         await until(lambda: self.process.poll() is not None, seconds=within)
         return self.process.returncode
 
@@ -86,7 +86,12 @@ class Replicas:
             yield replicas
 
     async def start(
-        self, *, serving: bool = True, within: float = 60.0, variables: Mapping[str, str] | None = None, **changes: Any
+        self,
+        *,
+        serving: bool = True,
+        within: float = PATIENCE,
+        variables: Mapping[str, str] | None = None,
+        **changes: Any,
     ) -> Replica:
         """One more: returns when it serves, or else when it stands by, within so many seconds.
 

@@ -5,7 +5,7 @@
         job = await w.job("j", JobPlan(workers=8, min_workers=2, steps=100))
         await w.training(job, workers=8)
         await w.reclaim(["n1", "n2"], lead=7)
-        await w.jobs.phase("j", "Succeeded", seconds=60)
+        await w.jobs.phase("j", "Succeeded")
         assert w.verdict(job).ok
 
 Control plane, supervisor, agents, launchers and training processes are real; operator, node runtime and cloud are the
@@ -46,7 +46,7 @@ from tests.controlplane.operator.operator_jobs import Jobs
 from tests.testkit.controlplane.installed import Place, job_path, place
 from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace, fresh_namespace
 from tests.testkit.controlplane.running import ControlPlane
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 OPTED_IN = {"job-supervisor.kube-ai.io/managed-by-job-supervisor": "true"}
@@ -215,14 +215,14 @@ class World:
         """The job's SupervisedJob; 404 until there is one."""
         return await self.api.get(job_path(f"trainingjob.{job.name}", job.namespace))
 
-    async def decided(self, job: Job, phase: str, seconds: float = 60.0) -> Any:
+    async def decided(self, job: Job, phase: str, seconds: float = PATIENCE) -> Any:
         async def reached() -> Any:
             one = await self.supervised(job)
             return one if one.get("status", {}).get("decision", {}).get("phase") == phase else None
 
         return await until(reached, f"{job.name} is {phase} to the supervisor", seconds=seconds)
 
-    async def excluded(self, job: Job, hosts: Iterable[str], seconds: float = 60.0) -> None:
+    async def excluded(self, job: Job, hosts: Iterable[str], seconds: float = PATIENCE) -> None:
         """Return when the discovery script of the job's launcher leaves out just these hosts."""
         wanted = sorted(hosts)
 
@@ -232,7 +232,7 @@ class World:
 
         await self.event(job, left_out, f"{', '.join(wanted)} are excluded", seconds)
 
-    async def noticed(self, nodes: Iterable[str], seconds: float = 60.0) -> list[Any]:
+    async def noticed(self, nodes: Iterable[str], seconds: float = PATIENCE) -> list[Any]:
         """The ReclaimNotices, once there is an active one for each of these nodes."""
         wanted = set(nodes)
 
@@ -244,7 +244,7 @@ class World:
 
         return list(await until(told, f"notices for {', '.join(sorted(wanted))}", seconds=seconds))
 
-    async def connected(self, seconds: float = 60.0) -> None:
+    async def connected(self, seconds: float = PATIENCE) -> None:
         assert self.supervisor is not None
         viewer = self.supervisor.tokens().viewer()
         async with aiohttp.ClientSession() as http:
@@ -272,12 +272,12 @@ class World:
         namespace = await self._stack.enter_async_context(fresh_namespace(self._plane.cluster, self.api))
         return Jobs(self.api, namespace, self.paths.root / "unused")
 
-    async def training(self, job: Job, workers: int, seconds: float = 60.0) -> None:
+    async def training(self, job: Job, workers: int, seconds: float = PATIENCE) -> None:
         """Return when all members of a ring of so many have applied a step."""
         await self.event(job, lambda events: training(events) == workers, f"{workers} workers train", seconds)
 
     async def event(
-        self, job: Job, condition: Callable[[Sequence[Event]], bool], what: str, seconds: float = 60.0
+        self, job: Job, condition: Callable[[Sequence[Event]], bool], what: str, seconds: float = PATIENCE
     ) -> list[Event]:
         async def look() -> list[Event] | None:
             events = job.events()

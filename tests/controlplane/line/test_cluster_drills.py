@@ -38,7 +38,7 @@ async def test_a_drill_of_a_node_suspends_a_job_and_resumes_it(line_plane: Contr
     async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", gpus=1)
         await one.connected()
-        job = await one.job("j", JobPlan(workers=2, min_workers=2, steps=150, step_seconds=0.1))
+        job = await one.job("j", JobPlan(workers=2, min_workers=2, steps=400, step_seconds=0.1))
         await one.training(job, workers=2)
         await one.decided(job, "Running")
         drill = asyncio.create_task(_drill(one, f"node/{await one.node_of('j-worker-1')}", "25s"))

@@ -99,7 +99,7 @@ async def test_a_job_that_is_deleted_in_the_middle_of_a_reclaim_is_forgotten(sup
     supervised.notice([node], lead=60)
     await supervised.excluded(job, ["gone-worker-1"])
     await supervised.jobs.delete("gone")
-    await supervised.jobs.has_pods("gone", seconds=60)
+    await supervised.jobs.has_pods("gone")
 
     async def forgotten() -> bool:
         with suppress(Refused):

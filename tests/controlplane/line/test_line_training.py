@@ -27,7 +27,7 @@ async def test_a_job_trains_for_real_and_succeeds(alone: World) -> None:
     """Each worker pod is a rank; the last step's parameters are those of one process that trained alone."""
     job = await alone.job("j", JobPlan(workers=3, steps=40))
     await alone.training(job, workers=3)
-    await alone.jobs.phase("j", "Succeeded", seconds=60)
+    await alone.jobs.phase("j", "Succeeded")
     verdict = alone.verdict(job)
     assert verdict.ok, verdict.failures
     formed = [event.texts("hosts") for event in job.events() if event.kind is Kind.RING_FORMED]
@@ -44,7 +44,7 @@ async def test_a_suspended_job_goes_on_from_its_checkpoint(alone: World) -> None
     await until(lambda: _no_processes(alone), "its processes have ended")
     await alone.jobs.annotate("j", None)
     await alone.jobs.write_status("j", RESUME)
-    await alone.jobs.phase("j", "Succeeded", seconds=60)
+    await alone.jobs.phase("j", "Succeeded")
     events = job.events()
     assert [each.integer("run") for each in events if each.kind is Kind.CHECKPOINT_LOADED] == [2]
     assert any(each.kind is Kind.JOB_FINISHED and each.integer("step") == 200 for each in events)
@@ -56,7 +56,7 @@ async def test_a_launcher_that_fails_is_a_restart_that_counts(alone: World) -> N
     await alone.training(job, workers=2)
     alone.kill_processes("simulator.job")
     await alone.jobs.phase("j", "Running", restartCount=1)
-    await alone.jobs.phase("j", "Succeeded", seconds=60)
+    await alone.jobs.phase("j", "Succeeded")
     runs = {each.integer("run") for each in job.events() if each.kind is Kind.STEP_APPLIED}
     assert runs == {1, 2}
 
@@ -80,7 +80,7 @@ async def test_a_node_that_is_taken_away_takes_its_processes_with_it(alone: Worl
     await alone.take_away([node])
     left = set(names("j", range(3), launcher=False)) - lost
     await alone.event(job, lambda events: _hosts(events) == left, "the others go on")
-    await alone.jobs.phase("j", "Succeeded", seconds=60)
+    await alone.jobs.phase("j", "Succeeded")
     gone = {each.text("node") for each in job.events() if each.kind is Kind.NODE_GONE}
     assert lost <= gone
 
@@ -99,7 +99,7 @@ async def test_jobs_of_one_name_in_two_namespaces_are_two_jobs(alone: World) -> 
     one = await alone.job("twin", JobPlan(workers=2, steps=30))
     other = await alone.job("twin", JobPlan(workers=2, steps=40), jobs)
     for each, run_by in ((one, alone.jobs), (other, jobs)):
-        await run_by.phase("twin", "Succeeded", seconds=60)
+        await run_by.phase("twin", "Succeeded")
         verdict = alone.verdict(each)
         assert verdict.ok, verdict.failures
 
@@ -114,5 +114,5 @@ async def test_an_api_server_that_is_away_for_a_while_costs_nobody_anything(
     await alone.event(job, lambda events: any(each.kind is Kind.JOB_FINISHED for each in events), "it has finished")
     own_controlplane.launch(Program.API_SERVER)
     own_controlplane.wait_ready(Program.API_SERVER)
-    await alone.jobs.phase("j", "Succeeded", seconds=60)
+    await alone.jobs.phase("j", "Succeeded")
     assert alone.verdict(job).ok

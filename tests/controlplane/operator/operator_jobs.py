@@ -13,7 +13,7 @@ from simulator.et_operator.settings import QUICK, Flaw, Pace, Settings
 from tests.testkit.controlplane.api import Api, Manifest
 from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace
 from tests.testkit.controlplane.running import Cluster
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 SUSPENDED = "job-supervisor.kube-ai.io/job-suspended"
 RESUME: dict[str, Any] = {"phase": "Created", "conditions": [], "targetWorkers": None, "currentWorkers": None}
@@ -80,7 +80,7 @@ class Jobs:
     async def status(self, name: str) -> Any:
         return (await self.get(name)).get("status", {})
 
-    async def phase(self, name: str, phase: str, seconds: float = 60.0, **more: Any) -> Any:
+    async def phase(self, name: str, phase: str, seconds: float = PATIENCE, **more: Any) -> Any:
         """Its status, once it has that phase and whatever else is named."""
 
         async def reached() -> Any:
@@ -111,7 +111,7 @@ class Jobs:
         found = await self._api.get(f"{self.namespace.path}/pods", labelSelector=f"training-job-name={name}")
         return {pod["metadata"]["name"]: pod for pod in found["items"]}
 
-    async def has_pods(self, name: str, *pods: str, seconds: float = 60.0) -> dict[str, Any]:
+    async def has_pods(self, name: str, *pods: str, seconds: float = PATIENCE) -> dict[str, Any]:
         async def just_these() -> Any:
             found = await self.pods(name)
             return [found] if set(found) == set(pods) else None

@@ -320,7 +320,7 @@ async def test_a_deleted_job_takes_everything_with_it(cluster: Cluster, jobs: Jo
         await jobs.phase("j", "Running")
         await jobs.delete("j")
         # The garbage collector learns of a new kind of owner each half minute.
-        await jobs.has_pods("j", seconds=60.0)
+        await jobs.has_pods("j")
 
         async def config_gone() -> bool:
             try:

@@ -26,14 +26,13 @@ from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.testkit.controlplane.api import Api, Refused
 from tests.testkit.controlplane.installed import Place
 from tests.testkit.serving import Peers
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 SECRET, CONFIG_MAP, WEBHOOK = "elastic-job-supervisor-keys", "elastic-job-supervisor-ca", "elastic-job-supervisor"
 CORE = "/api/v1/namespaces/default"
 SECRET_PATH, CONFIG_MAP_PATH = f"{CORE}/secrets/{SECRET}", f"{CORE}/configmaps/{CONFIG_MAP}"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 NAMES = "localhost,127.0.0.1"
-_PATIENCE_SECONDS = 60.0
 """For a supervisor to start on a machine with much else to do."""
 
 
@@ -58,7 +57,7 @@ class Shared:
 
     async def start(self, *, serving: bool = True, **changes: Any) -> Replica:
         settings = {"keys_secret": SECRET, "tls_names": NAMES, **changes}
-        return await self.replicas.start(serving=serving, within=_PATIENCE_SECONDS, **settings)
+        return await self.replicas.start(serving=serving, within=PATIENCE, **settings)
 
     async def forget(self, path: str) -> None:
         try:

@@ -16,9 +16,8 @@ from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.supervisor.webhook.webhook_pods import Manifest, pod, volume
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import Place
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
-_PATIENCE_SECONDS = 60.0
 """For a supervisor to start, and for what it knows to be seen, on a machine with much else to do."""
 
 PUBLIC = "https://elastic-job-supervisor.arena-system:8471"
@@ -72,7 +71,7 @@ class World:
             "public_ca_file": self.authority.ca_file,
             **changes,
         }
-        return await self.replicas.start(serving=serving, within=_PATIENCE_SECONDS, **settings)
+        return await self.replicas.start(serving=serving, within=PATIENCE, **settings)
 
     async def ask(self, replica: Replica, name: str = "elastic-job-supervisor", ca: bytes | None = None) -> None:
         """Have that one asked about the pods of the namespace, by that CA; returns once it is."""
@@ -81,7 +80,7 @@ class World:
         async def asked() -> bool:
             return volume(await self.make(pod(), dryRun="All")) is not None
 
-        await until(asked, "pods are shaped", seconds=_PATIENCE_SECONDS)
+        await until(asked, "pods are shaped")
 
     async def ask_at(self, where: str, name: str = "elastic-job-supervisor", ca: bytes | None = None) -> None:
         """Have whoever is at that address asked, as the page has it but for this namespace alone."""
@@ -112,4 +111,4 @@ async def address(replica: Replica) -> str:
     async def said() -> str:
         return next((each["address"] for each in replica.said() if each["event"] == "webhook.listening"), "")
 
-    return await until(said, "the webhook listens", seconds=_PATIENCE_SECONDS)
+    return await until(said, "the webhook listens")

@@ -21,9 +21,9 @@ from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.commands import PORTS, Flags, Layout, arguments
 from tests.testkit.controlplane.credentials import Credentials, User
 from tests.testkit.controlplane.kwok import DEFINITION, DEFINITIONS, EXECS
+from tests.testkit.waiting import PATIENCE
 
 # 3 s on an idle machine.
-_START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _REQUEST_SECONDS = 2.0
 _LOG_LINES = 20
@@ -118,7 +118,7 @@ class ControlPlane:
         process.kill()
         process.wait()
 
-    def wait_ready(self, program: Program, seconds: float = _START_SECONDS) -> None:
+    def wait_ready(self, program: Program, seconds: float = PATIENCE) -> None:
         """Return when a program says that it is ready.
 
         Raises:
@@ -151,12 +151,12 @@ class ControlPlane:
         for program in others:
             self.wait_ready(program)
         account = f"{self._layout.url}/api/v1/namespaces/default/serviceaccounts/default"
-        self._wait(account, Program.CONTROLLER_MANAGER, _START_SECONDS)
+        self._wait(account, Program.CONTROLLER_MANAGER, PATIENCE)
 
     def _define_execs(self) -> None:
         # Before kwok starts: it looks for them once, and then again after ever longer pauses.
         self._request(f"{self._layout.url}{DEFINITIONS}", json.dumps(DEFINITION).encode())
-        self._wait(f"{self._layout.url}{EXECS}", Program.API_SERVER, _START_SECONDS)
+        self._wait(f"{self._layout.url}{EXECS}", Program.API_SERVER, PATIENCE)
 
     def stop(self) -> None:
         """End everything at once, as nothing of it is kept but the logs."""
