@@ -149,9 +149,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _DIRECTIVES,
-                "    if decision.exclusions and job.spec.framework is Framework.TORCHRUN:\n"
-                "        return DirectiveKind.CHECKPOINT,",
-                "    if decision.exclusions:\n        return DirectiveKind.STOP,",
+                "    if asked_at is not None:\n        return DirectiveKind.CHECKPOINT, asked_at,",
+                "    if decision.exclusions:\n        return DirectiveKind.STOP, decision.excluded_at,",
             ),
         ),
     ),

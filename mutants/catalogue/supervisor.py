@@ -106,8 +106,8 @@ MUTANTS = (
             ),
             Edit(
                 _FACTS,
-                "available = self._agents.available().difference(noticed)",
-                "available = frozenset(self._agents.uids())",
+                "(self._agents.available() | self._usable_meanwhile()).difference(noticed, avoided)",
+                "frozenset(self._agents.uids())",
             ),
         ),
     ),

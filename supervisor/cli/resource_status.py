@@ -1,10 +1,11 @@
 """Computes the status from the custom resources of a cluster, with the code of the supervisor's own status. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from supervisor.cli.status import Status
+from supervisor.decide.classes import by_urgency
 from supervisor.decide.notices import NodeIdentities, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import STANDALONE, Host, kind_of
@@ -36,7 +37,8 @@ def status_of(
 ) -> Status:
     """The status at `now`, in Unix seconds; `unseen` is passed on."""
     newest = _newest(notices)
-    noticed = _Noticed([notice for notice in newest if notice.state is NoticeState.ACTIVE])
+    active = [notice for notice in newest if notice.state is NoticeState.ACTIVE]
+    noticed = _Noticed(by_urgency(active, now, _POLICY).acted_on)
     snapshot = StatusSnapshot(
         now=now,
         policy=_POLICY,
@@ -71,7 +73,7 @@ def _newest(records: Iterable[Record[ReclaimNotice]]) -> list[ReclaimNotice]:
 
 
 class _Noticed:
-    def __init__(self, active: list[ReclaimNotice]) -> None:
+    def __init__(self, active: Sequence[ReclaimNotice]) -> None:
         self._nodes, self._pods = noticed_hosts(active, NodeIdentities(), _POLICY), noticed_pods(active, _POLICY)
 
     def of(self, job: SupervisedJob, placements: Mapping[Host, Placement] | None) -> Mapping[Host, ReclaimNotice]:

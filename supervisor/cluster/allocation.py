@@ -36,8 +36,10 @@ class Allocation:
         self._policy = policy
         self._jobs = jobs
 
-    def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, Grant]:
-        """The grants of these jobs; `noticed` are the nodes that must not be used."""
+    def granted(
+        self, jobs: Sequence[SupervisedJob], noticed: Collection[Host], avoided: Collection[Host] = ()
+    ) -> Mapping[JobName, Grant]:
+        """The grants of these jobs; `noticed` nodes must not be used, and nothing starts on `avoided` ones."""
         waiting = [job for job in jobs if waits(job)]
         suspended = [job for job in waiting if job.decision.phase is Phase.SUSPENDED]
         growth_candidates = [candidate for job in jobs if (candidate := self._growth_candidate(job)) is not None]
@@ -54,7 +56,7 @@ class Allocation:
             starting=[request for job in starting if (request := self._jobs.resource_request(job.name)) is not None],
         )
         reservations = [reservation for job in jobs if (reservation := self._reservation(job)) is not None]
-        return allocate(pending_jobs, reservations, self._free_capacity.nodes(noticed), self._policy, running)
+        return allocate(pending_jobs, reservations, self._free_capacity.nodes(noticed, avoided), self._policy, running)
 
     def _growth_candidate(self, job: SupervisedJob) -> GrowthCandidate | None:
         if not self._policy.growth_delay_seconds or job.decision.phase is not Phase.RUNNING or job.over:

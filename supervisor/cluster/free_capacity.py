@@ -23,11 +23,15 @@ class FreeCapacity:
         view.pods_changed.add(self._pod_changed)
         view.nodes_changed.add(self._node_changed)
 
-    def nodes(self, noticed: Collection[Host]) -> Nodes:
-        """The ready nodes that are not cordoned: those without a notice, and those with one."""
+    def nodes(self, noticed: Collection[Host], avoided: Collection[Host] = ()) -> Nodes:
+        """The ready nodes that are not cordoned: those without a notice, and those with one.
+
+        No job waits for `avoided` nodes, on which nothing is to start: they go later, so a pod there may still run.
+        """
         self._refresh()
+        closed = {*noticed, *avoided}
         return Nodes(
-            usable=[room for name, room in self._free_capacity.items() if name in self._open and name not in noticed],
+            usable=[room for name, room in self._free_capacity.items() if name in self._open and name not in closed],
             noticed=[room for name in noticed if (room := self._free_capacity.get(name)) is not None],
         )
 

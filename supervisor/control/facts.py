@@ -1,13 +1,15 @@
 """The facts about jobs at present, combined from the store, the streams and the cluster."""
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
 from supervisor.control.pool import Pool
+from supervisor.decide.classes import NoticesByUrgency, avoided_at, by_urgency
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import Grant
-from supervisor.decide.notices import NodeIdentities, most_urgent, noticed_hosts, noticed_pods
+from supervisor.decide.notices import NodeIdentities, binding, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import STANDALONE, Host, JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
@@ -17,8 +19,13 @@ from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.store.interface import Store
 
-Announced = Mapping[Host, ReclaimNotice] | Mapping[str, ReclaimNotice]
+Announced = Mapping[Host, ReclaimNotice] | Mapping[str, ReclaimNotice] | Mapping[str, Sequence[ReclaimNotice]]
 """Notices by the name of their node or by the uid of their pod."""
+
+Ahead = Mapping[Host, Sequence[ReclaimNotice]]
+"""The notices on each host that are not acted on yet."""
+
+_NONE_AHEAD: Ahead = MappingProxyType({})
 
 
 class ClusterFacts(Protocol):
@@ -35,8 +42,16 @@ class ClusterFacts(Protocol):
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
         """The placements of a job's hosts and launcher, the same object until they change; None if hosts are nodes."""
 
-    def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, Grant]:
-        """The grants of these jobs; `noticed` are the nodes that must not be used."""
+    def granted(
+        self, jobs: Sequence[SupervisedJob], noticed: Collection[Host], avoided: Collection[Host]
+    ) -> Mapping[JobName, Grant]:
+        """The grants of these jobs.
+
+        Args:
+            jobs: Jobs whose hosts are pods.
+            noticed: The nodes that must not be used. The scheduler may still bind pods to them.
+            avoided: Further nodes on which nothing starts, as they go soon.
+        """
 
 
 class NoCluster:
@@ -48,7 +63,9 @@ class NoCluster:
     def placements(self, _name: JobName) -> None:
         """Returns None: every host is a node."""
 
-    def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
+    def granted(
+        self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host], _avoided: Collection[Host]
+    ) -> Mapping[JobName, Grant]:
         return {}
 
     def is_there(self, _notice: ReclaimNotice) -> None:
@@ -59,12 +76,13 @@ class NoCluster:
 
 
 class _Noticed:
-    """The hosts that one set of notices excludes, computed once for each job."""
+    """The hosts that one set of notices excludes, computed once for each job; `ahead` has those not acted on yet."""
 
-    def __init__(self, notices: Iterable[ReclaimNotice], identities: NodeIdentities, policy: Policy) -> None:
-        notices = tuple(notices)
-        self.nodes = noticed_hosts(notices, identities, policy)
-        self.pods = noticed_pods(notices, policy)
+    def __init__(self, notices: NoticesByUrgency, identities: NodeIdentities, policy: Policy) -> None:
+        self.nodes = noticed_hosts(notices.acted_on, identities, policy)
+        self.pods = noticed_pods(notices.acted_on, policy)
+        self.ahead = binding(notices.ahead, identities)
+        self.changes_at = math.inf if notices.changes_at is None else notices.changes_at
         self._policy = policy
         self._jobs: dict[JobName, tuple[Mapping[Host, Placement], Mapping[Host, ReclaimNotice]]] = {}
 
@@ -79,6 +97,21 @@ class _Noticed:
         if known is None or known[0] is not placements:
             known = self._jobs[name] = (placements, self._by_placement(placements))
         return known[1]
+
+    def ahead_of(self, job: SupervisedJob, placements: Mapping[Host, Placement] | None) -> Ahead:
+        """The hosts of a job with notices that are not acted on yet."""
+        if not self.ahead:
+            return _NONE_AHEAD
+        found = {host: self._ahead_at(host, placements) for host in job.own_hosts}
+        return {host: notices for host, notices in found.items() if notices}
+
+    def _ahead_at(self, host: Host, placements: Mapping[Host, Placement] | None) -> Sequence[ReclaimNotice]:
+        if placements is None:
+            return self.ahead.get(host, ())
+        placement = placements.get(host)
+        if placement is None:
+            return ()
+        return (*self.ahead.get(placement.node, ()), *self.ahead.get(placement.pod, ()))
 
     def forget_others(self, jobs: Container[JobName]) -> None:
         """Forgets all other jobs."""
@@ -101,21 +134,24 @@ class Facts:
     Notices that wait to be stored are only shown to the affected processes.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it reads facts from
         self,
         store: Store,
         agents: AgentRegistry,
         unconfirmed: UnconfirmedNotices,
         policy: Policy,
         cluster_facts: ClusterFacts,
+        *,
+        now: Callable[[], float],
     ) -> None:
         self._store = store
         self._agents = agents
         self._unconfirmed = unconfirmed
         self._policy = policy
         self._cluster_facts = cluster_facts
+        self._now = now
         self._pool = Pool()
-        self._noticed = self._shown = _Noticed((), NodeIdentities(), policy)
+        self._noticed = self._shown = _Noticed(NoticesByUrgency(), NodeIdentities(), policy)
         self._notices: Mapping[NoticeId, ReclaimNotice] = {}
         self._versions: tuple[int, ...] = ()
 
@@ -134,14 +170,27 @@ class Facts:
         self._refresh()
         return self._shown.of(name, self._cluster_facts)
 
+    def ahead(self, job: SupervisedJob) -> Ahead:
+        """The hosts of a job with notices that are not acted on yet: hints, and schedules that are not due."""
+        self._refresh()
+        return self._noticed.ahead_of(job, self._cluster_facts.placements(job.name))
+
+    @property
+    def changes_at(self) -> float | None:
+        """When time alone changes which notices are acted on; None: never."""
+        self._refresh()
+        at = min(self._noticed.changes_at, self._shown.changes_at)
+        return None if at == math.inf else at
+
     @property
     def announced(self) -> tuple[Announced, ...]:
-        """The notices that apply, by node and by pod: the stored ones, then the shown ones.
+        """The notices that apply, by node and by pod: the stored ones, then the shown ones, then those that are ahead.
 
-        Each mapping is the same object until a notice or an agent changes.
+        Each mapping is the same object until a notice or an agent changes, or a scheduled notice becomes due.
         """
         self._refresh()
-        return (self._noticed.nodes, self._noticed.pods, self._shown.nodes, self._shown.pods)
+        noticed, shown = self._noticed, self._shown
+        return (noticed.nodes, noticed.pods, shown.nodes, shown.pods, noticed.ahead)
 
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
         """The placements of a job's hosts, the same object until they change; None if hosts are nodes."""
@@ -175,11 +224,27 @@ class Facts:
 
     def granted(self, jobs: Mapping[JobName, SupervisedJob]) -> Mapping[JobName, Grant]:
         """The hosts that each job may start on, or grow by."""
-        noticed = self.noticed_nodes()
-        available = self._agents.available().difference(noticed)
+        noticed, avoided = self.noticed_nodes(), self._avoided()
+        available = (self._agents.available() | self._usable_meanwhile()).difference(noticed, avoided)
         granted = self._pool.granted(jobs, available, noticed)
         others = [job for job in jobs.values() if kind_of(job.name) != STANDALONE]
-        return {**granted, **self._cluster_facts.granted(others, noticed)} if others else granted
+        return {**granted, **self._cluster_facts.granted(others, noticed, avoided)} if others else granted
+
+    def _avoided(self) -> frozenset[Host]:
+        """The nodes with a scheduled notice that is near, although it is not acted on yet."""
+        ahead, now = self._noticed.ahead.items(), self._now()
+        return frozenset(
+            Host(name) for name, notices in ahead if any(avoided_at(each, self._policy) <= now for each in notices)
+        )
+
+    def _usable_meanwhile(self) -> frozenset[Host]:
+        """The nodes whose agents announce nothing else than what is ahead."""
+        agents, found = self._agents.all(), set[Host]()
+        for name, notices in self._noticed.ahead.items():
+            agent = agents.get(Host(name))
+            if agent is not None and agent.is_clear_but_for({notice.source for notice in notices}):
+                found.add(agent.node)
+        return frozenset(found)
 
     def directives(self, name: JobName) -> JobDirectives | None:
         """The present directives of a job; None if it is unknown."""
@@ -190,10 +255,11 @@ class Facts:
         snapshot = self._store.snapshot()
         others = (self._agents.version, self._unconfirmed.version, self._cluster_facts.nodes_version)
         versions = (snapshot.version, *others)
-        if versions == self._versions:
+        is_due = self._is_due()
+        if versions == self._versions and not is_due:
             return
         # Most changes concern jobs only.
-        if others != self._versions[1:] or snapshot.notices != self._notices:
+        if is_due or others != self._versions[1:] or snapshot.notices != self._notices:
             self._notices = snapshot.notices
             self._noticed = self._of(snapshot.notices)
             waiting = {notice.id: notice for notice in self._unconfirmed.all()}
@@ -202,6 +268,10 @@ class Facts:
         self._shown.forget_others(snapshot.jobs)
         self._versions = versions
 
+    def _is_due(self) -> bool:
+        at = min(self._noticed.changes_at, self._shown.changes_at)
+        return at != math.inf and self._now() >= at
+
     def _of(self, notices: Mapping[NoticeId, ReclaimNotice]) -> _Noticed:
         identities = NodeIdentities(self._agents.uids(), self._cluster_facts.node_objects, self._agents.denying())
-        return _Noticed(notices.values(), identities, self._policy)
+        return _Noticed(by_urgency(notices.values(), self._now(), self._policy), identities, self._policy)

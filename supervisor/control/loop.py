@@ -109,8 +109,9 @@ class Control:
                 # A plan that is being executed is not replaced: it changes the state that the next one starts from.
                 self._plans.setdefault(name, (job, planned))
                 self._queue.add(name)
-        wake_at = self._schedule.wake_at
-        return None if wake_at is None else max(0.0, wake_at - self._deps.clock.now())
+        # Grants depend on when notices become due as well, also on hosts that no job has.
+        moments = [at for at in (self._schedule.wake_at, self._deps.facts.changes_at) if at is not None]
+        return max(0.0, min(moments) - self._deps.clock.now()) if moments else None
 
     def _visibly_changed(self, snapshot: Snapshot, changed: Iterable[JobName]) -> list[JobName]:
         """The changed jobs whose visible state is different."""
@@ -123,6 +124,7 @@ class Control:
     def _planned(self, job: SupervisedJob, grant: Grant, now: float) -> Plan:
         facts = JobFacts(
             notices=_own(job, self._deps.facts.noticed(job.name)),
+            ahead=self._deps.facts.ahead(job),
             gone=self._deps.facts.gone(job),
             terminating=self._deps.facts.terminating(job),
             granted=grant.hosts,

@@ -81,9 +81,20 @@ def _kind(
         return DirectiveKind.LEAVE, decision.excluded_at, deadline_of(own, policy) - policy.leave_margin_seconds
     if _announced(own) and not job.over:
         return DirectiveKind.LEAVE, decision.generation, _undecided_at(own, policy)
-    if decision.exclusions and job.spec.framework is Framework.TORCHRUN:
-        return DirectiveKind.CHECKPOINT, decision.excluded_at, None
+    asked_at = _checkpoint_generation(job, worker)
+    if asked_at is not None:
+        return DirectiveKind.CHECKPOINT, asked_at, None
     return DirectiveKind.RUN, decision.generation, None
+
+
+def _checkpoint_generation(job: SupervisedJob, worker: Worker) -> int | None:
+    """The generation of the last CHECKPOINT for a worker; it stays the same, as a new one is a new request."""
+    decision, request = job.decision, job.decision.checkpoint
+    restarts = decision.exclusions and job.spec.framework is Framework.TORCHRUN
+    asked_at = [decision.excluded_at] if restarts else []
+    if request is not None and request.run == worker.run and not job.over:
+        asked_at.append(request.generation)
+    return max(asked_at, default=None)
 
 
 def _stopping(

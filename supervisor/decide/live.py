@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from supervisor.decide.checkpoint import with_checkpoint
 from supervisor.decide.growth import grown_by_operator
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.reasons import (
@@ -45,7 +46,7 @@ def live(s: Situation) -> Decision:
         before = replace(before, below_min_since=None, reason=_running(before))
     if before.phase is Phase.RESUMING:
         return _resuming(s, before)
-    return _sized(s, _restarted(s, before))
+    return with_checkpoint(s, _sized(s, _restarted(s, before)))
 
 
 def _reason_to_stop(s: Situation) -> str | None:

@@ -1,15 +1,17 @@
 """How reports and time change notices, and which hosts notices exclude."""
 
-from collections.abc import Container, Iterable, Mapping
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from supervisor.decide.policy import Policy
-from supervisor.domain.ids import Host
+from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import (
     API_SOURCES,
     SIMULATED,
     Announcement,
+    NoticeClass,
     NoticeState,
     ReclaimNotice,
     Report,
@@ -18,6 +20,9 @@ from supervisor.domain.notice import (
 
 _DRIFT_SECONDS = 2.0
 """Deadlines that differ by less are the same: the transmission time of reports varies."""
+
+_USUAL_LEADS = {Source("aws"): 120.0, Source("gcp"): 30.0, Source("azure"): 30.0, Source("tencent"): 120.0}
+"""Seconds that these clouds give at least, for a notice that names neither an instant nor the seconds left."""
 
 
 def apply_report(known: ReclaimNotice | None, report: Report, now: float, policy: Policy) -> ReclaimNotice | None:
@@ -52,18 +57,22 @@ def end_if_due(notice: ReclaimNotice, presence: Presence, now: float, policy: Po
 
 
 def _end(notice: ReclaimNotice, presence: Presence) -> NoticeState:
+    """A notice that names no time announces no end, so a subject that is not seen any more proves no reclaim."""
     if notice.simulated:
         return NoticeState.WITHDRAWN
-    return NoticeState.EXPIRED if presence is Presence.PRESENT else NoticeState.GONE
+    return NoticeState.EXPIRED if is_timeless(notice) or presence is Presence.PRESENT else NoticeState.GONE
 
 
 def ends_at(notice: ReclaimNotice, presence: Presence, policy: Policy) -> float:
     """The instant at which `end_if_due` ends an active notice, if nothing else does before.
 
-    A drill ends at its deadline, as its subject stays.
+    A drill ends at its deadline, as its subject stays. A notice that names no time to act stands until it is withdrawn
+    or its subject is not seen any more.
     """
     if notice.simulated:
         return deadline_of(notice, policy)
+    if presence is Presence.PRESENT and is_timeless(notice):
+        return math.inf
     match presence:
         case Presence.PRESENT:
             return deadline_of(notice, policy) + policy.expire_seconds
@@ -74,16 +83,29 @@ def ends_at(notice: ReclaimNotice, presence: Presence, policy: Policy) -> float:
             return notice.first_seen + policy.gone_grace_seconds
 
 
+def silence_grace(notice: ReclaimNotice, policy: Policy) -> float:
+    """How long the subject of a notice that is due must have been silent before the notice ends."""
+    # An agent that is upgraded must not end a hint, which it would announce again as a new one.
+    return policy.expire_seconds if is_timeless(notice) else policy.gone_grace_seconds
+
+
 def replaced(notice: ReclaimNotice, uid: str, now: float) -> ReclaimNotice:
     """Ends a notice because a machine with another uid now has the node's name."""
     if notice.state is NoticeState.ACTIVE and notice.subject.uid != uid:
-        return replace(notice, state=NoticeState.GONE, ended_at=now)
+        return replace(notice, state=_end(notice, Presence.GONE), ended_at=now)
     return notice
 
 
 def deadline_of(notice: ReclaimNotice, policy: Policy) -> float:
     """The instant at which the subject is expected to be gone; assumed if the source names no time."""
-    return notice.deadline if notice.deadline is not None else notice.first_seen + policy.default_lead_seconds
+    if notice.deadline is not None:
+        return notice.deadline
+    return notice.first_seen + _USUAL_LEADS.get(notice.source, policy.default_lead_seconds)
+
+
+def is_timeless(notice: ReclaimNotice) -> bool:
+    """Whether nobody knows when to act on the notice: a hint, or a schedule without a time."""
+    return notice.notice_class is not NoticeClass.SUDDEN and notice.deadline is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +126,10 @@ class NodeIdentities:
 def noticed_hosts(
     notices: Iterable[ReclaimNotice], identities: NodeIdentities, policy: Policy
 ) -> dict[Host, ReclaimNotice]:
-    """The hosts that must not be used, each with its most urgent notice."""
+    """The hosts of the notices, each with its most urgent one.
+
+    `notices` are those that are acted on, see `supervisor.decide.classes`: their hosts must not be used.
+    """
     hosts: dict[Host, ReclaimNotice] = {}
     for notice in notices:
         host = Host(notice.subject.name)
@@ -118,21 +143,31 @@ def noticed_hosts(
 def _binds(notice: ReclaimNotice, host: Host, identities: NodeIdentities) -> bool:
     """Whether a notice concerns the present node of its name.
 
-    Notices on an earlier machine do not. Notices of the API server do not if the node's own metadata denies them: node
-    problem detectors also announce a reclaim when they lose their network.
+    Notices on an earlier machine do not. Sudden notices of the API server do not if the node's own metadata denies
+    them: node problem detectors also announce a reclaim when they lose their network.
     """
     if notice.simulated:  # It has the uid of the machine or of the Node object, and the metadata cannot deny it.
         present_uids = {uids[host] for uids in (identities.machines, identities.objects) if host in uids}
         return not present_uids or notice.subject.uid in present_uids
     from_api = notice.source in API_SOURCES
-    if from_api and host in identities.clear:
+    if from_api and notice.notice_class is NoticeClass.SUDDEN and host in identities.clear:
         return False
     present = identities.objects if from_api else identities.machines
     return present.get(host, notice.subject.uid) == notice.subject.uid
 
 
+def binding(notices: Iterable[ReclaimNotice], identities: NodeIdentities) -> Mapping[str, Sequence[ReclaimNotice]]:
+    """The notices that concern a present subject: on nodes by the node's name, on pods by the pod's uid."""
+    found: dict[str, list[ReclaimNotice]] = {}
+    for notice in notices:
+        is_node = notice.subject.kind is SubjectKind.NODE
+        if not is_node or _binds(notice, Host(notice.subject.name), identities):
+            found.setdefault(notice.subject.name if is_node else notice.subject.uid, []).append(notice)
+    return found
+
+
 def noticed_pods(notices: Iterable[ReclaimNotice], policy: Policy) -> dict[str, ReclaimNotice]:
-    """The pods that must not be used, by uid, each with its most urgent notice."""
+    """The pods of the notices by uid, each with its most urgent one; see `noticed_hosts`."""
     pods: dict[str, ReclaimNotice] = {}
     for notice in notices:
         if notice.holds and notice.subject.kind is SubjectKind.POD:
@@ -155,7 +190,9 @@ def _recounted(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotic
     repeated = (report.session, report.revision) == (known.session, known.revision)
     if not repeated or report.announcement is not Announcement.ACTIVE or report.seconds_left is None:
         return known
-    deadline = now + report.seconds_left
+    deadline = _deadline(report, now)
+    if deadline is None:
+        return known
     if known.state is NoticeState.ACTIVE:
         moved = known.deadline is None or abs(deadline - known.deadline) > _DRIFT_SECONDS
         return replace(known, deadline=deadline) if moved else known
@@ -190,15 +227,20 @@ def _withdrawn(known: ReclaimNotice | None, report: Report, now: float) -> Recla
 
 
 def _updated(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotice:
-    deadline = _deadline(report, now)
-    if deadline is not None and known.deadline is not None and not known.announced and not report.announced:
+    deadline, is_same_class = _deadline(report, now), report.notice_class is known.notice_class
+    names_no_instant = is_same_class and not known.announced and not report.announced
+    if deadline is not None and known.deadline is not None and names_no_instant:
         # Neither names an instant: the usual lead counts from the first report, also after a restart of the agent.
         deadline = min(known.deadline, deadline)
     return replace(
         known,
+        # A group of notices is collected, and an assumed lead counts, from when there was a reason to act.
+        first_seen=known.first_seen if is_same_class else now,
         deadline=deadline,
         announced=report.announced,
         message=report.message,
+        notice_class=report.notice_class,
+        cancellable=report.cancellable,
         session=report.session,
         revision=report.revision,
     )
@@ -215,6 +257,8 @@ def _episode(report: Report, episode: int, now: float, policy: Policy) -> Reclai
         deadline=_deadline(report, now),
         announced=report.announced,
         message=report.message,
+        notice_class=report.notice_class,
+        cancellable=report.cancellable,
         session=report.session,
         revision=report.revision,
         ended_at=now if expired else None,
@@ -222,7 +266,9 @@ def _episode(report: Report, episode: int, now: float, policy: Policy) -> Reclai
 
 
 def _deadline(report: Report, now: float) -> float | None:
-    return None if report.seconds_left is None else now + report.seconds_left
+    if report.seconds_left is None or report.notice_class is NoticeClass.HINT:
+        return None
+    return now + report.seconds_left
 
 
 def _is_over(report: Report) -> bool:
@@ -231,4 +277,5 @@ def _is_over(report: Report) -> bool:
 
 
 def _passed(report: Report, policy: Policy) -> bool:
-    return report.seconds_left is not None and report.seconds_left <= -policy.expire_seconds
+    is_hint = report.notice_class is NoticeClass.HINT
+    return not is_hint and report.seconds_left is not None and report.seconds_left <= -policy.expire_seconds

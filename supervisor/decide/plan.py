@@ -7,6 +7,7 @@ not depend on how often it is called.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from supervisor.decide.classes import next_change
 from supervisor.decide.growth import grows_at
 from supervisor.decide.live import live
 from supervisor.decide.notices import deadline_of
@@ -134,13 +135,15 @@ def _removed_at(s: Situation, host: Host) -> float:
 
 
 def _numbered(decision: Decision, previous: Decision) -> Decision:
-    """Sets the generation of a changed decision, of new exclusions and of a new stop."""
+    """Sets the generation of a changed decision, and of new exclusions, a new stop or a new checkpoint in it."""
     generation = previous.generation + 1
     decision = replace(decision, generation=generation)
     if decision.exclusions - previous.exclusions:
         decision = replace(decision, excluded_at=generation)
     if decision.stop is not None and previous.stop is None:
         decision = replace(decision, stop=replace(decision.stop, generation=generation))
+    if decision.checkpoint is not None and decision.checkpoint != previous.checkpoint:
+        decision = replace(decision, checkpoint=replace(decision.checkpoint, generation=generation))
     return decision
 
 
@@ -185,7 +188,8 @@ def _instants(s: Situation, decision: Decision) -> list[float | None]:
     acts_late = not s.job.spec.capabilities.isdisjoint((Capability.SIGNALS_PODS, Capability.REPLACES_HOSTS))
     noticed = decision.exclusions & s.noticed if acts_late else frozenset[Host]()
     moments = [at(s, host) for host in noticed for at in (_told_at, _removed_at)]
-    return [decision.window_until, decision.resume_until, grow, asked, lost, *moments]
+    ahead = [next_change(each, s.now, s.policy) for notices in s.facts.ahead.values() for each in notices]
+    return [decision.window_until, decision.resume_until, grow, asked, lost, *moments, *ahead]
 
 
 def _grows_at(s: Situation, decision: Decision) -> float:

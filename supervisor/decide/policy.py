@@ -97,6 +97,32 @@ class Policy:
             "minutes on ECS.",
         ),
     ] = 300.0
+    scheduled_horizon_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="A scheduled notice, such as maintenance, is acted on this long before its deadline, as if it "
+            "were a sudden one with this lead. Time for the last step, the stop and the checkpoint; five minutes is "
+            "the longest lead that a cloud gives for a sudden reclaim. Processes are asked for a checkpoint twice as "
+            "long before the deadline.",
+        ),
+    ] = 300.0
+    scheduled_avoid_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="No run starts or grows on a node whose scheduled notice ends within this time: a run should "
+            "last longer than its start costs.",
+        ),
+    ] = 3600.0
+    checkpoint_pause_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="A hint, or a scheduled notice that comes near, asks for no checkpoint if one was asked for "
+            "within this time: hints come in groups.",
+        ),
+    ] = 60.0
     gone_grace_seconds: Annotated[
         float, Meta(ge=0, description="A node whose agent is silent for this long after the deadline counts as gone.")
     ] = 5.0

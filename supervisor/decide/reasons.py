@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Observed, Result, Spec
-from supervisor.domain.notice import SIMULATED, ReclaimNotice
+from supervisor.domain.notice import SIMULATED, NoticeClass, ReclaimNotice
 
 _MAX_NAMES = 5
 _DRILL = "Drill: "
@@ -76,6 +76,13 @@ def collecting(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -
 
 def shrinking(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice], left: int, spec: Spec) -> str:
     return f"{_noticed(hosts, notices)}; continuing with {left} hosts (minimum {spec.min_workers})."
+
+
+def saving(notices: Mapping[Host, ReclaimNotice]) -> str:
+    """The run continues; its hosts are not gone yet, and perhaps never will be."""
+    sources = " and ".join(sorted({notice.source for notice in notices.values()}))
+    may = "may" if any(notice.notice_class is NoticeClass.HINT for notice in notices.values()) else "is to"
+    return f"{_names(notices)} {may} be reclaimed later, according to {sources}: saving a checkpoint and continuing."
 
 
 def below_minimum(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice], left: int, spec: Spec) -> str:

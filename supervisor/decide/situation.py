@@ -1,6 +1,6 @@
 """The inputs of a decision about one job."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.decide.notices import deadline_of
@@ -28,6 +28,7 @@ class JobFacts:
 
     Attributes:
         notices: The hosts that must not be used, each with its most urgent notice.
+        ahead: The hosts with notices that are not acted on yet, see `supervisor.decide.classes`.
         gone: Hosts whose pods are gone; the stored job may still list them for a moment.
         terminating: Hosts whose pods were asked to terminate.
         granted: See `Grant.hosts`.
@@ -40,6 +41,7 @@ class JobFacts:
     """
 
     notices: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
+    ahead: Mapping[Host, Sequence[ReclaimNotice]] = field(default_factory=dict)
     gone: frozenset[Host] = frozenset()
     terminating: frozenset[Host] = frozenset()
     granted: frozenset[Host] = frozenset()

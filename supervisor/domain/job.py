@@ -136,6 +136,15 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequest:
+    """The last decided CHECKPOINT, for the processes of `run`: they save and continue."""
+
+    run: int
+    generation: int
+    since: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What control decided; `generation` grows with every change.
 
@@ -159,6 +168,7 @@ class Decision:
     not_before: Instant | None = None
     stop: Stop | None = None
     growth: Growth | None = None
+    checkpoint: CheckpointRequest | None = None
 
     @property
     def probing(self) -> bool:

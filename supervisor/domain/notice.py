@@ -9,7 +9,8 @@ from supervisor.domain.instant import Instant
 EVENT = Source("event")
 POD_CONDITION = Source("pod-condition")
 NODE_CONDITION = Source("node-condition")
-API_SOURCES = frozenset({EVENT, POD_CONDITION, NODE_CONDITION})
+NODE_MAINTENANCE = Source("node-maintenance")
+API_SOURCES = frozenset({EVENT, POD_CONDITION, NODE_CONDITION, NODE_MAINTENANCE})
 """The supervisor reads these from the API server. Their notices contain the uid of a Node object, not of a machine."""
 
 SIMULATED = Source("simulated")
@@ -35,6 +36,18 @@ class NoticeState(StrEnum):
     EXPIRED = "expired"
 
 
+class NoticeClass(StrEnum):
+    """How soon a job has to act on a notice.
+
+    SUDDEN: the subject is gone within minutes. SCHEDULED: it goes at a time that may be days ahead. HINT: it may be
+    reclaimed, at a time that nobody knows.
+    """
+
+    SUDDEN = "sudden"
+    SCHEDULED = "scheduled"
+    HINT = "hint"
+
+
 class Announcement(StrEnum):
     """A source's present statement about one subject."""
 
@@ -56,7 +69,7 @@ class Report:
     """A statement about one subject, before it is applied to the stored notice.
 
     `seconds_left` counts from the receipt; None if the source names no time. `session` and `revision` order the reports
-    of one node's agents.
+    of one node's agents. `cancellable`: the cloud can still call it off.
     """
 
     source: Source
@@ -67,6 +80,8 @@ class Report:
     seconds_left: float | None = None
     announced: str = ""
     message: str = ""
+    notice_class: NoticeClass = NoticeClass.SUDDEN
+    cancellable: bool = False
 
     @property
     def id(self) -> NoticeId:
@@ -83,8 +98,9 @@ class Report:
 class ReclaimNotice:
     """One announcement of one source about one subject, as stored. Only ingest writes it.
 
-    `deadline` is the receipt plus the seconds that were left then, so that no other machine's clock matters.
-    `announced` is the instant as the source wrote it, for people.
+    `first_seen` is when the source first announced it, or last changed its class. `deadline` is the receipt plus the
+    seconds that were left then, so that no other machine's clock matters; None if the source names no time, and always
+    for a hint. `announced` is the instant as the source wrote it, for people.
     """
 
     source: Source
@@ -98,6 +114,8 @@ class ReclaimNotice:
     session: int
     revision: int
     ended_at: Instant | None = None
+    notice_class: NoticeClass = NoticeClass.SUDDEN
+    cancellable: bool = False
 
     @property
     def id(self) -> NoticeId:
@@ -111,7 +129,7 @@ class ReclaimNotice:
 
     @property
     def holds(self) -> bool:
-        """Whether the subject must not be used: announced, or gone and not back."""
+        """Whether the announcement stands: the subject will go, or is gone and not back."""
         return self.state in (NoticeState.ACTIVE, NoticeState.GONE)
 
 

@@ -8,7 +8,7 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from servicekit.text import one_line
 from supervisor.domain.ids import NAME_RULE, Host, Source, is_name
-from supervisor.domain.notice import NOT_OF_AGENTS, Announcement, Report, Subject, SubjectKind
+from supervisor.domain.notice import NOT_OF_AGENTS, Announcement, NoticeClass, Report, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, SourceState
 from supervisor.ingest.errors import MalformedError, OversizedError
 
@@ -23,6 +23,12 @@ _ANNOUNCEMENTS = {
     wire.ANNOUNCEMENT_ACTIVE: Announcement.ACTIVE,
     wire.ANNOUNCEMENT_WITHDRAWN: Announcement.WITHDRAWN,
 }
+_CLASSES = {
+    wire.NOTICE_CLASS_SCHEDULED: NoticeClass.SCHEDULED,
+    wire.NOTICE_CLASS_HINT: NoticeClass.HINT,
+}
+"""All others are sudden: the class of an older agent, and one that only a newer agent knows."""
+
 _STATES = {
     wire.SOURCE_STATE_CLEAR: SourceState.CLEAR,
     wire.SOURCE_STATE_NOTICED: SourceState.NOTICED,
@@ -95,6 +101,8 @@ def report(message: wire.NoticeReport, speaker: AgentState) -> Report:
         revision=message.revision,
         announcement=_ANNOUNCEMENTS[message.announcement],
         seconds_left=_seconds_left(message),
+        notice_class=_CLASSES.get(message.notice_class, NoticeClass.SUDDEN),
+        cancellable=message.cancellable,
         announced=_instant(message.deadline) if message.HasField("deadline") else "",
         message=one_line(message.message),
     )

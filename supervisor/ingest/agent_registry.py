@@ -45,6 +45,14 @@ class AgentState:
         """Whether every source answered that there is no notice, or can have none."""
         return self.connected and bool(self.sources) and _NONE_ANNOUNCED.issuperset(self.sources.values())
 
+    def is_clear_but_for(self, sources: Container[Source]) -> bool:
+        """Whether no source but these announces anything, and each of the others answered."""
+        known = (
+            state in _NONE_ANNOUNCED or (state is SourceState.NOTICED and source in sources)
+            for source, state in self.sources.items()
+        )
+        return self.connected and bool(self.sources) and all(known)
+
     @property
     def denies(self) -> bool:
         """Whether the agent is clear because at least one source was polled."""

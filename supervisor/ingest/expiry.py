@@ -10,7 +10,7 @@ from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.reconcile import RetryPolicy, reconcile
 from servicekit.wakeup import Wakeup
-from supervisor.decide.notices import Presence, end_if_due, ends_at
+from supervisor.decide.notices import Presence, end_if_due, ends_at, silence_grace
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, NoticeId
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
@@ -100,7 +100,7 @@ class Expiry:
         if notice.id in self._unconfirmed:
             return math.inf
         presence, since = self._presence(notice)
-        return max(ends_at(notice, presence, self._policy), since + self._policy.gone_grace_seconds)
+        return max(ends_at(notice, presence, self._policy), since + silence_grace(notice, self._policy))
 
     def _presence(self, notice: ReclaimNotice) -> tuple[Presence, float]:
         """The presence of the subject, and the instant since when it is known."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 
 from supervisor.domain.instant import Instant
-from supervisor.domain.job import Acknowledgement, Decision, Growth, Observed, Stop
+from supervisor.domain.job import Acknowledgement, CheckpointRequest, Decision, Growth, Observed, Stop
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.store.conditions import Condition
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _INSTANTS = {
     name
-    for kind in (Acknowledgement, Condition, Decision, Growth, Observed, ReclaimNotice, Stop)
+    for kind in (Acknowledgement, CheckpointRequest, Condition, Decision, Growth, Observed, ReclaimNotice, Stop)
     for name, hint in get_type_hints(kind, include_extras=True).items()
     if Instant in (hint, *get_args(hint))
 }

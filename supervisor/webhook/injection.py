@@ -1,5 +1,6 @@
 """Builds what new pods are given: the present CA, and the nodes that have a notice at present."""
 
+import math
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -7,10 +8,11 @@ from pathlib import Path
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.tls import CertificateUnusable
+from supervisor.decide.classes import avoided_at, next_change
 from supervisor.decide.notices import NodeIdentities, deadline_of, noticed_hosts
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
-from supervisor.domain.notice import NoticeState
+from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.interface import Snapshot
 from supervisor.webhook.mutation import PodInjection
 
@@ -62,7 +64,8 @@ class NoticedNodes:
         snapshot: Returns the stored notices.
         objects: Returns the uids of the cluster's Node objects.
         nodes_version: Grows whenever one of those uids changes.
-        policy: Gives the deadline of a notice that names no time.
+        policy: Gives the deadline of a notice that names no time, and when scheduled notices count.
+        clock: Unix seconds.
     """
 
     def __init__(
@@ -71,29 +74,38 @@ class NoticedNodes:
         objects: Callable[[], Mapping[Host, str]],
         nodes_version: Callable[[], int],
         policy: Policy,
+        clock: Callable[[], float],
     ) -> None:
         self._snapshot = snapshot
         self._objects = objects
         self._nodes_version = nodes_version
         self._policy = policy
+        self._clock = clock
         self._seen: tuple[int, int] | None = None
+        self._changes_at = math.inf
         self._nodes: Sequence[str] = ()
 
     def now(self) -> Sequence[str]:
         """The nodes with the latest deadline first: the others are gone before many pods could be bound to them."""
-        snapshot = self._snapshot()
+        snapshot, now = self._snapshot(), self._clock()
         seen = snapshot.version, self._nodes_version()
-        if seen != self._seen:
-            self._nodes, self._seen = avoided(snapshot, self._objects(), self._policy), seen
+        if seen != self._seen or now >= self._changes_at:
+            self._nodes, self._seen = avoided(snapshot, self._objects(), now, self._policy), seen
+            later = (next_change(each, now, self._policy) for each in _active(snapshot))
+            self._changes_at = min((at for at in later if at is not None), default=math.inf)
         return self._nodes
 
 
-def avoided(snapshot: Snapshot, objects: Mapping[Host, str], policy: Policy) -> Sequence[str]:
-    """The nodes of the cluster with an active notice. Only the leader also knows the live answers of agents."""
-    active = [each for each in snapshot.notices.values() if each.state is NoticeState.ACTIVE]
-    noticed = noticed_hosts(active, NodeIdentities(objects=objects), policy)
+def avoided(snapshot: Snapshot, objects: Mapping[Host, str], now: float, policy: Policy) -> Sequence[str]:
+    """The nodes of the cluster on which nothing should start. Only the leader also knows the live answers of agents."""
+    near = [each for each in _active(snapshot) if avoided_at(each, policy) <= now]
+    noticed = noticed_hosts(near, NodeIdentities(objects=objects), policy)
     there = [host for host in noticed if host in objects]
     return sorted(there, key=lambda host: (-deadline_of(noticed[host], policy), host))
+
+
+def _active(snapshot: Snapshot) -> list[ReclaimNotice]:
+    return [each for each in snapshot.notices.values() if each.state is NoticeState.ACTIVE]
 
 
 class PodInjector:

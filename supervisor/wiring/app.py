@@ -88,7 +88,7 @@ class Supervisor:
         # Facts
         agents = AgentRegistry(changes.notify, clock.now)
         unconfirmed = UnconfirmedNotices(changes.notify, clock)
-        facts = Facts(store, agents, unconfirmed, settings, cluster_facts)
+        facts = Facts(store, agents, unconfirmed, settings, cluster_facts, now=clock.now)
         pod_reports = PodReports(cluster_facts.node_of, lambda: store.snapshot().notices)
         expiry = Expiry(
             store,

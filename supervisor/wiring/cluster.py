@@ -176,9 +176,11 @@ class Cluster:
         """See `supervisor.control.facts.ClusterFacts`."""
         return None if kind_of(name) == STANDALONE else self.jobs.placements(name)
 
-    def granted(self, jobs: Sequence[SupervisedJob], noticed: Collection[Host]) -> Mapping[JobName, Grant]:
+    def granted(
+        self, jobs: Sequence[SupervisedJob], noticed: Collection[Host], avoided: Collection[Host]
+    ) -> Mapping[JobName, Grant]:
         """See `supervisor.control.facts.ClusterFacts`."""
-        return self._allocation.granted(jobs, noticed)
+        return self._allocation.granted(jobs, noticed, avoided)
 
     def is_there(self, notice: ReclaimNotice) -> bool | None:
         """Whether the subject exists; None if the cluster cannot tell, for example about a machine."""

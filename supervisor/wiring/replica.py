@@ -42,6 +42,7 @@ class Replica:
     store: KubernetesStore
     cluster: Cluster
     changes: Notifier
+    clock: Clock
     elected: ElectedLeadership | None
     events: Recorder | None
 
@@ -82,7 +83,7 @@ class Replica:
                 stack.push_async_callback(server.close)
                 objects = ClusterReferenceResolver(store, cluster.view, cluster.placements)
                 events = Recorder(server, objects, settings.pod_name or socket.gethostname(), clock)
-            yield cls(store, cluster, changes, candidate, events)
+            yield cls(store, cluster, changes, clock, candidate, events)
 
     @property
     def leadership(self) -> Leadership:
@@ -111,7 +112,11 @@ class Replica:
         if settings.webhook is None:
             return {}
         nodes = NoticedNodes(
-            self.store.snapshot, lambda: self.cluster.node_objects, lambda: self.cluster.nodes_version, settings
+            self.store.snapshot,
+            lambda: self.cluster.node_objects,
+            lambda: self.cluster.nodes_version,
+            settings,
+            self.clock.now,
         )
         injector = PodInjector(settings.public_address, settings.token_audience, ca, nodes.now)
         server = Webhook(

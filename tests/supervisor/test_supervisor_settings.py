@@ -77,6 +77,9 @@ def test_the_promised_defaults() -> None:
         "probe_seconds": 300.0,
         "growth_delay_seconds": 30.0,
         "default_lead_seconds": 300.0,
+        "scheduled_horizon_seconds": 300.0,
+        "scheduled_avoid_seconds": 3600.0,
+        "checkpoint_pause_seconds": 60.0,
         "gone_grace_seconds": 5.0,
         "expire_seconds": 300.0,
     }

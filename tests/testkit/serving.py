@@ -300,8 +300,15 @@ def hello(node: str, *, state: int = wire.SOURCE_STATE_CLEAR, **changes: Any) ->
     return wire.Hello(sources=sources, **fields)
 
 
-def noticed(
-    node: str, revision: int = 1, *, withdrawn: bool = False, uid: str | None = None, left: float | None = 60.0
+def noticed(  # noqa: PLR0913 - each has a default
+    node: str,
+    revision: int = 1,
+    *,
+    withdrawn: bool = False,
+    uid: str | None = None,
+    left: float | None = 60.0,
+    notice_class: wire.NoticeClass.ValueType = wire.NOTICE_CLASS_UNSPECIFIED,
+    cancellable: bool = False,
 ) -> wire.NoticeReport:
     return wire.NoticeReport(
         source="metadata",
@@ -309,6 +316,8 @@ def noticed(
         revision=revision,
         announcement=wire.ANNOUNCEMENT_WITHDRAWN if withdrawn else wire.ANNOUNCEMENT_ACTIVE,
         seconds_left=left,
+        notice_class=notice_class,
+        cancellable=cancellable,
     )
 
 

@@ -84,9 +84,9 @@ async def test_suspended_jobs_are_granted_what_their_templates_ask_for(
     await _ready(api, node)
     async with _surroundings(cluster, tmp_path, Settings(probe_seconds=0)) as around:
         a, b = (_suspended(around, namespace, name) for name in "ab")
-        granted = around.granted([b, a], ())
+        granted = around.granted([b, a], (), ())
         assert granted == {
             a.name: Grant(frozenset(Host(f"a-worker-{number}") for number in range(4))),
             b.name: Grant(frozenset(Host(f"b-worker-{number}") for number in range(3))),
         }
-        assert around.granted([a], {Host(node)}) == {a.name: Grant(held_up=True)}
+        assert around.granted([a], {Host(node)}, ()) == {a.name: Grant(held_up=True)}

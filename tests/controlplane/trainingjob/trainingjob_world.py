@@ -152,7 +152,9 @@ class Around:
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
         return self._jobs.placements(name)
 
-    def granted(self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host]) -> Mapping[JobName, Grant]:
+    def granted(
+        self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host], _avoided: Collection[Host]
+    ) -> Mapping[JobName, Grant]:
         names = self._granted.keys() | self._room.keys()
         return {name: replace(self._granted.get(name, Grant()), more=self._more(name)) for name in names}
 
@@ -218,7 +220,7 @@ async def supervising(
         clock, store, changes = Clock(), world.store, world.changes
         around = Around(world.jobs)
         agents = AgentRegistry(lambda: None, clock.now)
-        facts = Facts(store, agents, UnconfirmedNotices(lambda: None, Clock()), rules, around)
+        facts = Facts(store, agents, UnconfirmedNotices(lambda: None, Clock()), rules, around, now=clock.now)
         requests = PlanRequests(changes.notify)
         processes = Processes(facts.directives, clock.now, requests.add)
         actuator = Actuator(

@@ -36,10 +36,11 @@ class Around(NoCluster):
 class Scene:
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
+        self.now = T0
         self.around = Around()
         self.unconfirmed = UnconfirmedNotices(lambda: None, Clock())
         agents = AgentRegistry(lambda: None, lambda: T0)
-        self.facts = Facts(store, agents, self.unconfirmed, Settings(), self.around)
+        self.facts = Facts(store, agents, self.unconfirmed, Settings(), self.around, now=lambda: self.now)
 
     async def announce(self, state: NoticeState = NoticeState.ACTIVE) -> None:
         """What is stored of the node n1."""

@@ -1,6 +1,6 @@
 """Facts to decide about, and a launcher and a rank 0 that do as they are told. Instants count from `T0`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -132,10 +132,12 @@ def seeing(
     notices: Mapping[Host, ReclaimNotice] | None = None,
     granted: frozenset[Host] = frozenset(),
     missing_since: float | None = None,
+    ahead: Iterable[ReclaimNotice] = (),
 ) -> JobFacts:
     """A situation beside the job; rank 0 is connected by default."""
+    later = {Host(each.subject.name): [each] for each in ahead}
     rank_zero = RankZero(connected=missing_since is None, since=missing_since or 0.0)
-    return JobFacts(notices=notices or {}, granted=granted, rank_zero=rank_zero)
+    return JobFacts(notices=notices or {}, ahead=later, granted=granted, rank_zero=rank_zero)
 
 
 def decide(job: SupervisedJob, facts: JobFacts, at: float = 0.0, policy: Policy = POLICY) -> Step:

@@ -4,16 +4,19 @@ What is so (`Launcher`, `Machine`) and what the supervisor knows of it (`Supervi
 and reports travel, and may be late. `World.think` is what control does, with `check` looking at every decision.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
+from supervisor.decide.classes import NoticesByUrgency, by_urgency, next_change
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import grants
 from supervisor.decide.notices import (
     NodeIdentities,
     Presence,
     apply_report,
+    binding,
     end_if_due,
     ends_at,
     noticed_hosts,
@@ -188,7 +191,8 @@ class World:
 
     def repeat_late(self, host: Host, lead: float) -> None:
         machine = self.machines[host]
-        if any(notice.subject.uid == machine.uid for notice in self.notices.values()):
+        reported = [notice for notice in self.notices.values() if notice.source == METADATA]
+        if any(notice.subject.uid == machine.uid for notice in reported):
             self._report(machine, Announcement.ACTIVE, lead, machine.revision - 1)
 
     def kill(self, host: Host) -> None:
@@ -337,13 +341,23 @@ class World:
         granted = grants(self.jobs.values(), self.available(), noticed)
         return JobFacts(
             notices=noticed,
+            ahead=self.ahead(),
             granted=granted.get(name, frozenset()),
             rank_zero=self.rank_zeros[name],
         )
 
     def noticed(self) -> dict[Host, ReclaimNotice]:
-        uids = {machine.host: machine.uid for machine in self.machines.values() if machine.connected}
-        return noticed_hosts(self.notices.values(), NodeIdentities(uids), POLICY)
+        return noticed_hosts(self._by_urgency().acted_on, self._identities(), POLICY)
+
+    def ahead(self) -> dict[Host, Sequence[ReclaimNotice]]:
+        found = binding(self._by_urgency().ahead, self._identities())
+        return {Host(name): notices for name, notices in found.items()}
+
+    def _by_urgency(self) -> NoticesByUrgency:
+        return by_urgency(self.notices.values(), self.now, POLICY)
+
+    def _identities(self) -> NodeIdentities:
+        return NodeIdentities({machine.host: machine.uid for machine in self.machines.values() if machine.connected})
 
     def available(self) -> frozenset[Host]:
         clear = {each.host for each in self.machines.values() if each.connected and each.announcing is None}
@@ -370,6 +384,7 @@ class World:
         for notice in self.notices.values():
             if notice.state is NoticeState.ACTIVE:
                 yield ends_at(notice, self._seen(notice), POLICY)
+                yield next_change(notice, self.now, POLICY) or math.inf
 
     def _decide(self, name: JobName, facts: JobFacts) -> bool:
         job = self.jobs[name]

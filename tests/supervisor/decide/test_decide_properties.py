@@ -1,6 +1,7 @@
 """Properties of decisions under any order of events; `decide_rules.check` verifies each decision."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 
 from supervisor.decide.grant import held
 from supervisor.decide.plan import actions
-from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Framework, Phase, Result, Spec
-from tests.supervisor.decide.decide_builders import first
+from supervisor.domain.ids import Host, JobName, Source
+from supervisor.domain.job import Framework, Phase, Result, Spec, SupervisedJob
+from supervisor.domain.notice import NoticeClass, NoticeState, Subject, SubjectKind
+from tests.supervisor.decide.decide_builders import first, notice
 from tests.supervisor.decide.decide_rules import check
 from tests.supervisor.decide.decide_world import World
 from tests.testkit.properties import examples
@@ -212,6 +214,57 @@ def test_an_interruption_changes_no_outcome(spec: Spec, events: list[Event]) -> 
     todo = actions(world.jobs[name])
     outcomes = {_outcome(world.fork(), name, done) for done in range(len(todo) + 1)}
     assert len(outcomes) == 1
+
+
+@examples(100)
+@given(spec=_specs(6), hosts=st.sets(st.sampled_from(HOSTS), min_size=1), events=st.lists(_events(1), max_size=25))
+def test_a_notice_that_is_days_ahead_changes_no_decision(spec: Spec, hosts: set[Host], events: list[Event]) -> None:
+    """Whatever happens meanwhile, and also if it is withdrawn in the middle."""
+    plain, scheduled = _world([spec]), _world([spec])
+    _look_ahead(scheduled, hosts, NoticeClass.SCHEDULED, 30 * 86400.0)
+    for number, event in enumerate(events):
+        if number == len(events) // 2:
+            _withdraw_ahead(scheduled, min(hosts))
+        _happen(plain, [event])
+        _happen(scheduled, [event])
+        assert scheduled.jobs == plain.jobs
+
+
+@examples(100)
+@given(spec=_specs(6), hosts=st.sets(st.sampled_from(HOSTS), min_size=1), events=st.lists(_events(1), max_size=25))
+def test_a_hint_only_asks_for_a_checkpoint(spec: Spec, hosts: set[Host], events: list[Event]) -> None:
+    """Phases, runs, hosts and exclusions are those of a job without it, and so is what launchers and ranks are told."""
+    plain, hinted = _world([spec]), _world([spec])
+    _look_ahead(hinted, hosts, NoticeClass.HINT, None)
+    hinted.think()
+    for event in events:
+        _happen(plain, [event])
+        _happen(hinted, [event])
+        assert [_bare(job) for job in hinted.jobs.values()] == [_bare(job) for job in plain.jobs.values()]
+
+
+def _look_ahead(world: World, hosts: set[Host], notice_class: NoticeClass, left: float | None) -> None:
+    for host in sorted(hosts):
+        known = replace(
+            notice(1, left=left, seen=world.now),
+            source=Source("ahead"),
+            subject=Subject(SubjectKind.NODE, host, world.machines[host].uid),
+            notice_class=notice_class,
+        )
+        world.notices[known.id] = known
+
+
+def _withdraw_ahead(world: World, host: Host) -> None:
+    for key, known in world.notices.items():
+        if known.source == "ahead" and known.subject.name == host and known.state is NoticeState.ACTIVE:
+            world.notices[key] = replace(known, state=NoticeState.WITHDRAWN, ended_at=world.now)
+
+
+def _bare(job: SupervisedJob) -> tuple[object, ...]:
+    """A job without what numbers and explains its decisions."""
+    decision, observed = job.decision, job.observed
+    what = (decision.phase, decision.run, decision.hosts, decision.exclusions, decision.window_until)
+    return (*what, decision.stop is None, observed.hosts, observed.run, observed.running, observed.result)
 
 
 def _outcome(world: World, name: JobName, done: int) -> tuple[object, ...]:

@@ -22,6 +22,7 @@ from supervisor.domain.ids import Host, JobName, NoticeId, cluster_job
 from supervisor.domain.job import (
     Acknowledgement,
     AcknowledgementKind,
+    CheckpointRequest,
     Decision,
     Framework,
     Growth,
@@ -32,7 +33,7 @@ from supervisor.domain.job import (
     Stop,
     SupervisedJob,
 )
-from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
+from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.jobs.registry import resources
 from supervisor.store.codec import Codec, Record
 from supervisor.store.conditions import Condition, job_conditions, notice_condition
@@ -72,6 +73,8 @@ ANNOUNCED = st.builds(
     message=st.text(max_size=20),
     session=COUNTS,
     revision=COUNTS,
+    notice_class=st.sampled_from(NoticeClass),
+    cancellable=st.booleans(),
 )
 SPECS = st.builds(
     Spec,
@@ -107,6 +110,7 @@ OBSERVED = st.builds(
     ),
 )
 GROWTHS = st.none() | st.builds(Growth, workers=COUNTS, number=COUNTS, until=INSTANTS, failed=COUNTS)
+CHECKPOINTS = st.none() | st.builds(CheckpointRequest, run=COUNTS, generation=COUNTS, since=INSTANTS)
 STOPS = st.none() | st.builds(Stop, run=COUNTS, generation=COUNTS, since=INSTANTS, everyone=st.booleans())
 
 
@@ -132,6 +136,7 @@ def decisions(draw: st.DrawFn) -> Decision:
             not_before=MAYBE,
             stop=STOPS,
             growth=GROWTHS,
+            checkpoint=CHECKPOINTS,
         )
     )
     return decision
@@ -422,6 +427,7 @@ FULL_JOB = replace(
         not_before=T0,
         stop=Stop(run=1, generation=1, since=T0),
         growth=Growth(workers=1, number=1, until=T0),
+        checkpoint=CheckpointRequest(run=1, generation=1, since=T0),
     ),
 )
 
@@ -465,6 +471,7 @@ def test_what_the_definitions_require_is_written_and_enough_to_read(
     [
         ("reclaimnotices", "spec.subject.kind", SubjectKind),
         ("reclaimnotices", "status.state", NoticeState),
+        ("reclaimnotices", "status.noticeClass", NoticeClass),
         ("supervisedjobs", "spec.framework", Framework),
         ("supervisedjobs", "status.decision.phase", Phase),
         ("supervisedjobs", "status.observed.result", Result),

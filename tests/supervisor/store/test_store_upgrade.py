@@ -17,6 +17,7 @@ from supervisor.decide.plan import plan
 from supervisor.decide.situation import JobFacts
 from supervisor.domain.capability import Capability
 from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import NoticeClass
 from supervisor.jobs.registry import resources
 from supervisor.store import rows
 from supervisor.store.codec import Codec
@@ -110,8 +111,18 @@ def test_a_job_that_runs_notices_nothing(job: SupervisedJob) -> None:
     assert decided.decision == job.decision
 
 
+_LATER = {"notice_class", "cancellable", "checkpoint"}
+"""Fields that the version before did not have."""
+
+
 def test_every_field_has_a_value_of_its_own() -> None:
     """One that is everywhere as it is by default could be lost and nobody would see it."""
     for parts in (EPISODES, *zip(*((job.spec, job.observed, job.decision) for job in JOBS), strict=True)):
         for each in fields(parts[0]):
-            assert any(getattr(part, each.name) != each.default for part in parts), each.name
+            is_set = any(getattr(part, each.name) != each.default for part in parts)
+            assert is_set is (each.name not in _LATER), each.name
+
+
+def test_notices_of_the_version_before_are_sudden() -> None:
+    """They were acted on at once, and still are."""
+    assert {value.notice_class for value in EPISODES} == {NoticeClass.SUDDEN}

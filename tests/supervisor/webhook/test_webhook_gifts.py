@@ -13,7 +13,7 @@ from supervisor.domain.ids import Host, NoticeId
 from supervisor.domain.notice import NODE_CONDITION, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.store.interface import Snapshot
 from supervisor.webhook.injection import CaFile, NoticedNodes, avoided
-from tests.supervisor.decide.decide_builders import notice
+from tests.supervisor.decide.decide_builders import T0, notice
 
 _NODES = {Host(name): f"object {name}" for name in ("n1", "n2", "n3")}
 
@@ -30,7 +30,7 @@ def snapshot(*notices: ReclaimNotice, version: int = 1) -> Snapshot:
 
 
 def avoidance_patch(*notices: ReclaimNotice) -> list[str]:
-    return list(avoided(snapshot(*notices), _NODES, Policy()))
+    return list(avoided(snapshot(*notices), _NODES, T0, Policy()))
 
 
 def test_those_that_go_last_come_first() -> None:
@@ -60,7 +60,7 @@ def test_a_node_that_was_made_again_is_another_one() -> None:
 def test_a_change_of_notices_or_nodes_is_seen_with_the_next_pod() -> None:
     present = [snapshot(on("n1"))]
     nodes, version = dict(_NODES), [1]
-    noticed = NoticedNodes(lambda: present[0], lambda: nodes, lambda: version[0], Policy())
+    noticed = NoticedNodes(lambda: present[0], lambda: nodes, lambda: version[0], Policy(), lambda: T0)
     first = noticed.now()
     assert first == ["n1"]
     assert noticed.now() is first
