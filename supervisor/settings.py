@@ -21,6 +21,9 @@ PREFIX = "JOB_SUPERVISOR_"
 _REASON = re.compile(r"([A-Za-z][A-Za-z0-9]{0,127})(?::([0-9]{1,6}))?")
 """REASON or REASON:SECONDS; Kubernetes wants the reason of an Event in one word."""
 
+_LONGEST_LEAD = 3600.0
+"""As for DEFAULT_LEAD_SECONDS."""
+
 _OBJECT = r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?\Z"
 """The name of a Kubernetes object, or empty."""
 
@@ -235,7 +238,7 @@ class Settings(Policy):
         ),
     ] = 10.0
     launcher_live_seconds: Annotated[
-        float, Meta(ge=0, description="A launcher keeps its job's name for this long after its stream ended.")
+        float, Meta(ge=0, le=3600, description="A launcher keeps its job's name for this long after its stream ended.")
     ] = 15.0
     launcher_hosts: Annotated[
         int,
@@ -248,7 +251,7 @@ class Settings(Policy):
     ] = 20_000
     retention_hours: Annotated[
         float,
-        Meta(gt=0, description="Ended notices, ended jobs and silent nodes are forgotten after this long."),
+        Meta(gt=0, le=8760, description="Ended notices, ended jobs and silent nodes are forgotten after this long."),
     ] = 24.0
     log_format: Annotated[LogFormat, Meta(description="console, json, or auto: console on a terminal, else json.")] = (
         LogFormat.AUTO
@@ -349,4 +352,7 @@ def _event_lead(text: str, usual: float) -> tuple[str, float]:
     if written is None:
         raise ValueError(f"RECLAIM_EVENTS: {text!r} is not REASON or REASON:SECONDS")
     reason, seconds = written.groups()
-    return reason, usual if seconds is None else float(seconds)
+    lead = usual if seconds is None else float(seconds)
+    if lead > _LONGEST_LEAD:
+        raise ValueError(f"RECLAIM_EVENTS: {text!r} has more than {_LONGEST_LEAD:g} seconds")
+    return reason, lead

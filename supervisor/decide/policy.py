@@ -8,73 +8,93 @@ from msgspec import Meta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """All delays, in seconds. The defaults suit a poll interval of 1 s and a lead of minutes."""
+    """All delays, in seconds. The defaults suit a poll interval of 1 s and a lead of minutes.
+
+    Each has an upper bound, far above what is useful, so that a typing error does not switch off the protection.
+    """
 
     window_seconds: Annotated[
         float,
         Meta(
             ge=0,
+            le=60,
             description="Collects the notices of a group, so that all its hosts leave the host list in one "
             "change: 1.25 poll intervals.",
         ),
     ] = 1.25
     margin_seconds: Annotated[
         float,
-        Meta(ge=0, description="Time kept free before a deadline: affected workers are told before it begins."),
+        Meta(ge=0, le=600, description="Time kept free before a deadline: affected workers are told before it begins."),
     ] = 5.0
     leave_margin_seconds: Annotated[
         float,
         Meta(
             ge=0,
+            le=60,
             description="A worker that the launcher has not released yet is told to leave this long before its "
             "deadline. Keep it small: leaving before the launcher has shortened its list breaks the collectives of "
             "the other workers.",
         ),
     ] = 2.0
     lost_grace_seconds: Annotated[
-        float, Meta(ge=0, description="A job that is below its minimum for this long without a notice is stopped.")
+        float,
+        Meta(ge=0, le=3600, description="A job that is below its minimum for this long without a notice is stopped."),
     ] = 30.0
     launcher_grace_seconds: Annotated[
         float,
         Meta(
             ge=0,
+            le=600,
             description="On a cluster: a job whose launcher is gone without a notice is suspended and resumed "
             "unless its operator acts within this time. The operator restarts a failed launcher within two seconds.",
         ),
     ] = 5.0
     rank_zero_grace_seconds: Annotated[
-        float, Meta(ge=0, description="A STOP goes to all processes if none has been rank 0 for this long.")
+        float, Meta(ge=0, le=600, description="A STOP goes to all processes if none has been rank 0 for this long.")
     ] = 5.0
     rank_zero_head_start_seconds: Annotated[
         float,
         Meta(
             ge=0,
+            le=60,
             description="A STOP reaches the other ranks at least this long after rank 0. If one of them left "
             "first, rank 0 would wait in a collective and never ask again.",
         ),
     ] = 1.0
     stop_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="A STOP without an acknowledgement ends after this time if no deadline is known.")
+        float,
+        Meta(
+            gt=0,
+            le=86400,
+            description="A STOP without an acknowledgement ends after this time if no deadline is known.",
+        ),
     ] = 300.0
     resume_delay_seconds: Annotated[
         float,
         Meta(
             ge=0,
+            le=3600,
             description="Delay before a start below the requested size or a growth, so that more capacity can "
             "arrive. On a cluster also before each resume, so that the scheduler can bind pods that already wait.",
         ),
     ] = 2.0
     resume_timeout_seconds: Annotated[
         float,
-        Meta(gt=0, description="A resume that has not started within this time is given up and tried again later."),
+        Meta(
+            gt=0,
+            le=86400,
+            description="A resume that has not started within this time is given up and tried again later.",
+        ),
     ] = 120.0
     resume_backoff_seconds: Annotated[
-        float, Meta(ge=0, description="First pause after a failed resume; it doubles up to 32 times this value.")
+        float,
+        Meta(ge=0, le=3600, description="First pause after a failed resume; it doubles up to 32 times this value."),
     ] = 5.0
     probe_seconds: Annotated[
         float,
         Meta(
             ge=0,
+            le=86400,
             description="On a cluster: a job that has waited this long without room on any node is resumed "
             "nevertheless, as some capacity only appears for pending pods. The attempt lasts RESUME_TIMEOUT_SECONDS, "
             "and the pauses between attempts grow. 0: never.",
@@ -84,6 +104,7 @@ class Policy:
         float,
         Meta(
             ge=0,
+            le=86400,
             description="On a cluster: a job that was resumed smaller grows once there has been room that no "
             "waiting job needs for this long, as each growth pauses all its processes. The delay doubles after each "
             "failed growth, up to 32 times this value. 0: never.",
@@ -93,6 +114,7 @@ class Policy:
         float,
         Meta(
             gt=0,
+            le=3600,
             description="Lead time of a notice whose source neither names a time nor has a usual lead: five "
             "minutes on ECS.",
         ),
@@ -124,8 +146,12 @@ class Policy:
         ),
     ] = 60.0
     gone_grace_seconds: Annotated[
-        float, Meta(ge=0, description="A node whose agent is silent for this long after the deadline counts as gone.")
+        float,
+        Meta(
+            ge=0, le=3600, description="A node whose agent is silent for this long after the deadline counts as gone."
+        ),
     ] = 5.0
     expire_seconds: Annotated[
-        float, Meta(gt=0, description="A subject that still exists this long after its deadline was not reclaimed.")
+        float,
+        Meta(gt=0, le=86400, description="A subject that still exists this long after its deadline was not reclaimed."),
     ] = 300.0

@@ -47,6 +47,14 @@ def test_every_setting_is_in_the_values_or_the_charts_own(cls: Any, schema: Any,
     assert all(each["description"] for each in schema["properties"].values())
 
 
+@pytest.mark.parametrize("schema", [supervisor_settings(), agent_settings()], ids=["supervisor", "agent"])
+def test_every_number_has_an_upper_bound(schema: Any) -> None:
+    """A typing error of some digits would switch off the protection, and nothing would say so."""
+    numbers = {name: each for name, each in schema["properties"].items() if each.get("type") in {"number", "integer"}}
+    assert len(numbers) > 4
+    assert [name for name, each in numbers.items() if "maximum" not in each] == []
+
+
 def test_every_map_of_the_schema_is_closed() -> None:
     """Unknown keys are refused everywhere but in maps that are Kubernetes' own or the user's."""
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))

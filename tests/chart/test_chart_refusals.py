@@ -15,6 +15,10 @@ _REFUSED: list[tuple[Values, str]] = [
         "at '/supervisor/settings/windowSeconds': minimum: got -1, want 0",
     ),
     (
+        {"supervisor": {"settings": {"windowSeconds": 9999}}},
+        "at '/supervisor/settings/windowSeconds': maximum: got 9,999, want 60",
+    ),
+    (
         {"supervisor": {"settings": {"windowSecond": 1}}},
         "at '/supervisor/settings': additional properties 'windowSecond' not allowed",
     ),

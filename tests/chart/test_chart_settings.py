@@ -96,5 +96,5 @@ def _sample(name: str, schema: Schema) -> Any:
 
 def test_large_numbers_are_no_powers_of_ten(helm: Helm) -> None:
     """A template would write a million as 1e+06, which is no integer to a service."""
-    said = _environment(helm, "supervisor", {"retentionHours": 1_000_000})
-    assert said[f"{PREFIX}RETENTION_HOURS"] == "1000000"
+    said = _environment(helm, "supervisor", {"launcherHosts": 1_000_000})
+    assert said[f"{PREFIX}LAUNCHER_HOSTS"] == "1000000"
