@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock site clean
+.PHONY: help install dev demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock site clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -29,6 +29,9 @@ $(VENV)/.demo $(INSTALLED): pyproject.toml sdk/pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(REQUIREMENTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e . -e sdk
 	@touch $@
+
+dev: $(DEMO) ## Run a supervisor, simulated hosts and a small job on this machine (options: ARGS=--drill, ARGS="--hosts 8")
+	@$(BIN)/elastic-job-supervisor dev $(ARGS)
 
 demo: $(DEMO) ## Replay real reclaims against a real training job and judge the outcome (options: ARGS="--seed 2 --min 12")
 	@$(BIN)/python -m simulator demo $(ARGS)

@@ -1,4 +1,4 @@
-"""`elastic-job-supervisor serve` and `elastic-job-supervisor token …`."""
+"""`elastic-job-supervisor serve`, `… token` and `… dev`."""
 
 import argparse
 import asyncio
@@ -18,6 +18,7 @@ from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure
 from servicekit.settings import SettingsError, describe, load
 from servicekit.tls import CertificateUnusable
+from supervisor.dev import options as dev
 from supervisor.domain.ids import NAME_RULE, is_name
 from supervisor.identity.tokens import SecretError, Tokens
 from supervisor.leadership.interface import LeadershipError, LeadershipLost
@@ -48,6 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     if print_completion(given):
         return 0
+    if given.command == "dev":
+        # Imported here: the other commands need neither its client nor its processes.
+        from supervisor.dev.command import run as run_dev  # noqa: PLC0415
+
+        return run_dev(given)
     try:
         settings = load(Settings, PREFIX, os.environ)
         return _serve(settings) if given.command == "serve" else _token(settings, given)
@@ -87,6 +93,9 @@ def _parser() -> CommandParser:
     commands = parser.add_subparsers(dest="command", required=True)
     add_completion(parser, commands)
     commands.add_parser("serve", help="serve agents, launchers and training processes")
+    dev.add_arguments(
+        commands.add_parser("dev", help="run a supervisor, simulated hosts and a job here, to try it out")
+    )
     kinds = commands.add_parser("token", help="make a token").add_subparsers(dest="kind", required=True)
     agent = kinds.add_parser("agent", help="a token for the agent of one node")
     agent.add_argument("--node", required=True, type=_name)

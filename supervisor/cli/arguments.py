@@ -17,8 +17,8 @@ where the command connects to, the first of these that applies:
                          a cluster, with your own permissions
   --data-dir DIR         the supervisor that uses this data directory, with a token signed with its secret
   none of them           SUPERVISOR_CLI_ADDRESS, …_TOKEN_FILE and …_CA_FILE, or JOB_SUPERVISOR_DATA_DIR, of the
-                         environment; {DATA_DIR} if it exists; else the cluster of KUBECONFIG, of this
-                         pod, or of ~/.kube/config
+                         environment; {DATA_DIR} if it exists; a running `elastic-job-supervisor dev`; else
+                         the cluster of KUBECONFIG, of this pod, or of ~/.kube/config
 
 exit codes:
   0    done

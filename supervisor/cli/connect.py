@@ -1,6 +1,7 @@
 """Chooses and opens the backend, from the arguments and the environment."""
 
 import argparse
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from supervisor.cli import data_dir as standalone
 from supervisor.cli.arguments import DATA_DIR
 from supervisor.cli.backend import Backend
+from supervisor.cli.dev_directory import default_directory, is_running
 from supervisor.cli.errors import SettingError, UsageError
 from supervisor.cli.http_backend import Address, HttpBackend
 
@@ -72,7 +74,15 @@ def _directory(given: argparse.Namespace, environ: Mapping[str, str]) -> Path | 
         return None
     if named is not None:
         return named
-    return DATA_DIR if standalone.serves(DATA_DIR) else None
+    if standalone.serves(DATA_DIR):
+        return DATA_DIR
+    dev = default_directory(environ)
+    # Other options say that another supervisor or a cluster is meant.
+    if given.address or given.namespace or environ.get("SUPERVISOR_CLI_ADDRESS") or not is_running(dev):
+        return None
+    # It may hide the cluster that was meant.
+    sys.stderr.write(f"Connecting to the supervisor of `elastic-job-supervisor dev` in {dev}.\n")
+    return dev
 
 
 def _path(environ: Mapping[str, str], name: str) -> Path | None:

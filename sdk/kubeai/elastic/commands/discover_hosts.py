@@ -210,3 +210,7 @@ def _write(descriptor: int, text: str) -> None:
     data = text.encode("utf-8", "surrogateescape")
     while data:
         data = data[os.write(descriptor, data) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -309,3 +309,7 @@ class Runner:
                 self._log_absence(event.reason)
             if isinstance(event, Signalled) or (isinstance(event, Confirmed) and event.report.result is not None):
                 return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""What `dev` refuses before it starts anything."""
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.__main__ import main
+from supervisor.cli.dev_directory import LOCK_FILE, default_directory, is_running
+from supervisor.dev.workspace import claimed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--hosts", "0"], "--hosts must be between 1 and 32."),
+        (["--hosts", "33"], "--hosts must be between 1 and 32."),
+        (["--min-workers", "5"], "--min-workers must be at least 1 and at most --hosts."),
+        (["--min-workers", "0"], "--min-workers must be at least 1 and at most --hosts."),
+        (["--no-job", "--", "true"], "--no-job and a command exclude each other."),
+        (["--drill", "--no-job"], "--drill works with the sample job"),
+        (["--drill", "--", "true"], "--drill works with the sample job"),
+        (["--drill", "--hosts", "1"], "--min-workers must be below --hosts."),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dev", "--data-dir", str(tmp_path / "new"), *arguments]) == 64
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_directory_with_other_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    precious = tmp_path / "thesis.tex"
+    precious.write_text("x")
+    assert main(["dev", "--data-dir", str(tmp_path)]) == 64
+    assert "contains files that are not of `dev`" in capsys.readouterr().err
+    assert main(["dev", "--data-dir", str(precious)]) == 64
+    assert "is not a directory" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_directory_is_claimed_once_and_emptied_of_an_earlier_dev(tmp_path: Path) -> None:
+    directory = tmp_path / "dev"
+    assert not is_running(directory)
+    with claimed(directory) as workspace:
+        workspace.prepare(("host-1",))
+        assert is_running(directory)
+        assert directory.stat().st_mode & 0o777 == 0o700
+    assert not is_running(directory)
+    with claimed(directory):
+        assert [path.name for path in directory.iterdir()] == [LOCK_FILE]
+
+
+def test_its_place_is_the_state_directory_of_the_user() -> None:
+    assert default_directory({"HOME": "/home/a"}) == Path("/home/a/.local/state/elastic-job-supervisor/dev")
+    assert default_directory({"XDG_STATE_HOME": "/s", "HOME": "/h"}) == Path("/s/elastic-job-supervisor/dev")
