@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom images test-images test-monitoring dashboard-pictures test-node lock site clean
+.PHONY: help install dev demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -115,6 +115,9 @@ screenshots: $(INSTALLED) ## Take the pictures of docs/guide/status-page.md agai
 
 sbom: $(INSTALLED) ## Write the bill of materials of each image, including its base, to dist/sbom/ (CycloneDX; Debian, as root)
 	@$(BIN)/python -m tests.images.images_bill dist/sbom
+
+release: $(INSTALLED) ## Build everything that is published of a version into dist/, and publish nothing (VERSION=1.2.3, options: ARGS="--images none")
+	@$(BIN)/python -m release $(or $(VERSION),$(error say which: make release VERSION=1.2.3)) $(ARGS)
 
 chaos: $(INSTALLED) ## Kill or stop every process at each of its steps; nothing may be lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)

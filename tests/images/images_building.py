@@ -75,8 +75,10 @@ def version() -> str:
         return str(tomllib.load(file)["project"]["version"])
 
 
-def build() -> Images:
+def build(epoch: int | None = None) -> Images:
     """Both images, built where something has changed.
+
+    With an `epoch` they are built anew, and all their files are of that time.
 
     Raises:
         CannotBeHad: This machine cannot build any.
@@ -85,11 +87,11 @@ def build() -> Images:
     require(_PACKAGES)
     with _alone(cache()):
         storage = cache() / "storage"
-        stand_in = not _registry_answers()
+        stand_in = not registry_answers()
         if stand_in:
             _stand_in(storage)
         for image in Image:
-            _build(storage, image, pull=not stand_in)
+            _build(storage, image, epoch, pull=not stand_in)
     return Images(storage, stand_in)
 
 
@@ -115,9 +117,11 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-job-supervisor" / "images"
 
 
-def _build(storage: Path, image: Image, *, pull: bool) -> None:
+def _build(storage: Path, image: Image, epoch: int | None, *, pull: bool) -> None:
     sys.stderr.write(f"building {image.reference}\n")
-    given = {"VERSION": version(), "REVISION": _revision(), "BASE": BASE}
+    given = {"VERSION": version(), "REVISION": _git("rev-parse", "HEAD"), "CREATED": _git("log", "-1", "--format=%cI")}
+    given |= {"BASE": BASE, "BASE_DIGEST": _base_digest(storage, pull=pull)}
+    dated = [] if epoch is None else ["--no-cache", f"--timestamp={epoch}"]
     trusted = []
     if _CERTIFICATES.exists():
         # A registry behind a company's authority: the machine knows it, a base image does not.
@@ -126,18 +130,26 @@ def _build(storage: Path, image: Image, *, pull: bool) -> None:
     buildah(
         storage,
         *("build", "--isolation", "chroot", "--layers", f"--pull={str(pull).lower()}", "--file"),
-        *(f"Dockerfile.{image}", "--tag", image.reference, *trusted),
+        *(f"Dockerfile.{image}", "--tag", image.reference, *trusted, *dated),
         *(f"--build-arg={name}={value}" for name, value in given.items()),
         ".",
     )
 
 
-def _revision() -> str:
-    done = subprocess.run(["git", "rev-parse", "HEAD"], check=False, capture_output=True, text=True, cwd=CHECKOUT)  # noqa: S607  # The PATH's.
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], check=False, capture_output=True, text=True, cwd=CHECKOUT)  # noqa: S607  # The PATH's.
     return done.stdout.strip() or "unknown"
 
 
-def _registry_answers() -> bool:
+def _base_digest(storage: Path, *, pull: bool) -> str:
+    """The digest of the base in its registry; the stand-in has none there."""
+    if not pull:
+        return ""
+    buildah(storage, "pull", "--quiet", BASE)
+    return str(json.loads(buildah(storage, "images", "--json", BASE))[0]["digest"])
+
+
+def registry_answers() -> bool:
     try:
         urllib.request.urlopen(_REGISTRY, timeout=_REGISTRY_SECONDS).close()
     except urllib.error.HTTPError:

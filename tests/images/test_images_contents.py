@@ -1,12 +1,13 @@
 """The images contain what they need and nothing else."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.images import images_bill
-from tests.images.images_building import Image, Images, version
+from tests.images.images_building import BASE, Image, Images, version
 from tests.images.images_containers import Engine
 
 _EACH = pytest.mark.parametrize("image", Image)
@@ -26,6 +27,10 @@ def test_an_image_says_what_it_is(images: Images, image: Image) -> None:
     assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
     assert config["Labels"]["org.opencontainers.image.title"] == image.reference.split("/")[1].split(":")[0]
     assert len(config["Labels"]["org.opencontainers.image.revision"]) == 40
+    assert datetime.fromisoformat(config["Labels"]["org.opencontainers.image.created"]) < datetime.now(UTC)
+    assert config["Labels"]["org.opencontainers.image.vendor"] == "The Elastic Job Supervisor authors"
+    assert config["Labels"]["org.opencontainers.image.base.name"] == BASE
+    assert set(config["Labels"]) >= {f"org.opencontainers.image.{name}" for name in ("source", "url", "documentation")}
 
 
 @_EACH
