@@ -22,6 +22,7 @@ SUPERVISOR_OWNED = frozenset(
         "leader_election",
         "metrics_address",
         "namespace",
+        "notifications_file",
         "pod_name",
         "probe_address",
         "public_address",

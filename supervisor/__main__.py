@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_dev(given)
     try:
         settings = load(Settings, PREFIX, os.environ)
-        return _serve(settings) if given.command == "serve" else _token(settings, given)
+        return _COMMANDS[given.command](settings, given)
     except SettingsError as error:
         return _complain(str(error), SysExit.CONFIG)
     except (StoreError, SecretError, KeysError, CertificateUnusable, LeadershipError, OSError) as error:
@@ -96,6 +96,7 @@ def _parser() -> CommandParser:
     dev.add_arguments(
         commands.add_parser("dev", help="run a supervisor, simulated hosts and a job here, to try it out")
     )
+    commands.add_parser("notify-test", help="send a test message to every target of NOTIFICATIONS_FILE")
     kinds = commands.add_parser("token", help="make a token").add_subparsers(dest="kind", required=True)
     agent = kinds.add_parser("agent", help="a token for the agent of one node")
     agent.add_argument("--node", required=True, type=_name)
@@ -149,7 +150,7 @@ def _failpoint(text: str) -> failpoints.Trigger | None:
         raise SettingsError(f"{PREFIX}FAILPOINT", str(error)) from error
 
 
-def _serve(settings: Settings) -> int:
+def _serve(settings: Settings, _given: argparse.Namespace) -> int:
     # gRPC would log a line for each peer whose handshake fails; errors that matter are raised.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported here: the token command needs no servers, and gRPC reads the variable above when it is imported.
@@ -200,6 +201,23 @@ def _tokens(settings: Settings) -> Tokens:
         configure(settings.log_format, settings.log_level)  # Logs go to stderr: only the token may be on stdout.
         return asyncio.run(keys.tokens(settings))
     return Tokens.load(ensure_data_dir(settings.data_dir))
+
+
+def _notify_test(settings: Settings, _given: argparse.Namespace) -> int:
+    # Imported here: the other commands need no client.
+    from supervisor.observability.notifications.trial import send  # noqa: PLC0415
+    from supervisor.wiring.startup import load_notifications  # noqa: PLC0415
+
+    config = load_notifications(settings)
+    if config is None:
+        raise SettingsError(f"{PREFIX}NOTIFICATIONS_FILE", "names no file, so there are no targets")
+    results = asyncio.run(send(config, settings.notifications_timeout_seconds, settings.notifications_proxy))
+    for target, reason in results.items():
+        sys.stdout.write(f"{target}: {f'failed: {reason}' if reason else 'sent'}\n")
+    return _FAILED if any(results.values()) else 0
+
+
+_COMMANDS = {"serve": _serve, "token": _token, "notify-test": _notify_test}
 
 
 def _complain(message: str, code: int) -> int:

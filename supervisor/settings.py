@@ -140,6 +140,34 @@ class Settings(Policy):
             " the status page links to its pages and runbooks. Empty: no links.",
         ),
     ] = ""
+    notifications_file: Annotated[
+        Path | None,
+        Meta(
+            description="JSON file with the targets of notifications, see docs/guide/notifications.md. Empty: no"
+            " notifications."
+        ),
+    ] = None
+    notifications_group_seconds: Annotated[
+        float,
+        Meta(
+            ge=0, le=300, description="What happens within this time is one message for each job, and one for notices."
+        ),
+    ] = 10.0
+    notifications_uncovered_seconds: Annotated[
+        float,
+        Meta(ge=0, le=3600, description="A worker that is not covered for this long is worth a notification."),
+    ] = 60.0
+    notifications_timeout_seconds: Annotated[
+        float, Meta(ge=0.1, le=60, description="Time limit for one attempt to send a notification.")
+    ] = 10.0
+    notifications_proxy: Annotated[
+        str,
+        Meta(
+            pattern=r"^(http://\S+)?\Z",
+            description="URL of the HTTP proxy for notifications. Proxy variables of the environment are not used."
+            " Empty: no proxy.",
+        ),
+    ] = ""
     webhook_address: Annotated[
         str,
         Meta(

@@ -13,6 +13,11 @@ _MAX_NAMES = 5
 _DRILL = "Drill: "
 
 
+def is_drill(reason: str) -> bool:
+    """Whether a reason says that a drill is the only cause."""
+    return reason.startswith(_DRILL)
+
+
 def waiting(spec: Spec) -> str:
     return f"Waiting for {spec.min_workers} to {spec.requested_workers} hosts without a notice."
 

@@ -1,7 +1,7 @@
 """Hooks through which metrics observe the pipeline, and a no-op implementation."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from supervisor.decide.policy import Policy
@@ -42,7 +42,10 @@ def unknown_location(_subject: Subject) -> NodeLocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
-    """Access to the present state of a leader; `failed` counts the changes that each listener failed on."""
+    """Access to the present state of a leader.
+
+    `failed` counts the changes that each listener failed on, `notified` notifications by target and outcome.
+    """
 
     snapshot: Callable[[], Snapshot]
     agents: AgentRegistry
@@ -52,6 +55,7 @@ class LiveState:
     noticed: NoticedHosts
     placements: Placements
     failed: Mapping[str, int]
+    notified: Mapping[tuple[str, str], int] = field(default_factory=dict)
     policy: Policy
     now: Callable[[], float]
 

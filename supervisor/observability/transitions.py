@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
+from supervisor.decide.policy import Policy
+from supervisor.decide.situation import JobFacts, Situation
+from supervisor.decide.stopping import answers, breaks_at
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -29,3 +32,28 @@ def is_suspended(before: SupervisedJob, after: SupervisedJob) -> bool:
     if was.phase not in {Phase.STOPPING, *LIVE} or now.phase not in SUSPENDED or was.phase is now.phase:
         return False
     return now.failed_resumes == was.failed_resumes
+
+
+def first_loss(job: SupervisedJob, noticed: NoticedHosts, now: float, policy: Policy) -> float | None:
+    """The instant at which the first host that a job's run needs is gone; None if no such host has a notice."""
+    view = JobFacts(notices=noticed(job.name))
+    return breaks_at(Situation(job, job.decision, view, now, policy))
+
+
+def ran_out_of_time(before: SupervisedJob, after: SupervisedJob) -> bool:
+    """Whether a STOP ended in a suspension without an answer of rank 0 and without the end of the run."""
+    stop = before.decision.stop
+    if stop is None or not is_suspended(before, after):
+        return False
+    return after.observed.running and not answers(after.observed.acknowledgement, stop)
+
+
+def is_late(before: SupervisedJob, after: SupervisedJob, noticed: NoticedHosts, policy: Policy) -> bool:
+    """Whether the change shows that a STOP was not acknowledged before its deadline."""
+    if ran_out_of_time(before, after):
+        return True
+    answer, stop = after.observed.acknowledgement, before.decision.stop or after.decision.stop
+    if answer is None or stop is None or not answers(answer, stop) or answers(before.observed.acknowledgement, stop):
+        return False
+    end = first_loss(before, noticed, answer.at, policy)
+    return end is not None and answer.at > end

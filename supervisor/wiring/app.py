@@ -37,6 +37,8 @@ from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.groups import Groups
 from supervisor.observability.hooks import LiveState, MetricsHooks, NoMetrics
 from supervisor.observability.journal import Journal, Listener
+from supervisor.observability.notifications.config import Config as NotificationConfig
+from supervisor.observability.notifications.notifier import Notifications, Timing
 from supervisor.observability.page import status_page
 from supervisor.observability.phase_tracker import PhaseTracker
 from supervisor.observability.status import StatusEndpoint
@@ -77,6 +79,7 @@ class Supervisor:
         refusals: Refusals | None = None,
         listeners: Sequence[Listener] = (),
         hooks: MetricsHooks = NoMetrics(),  # noqa: B008 - it has no state
+        notifications: NotificationConfig | None = None,
     ) -> None:
         changes = changes or Notifier()
         refusals = refusals or Refusals()
@@ -135,6 +138,7 @@ class Supervisor:
 
         # Observability
         failed = Counter[str]()
+        notifier = _notifier(notifications, settings, leadership, clock)
         live = LiveState(
             snapshot=store.snapshot,
             agents=agents,
@@ -144,11 +148,13 @@ class Supervisor:
             noticed=facts.noticed,
             placements=cluster_facts.placements,
             failed=failed,
+            notified=notifier.outcomes if notifier else {},
             policy=settings,
             now=clock.now,
         )
         phases, groups = PhaseTracker(), Groups(facts.noticed, settings)
-        journal = Journal(store, (*hooks.attach(live), *listeners, phases, groups), clock, failed)
+        notified = notifier.attach(live) if notifier else ()
+        journal = Journal(store, (*hooks.attach(live), *listeners, phases, groups, *notified), clock, failed)
         reader = StatusReader(
             live=live,
             shown=facts.shown,
@@ -219,6 +225,7 @@ class Supervisor:
             "retention": self.retention.run,
             "servers": servers.run,
             **({"page": self._page.viewers.run} if self._page else {}),
+            **({"notifications": notifier.run} if notifier else {}),
             **(leader.tasks if leader else common_tasks(refusals, certificate)),
         }
         """The root tasks by name, except the store's."""
@@ -246,6 +253,20 @@ class Supervisor:
         self._reclaim.finish()
         self._processes.finish("the supervisor is stopping")
         self._launchers.finish("the supervisor is stopping")
+
+
+def _notifier(
+    config: NotificationConfig | None, settings: Settings, leadership: Leadership, clock: Clock
+) -> Notifications | None:
+    if config is None:
+        return None
+    timing = Timing(
+        group_seconds=settings.notifications_group_seconds,
+        timeout_seconds=settings.notifications_timeout_seconds,
+        uncovered_seconds=settings.notifications_uncovered_seconds,
+        proxy=settings.notifications_proxy,
+    )
+    return Notifications(config, timing, leadership.may_act, clock)
 
 
 def _leader(cluster: "Cluster | None", clock: Clock, store: Store, processes: Processes) -> "ClusterLeader | None":

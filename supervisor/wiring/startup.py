@@ -13,13 +13,16 @@ from servicekit.address import parse
 from servicekit.clock import Clock
 from servicekit.lifecycle import cancel_on_signals, stop_on_signals
 from servicekit.probes import Probes
+from servicekit.settings import SettingsError
 from servicekit.tls import Files, ServerCertificate
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import AlwaysLeader
 from supervisor.observability.hooks import MetricsHooks, NoMetrics
+from supervisor.observability.notifications.config import Config as NotificationConfig
+from supervisor.observability.notifications.config import ConfigError, load
 from supervisor.refusals import Refusals
 from supervisor.serving.health import ServingState, SupervisorHealth
-from supervisor.settings import Settings, StoreKind
+from supervisor.settings import PREFIX, Settings, StoreKind
 from supervisor.store.sqlite import SqliteStore
 from supervisor.webhook.injection import CaFile
 from supervisor.webhook.server import ignore_review
@@ -42,17 +45,22 @@ async def serve(settings: Settings) -> int:
     clock = Clock()
     certificate = load_certificate(settings, clock)
     ensure_data_dir(settings.data_dir)
+    notifications = load_notifications(settings)
     with cancel_on_signals():  # For the wait for an API server; later, signals set `stop`.
         async with _probes(settings.probe_address) as health:
             if settings.store is StoreKind.SQLITE:
-                await _serve_alone(settings, clock, certificate, health)
+                await _serve_alone(settings, clock, certificate, health, notifications)
             else:
-                await _serve_in_cluster(settings, clock, certificate, health)
+                await _serve_in_cluster(settings, clock, certificate, health, notifications)
     return 0
 
 
 async def _serve_alone(
-    settings: Settings, clock: Clock, certificate: ServerCertificate | None, health: SupervisorHealth
+    settings: Settings,
+    clock: Clock,
+    certificate: ServerCertificate | None,
+    health: SupervisorHealth,
+    notifications: NotificationConfig | None,
 ) -> None:
     tokens, stop, refusals = Tokens.load(settings.data_dir), asyncio.Event(), Refusals()
     metrics = _metrics(settings, refusals, clock)
@@ -68,6 +76,7 @@ async def _serve_alone(
             certificate=certificate,
             refusals=refusals,
             hooks=metrics.for_leader(AlwaysLeader().may_act) if metrics else NoMetrics(),
+            notifications=notifications,
         )
         with stop_on_signals(stop):
             await supervisor.serve(stop, _metrics_task(settings, metrics))
@@ -76,7 +85,11 @@ async def _serve_alone(
 
 
 async def _serve_in_cluster(
-    settings: Settings, clock: Clock, certificate: ServerCertificate | None, health: SupervisorHealth
+    settings: Settings,
+    clock: Clock,
+    certificate: ServerCertificate | None,
+    health: SupervisorHealth,
+    notifications: NotificationConfig | None,
 ) -> None:
     # Imported here: a stand-alone supervisor does not need the Kubernetes client.
     from supervisor.wiring.replica import Replica  # noqa: PLC0415
@@ -104,6 +117,7 @@ async def _serve_in_cluster(
                 refusals=refusals,
                 listeners=replica.listeners,
                 hooks=_metrics_hooks(metrics, replica),
+                notifications=notifications,
             )
             return {**supervisor.tasks, **replica.listening, **(own.leader_tasks(replica.leadership) if own else {})}
 
@@ -184,6 +198,20 @@ async def _probes(where: str) -> AsyncIterator[SupervisorHealth]:
         yield health
     finally:
         await probes.stop()
+
+
+def load_notifications(settings: Settings) -> NotificationConfig | None:
+    """The targets of notifications; None if there is no file of them.
+
+    Raises:
+        SettingsError: The file cannot be used.
+    """
+    if settings.notifications_file is None:
+        return None
+    try:
+        return load(settings.notifications_file)
+    except ConfigError as error:
+        raise SettingsError(f"{PREFIX}NOTIFICATIONS_FILE", str(error)) from error
 
 
 def load_certificate(settings: Settings, clock: Clock) -> ServerCertificate | None:

@@ -25,6 +25,7 @@ _MANY: Values = {
     "networkPolicy": {"nodeCIDRs": ["10.0.0.0/8"]},
     "webhook": {"excludedNamespaces": ["kube-system", "monitoring"]},
     "metrics": {"enabled": True, "dashboards": {"enabled": True}},
+    "notifications": {"targets": [{"name": "team", "urlSecret": {"name": "slack"}}]},
     "supervisor": {
         "replicas": 3,
         "image": {"tag": "1.2.3"},

@@ -61,6 +61,12 @@ _REFUSED: list[tuple[Values, str]] = [
     ({"metrics": {"rules": {"enabled": True}}}, "metrics.rules.enabled requires metrics.enabled"),
     ({"metrics": {"podMonitor": {"enabled": True}}}, "metrics.podMonitor.enabled requires metrics.enabled"),
     ({"metrics": {"enabled": True}, "agent": {"probePort": 8475}}, "agent.probePort must not be 8475"),
+    ({"notifications": {"targets": [{"name": "a"}]}}, "at '/notifications/targets/0'"),
+    (
+        {"notifications": {"targets": [{"name": "a", "urlSecret": {"name": "b"}, "url": "https://secret"}]}},
+        "at '/notifications/targets/0': additional properties 'url' not allowed",
+    ),
+    ({"notifications": {"targets": [{"name": "a", "urlSecret": {"name": "b"}}] * 2}}, "two targets have the same name"),
     ({"supervisor": {"publicAddress": "http://a:1"}}, "at '/supervisor/publicAddress'"),
     ({"supervisor": {"publicAddress": "https://a.example:1"}}, "supervisor.publicAddress names a.example, which"),
     ({"supervisor": {"publicAddress": "https://[fd00::2]:1"}}, "supervisor.publicAddress names fd00::2, which"),

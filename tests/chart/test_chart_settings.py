@@ -19,6 +19,7 @@ from tests.chart.chart_rendering import Helm, environment, one
 _SPOKEN = {
     "publicAddress": "https://supervisor:8471",
     "webhookAddress": "0.0.0.0:8472",
+    "notificationsProxy": "http://proxy:3128",
     "failpoint": "",
     "filePath": "/run/reclaim",
     "metadataUrl": "http://localhost",
@@ -34,6 +35,12 @@ _SERVICES: Mapping[str, tuple[type[Any], str, str, str, frozenset[str]]] = {
     "supervisor": (SupervisorSettings, "JOB_SUPERVISOR", "Deployment", "elastic-job-supervisor", SUPERVISOR_OWNED),
     "agent": (AgentSettings, "NODE_AGENT", "DaemonSet", "elastic-job-supervisor-agent", AGENT_OWNED),
 }
+_RENDERINGS: list[Mapping[str, Any]] = [
+    {},
+    {"tls": _OWN_CERTIFICATE},
+    {"metrics": {"enabled": True}},
+    {"notifications": {"targets": [{"name": "team", "urlSecret": {"name": "slack"}}]}},
+]
 
 
 def _environment(helm: Helm, service: str, values: Mapping[str, Any]) -> dict[str, str]:
@@ -41,11 +48,7 @@ def _environment(helm: Helm, service: str, values: Mapping[str, Any]) -> dict[st
     return environment(one(helm.render({service: {"settings": values}}), kind, name))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{}, {"tls": _OWN_CERTIFICATE}, {"metrics": {"enabled": True}}],
-    ids=["self", "own-certificate", "metrics"],
-)
+@pytest.mark.parametrize("values", _RENDERINGS, ids=["self", "own-certificate", "metrics", "notifications"])
 @pytest.mark.parametrize("service", _SERVICES)
 def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str, values: Mapping[str, Any]) -> None:
     cls, prefix, kind, name, _ = _SERVICES[service]
@@ -56,7 +59,7 @@ def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str, val
 def test_the_settings_that_are_the_charts_own_are_set_by_it(helm: Helm, service: str) -> None:
     """Each by some value; but for the election, without which the Service would find nobody."""
     _, prefix, kind, name, owned = _SERVICES[service]
-    renderings = [helm.render(values) for values in ({}, {"tls": _OWN_CERTIFICATE}, {"metrics": {"enabled": True}})]
+    renderings = [helm.render(values) for values in _RENDERINGS]
     variables = {variable for objects in renderings for variable in environment(one(objects, kind, name))}
     said = {variable.removeprefix(f"{prefix}_").lower() for variable in variables}
     assert said - {"log_format"} == owned - {"leader_election"}

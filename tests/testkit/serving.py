@@ -30,7 +30,7 @@ from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.app import Supervisor
-from supervisor.wiring.startup import STORE_FILE, load_certificate
+from supervisor.wiring.startup import STORE_FILE, load_certificate, load_notifications
 from tests.testkit.waiting import PATIENCE, until
 
 HEARTBEAT = 0.5
@@ -418,6 +418,7 @@ async def serving(  # noqa: PLR0913 - each has a default
         leadership=leadership,
         refusals=refusals,
         hooks=hooks,
+        notifications=load_notifications(settings),
     )
     task = asyncio.create_task(supervisor.serve(stop))
     try:

@@ -47,10 +47,12 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* The metadata of pods: `values` are those of the component, `selector` the arguments of `labels.selector`. */}}
+{{- /*
+The metadata of pods: `values` are those of the component, `selector` the arguments of `labels.selector`; `annotations` are further ones, optional.
+*/}}
 {{- define "pod.metadata" -}}
 labels: {{- merge (include "labels.selector" .selector | fromYaml) .values.podLabels .selector.root.Values.commonLabels | toYaml | nindent 2 }}
-{{- with .values.podAnnotations }}
+{{- with merge (.annotations | default dict) .values.podAnnotations }}
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
@@ -176,4 +178,22 @@ podAntiAffinity:
         topologyKey: topology.kubernetes.io/zone
         labelSelector:
           matchLabels: {{- include "labels.selector" . | nindent 12 }}
+{{- end }}
+
+{{- define "notifications.name" -}}{{ .Values.fullnameOverride }}-notifications{{- end }}
+
+{{- /* The file of targets. It names files with URLs, which are secret. */}}
+{{- define "notifications" -}}
+{{- $targets := list }}
+{{- range .Values.notifications.targets }}
+{{- $targets = append $targets (merge (dict "urlFile" (printf "%s.url" .name)) (omit . "urlSecret")) }}
+{{- end }}
+{{- dict "cluster" .Values.notifications.cluster "pageUrl" .Values.notifications.pageUrl "targets" $targets | toPrettyJson }}
+{{- end }}
+
+{{- /* The file is read at the start: a change of it starts new pods. */}}
+{{- define "notifications.checksum" -}}
+{{- if .Values.notifications.targets }}
+checksum/notifications: {{ include "notifications" . | sha256sum }}
+{{- end }}
 {{- end }}

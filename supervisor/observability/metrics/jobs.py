@@ -3,21 +3,21 @@
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from supervisor.decide.policy import Policy
-from supervisor.decide.situation import JobFacts, Situation
-from supervisor.decide.stopping import answers, breaks_at
+from supervisor.decide.stopping import answers
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, Stop, SupervisedJob
 from supervisor.observability.journal import Change, JobChanged
-from supervisor.observability.transitions import SUSPENDED, NoticedHosts, is_stopped, is_suspended
+from supervisor.observability.transitions import (
+    SUSPENDED,
+    NoticedHosts,
+    first_loss,
+    is_stopped,
+    is_suspended,
+    ran_out_of_time,
+)
 
 _CHECKPOINTS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 _MARGINS = (0, 1, 2, 5, 10, 20, 30, 60, 120, 180, 300)
 """No bucket below 0: a sum that can fall looks like a restart to Prometheus."""
-
-
-def first_loss(job: SupervisedJob, noticed: NoticedHosts, now: float, policy: Policy) -> float | None:
-    """The instant at which the first host that a job's run needs is gone; None if no such host has a notice."""
-    view = JobFacts(notices=noticed(job.name))
-    return breaks_at(Situation(job, job.decision, view, now, policy))
 
 
 class JobMetrics:
@@ -85,7 +85,7 @@ class JobMetrics:
             return
         if is_suspended(before, after):
             self._suspensions.inc()
-            if _ran_out_of_time(before, after):
+            if ran_out_of_time(before, after):
                 self._late.inc()
         if after.decision.phase is Phase.RUNNING and before.decision.phase in SUSPENDED:
             self._resumes.inc()
@@ -112,12 +112,6 @@ class JobMetrics:
 
 def _is_answered(job: SupervisedJob, stop: Stop) -> bool:
     return answers(job.observed.acknowledgement, stop)
-
-
-def _ran_out_of_time(before: SupervisedJob, after: SupervisedJob) -> bool:
-    """Whether the STOP ended without an answer of rank 0 and without the end of the run."""
-    stop = before.decision.stop
-    return stop is not None and after.observed.running and not _is_answered(after, stop)
 
 
 def _counter(registry: CollectorRegistry, name: str, meaning: str) -> Counter:

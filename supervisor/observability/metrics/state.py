@@ -13,7 +13,7 @@ from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
 from supervisor.ingest.agent_registry import AgentState, SourceState, reclaimed
 from supervisor.observability.hooks import LiveState
-from supervisor.observability.metrics.jobs import first_loss
+from supervisor.observability.transitions import first_loss
 from supervisor.store.interface import Snapshot
 
 Samples = Iterable[tuple[Sequence[str], float]]
@@ -38,6 +38,12 @@ class StateCollector(Collector):
             "Changes that a listener of the journal, such as metrics or Events, failed on.",
             failed,
         )
+        sent = CounterMetricFamily(
+            "job_supervisor_notifications", "Notifications, by target and outcome.", labels=("target", "outcome")
+        )
+        for labels, count in sorted(self._live.notified.items()):
+            sent.add_metric(labels, count)
+        yield sent
 
     def _notices(self, snapshot: Snapshot) -> Iterator[Metric]:
         active = [notice.source for notice in snapshot.notices.values() if notice.state is NoticeState.ACTIVE]

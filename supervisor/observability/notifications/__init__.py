@@ -1,0 +1,1 @@
+"""Notifications: messages to webhooks and Slack about decisions and trouble. Nothing waits for them."""

@@ -1,0 +1,21 @@
+"""Sends a test message to each target, once."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from servicekit.clock import Clock
+from supervisor.observability.notifications.composing import trial
+from supervisor.observability.notifications.config import Config
+from supervisor.observability.notifications.delivery import Outcome, Poster
+from supervisor.observability.notifications.outbox import attempted
+
+
+async def send(config: Config, timeout_seconds: float, proxy: str) -> Mapping[str, str]:
+    """Returns why the message could not be sent, by target; empty for a target that accepted it."""
+    poster, message = Poster.open(timeout_seconds, proxy), trial(config.origin, Clock().wall())
+    reasons = {}
+    async with poster.session:
+        for target in config.targets:
+            attempt = await attempted(target.renderer, Path(target.url_file), message, poster)
+            reasons[target.name] = "" if attempt.outcome is Outcome.SENT else attempt.reason
+    return reasons

@@ -1,0 +1,189 @@
+"""What a change is worth telling, from decisions of the real `plan`."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Phase, Result, SupervisedJob
+from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice
+from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged
+from supervisor.observability.notifications.coverage import CoverageWatch
+from supervisor.observability.notifications.message import Happening, Kind
+from supervisor.observability.notifications.rules import happenings, recent
+from supervisor.observability.transitions import is_late
+from tests.supervisor.decide.decide_builders import (
+    POLICY,
+    T0,
+    answered,
+    decide,
+    first,
+    hosts,
+    notice,
+    noticed,
+    obeyed,
+    observing,
+    running_job,
+    seeing,
+    spec,
+    suspended_job,
+)
+
+
+class Life:
+    """A job's decisions one after another, and what they were worth telling."""
+
+    def __init__(self, job: SupervisedJob, *notices: ReclaimNotice) -> None:
+        self.job = job
+        self.noticed = noticed(*notices)
+        self.told: list[Happening] = []
+
+    def of(self, _name: JobName) -> Mapping[Host, ReclaimNotice]:
+        return self.noticed
+
+    def becomes(self, job: SupervisedJob, at: float) -> None:
+        late = partial(is_late, noticed=self.of, policy=POLICY)
+        self.told += happenings(JobChanged(self.job, job, T0 + at), late)
+        self.job = job
+
+    def decided(self, at: float, granted: frozenset[Host] = frozenset()) -> None:
+        self.becomes(decide(self.job, seeing(self.noticed, granted=granted), at).job, at)
+
+    def kinds(self) -> list[Kind]:
+        return [each.kind for each in self.told]
+
+
+def stopped() -> Life:
+    life = Life(running_job(spec(4)), *(notice(number, left=60.0 + number) for number in (1, 2, 3)))
+    life.decided(2.0)
+    return life
+
+
+def test_a_group_that_is_excluded_is_one_happening_with_its_hosts() -> None:
+    life = Life(running_job(spec(3)), notice(1), notice(2))
+    life.decided(1.0)
+    assert life.kinds() == []
+    life.decided(5.0)
+    (told,) = life.told
+    assert (told.kind, told.hosts, told.text, told.at) == (
+        Kind.SHRUNK,
+        ("n1", "n2"),
+        life.job.decision.reason,
+        T0 + 5,
+    )
+
+
+def test_a_stop_is_told_when_the_job_is_suspended_and_when_it_runs_again() -> None:
+    life = stopped()
+    assert life.kinds() == []
+    life.becomes(answered(life.job, step=41), 3.0)
+    life.decided(3.5)
+    assert "step 41" in life.told[-1].text
+    life.becomes(obeyed(life.job), 4.0)
+    life.noticed = {}
+    for at in (5.0, 8.0):
+        life.decided(at, granted=first(6))
+    life.becomes(obeyed(life.job), 9.0)
+    life.decided(9.5)
+    assert life.kinds() == [Kind.SUSPENDED, Kind.RESUMED]
+
+
+def test_a_stop_without_an_answer_is_late() -> None:
+    life = stopped()
+    life.decided(70.0)
+    assert life.kinds() == [Kind.SUSPENDED, Kind.LATE_STOP]
+
+
+def test_an_answer_after_the_deadline_is_late_and_told_once() -> None:
+    life = stopped()
+    late = answered(life.job, step=41)
+    acknowledgement = late.observed.acknowledgement
+    assert acknowledgement is not None
+    life.becomes(observing(late, acknowledgement=replace(acknowledgement, at=T0 + 61.5)), 61.5)
+    life.decided(62.0)
+    assert life.kinds() == [Kind.LATE_STOP, Kind.SUSPENDED]
+
+
+def test_an_answer_in_time_is_not_late() -> None:
+    life = stopped()
+    life.becomes(answered(life.job, step=41), 3.0)
+    assert life.kinds() == []
+
+
+def test_a_job_that_times_out_or_ends_is_told() -> None:
+    life = Life(suspended_job(spec(max_wait=10.0)))
+    life.decided(11.0)
+    life.becomes(observing(life.job, result=Result.TIMED_OUT), 12.0)
+    life.decided(12.5)
+    assert life.kinds()[0] == Kind.TIMED_OUT
+    ended = Life(observing(running_job(), running=False, result=Result.SUCCEEDED))
+    ended.decided(1.0)
+    assert ended.kinds() == [Kind.FINISHED]
+
+
+def test_a_job_that_becomes_known_or_is_forgotten_is_not_told() -> None:
+    job = running_job()
+    late = partial(is_late, noticed=lambda _job: {}, policy=POLICY)
+    assert not list(happenings(JobChanged(None, job, T0), late))
+    assert not list(happenings(JobForgotten(job, T0), late))
+
+
+def test_a_notice_is_told_once_for_each_episode() -> None:
+    late = partial(is_late, noticed=lambda _job: {}, policy=POLICY)
+    one = notice(1)
+    (told,) = happenings(NoticeChanged(None, one, T0), late)
+    assert (told.kind, told.hosts, told.drill) == (Kind.NOTICE, ("n1",), False)
+    assert not list(happenings(NoticeChanged(one, replace(one, deadline=T0 + 1), T0), late))
+    assert not list(happenings(NoticeChanged(None, replace(one, state=NoticeState.GONE), T0), late))
+    (again,) = happenings(NoticeChanged(one, replace(one, episode=2), T0), late)
+    assert again.id != told.id
+    (drill,) = happenings(NoticeChanged(None, replace(one, source=SIMULATED), T0), late)
+    assert drill.drill
+
+
+def test_a_drill_is_marked() -> None:
+    life = Life(running_job(spec(3)), replace(notice(1), source=SIMULATED))
+    life.decided(1.0)
+    life.decided(5.0)
+    assert [each.drill for each in life.told] == [True]
+
+
+def test_a_new_leader_finds_what_was_suspended_a_moment_ago_by_the_same_id() -> None:
+    life = stopped()
+    life.becomes(answered(life.job, step=41), 3.0)
+    life.decided(3.5)
+    (told,) = life.told
+    later = replace(life.job, decision=replace(life.job.decision, generation=99))
+    (again,) = recent([later, running_job(name="other")], since=T0 + 3.0)
+    assert (again.id, again.kind, again.at) == (told.id, Kind.SUSPENDED, T0 + 3.5)
+    assert not list(recent([later], since=T0 + 4.0))
+
+
+def test_workers_are_told_of_once_when_they_stay_uncovered() -> None:
+    """And again only after all of them were covered; a moment is nothing to tell."""
+    job = running_job()
+    jobs, missing = {job.name: job}, dict.fromkeys(sorted(hosts(1, 2)), "agent")
+    watch = CoverageWatch(lambda _job: missing, 60.0)
+    assert not list(watch.look(jobs, 0.0))
+    assert not list(watch.look(jobs, 59.0))
+    (told,) = watch.look(jobs, 60.0)
+    assert (told.kind, told.hosts, told.job) == (Kind.UNCOVERED, ("n1", "n2"), job.name)
+    assert "n1 (agent), n2 (agent)" in told.text
+    assert not list(watch.look(jobs, 120.0))
+    missing.clear()
+    assert not list(watch.look(jobs, 130.0))
+    missing[Host("n3")] = "stream"
+    assert not list(watch.look(jobs, 140.0))
+    assert [each.hosts for each in watch.look(jobs, 200.0)] == [("n3",)]
+
+
+def test_each_worker_has_its_own_time() -> None:
+    job = running_job()
+    jobs, missing = {job.name: job}, {Host("n1"): "agent"}
+    watch = CoverageWatch(lambda _job: missing, 60.0)
+    list(watch.look(jobs, 0.0))
+    missing = {Host("n2"): "agent"}
+    assert not list(watch.look(jobs, 60.0))
+    assert not list(watch.look({}, 61.0))
+    assert not list(watch.look(jobs, 120.0))
+    assert job.decision.phase is Phase.RUNNING
