@@ -44,7 +44,7 @@ def test_every_locked_package_has_a_wheel(locked: str, platform: str, tmp_path: 
 
 
 def test_a_platform_without_wheels_is_noticed(tmp_path: Path) -> None:
-    assert "no usable wheels" in _installable("agent", "x86_64-pc-windows-msvc", tmp_path).stderr
+    assert "no usable wheels" in _installable("server", "x86_64-pc-windows-msvc", tmp_path).stderr
 
 
 @pytest.mark.parametrize("name", ["Dockerfile.server", "Dockerfile.agent"])
