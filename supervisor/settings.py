@@ -200,6 +200,15 @@ class Settings(Policy):
             "port, empty turns it off."
         ),
     ] = ""
+    metrics_jobs: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=5000,
+            description="With METRICS_ADDRESS: the most jobs that have metrics of their own, with their names in "
+            "labels. 0: no label names a job.",
+        ),
+    ] = 200
     tls_cert_file: Annotated[
         Path | None,
         Meta(description="PEM: the certificate of both ports, followed by its chain. Required beyond loopback."),

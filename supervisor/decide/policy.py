@@ -123,6 +123,7 @@ class Policy:
         float,
         Meta(
             gt=0,
+            le=86400,
             description="A scheduled notice, such as maintenance, is acted on this long before its deadline, as if it "
             "were a sudden one with this lead. Time for the last step, the stop and the checkpoint; five minutes is "
             "the longest lead that a cloud gives for a sudden reclaim. Processes are asked for a checkpoint twice as "
@@ -133,6 +134,7 @@ class Policy:
         float,
         Meta(
             ge=0,
+            le=604800,
             description="No run starts or grows on a node whose scheduled notice ends within this time: a run should "
             "last longer than its start costs.",
         ),
@@ -141,6 +143,7 @@ class Policy:
         float,
         Meta(
             ge=0,
+            le=86400,
             description="A hint, or a scheduled notice that comes near, asks for no checkpoint if one was asked for "
             "within this time: hints come in groups.",
         ),

@@ -42,3 +42,9 @@ def namespace(name: JobName) -> str:
 def cluster_job(namespace: str, kind: str, name: str) -> JobName:
     """Returns the name of a cluster's job; `kind` is its kind in lower case."""
     return JobName(f"{namespace}/{kind}.{name}")
+
+
+def bare_name(name: JobName) -> str:
+    """Returns the name of a job without its namespace and kind."""
+    _, slash, resource = name.partition("/")
+    return resource.partition(".")[2] if slash else name

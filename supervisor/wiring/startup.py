@@ -153,7 +153,7 @@ def _metrics(settings: Settings, refusals: Refusals, clock: Clock) -> "Metrics |
     # Imported here: metrics that are off should cost no memory.
     from supervisor.observability.metrics.wiring import Metrics  # noqa: PLC0415
 
-    return Metrics(version("elastic-job-supervisor"), refusals, clock)
+    return Metrics(version("elastic-job-supervisor"), refusals, clock, settings.metrics_jobs)
 
 
 def _metrics_task(settings: Settings, metrics: "Metrics | None") -> Mapping[str, Task]:

@@ -52,6 +52,7 @@ def test_the_promised_defaults() -> None:
         "public_ca_file": None,
         "probe_address": "",
         "metrics_address": "",
+        "metrics_jobs": 200,
         "tls_cert_file": None,
         "tls_key_file": None,
         "keys_secret": "",

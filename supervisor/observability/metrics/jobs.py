@@ -4,8 +4,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from supervisor.decide.policy import Policy
 from supervisor.decide.stopping import answers
+from supervisor.domain.ids import JobName
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, Stop, SupervisedJob
 from supervisor.observability.journal import Change, JobChanged
+from supervisor.observability.metrics.named_jobs import NamedJobs
 from supervisor.observability.transitions import (
     SUSPENDED,
     NoticedHosts,
@@ -27,11 +29,13 @@ class JobMetrics:
         registry: The registry that serves the metrics.
         noticed: Called when a STOP is acknowledged.
         policy: Gives the deadlines of notices that name no time.
+        named: Told of the jobs whose STOP came too late.
     """
 
     name = "job metrics"
 
-    def __init__(self, registry: CollectorRegistry, noticed: NoticedHosts, policy: Policy) -> None:
+    def __init__(self, registry: CollectorRegistry, noticed: NoticedHosts, policy: Policy, named: NamedJobs) -> None:
+        self._named = named
         self._noticed = noticed
         self._policy = policy
         self._groups = Counter(
@@ -86,7 +90,7 @@ class JobMetrics:
         if is_suspended(before, after):
             self._suspensions.inc()
             if ran_out_of_time(before, after):
-                self._late.inc()
+                self._count_late(after.name)
         if after.decision.phase is Phase.RUNNING and before.decision.phase in SUSPENDED:
             self._resumes.inc()
         if after.decision.phase is Phase.TIMED_OUT:
@@ -102,12 +106,16 @@ class JobMetrics:
         self._checkpoint.observe(max(0.0, answer.at - stop.since))
         end = first_loss(before, self._noticed, answer.at, self._policy)
         if end is not None:
-            self._measure(answer, end)
+            self._measure(before.name, answer, end)
 
-    def _measure(self, answer: Acknowledgement, end: float) -> None:
+    def _measure(self, job: JobName, answer: Acknowledgement, end: float) -> None:
         self._margin.observe(max(0.0, end - answer.at))
         if answer.at > end:
-            self._late.inc()
+            self._count_late(job)
+
+    def _count_late(self, job: JobName) -> None:
+        self._late.inc()
+        self._named.on_late_stop(job)
 
 
 def _is_answered(job: SupervisedJob, stop: Stop) -> bool:

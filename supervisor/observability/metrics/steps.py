@@ -5,6 +5,7 @@ from prometheus_client import CollectorRegistry, Counter
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import JobName
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
+from supervisor.observability.metrics.named_jobs import NamedJobs
 
 
 class StepsLost:
@@ -15,11 +16,13 @@ class StepsLost:
 
     Args:
         registry: The registry that serves the metric.
+        named: Told of the jobs that lost steps.
     """
 
     name = "step metrics"
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, named: NamedJobs) -> None:
+        self._named = named
         self._lost = Counter(
             "job_supervisor_steps_lost",
             "Steps between the last one of a stopped run and an earlier one at which the next run started, for jobs "
@@ -44,7 +47,9 @@ class StepsLost:
         if reached is None or step is None or worker.rank != 0 or worker.run <= reached[0]:
             return
         del self._reached[worker.job]
-        self._lost.inc(max(0, reached[1] - step))
+        lost = max(0, reached[1] - step)
+        self._lost.inc(lost)
+        self._named.on_steps_lost(worker.job, lost)
 
     def _is_new(self, change: JobChanged) -> bool:
         before = None if change.before is None else change.before.observed.acknowledgement

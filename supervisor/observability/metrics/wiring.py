@@ -17,6 +17,7 @@ from supervisor.observability.hooks import LiveState, NodeLocations, unknown_loc
 from supervisor.observability.journal import Listener
 from supervisor.observability.metrics.jobs import JobMetrics
 from supervisor.observability.metrics.latencies import Latencies
+from supervisor.observability.metrics.named_jobs import NamedJobs
 from supervisor.observability.metrics.notices import MAX_SOURCES, NoticeMetrics
 from supervisor.observability.metrics.state import StateCollector
 from supervisor.observability.metrics.steps import StepsLost
@@ -53,10 +54,12 @@ class Metrics:
         version: The version of this supervisor.
         refusals: The counts of refused messages.
         clock: The supervisor's clock.
+        named_jobs: The most jobs with metrics of their own.
     """
 
-    def __init__(self, version: str, refusals: Refusals, clock: Clock) -> None:
+    def __init__(self, version: str, refusals: Refusals, clock: Clock, named_jobs: int = 0) -> None:
         self._clock = clock
+        self._named_jobs = named_jobs
         self.registry = registry()
         Info("job_supervisor_build", "Version of this supervisor.", registry=self.registry).info({"version": version})
         self._leader = Gauge(
@@ -92,13 +95,15 @@ class Metrics:
     def for_leader(self, may_act: Callable[[], bool], surroundings: ClusterSources = NO_CLUSTER) -> "LeaderMetrics":
         """Adds the metrics of a leader. Call it once."""
         self._leader.set_function(lambda: float(may_act()))
-        return LeaderMetrics(self.registry, surroundings, self._clock)
+        return LeaderMetrics(self.registry, surroundings, self._clock, self._named_jobs)
 
 
 class LeaderMetrics:
     """The metrics of a leader: created before its components, whose state `attach` gives access to."""
 
-    def __init__(self, registry: CollectorRegistry, surroundings: ClusterSources, clock: Clock) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, surroundings: ClusterSources, clock: Clock, named_jobs: int
+    ) -> None:
         self._registry = registry
         self._clock = clock
         self._sources = LabelLimiter(MAX_SOURCES)
@@ -111,7 +116,8 @@ class LeaderMetrics:
         for kind in ("nodes", "pods"):
             unread.labels(kind).set_function(partial(_of, surroundings.unread, kind))
         self._notices = NoticeMetrics(registry, surroundings.locations, self._sources)
-        self._steps = StepsLost(registry)
+        self._named = NamedJobs(named_jobs)
+        self._steps = StepsLost(registry, self._named)
         self._suspensions = Suspensions(registry, surroundings.gpus, clock.now)
         self._latencies: Latencies | None = None
         self._store_seconds = Histogram(
@@ -142,10 +148,13 @@ class LeaderMetrics:
     def attach(self, live: LiveState) -> Sequence[Listener]:
         """See `supervisor.observability.hooks.MetricsHooks`, also for the methods below."""
         self._suspensions.begin(live.snapshot().jobs.values())
+        self._named.begin(live.snapshot().jobs.values())
+        self._registry.register(self._named)
         self._registry.register(StateCollector(live, self._sources))
         self._latencies = Latencies(self._registry, live.noticed, self._clock.now)
-        jobs = JobMetrics(self._registry, live.noticed, live.policy)
-        return (self._notices, jobs, self._suspensions, self._latencies, self._steps)
+        jobs = JobMetrics(self._registry, live.noticed, live.policy, self._named)
+        # Named jobs come first, so that a job has its place when another listener reports something about it.
+        return (self._named, self._notices, jobs, self._suspensions, self._latencies, self._steps)
 
     @log_errors_once
     def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:

@@ -12,6 +12,7 @@ from supervisor.domain.job import AcknowledgementKind, Phase, SupervisedJob
 from supervisor.observability.journal import JobForgotten
 from supervisor.observability.metrics.jobs import JobMetrics
 from supervisor.observability.metrics.latencies import Latencies, certain
+from supervisor.observability.metrics.named_jobs import NamedJobs
 from supervisor.observability.metrics.steps import StepsLost
 from supervisor.observability.metrics.suspensions import Suspensions
 from tests.supervisor.decide.decide_builders import (
@@ -38,8 +39,11 @@ Tell = Callable[[SupervisedJob], Story]
 def counted() -> Tell:
     def tell(job: SupervisedJob) -> Story:
         story = Story(job, registry())
+        named = NamedJobs(2)
+        story.registry.register(named)
         story.listeners = [
-            JobMetrics(story.registry, story.noticed, POLICY),
+            named,
+            JobMetrics(story.registry, story.noticed, POLICY, named),
             Suspensions(story.registry, lambda _: 8.0, story.now),
         ]
         return story
@@ -118,6 +122,7 @@ def test_a_stop_that_nobody_answers_is_late_once(counted: Tell) -> None:
         story.decides(at)
     assert story.job.decision.phase is Phase.SUSPENDED
     assert story.value("late_stops_total") == 1
+    assert story.value("job_late_stops_total", job_namespace="", job_kind="standalone", job_name="job") == 1
     assert story.value("acknowledgement_seconds_count") == 0
 
 
@@ -130,6 +135,7 @@ def test_an_answer_after_the_deadline_is_late(counted: Tell) -> None:
     story.becomes(observing(story.job, acknowledgement=replace(acknowledgement, at=T0 + 31.0)), 31.0)
     story.decides(31.1)
     assert story.value("late_stops_total") == 1
+    assert story.value("job_late_stops_total", job_namespace="", job_kind="standalone", job_name="job") == 1
     assert story.value("acknowledgement_margin_seconds_bucket", le="0.0") == 1
 
 
@@ -267,8 +273,10 @@ def test_a_loss_without_notice_has_no_notice_to_count_from() -> None:
 def test_steps_are_lost_where_the_next_run_says_an_earlier_one() -> None:
     """Said once for each run, by its rank 0; another run's, another rank's and no step at all say nothing."""
     story = Story(running_job(spec(6, 6)), registry())
-    steps = StepsLost(story.registry)
-    story.listeners = [steps]
+    named = NamedJobs(1)
+    story.registry.register(named)
+    steps = StepsLost(story.registry, named)
+    story.listeners = [named, steps]
     story.notices = noticed(notice(6))
     story.decides(0.5)
     story.becomes(answered(story.job, step=70), 1.0)
@@ -282,6 +290,7 @@ def test_steps_are_lost_where_the_next_run_says_an_earlier_one() -> None:
     ):
         steps.on_step(worker, step)
     assert story.value("steps_lost_total") == 6
+    assert story.value("job_steps_lost_total", job_namespace="", job_kind="standalone", job_name="job") == 6
     story.becomes(
         answered(replace(story.job, observed=replace(story.job.observed, acknowledgement=None)), step=80), 2.0
     )
