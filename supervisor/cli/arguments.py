@@ -2,13 +2,16 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from servicekit.commands import CommandParser
 from servicekit.completion import add_completion
+from supervisor.cli.output import Output
 from supervisor.domain.drill import LONGEST_SECONDS, SHORTEST_SECONDS
 
 DATA_DIR = Path("./job-supervisor-data")
 _SHORTEST_INTERVAL = 0.1
+_FORM = argparse.RawDescriptionHelpFormatter
 
 _EPILOG = f"""\
 where the command connects to, the first of these that applies:
@@ -18,7 +21,8 @@ where the command connects to, the first of these that applies:
   --data-dir DIR         the supervisor that uses this data directory, with a token signed with its secret
   none of them           SUPERVISOR_CLI_ADDRESS, …_TOKEN_FILE and …_CA_FILE, or JOB_SUPERVISOR_DATA_DIR, of the
                          environment; {DATA_DIR} if it exists; a running `elastic-job-supervisor dev`; else
-                         the cluster of KUBECONFIG, of this pod, or of ~/.kube/config
+                         the cluster of KUBECONFIG, of this pod, or of ~/.kube/config.
+                         `kubectl job-supervisor` always takes the cluster
 
 exit codes:
   0    done
@@ -40,16 +44,35 @@ is deleted right before the deadline. Only the machine stays. The drill ends by 
 {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g} s from now, whatever happens to this command and to the supervisor.
 Everything that shows it marks it as a drill. A second drill on the same node or pod moves the deadline."""
 
+_HISTORY = """\
+Shows what happened, in the order of time: notices and their ends, decisions with their reasons, rank 0's answers,
+suspensions. It tells what is still known, and says how far back that goes; it is no archive."""
 
-def parser() -> argparse.ArgumentParser:
-    form = argparse.RawDescriptionHelpFormatter
+
+def parser(prog: str = "job-supervisor") -> CommandParser:
     root = CommandParser(
-        prog="job-supervisor",
+        prog=prog,
         description="Shows what is happening to supervised jobs and why, and runs fire drills.",
         epilog=_EPILOG,
-        formatter_class=form,
+        formatter_class=_FORM,
     )
     root.add_version()
+    common = _common()
+    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_status(commands, common)
+    explain = commands.add_parser(
+        "explain", parents=[common], help="show one job: its phase, the reason and what comes next"
+    )
+    explain.add_argument("job", metavar="JOB", help="name of the job; on a cluster also NAMESPACE/NAME")
+    history = commands.add_parser("history", parents=[common], help="show what happened", description=_HISTORY)
+    history.add_argument("job", metavar="JOB", nargs="?", help="one job (default: all)")
+    commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")
+    _add_simulate(commands, common)
+    add_completion(root, commands)
+    return root
+
+
+def _common() -> CommandParser:
     common = CommandParser(add_help=False)
     connection = common.add_argument_group("connection (see job-supervisor --help)")
     connection.add_argument("--address", metavar="URL", help="http://HOST:PORT or https://HOST:PORT of a supervisor")
@@ -60,30 +83,46 @@ def parser() -> argparse.ArgumentParser:
     connection.add_argument("--data-dir", type=Path, metavar="DIR", help="a supervisor's JOB_SUPERVISOR_DATA_DIR")
     connection.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of a cluster")
     connection.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
-    connection.add_argument(
-        "--namespace", "-n", default="", metavar="NAME", help="namespace on a cluster (default: all namespaces)"
+    where = connection.add_mutually_exclusive_group()
+    where.add_argument("--namespace", "-n", default="", metavar="NAME", help="only the jobs of one namespace")
+    where.add_argument("--all-namespaces", "-A", action="store_true", help="the jobs of all namespaces (default)")
+    common.add_argument(
+        "--output",
+        "-o",
+        type=Output.parse,
+        default=Output.parse("table"),
+        metavar="FORM",
+        help="table (default), wide, json, yaml, name or jsonpath=TEMPLATE",
     )
-    common.add_argument("--output", "-o", choices=("table", "json"), default="table", help="table (default) or json")
-    commands = root.add_subparsers(dest="command", required=True)
+    return common
+
+
+def _add_status(commands: Any, common: CommandParser) -> None:
     status = commands.add_parser("status", parents=[common], help="show all jobs, active notices and agents")
-    status.add_argument("--watch", "-w", action="store_true", help="repeat until Ctrl-C")
     status.add_argument(
-        "--interval", type=_interval, default=2.0, metavar="S", help="seconds between repetitions (default 2)"
+        "--selector", "-l", default="", metavar="LABELS", help="only jobs with these labels, on a cluster: a=b,c!=d"
     )
-    one = commands.add_parser(
-        "explain", parents=[common], help="show one job: its phase, the reason and what comes next"
+    watch = status.add_mutually_exclusive_group()
+    watch.add_argument("--watch", "-w", action="store_true", help="one line for each change, until Ctrl-C")
+    watch.add_argument("--live", action="store_true", help="repaint the screen, until Ctrl-C")
+    status.add_argument(
+        "--interval",
+        type=_interval,
+        default=2.0,
+        metavar="S",
+        help="with --watch or --live: seconds between two looks (default 2)",
     )
-    one.add_argument("job", metavar="JOB", help="name of the job; on a cluster also NAMESPACE/NAME")
+
+
+def _add_simulate(commands: Any, common: CommandParser) -> None:
     drill = commands.add_parser(
-        "simulate", parents=[common], help="run a fire drill", description=_SIMULATE, formatter_class=form
+        "simulate", parents=[common], help="run a fire drill", description=_SIMULATE, formatter_class=_FORM
     )
     drill.add_argument("subject", nargs="?", metavar="NODE|POD", help="NAME, node/NAME, pod/NAME, pod/NAMESPACE/NAME")
     drill.add_argument("--lead", type=_lead, default=120.0, metavar="SECONDS", help="120s, 2m or 120 (default 120s)")
     drill.add_argument("--wait", action="store_true", help="show what happens until the drill is over; Ctrl-C ends it")
     drill.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
     drill.add_argument("--end", action="store_true", help="end the drill on NODE|POD early; without NODE|POD, end all")
-    add_completion(root, commands)
-    return root
 
 
 def _interval(text: str) -> float:

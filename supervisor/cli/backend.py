@@ -1,10 +1,13 @@
 """The interface to a supervisor or a cluster, whichever the command connects to."""
 
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 import msgspec
 
+from supervisor.cli.history import Entry
 from supervisor.cli.status import Status
+from supervisor.domain.ids import JobName
 from supervisor.domain.notice import SubjectKind
 
 
@@ -20,6 +23,12 @@ class Backend(Protocol):
 
     async def status(self) -> Status:
         """Reads the present status."""
+
+    async def labelled(self, selector: str) -> Container[JobName]:
+        """The names of the jobs whose objects have labels that match."""
+
+    async def events(self, status: Status) -> Sequence[Entry]:
+        """What is known of the past beside the status; adds to its `unseen` what cannot be read."""
 
     async def subject(self, text: str) -> Subject:
         """Resolves `node/NAME`, `pod/NAME` or `NAME`."""

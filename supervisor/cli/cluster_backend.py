@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
@@ -24,6 +24,7 @@ from servicekit.kubernetes.errors import (
 )
 from servicekit.kubernetes.objects import Metadata, Object, ObjectKey
 from servicekit.kubernetes.server import ApiServer
+from supervisor.cli import cluster_history
 from supervisor.cli.backend import Subject
 from supervisor.cli.errors import (
     CliError,
@@ -35,12 +36,13 @@ from supervisor.cli.errors import (
     UnreachableError,
     UsageError,
 )
+from supervisor.cli.history import Entry
 from supervisor.cli.resource_status import Pods, status_of
 from supervisor.cli.status import Status
 from supervisor.cluster.annotations import opts_in
 from supervisor.cluster.objects import NODES, PODS
 from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION, explained
-from supervisor.domain.ids import Host
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.store.codec import Record
@@ -137,6 +139,23 @@ class ClusterBackend:
         unseen = [_STREAMS]
         noticed, pods = await self._noticed(unseen), await self._placements(unseen)
         return status_of(jobs, noticed, pods, self._clock.now(), unseen)
+
+    async def labelled(self, selector: str) -> Container[JobName]:
+        """See `Backend`."""
+        try:
+            return await cluster_history.labelled(self._server, self._namespace, selector)
+        except ApiError as error:
+            raise self._cli_error(error, f"jobs by the labels {selector!r}") from error
+
+    async def events(self, status: Status) -> Sequence[Entry]:
+        """See `Backend`."""
+        try:
+            return await cluster_history.events(self._server, self._namespace)
+        except RefusedError:
+            status.unseen.append("decisions before the present ones: you may not list Events.")
+            return []
+        except ApiError as error:
+            raise self._cli_error(error, "Events") from error
 
     async def subject(self, text: str) -> Subject:
         """See `Backend`; a bare name means a node if there is one of that name, else a pod."""

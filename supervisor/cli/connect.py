@@ -18,15 +18,19 @@ _TOKEN_FILE = "SUPERVISOR_CLI_TOKEN_FILE"  # noqa: S105 - the name of a variable
 
 
 @asynccontextmanager
-async def connect(given: argparse.Namespace, environ: Mapping[str, str]) -> AsyncIterator[Backend]:
+async def connect(
+    given: argparse.Namespace, environ: Mapping[str, str], *, plugin: bool = False
+) -> AsyncIterator[Backend]:
     """Opens the first backend that applies, in the order that `--help` lists.
+
+    A `plugin` of kubectl asks the cluster unless an option names something else.
 
     Raises:
         UsageError: The arguments are wrong or incomplete.
         UnreachableError: No supervisor has served from the data directory.
         DeniedError: The supervisor's secret may not be read.
     """
-    cluster_named = given.kubeconfig or given.context
+    cluster_named = given.kubeconfig or given.context or (plugin and not given.address and not given.data_dir)
     address = given.address or (None if cluster_named or given.data_dir else environ.get(_ADDRESS))
     directory = None if cluster_named else _directory(given, environ)
     if address is None and directory is None:

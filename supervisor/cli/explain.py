@@ -34,10 +34,10 @@ def _phase(job: Job) -> Iterator[str]:
     else:
         yield f"  No run is active. {requested}"
     if job.acknowledgement is not None:
-        yield f"  {_acknowledgement(job.acknowledgement)}"
+        yield f"  {acknowledgement_sentence(job.acknowledgement)}"
 
 
-def _acknowledgement(answer: Acknowledgement) -> str:
+def acknowledgement_sentence(answer: Acknowledgement) -> str:
     did = "saved a checkpoint" if answer.kind == "saved" else "left"
     step = "" if answer.step is None else f" at step {answer.step}"
     ago = "" if answer.age_seconds is None else f", {duration(answer.age_seconds)} ago"

@@ -1,7 +1,7 @@
 """The backend for one supervisor over HTTP: a stand-alone one, or a cluster's leader through a forwarded port."""
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,9 @@ from supervisor.cli.errors import (
     UnreachableError,
     UsageError,
 )
+from supervisor.cli.history import Entry
 from supervisor.cli.status import Job, Status
+from supervisor.domain.ids import JobName
 from supervisor.domain.notice import SubjectKind
 
 _PATIENCE_SECONDS = 10.0
@@ -121,6 +123,17 @@ class HttpBackend:
             pages.append(await self._call("GET", f"/v1/status?after={quote(after)}", None, _Page))
         return _joined(pages)
 
+    async def labelled(self, selector: str) -> Container[JobName]:
+        """See `Backend`; a supervisor's status has no labels."""
+        raise UsageError(
+            f"-l {selector}: labels are those of a cluster's objects, and a supervisor's address does not show them. "
+            "Use --kubeconfig or --context."
+        )
+
+    async def events(self, status: Status) -> Sequence[Entry]:  # noqa: ARG002 - the status has all that it knows
+        """See `Backend`."""
+        return []
+
     async def subject(self, text: str) -> Subject:
         """See `Backend`; the supervisor checks later whether it knows an agent of that name."""
         if text.startswith(_POD):
@@ -185,6 +198,9 @@ def _joined(pages: Sequence[_Page]) -> Status:
         jobs=[_one(parts) for parts in jobs.values()],
         notices=[notice for page in pages for notice in page.notices],
         agents=[agent for part in agents for agent in part] if agents else None,
+        unconfirmed=[notice for page in pages for notice in page.unconfirmed],
+        groups=pages[0].groups,
+        leader=pages[0].leader,
     )
 
 

@@ -3,33 +3,41 @@
 from collections.abc import Iterator, Sequence
 
 from supervisor.cli.status import Job, Notice, Status
-from supervisor.cli.text import duration, table
+from supervisor.cli.table import Block, Table
+from supervisor.cli.text import age, duration
 
 _MAX_NAMES = 10
 
 
-def overview(status: Status) -> list[str]:
-    unseen = (f"Not visible: {limit}" for limit in status.unseen)
+def overview(status: Status, *, wide: bool = False, namespace: str = "") -> list[Block]:
+    """The tables; without `namespace`, jobs of a cluster have a column for theirs."""
+    spaces = not namespace and any(job.namespace for job in status.jobs)
     return [
-        *_jobs(status),
+        _jobs(status, wide=wide, spaces=spaces),
         "",
-        *_notices(status),
+        _notices(status, wide=wide),
         "",
         *_agents(status),
-        *unseen,
+        *status.limits,
     ]
 
 
-def _jobs(status: Status) -> list[str]:
+def _jobs(status: Status, *, wide: bool, spaces: bool) -> Block:
     if not status.jobs:
-        return ["No jobs."]
-    heads = ("JOB", "PHASE", "RUN", "WORKERS", "EXCLUDED", "MIN", "MAX", "REASON")
-    return table(heads, (_job(job) for job in sorted(status.jobs, key=lambda job: job.job)))
+        return "No jobs."
+    heads = ("JOB", "PHASE", "RUN", "WORKERS", "EXCLUDED", "AGE")
+    more = ("MIN", "MAX", "REQUESTED", "IN PHASE") if wide else ()
+    heads = (*(("NAMESPACE",) if spaces else ()), *heads, *more, "REASON")
+    jobs = sorted(status.jobs, key=lambda job: job.job)
+    return Table(heads, [_job(job, wide=wide, spaces=spaces) for job in jobs], whole=wide)
 
 
-def _job(job: Job) -> tuple[str, ...]:
-    numbers = (job.run, len(job.workers), len(job.exclusions), job.min_workers, job.max_workers)
-    return (job.job, job.phase, *map(str, numbers), _reason(job))
+def _job(job: Job, *, wide: bool, spaces: bool) -> tuple[str, ...]:
+    numbers = (job.run, len(job.workers), len(job.exclusions))
+    limits = (job.min_workers, job.max_workers, job.requested_workers)
+    more = (*map(str, limits), age(job.since_seconds)) if wide else ()
+    named = (job.namespace or "-", job.name) if spaces else (job.name,)
+    return (*named, job.phase, *map(str, numbers), age(job.age_seconds), *more, _reason(job))
 
 
 def _reason(job: Job) -> str:
@@ -39,20 +47,21 @@ def _reason(job: Job) -> str:
     return f"{job.prospects[0].what[:1].upper()}{job.prospects[0].what[1:]}."
 
 
-def _notices(status: Status) -> list[str]:
-    active = [notice for notice in status.by_id.values() if notice.active]
+def _notices(status: Status, *, wide: bool) -> Block:
+    active = status.active
     if not active:
-        return ["No reclaim notices."]
+        return "No reclaim notices."
     active.sort(key=lambda notice: (notice.seconds_left is None, notice.seconds_left or 0.0, notice.subject))
-    heads = ("SUBJECT", "LEFT", "SOURCE", "JOBS", "MESSAGE")
-    return table(heads, (_notice(notice, status) for notice in active))
+    heads = ("SUBJECT", "IN", "SOURCE", "AGE", "JOBS", "MESSAGE")
+    return Table(heads, [_notice(notice, status) for notice in active], whole=wide)
 
 
 def _notice(notice: Notice, status: Status) -> tuple[str, ...]:
     left = "unknown" if notice.seconds_left is None else duration(notice.seconds_left)
     source = f"{notice.source} (drill)" if notice.drill else notice.source
     source = f"{source} (not stored yet)" if status.is_unconfirmed(notice) else source
-    return (f"{notice.kind}/{notice.subject}", left, source, ",".join(notice.jobs) or "-", notice.message)
+    subject = f"{notice.kind}/{notice.subject}"
+    return subject, left, source, age(notice.age_seconds), ",".join(notice.jobs) or "-", notice.message
 
 
 def _agents(status: Status) -> Iterator[str]:

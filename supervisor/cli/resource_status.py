@@ -55,6 +55,7 @@ def status_of(
     return msgspec.structs.replace(
         shown,
         agents=None,
+        leader=None,
         unseen=unseen,
         jobs=[
             msgspec.structs.replace(

@@ -58,11 +58,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     max_workers: int
     requested_workers: int = 0
     hosts: list[str] = []
+    age_seconds: float | None = None
     since_seconds: float | None = None
     seconds_left: float | None = None
     acknowledgement: Acknowledgement | None = None
     host_states: list[Host] = []
     prospects: list[Prospect] = []
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of a cluster's job; empty for a stand-alone one."""
+        return self.job.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """The name within the namespace, with the kind of a cluster's job."""
+        return self.job.rpartition("/")[2]
 
     @property
     def over(self) -> bool:
@@ -80,6 +91,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     kind: SubjectKind = SubjectKind.NODE
     seconds_left: float | None = None
     age_seconds: float | None = None
+    ended_seconds: float | None = None
     message: str = ""
     jobs: list[JobName] = []
 
@@ -92,6 +104,23 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         return self.source == SIMULATED
 
 
+class SourceAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The last answer of one source of an agent: clear, noticed, not_spot or unknown."""
+
+    source: str
+    state: str
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine under a node, as far as the cloud tells it."""
+
+    cloud: str | None = None
+    region: str | None = None
+    zone: str | None = None
+    instance_type: str | None = None
+    price_class: str | None = None
+
+
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """One node's agent; `reclaimed`: it is silent because its node is gone.
 
@@ -101,7 +130,32 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     connected: bool
     reclaimed: bool = False
+    silent_seconds: float | None = None
     same_uid: list[str] = []
+    sources: list[SourceAnswer] = []
+    machine: Machine | None = None
+
+
+class Leader(msgspec.Struct, frozen=True, kw_only=True):
+    """The supervisor that answered, and for how long it has served."""
+
+    name: str
+    serving_seconds: float
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision that newly excluded hosts or stopped a job; docs/reference/wire.md explains the fields."""
+
+    job: JobName
+    outcome: str
+    age_seconds: float
+    reason: str
+    acknowledged: str | None = None
+    step: int | None = None
+    steps_lost: int | None = None
+    late: bool = False
+    suspended: bool = False
+    suspended_seconds: float | None = None
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,12 +169,28 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     notices: list[Notice]
     unconfirmed: list[Notice] = []
     agents: list[Agent] | None = None
+    groups: list[Group] = []
+    leader: Leader | None = None
     unseen: list[str] = []
 
     def find(self, name: str) -> Iterator[Job]:
-        """Finds jobs by the full name, by `namespace/name`, or by the name alone."""
-        exact = [job for job in self.jobs if job.job == name]
-        yield from exact or (job for job in self.jobs if name in _short(job.job))
+        """Finds jobs by the full name, by `namespace/name`, or by the name alone; each may begin with `job/`."""
+        for wanted in (name, name.removeprefix("job/")):
+            exact = [job for job in self.jobs if job.job == wanted]
+            found = exact or [job for job in self.jobs if wanted in _short(job.job)]
+            if found:
+                yield from found
+                return
+
+    @property
+    def active(self) -> list[Notice]:
+        """The active notices, also those that are not stored yet."""
+        return [notice for notice in self.by_id.values() if notice.active]
+
+    @property
+    def limits(self) -> list[str]:
+        """Sentences about what cannot be seen."""
+        return [f"Not visible: {limit}" for limit in self.unseen]
 
     @property
     def by_id(self) -> Mapping[str, Notice]:
@@ -149,10 +219,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _short(name: JobName) -> tuple[str, ...]:
-    """`namespace/kind.name` is also known as `namespace/name` and as `name`."""
+    """`namespace/kind.name` is also known as `namespace/name`, `name` and `kind.name`."""
     namespace, slash, resource = name.partition("/")
     bare = resource.partition(".")[2]
-    return (f"{namespace}/{bare}", bare) if slash else ()
+    return (f"{namespace}/{bare}", bare, resource) if slash else ()
 
 
 def _listed(host: str, notice: Notice | None, agents: Container[str] | None) -> Host:

@@ -1,9 +1,8 @@
-"""Formats plain text for terminals and pipes, without colours."""
+"""Formats values as plain text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_GAP = "  "
 
 
 def duration(seconds: float) -> str:
@@ -16,11 +15,9 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines with aligned columns; the last column is not padded."""
-    lines = [tuple(heads), *(tuple(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    return [_GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+def age(seconds: float | None) -> str:
+    """A column's short form: `42s`, `3m5s`, `7h10m`, `4d3h`; `-` if unknown."""
+    return "-" if seconds is None else duration(seconds).replace(" min", "m").replace(" ", "")
 
 
 def listed(names: Sequence[str]) -> str:

@@ -57,6 +57,7 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
     return JobView(
         job=job.name,
         phase=decision.phase,
+        age_seconds=max(0.0, snapshot.now - observed.registered_at),
         since_seconds=_ago(status.since, snapshot.now),
         reason=decision.reason,
         generation=decision.generation,

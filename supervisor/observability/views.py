@@ -68,7 +68,9 @@ class ProspectView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """One job. `since_seconds`: how long it has been in its phase; None if the phase began before this supervisor.
+    """One job. `age_seconds`: since it was registered.
+
+    `since_seconds`: how long it has been in its phase; None if the phase began before this supervisor.
 
     `seconds_left`: the time until the first of its noticed hosts is gone. `simulated`: one of its notices is a drill.
     `host_count` counts all its hosts, including its launcher's; `hosts`, `workers`, `exclusions` and `host_states`
@@ -77,6 +79,7 @@ class JobView:
 
     job: JobName
     phase: Phase
+    age_seconds: float
     since_seconds: float | None
     reason: str
     generation: int

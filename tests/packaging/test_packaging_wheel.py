@@ -41,7 +41,7 @@ def test_its_extras_are_for_users_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith("/METADATA")]
         metadata = message_from_bytes(archive.read(name))
-    assert set(metadata.get_all("Provides-Extra") or ()) == {"agent", "kubeconfig", "server"}
+    assert set(metadata.get_all("Provides-Extra") or ()) == {"agent", "cli", "kubeconfig", "server"}
     assert metadata["Author"] == "The Elastic Job Supervisor authors"
     assert "Programming Language :: Python :: 3.11" in (metadata.get_all("Classifier") or ())
 
@@ -52,6 +52,8 @@ def test_its_commands_run(wheel: Path, environment: Environment) -> None:
         shown = environment.run(command, "--help")
         assert (shown.returncode, shown.stderr) == (0, "")
         assert shown.stdout.startswith(f"usage: {command}")
+    plugin = environment.run("kubectl-job_supervisor", "--help")
+    assert plugin.stdout.startswith("usage: kubectl job-supervisor ")
     wrong = environment.run("elastic-job-supervisor", "token", "viewer", "--days", "0")
     assert (wrong.returncode, wrong.stdout) == (64, ""), wrong.stderr
 

@@ -65,7 +65,11 @@ def tls_settings(authority: Authority) -> dict[str, Any]:
 
 def durable(job: dict[str, Any]) -> dict[str, Any]:
     """The stored fields of a job, without those that pass or that only the streams know."""
-    return {name: value for name, value in job.items() if name not in ("since_seconds", "seconds_left", "host_states")}
+    return {
+        name: value
+        for name, value in job.items()
+        if name not in ("age_seconds", "since_seconds", "seconds_left", "host_states")
+    }
 
 
 class Lines:

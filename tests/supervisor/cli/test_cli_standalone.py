@@ -1,7 +1,9 @@
 """`job-supervisor` beside a supervisor that serves: what people see of their jobs."""
 
+import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from simulator.status import fetch
@@ -20,8 +22,8 @@ async def test_status_lists_jobs_notices_and_agents(served: Served, tmp_path: Pa
     said = await run("status", "--data-dir", tmp_path)
     assert (said.code, said.err) == (0, "")
     jobs, notices, agents_line = said.out.split("\n\n")
-    assert jobs.splitlines()[0].split() == ["JOB", "PHASE", "RUN", "WORKERS", "EXCLUDED", "MIN", "MAX", "REASON"]
-    assert jobs.splitlines()[1].split()[:7] == ["resnet", "Running", "1", "2", "0", "1", "2"]
+    assert jobs.splitlines()[0].split() == ["JOB", "PHASE", "RUN", "WORKERS", "EXCLUDED", "AGE", "REASON"]
+    assert jobs.splitlines()[1].split()[:5] == ["resnet", "Running", "1", "2", "0"]
     (notice,) = notices.splitlines()[1:]
     assert notice.split()[0] == "node/n3"
     assert "metadata" in notice
@@ -42,7 +44,9 @@ async def test_status_for_programs(served: Served, tmp_path: Path) -> None:
     assert said.out.count("\n") == 1
     (job,) = said.json["jobs"]
     assert (job["job"], job["phase"], job["workers"]) == ("resnet", "Running", ["n1"])
-    assert said.json["agents"] == [{"node": "n1", "connected": True, "reclaimed": False, "same_uid": []}]
+    (agent,) = said.json["agents"]
+    assert (agent["node"], agent["connected"], agent["silent_seconds"]) == ("n1", True, None)
+    assert agent["sources"] == [{"source": "metadata", "state": "clear"}]
 
 
 async def test_a_job_that_is_on_several_pages_is_one_job(
@@ -69,7 +73,7 @@ async def test_a_job_that_is_on_several_pages_is_one_job(
 async def test_status_goes_on_watching_until_it_is_interrupted(tmp_path: Path, served: Served) -> None:
     """Each look is another one; Ctrl-C is how it ends, and no failure."""
     await served.peers.agents(["n1"])
-    async with started("status", "--data-dir", tmp_path, "--watch", "--interval", "0.1") as command:
+    async with started("status", "--data-dir", tmp_path, "--live", "--interval", "0.1") as command:
         await line(command, "No jobs.")
         await served.peers.running("resnet", ["n1"])
         assert "Running" in await line(command, "resnet")
@@ -165,3 +169,72 @@ async def test_in_the_pod_of_a_clusters_supervisor_it_asks_the_cluster(served: S
     asked = await run("status", JOB_SUPERVISOR_DATA_DIR=str(tmp_path), JOB_SUPERVISOR_STORE=store)
     assert (asked.code, "no cluster to connect to" in asked.err) == (64, True)
     assert (await run("status", "--data-dir", tmp_path, JOB_SUPERVISOR_STORE=store)).code == 0
+
+
+async def test_a_watch_is_a_line_for_each_change(served: Served, tmp_path: Path) -> None:
+    """And a JSON object for programs."""
+    agents = await served.peers.agents(["n1", "n2"])
+    people = started("status", "--data-dir", tmp_path, "--watch", "--interval", "0.1")
+    programs = started("status", "--data-dir", tmp_path, "--watch", "--interval", "0.1", "-o", "json")
+    async with people as command, programs as other:
+        await line(command, "No jobs and no reclaim notices yet.", command.stderr)
+        await agents["n2"].notices("n2", left=300.0)
+        assert "node/n2  noticed: Will be gone in " in await line(command, "n2")
+        event = json.loads(await line(other, "node/n2"))
+        assert (event["subject"], event["what"]) == ("node/n2", "noticed")
+        await served.peers.running("resnet", ["n1"])
+        assert "job/resnet  Running: " in await line(command, "Running")
+        for each in (command, other):
+            interrupt(each)
+            await each.communicate()
+            assert each.returncode == 0
+
+
+async def test_nodes_shows_what_each_agents_sources_answer(served: Served, tmp_path: Path) -> None:
+    agents = await served.peers.agents(["n1", "n2"])
+    await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
+    await agents["n2"].notices("n2", left=300.0)
+    said = await run("nodes", "--data-dir", tmp_path)
+    rows = [row.split() for row in said.out.splitlines()]
+    assert rows[0] == ["NODE", "AGENT", "SILENT", "SOURCES", "NOTICE", "JOBS"]
+    assert rows[1] == ["n1", "connected", "-", "metadata=clear", "-", "resnet"]
+    assert rows[2][:2] == ["n2", "connected"]
+    assert rows[2][-2:] == ["(metadata)", "resnet"]
+    assert (await run("nodes", "--data-dir", tmp_path, "-o", "name")).out == "node/n1\nnode/n2\n"
+
+
+async def test_history_tells_a_notice_and_the_decision_about_it(served: Served, tmp_path: Path) -> None:
+    agents = await served.peers.agents(["n1", "n2"])
+    await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
+    await agents["n2"].notices("n2", left=300.0)
+    await until(lambda: served.job("resnet").decision.phase == "Shrinking")
+    said = await run("history", "resnet", "--data-dir", tmp_path)
+    assert said.code == 0, said.err
+    whats = [row.split()[2:4] for row in said.out.split("\n\n")[0].splitlines()[1:]]
+    assert whats == [["job/resnet", "Registered"], ["node/n2", "noticed"], ["job/resnet", "Shrinking"]]
+    assert "Decisions are known since this supervisor began to serve, " in said.out
+    unknown = await run("history", "nobody", "--data-dir", tmp_path)
+    assert unknown.code == 66
+
+
+async def test_status_in_the_forms_that_programs_read(served: Served, tmp_path: Path) -> None:
+    await served.peers.agents(["n1"])
+    await served.peers.running("resnet", ["n1"])
+
+    async def said(form: str) -> str:
+        outcome = await run("status", "--data-dir", tmp_path, "-o", form)
+        assert (outcome.code, outcome.err) == (0, "")
+        return outcome.out
+
+    assert await said("name") == "job/resnet\n"
+    assert await said(r'jsonpath={range .jobs[*]}{.job} {.phase}{"\n"}{end}') == "resnet Running\n"
+    assert msgspec.yaml.decode(await said("yaml"))["jobs"][0]["job"] == "resnet"
+    assert "REQUESTED" in await said("wide")
+
+
+async def test_what_only_a_cluster_has_is_refused(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
+    labels = await run("status", "--data-dir", tmp_path, "-l", "team=vision")
+    assert labels.code == 64
+    assert "labels are those of a cluster's objects" in labels.err
+    template = await run("status", "--data-dir", tmp_path, "-o", "jsonpath={.jobs")
+    assert (template.code, "a brace is not closed" in template.err) == (64, True)

@@ -1,5 +1,6 @@
-"""The command's text output: durations, tables, and jobs that it may not see."""
+"""The command's text output: durations, overviews, and jobs that it may not see."""
 
+import io
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from supervisor.cli.drill import consequences
 from supervisor.cli.explain import explain
 from supervisor.cli.overview import overview
 from supervisor.cli.status import Agent, Host, Job, Notice, Status
-from supervisor.cli.text import duration, listed, printable, table
+from supervisor.cli.table import write
+from supervisor.cli.text import age, duration, listed, printable
 from supervisor.domain.ids import JobName
 from supervisor.domain.notice import NoticeState, SubjectKind
 
@@ -40,6 +42,13 @@ def _view(*jobs: Job, **changes: Any) -> Status:
     return Status(**{"now": 0.0, "jobs": list(jobs), "notices": [], "agents": [], **changes})
 
 
+def _lines(view: Status, **options: Any) -> list[str]:
+    """The overview as a pipe gets it."""
+    stream = io.StringIO()
+    write(stream, overview(view, **options))
+    return stream.getvalue().splitlines()
+
+
 def _said(job: Job, **changes: Any) -> str:
     return "\n".join(explain(job, _view(job, **changes)))
 
@@ -61,8 +70,11 @@ def test_durations_are_for_people(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_columns_are_as_wide_as_what_is_in_them() -> None:
-    assert table(("A", "B"), [("long", "x"), ("s", "")]) == ["A     B", "long  x", "s"]
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (42, "42s"), (185, "3m5s"), (7800, "2h10m"), (4e5, "4d15h")]
+)
+def test_ages_are_short(seconds: float | None, text: str) -> None:
+    assert age(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -83,7 +95,7 @@ def test_what_is_not_stored_yet_is_listed_and_says_so() -> None:
     stored = Notice(id="a", source="aliyun", subject="n1", state=NoticeState.ACTIVE, seconds_left=90.0)
     waiting = Notice(id="a", source="aliyun", subject="n1", state=NoticeState.ACTIVE, seconds_left=30.0)
     other = Notice(id="b", source="aws", subject="n2", state=NoticeState.ACTIVE)
-    rows = overview(_view(notices=[stored], unconfirmed=[waiting, other]))[3:5]
+    rows = _lines(_view(notices=[stored], unconfirmed=[waiting, other]))[3:5]
     assert [row.split()[:4] for row in rows] == [
         ["node/n1", "30", "s", "aliyun"],
         ["node/n2", "unknown", "aws", "(not"],
@@ -97,8 +109,8 @@ def test_agents_of_nodes_that_were_reclaimed_are_not_unknown() -> None:
         Agent(node="n2", connected=False),
         Agent(node="n3", connected=False, reclaimed=True),
     ]
-    assert overview(_view(agents=agents))[-1] == "1 agent is connected; unknown: n2; reclaimed: n3."
-    assert overview(_view(agents=agents[:1]))[-1] == "1 agent is connected."
+    assert _lines(_view(agents=agents))[-1] == "1 agent is connected; unknown: n2; reclaimed: n3."
+    assert _lines(_view(agents=agents[:1]))[-1] == "1 agent is connected."
 
 
 def test_a_job_is_found_by_what_people_call_it() -> None:
@@ -149,7 +161,7 @@ def test_a_notice_without_a_time_and_one_on_what_has_gone_are_said() -> None:
 
 def test_nodes_that_share_a_machine_uid_are_named() -> None:
     agents = [Agent(node=f"n{number:02}", connected=True, same_uid=["n99"]) for number in range(12)]
-    said = overview(_view(agents=[*agents, Agent(node="n50", connected=True)]))
+    said = _lines(_view(agents=[*agents, Agent(node="n50", connected=True)]))
     assert said[-1].startswith("These nodes share a machine uid with another node: n00, n01, ")
     assert said[-1].endswith("n09 and 2 more.")
 
@@ -161,7 +173,7 @@ def test_the_most_urgent_notice_comes_first_and_ended_ones_are_not_listed() -> N
         Notice(id="c", source="simulated", subject="soon", state=NoticeState.ACTIVE, seconds_left=9.0),
         Notice(id="d", source="s", subject="over", state=NoticeState.WITHDRAWN),
     ]
-    lines = overview(_view(notices=notices))
+    lines = _lines(_view(notices=notices))
     shown = [line.split()[0] for line in lines if line.startswith("node/")]
     assert shown == ["node/soon", "node/late", "node/unknown"]
     assert [line for line in lines if "node/soon" in line and "simulated (drill)" in line]
@@ -188,3 +200,25 @@ def test_a_pod_is_one_of_its_own_namespace() -> None:
     assert view.concerned(SubjectKind.POD, "ns/w1")
     assert not view.concerned(SubjectKind.POD, "other/w1")
     assert not view.concerned(SubjectKind.POD, "ns/n1")
+
+
+def test_the_namespaces_of_a_clusters_jobs_are_a_column_unless_one_is_chosen() -> None:
+    view = _view(_job("a/trainingjob.j", age_seconds=185.0), _job("standalone"))
+    heads, first, second, *_ = [line.split() for line in _lines(view)]
+    assert heads == ["NAMESPACE", "JOB", "PHASE", "RUN", "WORKERS", "EXCLUDED", "AGE", "REASON"]
+    assert first[:7] == ["a", "trainingjob.j", "Running", "1", "3", "0", "3m5s"]
+    assert second[:7] == ["-", "standalone", "Running", "1", "3", "0", "-"]
+    assert _lines(view, namespace="a")[0].split()[0] == "JOB"
+
+
+def test_the_wide_form_has_more_columns() -> None:
+    heads, row, *_ = [line.split() for line in _lines(_view(_job(requested_workers=3, since_seconds=42.0)), wide=True)]
+    assert heads[7:] == ["MIN", "MAX", "REQUESTED", "IN", "PHASE", "REASON"]
+    assert row[7:11] == ["2", "3", "3", "42s"]
+
+
+def test_a_job_is_found_by_the_name_that_o_name_prints() -> None:
+    view = _view(_job("ns/trainingjob.j"), _job("k"))
+    assert [job.job for job in view.find("job/ns/trainingjob.j")] == ["ns/trainingjob.j"]
+    assert [job.job for job in view.find("trainingjob.j")] == ["ns/trainingjob.j"]
+    assert [job.job for job in view.find("job/k")] == ["k"]
