@@ -103,12 +103,16 @@ class Settings:
     api_timeout_seconds: Annotated[
         float,
         Meta(
-            gt=0, le=60.0, description="Seconds; an API server that has not answered a request by then is unavailable."
+            gt=0,
+            le=60.0,
+            description="An API server that does not answer a request within this time counts as unavailable.",
         ),
     ] = 5.0
     poll_seconds: Annotated[
         float,
-        Meta(ge=0.02, le=1.0, description="Seconds between polls. The promised latency rests on at most 1."),
+        Meta(
+            ge=0.02, le=1.0, description="Interval between polls. The documented latencies assume at most one second."
+        ),
     ] = 1.0
     max_lead_seconds: Annotated[
         float,
@@ -147,7 +151,7 @@ class Settings:
     log_level: Annotated[LogLevel, Meta(description="The least severe level that is logged.")] = LogLevel.INFO
     failpoint: Annotated[
         str,
-        Meta(description="For tests: NAME[:NTH][@USR1] at which the process kills itself; docs/adr/0011."),
+        Meta(description="For tests: NAME[:NTH][@USR1] where this process kills itself; see docs/adr/0011."),
     ] = ""
 
     def __post_init__(self) -> None:

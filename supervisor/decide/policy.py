@@ -18,13 +18,15 @@ class Policy:
         Meta(
             ge=0,
             le=60,
-            description="Collects the notices of a group, so that all its hosts leave the host list in one "
-            "change: 1.25 poll intervals.",
+            description="After the first notice of a group, the supervisor waits this long for further notices, so that "
+            "all affected hosts leave the host list in one update. The default is 1.25 poll intervals.",
         ),
     ] = 1.25
     margin_seconds: Annotated[
         float,
-        Meta(ge=0, le=600, description="Time kept free before a deadline: affected workers are told before it begins."),
+        Meta(
+            ge=0, le=600, description="Safety margin: workers are told at the latest this long before their deadline."
+        ),
     ] = 5.0
     leave_margin_seconds: Annotated[
         float,
