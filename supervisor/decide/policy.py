@@ -18,8 +18,8 @@ class Policy:
         Meta(
             ge=0,
             le=60,
-            description="After the first notice of a group, the supervisor waits this long for further notices, so that "
-            "all affected hosts leave the host list in one update. The default is 1.25 poll intervals.",
+            description="After the first notice of a group, the supervisor waits this long for further notices, so "
+            "that all affected hosts leave the host list in one update. The default is 1.25 poll intervals.",
         ),
     ] = 1.25
     margin_seconds: Annotated[
