@@ -33,7 +33,7 @@ class Group:
 
     `noticed_at` is the receipt of its first notice, `deadline` the earliest deadline of its hosts; both are None if
     workers were lost without a notice. `steps_lost` is a lower bound of the steps that the next run repeated; None if
-    the run does not report steps or has not started.
+    the run does not report steps or has not started. `workers` is the size of the run that it stopped.
     """
 
     job: JobName
@@ -51,6 +51,7 @@ class Group:
     suspended_at: float | None = None
     resumed_at: float | None = None
     steps_lost: int | None = None
+    workers: int = 0
     forgotten: bool = False
 
     @property
@@ -131,6 +132,7 @@ class Groups:
             subjects=tuple(subjects),
             noticed_at=min((notice.first_seen for notice in notices), default=None),
             deadline=self._first_end(notices),
+            workers=len(before.decision.hosts - before.decision.exclusions),
         )
 
     def _continued(self, group: Group, job: SupervisedJob, at: float) -> Group:

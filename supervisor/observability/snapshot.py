@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.decide.policy import Policy
-from supervisor.domain.ids import Host
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.placement import Placement
@@ -36,7 +36,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSnapshot:
-    """The state at `now` (Unix seconds)."""
+    """The state at `now` (Unix seconds). `gpus` are those of each worker of a job, where they are known."""
 
     now: float
     policy: Policy
@@ -49,3 +49,4 @@ class StatusSnapshot:
     silent: Mapping[Host, float]
     refused: Mapping[tuple[Wire, Code], int]
     sharing: Mapping[Host, Sequence[Host]] = field(default_factory=dict)
+    gpus: Mapping[JobName, float] = field(default_factory=dict)

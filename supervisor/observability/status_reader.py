@@ -1,12 +1,16 @@
 """Collects what the status shows from the components of the leader."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
+from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import ReclaimNotice, SubjectKind
 from supervisor.observability.groups import Groups
+from supervisor.observability.history import JobHistory, stored
 from supervisor.observability.hooks import LiveState
+from supervisor.observability.page.job import JobSnapshot
 from supervisor.observability.phase_tracker import PhaseTracker
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 from supervisor.observability.transitions import NoticedHosts
@@ -24,6 +28,8 @@ class StatusReader:
     shown: NoticedHosts
     groups: Groups
     phases: PhaseTracker
+    history: JobHistory
+    gpus: Callable[[JobName], float | None]
     refusals: Refusals
     name: str
     may_act: Callable[[], bool]
@@ -37,18 +43,38 @@ class StatusReader:
         """Changes with every stored change, announcement and agent report, but not with every new stream."""
         return self.live.snapshot().version, self.live.agents.version, self.live.unconfirmed.version
 
-    def snapshot(self) -> StatusSnapshot:
-        """The state at this moment, as values that do not change afterwards."""
+    def job(self, name: JobName) -> JobSnapshot | None:
+        """One job at this moment; None if it is not known."""
+        job = self.live.snapshot().jobs.get(name)
+        if job is None:
+            return None
+        everything = self.snapshot([job])
+        about = _subjects(everything.jobs[0])
+        return JobSnapshot(
+            status=replace(
+                everything,
+                notices=tuple(each for each in everything.notices if _key(each) in about),
+                unconfirmed=tuple(each for each in everything.unconfirmed if _key(each) in about),
+                groups=tuple(group for group in everything.groups if (group.job, group.uid) == (name, job.uid)),
+            ),
+            history=self.history.of(name),
+            stored=stored(job),
+            since=self._since,
+        )
+
+    def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> StatusSnapshot:
+        """The state at this moment, of all jobs or of some, as values that do not change afterwards."""
         snapshot, agents, now = self.live.snapshot(), dict(self.live.agents.all()), self.live.now()
         silent = {node: self.live.agents.silent_since(node) for node, agent in agents.items() if not agent.connected}
         return StatusSnapshot(
             now=now,
             policy=self.live.policy,
             leader=LeaderView(name=self.name, acts=self.may_act(), serving_seconds=now - self._since, version=VERSION),
-            jobs=tuple(self._job(job) for job in snapshot.jobs.values()),
+            jobs=tuple(self._job(job) for job in (snapshot.jobs.values() if jobs is None else jobs)),
             notices=tuple(snapshot.notices.values()),
             unconfirmed=tuple(self.live.unconfirmed.all()),
-            groups=self.groups.all(),
+            groups=(groups := self.groups.all()),
+            gpus={name: gpus for name in {each.job for each in groups} if (gpus := self.gpus(name)) is not None},
             agents=agents,
             silent={node: since for node, since in silent.items() if since is not None},
             sharing=self.live.agents.sharing(),
@@ -63,3 +89,18 @@ class StatusReader:
             streams=self.live.processes.hosts(job.name),
             since=self.phases.since(job),
         )
+
+
+def unknown_gpus(_job: JobName) -> None:
+    """The `gpus` of a stand-alone supervisor."""
+
+
+def _subjects(status: JobStatus) -> Collection[tuple[SubjectKind, str]]:
+    """The nodes of a job's hosts by name, and its pods by uid."""
+    nodes = {(SubjectKind.NODE, str(status.node(host))) for host in status.job.own_hosts | status.job.observed.hosts}
+    return nodes | {(SubjectKind.POD, placement.pod) for placement in (status.placements or {}).values()}
+
+
+def _key(notice: ReclaimNotice) -> tuple[SubjectKind, str]:
+    subject = notice.subject
+    return subject.kind, subject.name if subject.kind is SubjectKind.NODE else subject.uid

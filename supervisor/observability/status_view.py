@@ -40,7 +40,7 @@ def status_view(snapshot: StatusSnapshot, page: Page | None = None) -> StatusVie
         jobs=[_job(part, snapshot) for part in shown.jobs],
         notices=[_notice(notice, subjects, snapshot) for notice in shown.notices],
         unconfirmed=[_notice(notice, subjects, snapshot) for notice in shown.unconfirmed],
-        groups=[_group(group, snapshot.now) for group in snapshot.groups] if shown.first else [],
+        groups=[_group(group, snapshot) for group in snapshot.groups] if shown.first else [],
         coverage=_coverage(snapshot, gone),
         agents=[_agent(agent, snapshot, gone) for agent in shown.agents],
         refused=[RefusedView(wire, code, count) for (wire, code), count in sorted(snapshot.refused.items())],
@@ -167,9 +167,10 @@ def _notice(notice: ReclaimNotice, subjects: Subjects, snapshot: StatusSnapshot)
     )
 
 
-def _group(group: Group, now: float) -> GroupView:
-    answer = group.acknowledgement
-    until = now if group.resumed_at is None else group.resumed_at
+def _group(group: Group, snapshot: StatusSnapshot) -> GroupView:
+    answer, now = group.acknowledgement, snapshot.now
+    suspended = _suspended_seconds(group, now)
+    gpus = snapshot.gpus.get(group.job)
     return GroupView(
         job=group.job,
         outcome=group.outcome,
@@ -185,8 +186,15 @@ def _group(group: Group, now: float) -> GroupView:
         margin_seconds=None if answer is None or group.deadline is None else group.deadline - answer.at,
         late=_is_late(group),
         suspended=group.suspended_at is not None and not group.closed,
-        suspended_seconds=None if group.suspended_at is None else max(0.0, until - group.suspended_at),
+        suspended_seconds=suspended,
+        released_gpu_seconds=None if suspended is None or gpus is None else suspended * gpus * group.workers,
     )
+
+
+def _suspended_seconds(group: Group, now: float) -> float | None:
+    if group.suspended_at is None:
+        return None
+    return max(0.0, (now if group.resumed_at is None else group.resumed_at) - group.suspended_at)
 
 
 def _is_late(group: Group) -> bool:

@@ -153,6 +153,7 @@ class GroupView:
     0's answer to the first deadline; a negative one is too late. `late` is true then, and if the job was suspended
     after that deadline without an answer. `suspended_seconds` grows while `suspended`. `step` is the step that rank 0
     saved; `steps_lost` a lower bound of the steps that the next run repeats, None if it is unknown.
+    `released_gpu_seconds` are those that others could use during the suspension, None if the GPUs are unknown.
     """
 
     job: JobName
@@ -170,6 +171,7 @@ class GroupView:
     late: bool
     suspended: bool
     suspended_seconds: float | None
+    released_gpu_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from supervisor.jobs.adapter import Adapters
 from supervisor.jobs.standalone import StandaloneJobs
 from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.groups import Groups
+from supervisor.observability.history import JobHistory
 from supervisor.observability.hooks import LiveState, MetricsHooks, NoMetrics
 from supervisor.observability.journal import Journal, Listener
 from supervisor.observability.notifications.config import Config as NotificationConfig
@@ -42,7 +43,7 @@ from supervisor.observability.notifications.notifier import Notifications, Timin
 from supervisor.observability.page import status_page
 from supervisor.observability.phase_tracker import PhaseTracker
 from supervisor.observability.status import StatusEndpoint
-from supervisor.observability.status_reader import StatusReader
+from supervisor.observability.status_reader import StatusReader, unknown_gpus
 from supervisor.observability.timed_store import TimedStore
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import Endpoints, Servers
@@ -152,14 +153,16 @@ class Supervisor:
             policy=settings,
             now=clock.now,
         )
-        phases, groups = PhaseTracker(), Groups(facts.noticed, settings)
+        phases, groups, history = PhaseTracker(), Groups(facts.noticed, settings), JobHistory()
         notified = notifier.attach(live) if notifier else ()
-        journal = Journal(store, (*hooks.attach(live), *listeners, phases, groups, *notified), clock, failed)
+        journal = Journal(store, (*hooks.attach(live), *listeners, phases, groups, history, *notified), clock, failed)
         reader = StatusReader(
             live=live,
             shown=facts.shown,
             groups=groups,
             phases=phases,
+            history=history,
+            gpus=cluster.gpus if cluster else unknown_gpus,
             refusals=refusals,
             name=settings.pod_name,
             may_act=leadership.may_act,
@@ -168,6 +171,7 @@ class Supervisor:
         if settings.status_page:
             self._page = status_page(
                 snapshot=reader.snapshot,
+                job=reader.job,
                 version=lambda: reader.version,
                 authenticate=authenticate,
                 sign=tokens.viewer,

@@ -88,6 +88,6 @@ def _served() -> set[str]:
     """The paths of the page, none of which is asked."""
     unused = cast("Any", None)
     page = PageEndpoints(
-        snapshot=unused, renderer=Renderer(), viewers=unused, sessions=unused, refusals=unused, clock=unused
+        snapshot=unused, job=unused, renderer=Renderer(), viewers=unused, sessions=unused, refusals=unused, clock=unused
     )
     return {route.path for route in page.routes()}

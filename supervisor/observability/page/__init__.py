@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from servicekit.clock import Clock
+from supervisor.domain.ids import JobName
 from supervisor.ingest.http import Authenticate
 from supervisor.observability.page.endpoints import PageEndpoints
+from supervisor.observability.page.job import JobSnapshot
 from supervisor.observability.page.rendering import Renderer
 from supervisor.observability.page.sessions import Sessions
 from supervisor.observability.page.viewers import Viewers
@@ -16,6 +18,7 @@ from supervisor.refusals import Refusals
 def status_page(  # noqa: PLR0913 - its dependencies
     *,
     snapshot: Callable[[], StatusSnapshot],
+    job: Callable[[JobName], JobSnapshot | None],
     version: Callable[[], Any],
     authenticate: Authenticate,
     sign: Callable[[float], str],
@@ -27,6 +30,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
 
     Args:
         snapshot: Reads what the page shows.
+        job: Reads what the page of one job shows; None if there is no such job.
         version: Changes whenever the page should be rendered at once.
         authenticate: Identifies the sender of an Authorization header.
         sign: Makes a viewer token that is valid until an instant.
@@ -37,6 +41,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
     renderer = Renderer(docs_url)
     return PageEndpoints(
         snapshot=snapshot,
+        job=job,
         renderer=renderer,
         viewers=Viewers(snapshot, renderer.content, version, clock),
         sessions=Sessions(authenticate=authenticate, sign=sign, clock=clock),

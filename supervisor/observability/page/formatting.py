@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 from supervisor.domain.ids import JobName, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
@@ -49,6 +50,11 @@ def instant(at: float) -> str:
 def short(job: JobName) -> str:
     """The name of a job without its namespace."""
     return job.removeprefix(f"{namespace(job)}/")
+
+
+def address(job: JobName) -> str:
+    """The path of a job's page."""
+    return f"status/jobs/{quote(job)}"
 
 
 def text(said: str) -> str:

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from supervisor.domain.ids import namespace
 from supervisor.observability.page import formatting as words
 from supervisor.observability.page.contents import contents
+from supervisor.observability.page.job import JobSnapshot, job_contents, state
 from supervisor.observability.snapshot import StatusSnapshot
 from supervisor.observability.status_view import status_view
 
@@ -50,6 +51,8 @@ class Renderer:
             why=words.why,
             instant=words.instant,
             short=words.short,
+            address=words.address,
+            host_state=state,
             namespace=namespace,
         )
         self._templates.globals["docs"] = docs_url
@@ -57,15 +60,26 @@ class Renderer:
 
     def page(self, snapshot: StatusSnapshot, *, signed_in: bool) -> str:
         """The whole page; `signed_in` shows the button that ends a browser's session."""
-        return self._templates.get_template("page.html").render(**_shown(snapshot), signed_in=signed_in)
+        return self._templates.get_template("page.html").render(**_shown(snapshot), signed_in=signed_in, root="")
+
+    def job(self, snapshot: JobSnapshot, root: str, *, signed_in: bool) -> str:
+        """The page of one job; `root` leads from its address to that of the overview."""
+        shown = job_contents(snapshot)
+        return self._templates.get_template("job.html").render(
+            shown=shown, view=shown.view, job=shown.job, signed_in=signed_in, root=root
+        )
+
+    def no_job(self, root: str, *, signed_in: bool) -> str:
+        """The page of a job that is not known."""
+        return self._templates.get_template("no_job.html").render(signed_in=signed_in, root=root)
 
     def content(self, snapshot: StatusSnapshot) -> str:
         """The part of the page that changes."""
         return self._templates.get_template("content.html").render(**_shown(snapshot))
 
-    def login(self, hours: int, why: str = "") -> str:
+    def login(self, hours: int, why: str = "", root: str = "") -> str:
         """The login form; `why` is the reason why the last token was refused."""
-        return self._templates.get_template("login.html").render(hours=hours, why=why)
+        return self._templates.get_template("login.html").render(hours=hours, why=why, root=root)
 
 
 def _shown(snapshot: StatusSnapshot) -> dict[str, object]:

@@ -6,6 +6,7 @@
   const FIRST_PAUSE_MS = 200;
   const MAX_PAUSE_MS = 5000;
   const FULL_PAUSE_MS = 30000;
+  const POLL_MS = 5000;
 
   const content = document.getElementById("content");
   const lost = document.getElementById("lost");
@@ -74,17 +75,32 @@
     put(found, words.length ? `${left} of the ${rows.length} rows on this page` : "");
   }
 
+  function show(html) {
+    const wanted = document.createElement("template");
+    wanted.innerHTML = html;
+    updateChildren(content, wanted.content);
+    updatedAt = performance.now();
+    countDurations();
+    filterRows();
+    offerCopies();
+  }
+
+  /* Browsers have a clipboard only on pages that nobody could have changed on their way. */
+  function offerCopies() {
+    for (const each of content.querySelectorAll("[data-copy]")) each.hidden = !navigator.clipboard;
+  }
+
+  async function copy(event) {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    put(found, "Copied.");
+  }
+
   function onLine(line) {
     const message = JSON.parse(line);
     failed = message.type === "failed";
-    if (message.type === "page") {
-      const wanted = document.createElement("template");
-      wanted.innerHTML = message.html;
-      updateChildren(content, wanted.content);
-      updatedAt = performance.now();
-      countDurations();
-      filterRows();
-    }
+    if (message.type === "page") show(message.html);
   }
 
   async function read(answer) {
@@ -102,7 +118,8 @@
   /* Follows one stream to its end; returns the pause in milliseconds before the next attempt. */
   async function follow(pause) {
     try {
-      const answer = await fetch("status/stream", { cache: "no-store" });
+      if (!content.dataset.stream) return await poll();
+      const answer = await fetch(content.dataset.stream, { cache: "no-store" });
       if (answer.status === 401 || answer.status === 403) location.reload();
       if (answer.status === 429) return FULL_PAUSE_MS;
       if (answer.ok) {
@@ -115,6 +132,18 @@
     return Math.min(pause * 2, MAX_PAUSE_MS);
   }
 
+  /* The page of one job has no stream: it is loaded again every few seconds, whether the job is known or not. */
+  async function poll() {
+    const answer = await fetch(location.href, { cache: "no-store" });
+    if (answer.status === 401 || answer.status === 403) location.reload();
+    failed = !answer.ok && answer.status !== 404;
+    if (!failed) {
+      const wanted = new DOMParser().parseFromString(await answer.text(), "text/html");
+      show(wanted.getElementById("content").innerHTML);
+    }
+    return POLL_MS;
+  }
+
   async function forever() {
     for (let pause = FIRST_PAUSE_MS; ; ) {
       pause = await follow(pause);
@@ -124,7 +153,9 @@
 
   document.getElementById("search").hidden = false;
   filter.addEventListener("input", filterRows);
+  content.addEventListener("click", copy);
   filterRows();
+  offerCopies();
   countDurations();
   setInterval(countDurations, 250);
   forever();

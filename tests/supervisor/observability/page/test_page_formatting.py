@@ -8,7 +8,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import SIMULATED, NoticeState, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState
-from supervisor.observability.groups import GroupOutcome
+from supervisor.observability.groups import Group, GroupOutcome
 from supervisor.observability.page.contents import MAX_ROWS, contents
 from supervisor.observability.page.formatting import checkpoint, countdown, names, span, why
 from supervisor.observability.page.rendering import Renderer
@@ -229,7 +229,36 @@ def test_namespaces_have_a_column_where_there_are_some() -> None:
 def test_problems_lead_to_their_runbooks_if_somebody_serves_them() -> None:
     link = '<a href="https://docs.example/docs/runbooks/JobSupervisorWorkersUncovered.md">6 workers are not covered</a>'
     assert link in page(seen(), "https://docs.example/")
-    assert "<a " not in page(seen())
+    assert "<a " not in page(seen(jobs=0))
+
+
+def test_what_reclaims_cost_is_summed_up() -> None:
+    """Only of those that tell."""
+    job = running_job()
+    stopped = Group(
+        job=job.name,
+        uid=job.uid,
+        outcome=GroupOutcome.STOPPED,
+        at=T0,
+        run=1,
+        generation=1,
+        reason="",
+        sources=(),
+        subjects=(),
+        noticed_at=None,
+        deadline=None,
+        suspended_at=T0,
+        resumed_at=T0 + 1800,
+        steps_lost=3,
+        workers=4,
+    )
+    other = replace(stopped, outcome=GroupOutcome.SHRUNK, suspended_at=None, resumed_at=None, steps_lost=None)
+    text = page(replace(seen(), groups=(stopped, other), gpus={job.name: 8.0}, now=T0 + 3600))
+    assert "3 steps were lost, by 1 of them that tell." in text
+    assert "suspended for 30 min 00 s in total" in text
+    assert "up to 16.0 GPU hours" in text
+    assert "GPU hours" not in page(replace(seen(), groups=(stopped,), now=T0 + 3600))
+    assert "What reclaims cost" not in page(seen())
 
 
 def test_an_agent_of_a_reclaimed_node_is_no_silent_one() -> None:

@@ -1,0 +1,110 @@
+"""The page of one job: what it shows, for whom, and where its addresses lead."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote, urljoin
+
+from supervisor.domain.ids import JobName
+from supervisor.domain.job import Phase
+from supervisor.observability.page.job import JobSnapshot
+from supervisor.observability.page.rendering import Renderer
+from supervisor.observability.snapshot import JobStatus, StatusSnapshot
+from supervisor.observability.views import LeaderView
+from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, noticed, running_job
+from tests.supervisor.observability.page.page_world import NODES, Answer, get, viewing
+from tests.testkit.serving import Served, serving
+from tests.testkit.waiting import until
+
+NAME = "train.a-1"
+
+
+async def page_of(served: Served, job: str) -> Answer:
+    return await get(served.peers, f"/status/jobs/{quote(job)}", token=served.peers.tokens.viewer())
+
+
+async def shrunk(served: Served, job: str = "train") -> None:
+    agents = await served.peers.agents(NODES)
+    await served.peers.running(job, NODES, min_workers=2)
+    await agents["n3"].notices("n3", left=60.0)
+    await until(lambda: served.job(job).decision.exclusions)
+
+
+async def test_it_shows_hosts_notices_and_what_happened(served: Served) -> None:
+    await shrunk(served)
+    seen = (await page_of(served, "train")).seen
+    for text in (
+        served.job("train").decision.reason,
+        "job-supervisor explain train",
+        "n3 n3 excluded connected not connected",
+        "n1 n1 worker, not covered connected not connected",
+        "node n3 active",
+        "Shrinking",
+        "Run 1 began.",
+        "since it began to serve",
+    ):
+        assert text in seen
+
+
+async def test_the_overview_leads_to_it(served: Served) -> None:
+    await shrunk(served, NAME)
+    overview = (await viewing(served)).text
+    (address,) = re.findall(r'href="(status/jobs/[^"]+)"', overview)
+    page = await get(served.peers, f"/{address}", token=served.peers.tokens.viewer())
+    assert page.status == 200
+    assert f"Job {NAME}" in page.seen
+    assert f"job-supervisor explain {NAME}" in page.seen
+
+
+async def test_a_job_that_is_not_known_is_said_to_be(served: Served) -> None:
+    page = await page_of(served, "none")
+    assert (page.status, "No such job" in page.seen) == (404, True)
+
+
+async def test_nobody_sees_it_without_a_token(served: Served) -> None:
+    """The form is the same for every name, so it does not tell which jobs there are."""
+    await shrunk(served)
+    known, unknown = await get(served.peers, "/status/jobs/train"), await get(served.peers, "/status/jobs/nope")
+    assert (known.status, known.text) == (401, unknown.text)
+
+
+async def test_its_assets_and_forms_are_found_however_deep_it_is(served: Served) -> None:
+    """Also the login form in its place; addresses are relative, as the page may be below another server's path."""
+    for path in ("/status/jobs/none", "/status/jobs/team/trainingjob.bert", "/", "/status"):
+        for token in (None, served.peers.tokens.viewer()):
+            text = (await get(served.peers, path, token=token)).text
+            for address in re.findall(r'(?:src|href|action)="([^"]+)"', text):
+                found = urljoin(path, address)
+                assert found == "/" or re.fullmatch(r"/status/(login|logout|[a-z.]+\?[0-9a-f]{12})", found), found
+
+
+async def test_a_new_supervisor_says_how_far_back_it_knows(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        await shrunk(served)
+    async with serving(tmp_path) as served:
+        text = (await page_of(served, "train")).seen
+        assert "Registered The job became known." in text
+        assert "Run 1 began." not in text
+
+
+def test_a_cluster_job_shows_its_pods_nodes_and_many_hosts_are_cut() -> None:
+    job = replace(running_job(workers=120), name=JobName("team/trainingjob.bert"))
+    status = JobStatus(job=job, noticed=noticed(notice(7)), placements=None, streams=first(120), since=None)
+    snapshot = StatusSnapshot(
+        now=T0,
+        policy=POLICY,
+        leader=LeaderView(name="", acts=True, serving_seconds=1.0),
+        jobs=(status,),
+        notices=(notice(7),),
+        unconfirmed=(),
+        groups=(),
+        agents={},
+        silent={},
+        refused={},
+    )
+    shown = JobSnapshot(status=snapshot, history=(), stored=(), since=T0)
+    html = Renderer().job(shown, "../../../", signed_in=True)
+    assert "And 20 more hosts." in html
+    assert html.index("n7</th>") < html.index("n1</th>")
+    assert shown.job.job.decision.phase is Phase.RUNNING
+    assert 'action="../../../status/logout"' in html
