@@ -63,6 +63,11 @@ class Outbox:
         for outcome in Outcome:
             outcomes[target.name, outcome] += 0
 
+    @property
+    def waiting(self) -> int:
+        """How many messages wait, without the one that is being sent."""
+        return len(self._waiting)
+
     def put(self, message: Message) -> None:
         """Adds a message; never blocks."""
         self._waiting.append((message, self._clock.monotonic()))

@@ -149,6 +149,19 @@ async def test_a_dead_target_delays_no_other(tmp_path: Path) -> None:
             assert len(dead.requests) == 1
 
 
+async def test_the_oldest_makes_room(tmp_path: Path) -> None:
+    """All but the one that is being sent."""
+    async with receiving(answering(200)) as there, sending(load(configured(tmp_path, {"team": there.url}))) as here:
+        here.leads = False
+        here.put(message(happening(number=0)))
+        await until(lambda: not here.outboxes[0].waiting)
+        for number in range(1, 6):
+            here.put(message(happening(number=number)))
+        here.leads = True
+        await there.has(4)
+        assert [each["events"][0]["hosts"] for each in there.messages] == [["n0"], ["n3"], ["n4"], ["n5"]]
+
+
 async def test_what_is_too_old_is_dropped(tmp_path: Path) -> None:
     config = load(configured(tmp_path, {"team": "http://127.0.0.1:1/"}))
     async with sending(config, Limits(max_age_seconds=0.05, first_pause=0.01, max_pause=0.02)) as here:
@@ -196,6 +209,18 @@ async def test_no_error_says_what_the_url_is(tmp_path: Path, text: str) -> None:
     assert attempt.outcome is None
     assert attempt.reason
     for part in ("secret", "T000", "host.invalid", "127.0.0.1"):
+        assert part not in attempt.reason
+
+
+@pytest.mark.parametrize("behaviour", [garbage, reset, endless_head, answering(404)])
+async def test_no_error_of_a_receiver_says_what_the_url_is(tmp_path: Path, behaviour: Behaviour) -> None:
+    """The library puts the URL into some of its errors."""
+    file, poster = tmp_path / "url", Poster.open(2.0, "")
+    async with receiving(behaviour) as there, poster.session:
+        file.write_text(there.url, encoding="utf-8")
+        attempt = await poster.post(file, b"{}")
+    assert attempt.reason
+    for part in ("secret", "T000", "127.0.0.1"):
         assert part not in attempt.reason
 
 
