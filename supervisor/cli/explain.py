@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from supervisor.cli.status import Acknowledgement, Host, Job, Notice, Status
 from supervisor.cli.text import duration, listed
+from supervisor.domain.notice import NoticeClass
 
 _MAX_NAMES = 5
 _WAITS = ("Waiting", "Suspended")
@@ -14,6 +15,7 @@ def explain(job: Job, status: Status) -> list[str]:
         *_phase(job),
         *_usable_hosts(job, status),
         *_noticed_hosts(job, status),
+        *_ahead(job, status),
         *_prospects(job),
         *_coverage(job),
         *_limits(job, status),
@@ -78,6 +80,19 @@ def _noticed_host(host: Host, notice: Notice | None) -> str:
     source = "an unknown source" if notice is None else notice.source
     drill = " (a drill: the machine stays)" if notice is not None and notice.drill else ""
     return f"{host.host}{place} will be gone {when}, says {source}{drill}."
+
+
+def _ahead(job: Job, status: Status) -> Iterator[str]:
+    """The notices on the job's hosts that change nothing yet."""
+    for notice in status.by_id.values():
+        if not notice.active or notice.acted_on or job.job not in notice.jobs:
+            continue
+        subject = f"{notice.kind} {notice.subject}"
+        if notice.notice_class is NoticeClass.HINT:
+            yield f"A hint of {notice.source}: {subject} may be reclaimed. The job continues."
+        else:
+            when = "" if notice.seconds_left is None else f" in {duration(notice.seconds_left)}"
+            yield f"Scheduled by {notice.source}: {subject} will be gone{when}. The job continues until that is near."
 
 
 def _prospects(job: Job) -> Iterator[str]:

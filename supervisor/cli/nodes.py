@@ -44,7 +44,7 @@ def _node(name: str, agent: Agent | None, status: Status, *, known: bool) -> Nod
         silent_seconds=None if agent is None else agent.silent_seconds,
         sources={} if agent is None else {each.source: each.state for each in agent.sources},
         seconds_left=min(lefts, default=None),
-        notices=[f"{each.source} (drill)" if each.drill else each.source for each in notices],
+        notices=[each.source_label for each in notices],
         jobs=[job.job for job in status.concerned(SubjectKind.NODE, name)],
         machine=None if agent is None else agent.machine,
     )

@@ -58,7 +58,7 @@ def _notices(status: Status, *, wide: bool) -> Block:
 
 def _notice(notice: Notice, status: Status) -> tuple[str, ...]:
     left = "unknown" if notice.seconds_left is None else duration(notice.seconds_left)
-    source = f"{notice.source} (drill)" if notice.drill else notice.source
+    source = notice.source_label
     source = f"{source} (not stored yet)" if status.is_unconfirmed(notice) else source
     subject = f"{notice.kind}/{notice.subject}"
     return subject, left, source, age(notice.age_seconds), ",".join(notice.jobs) or "-", notice.message

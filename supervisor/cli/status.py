@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Mapping
 import msgspec
 
 from supervisor.domain.ids import STANDALONE, JobName, kind_of
-from supervisor.domain.notice import SIMULATED, NoticeState, SubjectKind
+from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState, SubjectKind
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +82,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """One notice; `jobs` are the jobs that it concerns, `subject` of a pod is `namespace/name`."""
+    """One notice; `jobs` are the jobs that it concerns, `subject` of a pod is `namespace/name`.
+
+    `acted_on`: its subject must not be used.
+    """
 
     id: str
     source: str
@@ -94,6 +97,9 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     ended_seconds: float | None = None
     message: str = ""
     jobs: list[JobName] = []
+    notice_class: NoticeClass = NoticeClass.SUDDEN
+    acted_on: bool = True
+    cancellable: bool = False
 
     @property
     def active(self) -> bool:
@@ -102,6 +108,13 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def drill(self) -> bool:
         return self.source == SIMULATED
+
+    @property
+    def source_label(self) -> str:
+        """The source, and that it holds a drill or announces something that is not sudden."""
+        if self.drill:
+            return f"{self.source} (drill)"
+        return self.source if self.notice_class is NoticeClass.SUDDEN else f"{self.source} ({self.notice_class})"
 
 
 class SourceAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,13 +125,15 @@ class SourceAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine under a node, as far as the cloud tells it."""
+    """The machine under a node, as far as its agent and labels tell it."""
 
     cloud: str | None = None
     region: str | None = None
     zone: str | None = None
     instance_type: str | None = None
     price_class: str | None = None
+    spot_strategy: str | None = None
+    protected_seconds: float | None = None
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +216,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         """The hosts that a job holds; if it holds none, the nodes in its launcher's list."""
         if job.host_states or job.over or kind_of(job.job) != STANDALONE:
             return job.host_states
-        noticed = {notice.subject: notice for notice in self.by_id.values() if notice.active}
+        noticed = {notice.subject: notice for notice in self.by_id.values() if notice.active and notice.acted_on}
         agents = None if self.agents is None else {agent.node for agent in self.agents if agent.connected}
         return [_listed(host, noticed.get(host), agents) for host in job.hosts]
 

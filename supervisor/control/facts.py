@@ -1,7 +1,7 @@
 """The facts about jobs at present, combined from the store, the streams and the cluster."""
 
 import math
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -11,8 +11,10 @@ from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import Grant
 from supervisor.decide.notices import NodeIdentities, binding, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
+from supervisor.decide.ranking import Ranking
 from supervisor.domain.ids import STANDALONE, Host, JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
+from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import ReclaimNotice, Subject
 from supervisor.domain.placement import Placement
 from supervisor.ingest.agent_registry import AgentRegistry
@@ -38,6 +40,9 @@ class ClusterFacts(Protocol):
     @property
     def nodes_version(self) -> int:
         """Grows whenever one of those uids changes."""
+
+    def machine(self, node: Host) -> Machine:
+        """The machine under a node, by the node's labels."""
 
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
         """The placements of a job's hosts and launcher, the same object until they change; None if hosts are nodes."""
@@ -67,6 +72,10 @@ class NoCluster:
         self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host], _avoided: Collection[Host]
     ) -> Mapping[JobName, Grant]:
         return {}
+
+    def machine(self, _node: Host) -> Machine:
+        """Returns an unknown machine: there are no labels."""
+        return UNKNOWN_MACHINE
 
     def is_there(self, _notice: ReclaimNotice) -> None:
         """Returns None: only agents know whether a machine exists."""
@@ -128,6 +137,22 @@ class _Noticed:
         return most_urgent([by_pod, by_node], self._policy)
 
 
+class _Machines(Mapping[Host, Machine]):
+    """The machines of all nodes with an agent; a view, because few of thousands are ever looked at."""
+
+    def __init__(self, facts: "Facts") -> None:
+        self._facts = facts
+
+    def __getitem__(self, node: Host) -> Machine:
+        return self._facts.machine(node)
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self._facts.nodes)
+
+    def __len__(self) -> int:
+        return len(self._facts.nodes)
+
+
 class Facts:
     """Provides stored facts to decisions, so that no decision depends on a fact that a crash could lose.
 
@@ -155,6 +180,11 @@ class Facts:
         self._notices: Mapping[NoticeId, ReclaimNotice] = {}
         self._versions: tuple[int, ...] = ()
 
+    @property
+    def nodes(self) -> Collection[Host]:
+        """The nodes with an agent that is known."""
+        return self._agents.all().keys()
+
     def noticed_nodes(self) -> Mapping[Host, ReclaimNotice]:
         """The nodes that must not be used; computed once for each change of notices or agents."""
         self._refresh()
@@ -181,6 +211,18 @@ class Facts:
         self._refresh()
         at = min(self._noticed.changes_at, self._shown.changes_at)
         return None if at == math.inf else at
+
+    def machine(self, node: Host) -> Machine:
+        """The machine under a node: what its agent says, and for the rest what its labels say."""
+        agent = self._agents.all().get(node)
+        labelled = self._cluster_facts.machine(node)
+        return labelled if agent is None else agent.machine.or_else(labelled)
+
+    def ranking(self) -> Ranking:
+        """Which hosts to use first at present."""
+        self._refresh()
+        noticed = self._noticed
+        return Ranking(machines=_Machines(self), ahead=noticed.ahead, noticed=noticed.nodes, now=self._now())
 
     @property
     def announced(self) -> tuple[Announced, ...]:
@@ -226,7 +268,7 @@ class Facts:
         """The hosts that each job may start on, or grow by."""
         noticed, avoided = self.noticed_nodes(), self._avoided()
         available = (self._agents.available() | self._usable_meanwhile()).difference(noticed, avoided)
-        granted = self._pool.granted(jobs, available, noticed)
+        granted = self._pool.granted(jobs, available, noticed, self.ranking())
         others = [job for job in jobs.values() if kind_of(job.name) != STANDALONE]
         return {**granted, **self._cluster_facts.granted(others, noticed, avoided)} if others else granted
 

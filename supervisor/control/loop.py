@@ -125,6 +125,7 @@ class Control:
         facts = JobFacts(
             notices=_own(job, self._deps.facts.noticed(job.name)),
             ahead=self._deps.facts.ahead(job),
+            ranking=self._deps.facts.ranking(),
             gone=self._deps.facts.gone(job),
             terminating=self._deps.facts.terminating(job),
             granted=grant.hosts,

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from supervisor.control.index import JobIndex, Placements
 from supervisor.decide.grant import Grant, grants, held, usable
+from supervisor.decide.ranking import BY_NAME, Ranking
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
 
@@ -24,11 +25,15 @@ class Pool:
         self._usable = JobIndex(_usable)
 
     def granted(
-        self, jobs: Mapping[JobName, SupervisedJob], available: frozenset[Host], noticed: Collection[Host]
+        self,
+        jobs: Mapping[JobName, SupervisedJob],
+        available: frozenset[Host],
+        noticed: Collection[Host],
+        ranking: Ranking = BY_NAME,
     ) -> Mapping[JobName, Grant]:
         """The hosts that each job may start on, or grow by; see `supervisor.decide.grant.grants`."""
         self._held.follow(jobs)
         self._usable.follow(jobs)
         free = available.difference(self._held.by_key)
         candidates = [jobs[name] for name in self._usable.of(free)]
-        return {name: Grant(hosts) for name, hosts in grants(candidates, free, noticed).items()}
+        return {name: Grant(hosts) for name, hosts in grants(candidates, free, noticed, ranking).items()}

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from supervisor.decide.ranking import BY_NAME, Ranking
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 
@@ -27,14 +28,18 @@ class Grant:
 
 
 def grants(
-    jobs: Iterable[SupervisedJob], available: frozenset[Host], noticed: Collection[Host] = ()
+    jobs: Iterable[SupervisedJob],
+    available: frozenset[Host],
+    noticed: Collection[Host] = (),
+    ranking: Ranking = BY_NAME,
 ) -> Mapping[JobName, frozenset[Host]]:
     """The hosts that each job may start on, or grow by; jobs that get none are not in the result.
 
     `available` are the hosts whose agent is connected and whose sources all answer "no notice". Waiting jobs come
     first, in the order of their waiting time, and each gets all it needs or nothing. Hosts that a waiting job could use
     are not given to a running one: a start is worth more than a growth. `noticed` are the hosts that must not be used:
-    a job whose launcher is on one of them cannot start, so nothing is reserved for it.
+    a job whose launcher is on one of them cannot start, so nothing is reserved for it. `ranking` chooses among more
+    hosts than a job wants.
     """
     ordered = sorted(jobs, key=_queue_order)
     free = available.difference(*(held(job) for job in ordered))
@@ -46,12 +51,12 @@ def grants(
         wanted = free & usable(job)
         if waits(job):
             allocate = (
-                _first(wanted, job.spec.requested_workers) if len(wanted) >= job.spec.min_workers else frozenset()
+                ranking.best(wanted, job.spec.requested_workers) if len(wanted) >= job.spec.min_workers else frozenset()
             )
             # Only free hosts: a waiting job may list thousands of hosts that do not exist at present.
             unmet |= frozenset() if allocate else wanted
         else:
-            allocate = _first(wanted - unmet, _room(job))
+            allocate = ranking.best(wanted - unmet, _room(job))
         if allocate:
             granted[job.name] = allocate
             free -= allocate
@@ -85,7 +90,3 @@ def _room(job: SupervisedJob) -> int:
     if job.decision.phase is not Phase.RUNNING or job.observed.ending or job.over:
         return 0
     return max(0, job.spec.max_workers - len(job.decision.hosts - job.decision.exclusions))
-
-
-def _first(hosts: frozenset[Host], count: int) -> frozenset[Host]:
-    return frozenset(sorted(hosts)[:count])

@@ -72,7 +72,8 @@ def _cleared(s: Situation, before: Decision) -> Decision:
     back = (before.exclusions & s.present) - unusable
     room = max(0, s.job.spec.max_workers - len(s.present - unusable - back))
     makes_hosts = s.job.spec.can(Capability.MAKES_HOSTS)
-    over = frozenset() if makes_hosts else frozenset(sorted(back)[room:])  # A controller lists all hosts that it made.
+    # A controller lists all hosts that it made.
+    over = frozenset[Host]() if makes_hosts else back - s.facts.ranking.best(back, room)
     hosts, workers = s.present - over, len(s.present - over - unusable)
     new, lost = s.present - before.hosts - unusable, before.hosts - before.exclusions - s.present
     reason = gone(lost, workers) if lost and makes_hosts else before.reason

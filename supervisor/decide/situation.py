@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
+from supervisor.decide.ranking import BY_NAME, Ranking
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase, SupervisedJob
@@ -31,6 +32,7 @@ class JobFacts:
         ahead: The hosts with notices that are not acted on yet, see `supervisor.decide.classes`.
         gone: Hosts whose pods are gone; the stored job may still list them for a moment.
         terminating: Hosts whose pods were asked to terminate.
+        ranking: Which hosts to keep if there are more than the job may have.
         granted: See `Grant.hosts`.
         probe: See `Grant`.
         held_up: See `Grant`.
@@ -42,6 +44,7 @@ class JobFacts:
 
     notices: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
     ahead: Mapping[Host, Sequence[ReclaimNotice]] = field(default_factory=dict)
+    ranking: Ranking = BY_NAME
     gone: frozenset[Host] = frozenset()
     terminating: frozenset[Host] = frozenset()
     granted: frozenset[Host] = frozenset()

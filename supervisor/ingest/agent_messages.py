@@ -8,6 +8,7 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from servicekit.text import one_line
 from supervisor.domain.ids import NAME_RULE, Host, Source, is_name
+from supervisor.domain.machine import Machine, PriceClass
 from supervisor.domain.notice import NOT_OF_AGENTS, Announcement, NoticeClass, Report, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, SourceState
 from supervisor.ingest.errors import MalformedError, OversizedError
@@ -28,6 +29,8 @@ _CLASSES = {
     wire.NOTICE_CLASS_HINT: NoticeClass.HINT,
 }
 """All others are sudden: the class of an older agent, and one that only a newer agent knows."""
+
+_PRICES = {wire.PRICE_CLASS_SPOT: PriceClass.SPOT, wire.PRICE_CLASS_ON_DEMAND: PriceClass.ON_DEMAND}
 
 _STATES = {
     wire.SOURCE_STATE_CLEAR: SourceState.CLEAR,
@@ -50,8 +53,8 @@ def decode(data: bytes) -> Received:
         return MalformedError("the bytes are not a message")
 
 
-def hello_view(hello: wire.Hello) -> AgentState:
-    """The state of the agent that sent a hello.
+def hello_view(hello: wire.Hello, now: float) -> AgentState:
+    """The state of the agent that sent a hello, received `now`.
 
     Raises:
         MalformedError: A field is missing or wrong.
@@ -67,7 +70,32 @@ def hello_view(hello: wire.Hello) -> AgentState:
         connected=True,
         sources=dict(source_state(each) for each in hello.sources if not about_pods(each)),
         pod_sources=dict(source_state(each) for each in hello.sources if about_pods(each)),
+        machine=_machine(hello.machine, now),
     )
+
+
+def _machine(message: wire.Machine, now: float) -> Machine:
+    return Machine(
+        cloud=_word("machine.cloud", message.cloud),
+        region=_word("machine.region", message.region),
+        zone=_word("machine.zone", message.zone),
+        instance_type=_word("machine.instance_type", message.instance_type),
+        price_class=_PRICES.get(message.price_class, PriceClass.UNKNOWN),
+        spot_strategy=_word("machine.spot_strategy", message.spot_strategy),
+        protected_until=_protected_until(message, now),
+    )
+
+
+def _word(field: str, text: str) -> str:
+    return _name(field, text) if text else ""
+
+
+def _protected_until(message: wire.Machine, now: float) -> float | None:
+    if not message.HasField("protected_seconds"):
+        return None
+    if not math.isfinite(message.protected_seconds):
+        raise MalformedError("machine.protected_seconds must be a finite number")
+    return now + max(-_MAX_SECONDS_LEFT, min(_MAX_SECONDS_LEFT, message.protected_seconds))
 
 
 def about_pods(message: wire.SourceReport) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from supervisor.domain.ids import Host, Source
+from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import API_SOURCES, NoticeState, ReclaimNotice, SubjectKind
 
 
@@ -30,7 +31,8 @@ _NONE_ANNOUNCED = frozenset({SourceState.CLEAR, SourceState.NOT_SPOT})
 class AgentState:
     """One node's agent. `uid` is the machine's own id. The sources of a disconnected agent are all unknown.
 
-    `pod_sources` report pods only; clear means that they see all pods of the node.
+    `pod_sources` report pods only; clear means that they see all pods of the node. `machine` is what the agent said of
+    it last; it stays so while the agent is silent.
     """
 
     node: Host
@@ -39,6 +41,7 @@ class AgentState:
     connected: bool
     sources: Mapping[Source, SourceState] = field(default_factory=dict)
     pod_sources: Mapping[Source, SourceState] = field(default_factory=dict)
+    machine: Machine = UNKNOWN_MACHINE
 
     @property
     def clear(self) -> bool:

@@ -197,7 +197,7 @@ class _Stream:
         hello = first.hello
         if hello.node != self._node:
             raise ForeignTokenError(f"the token is for {self._node} only")
-        view = hello_view(hello)
+        view = hello_view(hello, self._deps.clock.now())
         reports = [report(each, view) for each in hello.notices]
         for source in (*view.sources, *view.pod_sources, *(each.source for each in reports)):
             self._admit(source)

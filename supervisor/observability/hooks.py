@@ -7,6 +7,7 @@ from typing import Protocol
 from supervisor.decide.policy import Policy
 from supervisor.domain.directive import Directive, Worker
 from supervisor.domain.ids import Host, JobName, Source
+from supervisor.domain.machine import Machine
 from supervisor.domain.notice import Subject
 from supervisor.domain.placement import Placement
 from supervisor.fanout.launchers import Launchers
@@ -54,6 +55,7 @@ class LiveState:
     launchers: Launchers
     noticed: NoticedHosts
     placements: Placements
+    machine: Callable[[Host], Machine]
     failed: Mapping[str, int]
     notified: Mapping[tuple[str, str], int] = field(default_factory=dict)
     policy: Policy

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
+from supervisor.domain.machine import Machine
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.placement import Placement
 from supervisor.ingest.agent_registry import AgentState
@@ -48,5 +49,6 @@ class StatusSnapshot:
     agents: Mapping[Host, AgentState]
     silent: Mapping[Host, float]
     refused: Mapping[tuple[Wire, Code], int]
+    machines: Mapping[Host, Machine] = field(default_factory=dict)
     sharing: Mapping[Host, Sequence[Host]] = field(default_factory=dict)
     gpus: Mapping[JobName, float] = field(default_factory=dict)

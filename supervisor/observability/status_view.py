@@ -2,10 +2,12 @@
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
+from supervisor.decide.classes import is_acted_on
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.prospects import prospects
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement
+from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, reclaimed
 from supervisor.observability.groups import Group
@@ -18,6 +20,7 @@ from supervisor.observability.views import (
     GroupView,
     HostView,
     JobView,
+    MachineView,
     NoticeView,
     ProspectView,
     RefusedView,
@@ -164,6 +167,9 @@ def _notice(notice: ReclaimNotice, subjects: Subjects, snapshot: StatusSnapshot)
         jobs=sorted(jobs),
         announced=notice.announced,
         message=notice.message,
+        notice_class=notice.notice_class,
+        acted_on=notice.state is NoticeState.ACTIVE and is_acted_on(notice, snapshot.now, snapshot.policy),
+        cancellable=notice.cancellable,
     )
 
 
@@ -230,6 +236,21 @@ def _agent(agent: AgentState, snapshot: StatusSnapshot, gone: Collection[Host]) 
         same_uid=list(snapshot.sharing.get(agent.node, ())),
         sources=[SourceView(source, state) for source, state in agent.sources.items()],
         pod_sources=[SourceView(source, state) for source, state in agent.pod_sources.items()],
+        machine=_machine(snapshot.machines.get(agent.node, agent.machine), snapshot.now),
+    )
+
+
+def _machine(machine: Machine, now: float) -> MachineView | None:
+    if machine == UNKNOWN_MACHINE:
+        return None
+    return MachineView(
+        cloud=machine.cloud,
+        region=machine.region,
+        zone=machine.zone,
+        instance_type=machine.instance_type,
+        price_class=machine.price_class,
+        spot_strategy=machine.spot_strategy,
+        protected_seconds=_until(machine.protected_until, now),
     )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.job import AcknowledgementKind, Framework, Phase, Result
-from supervisor.domain.notice import NoticeState, SubjectKind
+from supervisor.domain.machine import PriceClass
+from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 from supervisor.ingest.agent_registry import SourceState
 from supervisor.observability.groups import GroupOutcome
 from supervisor.refusals import Code, Wire
@@ -104,7 +105,11 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeView:
-    """One notice; `jobs` are the jobs that it concerns while it is active. `simulated`: it is a drill."""
+    """One notice; `jobs` are the jobs that it concerns while it is active. `simulated`: it is a drill.
+
+    `acted_on`: it is active, and its subject must not be used, which a scheduled one comes to and a hint never does.
+    `cancellable`: the cloud can still call it off.
+    """
 
     id: NoticeId
     episode: int
@@ -119,6 +124,9 @@ class NoticeView:
     jobs: list[JobName]
     announced: str
     message: str
+    notice_class: NoticeClass
+    acted_on: bool
+    cancellable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +138,23 @@ class SourceView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MachineView:
+    """The machine under a node, see `Machine`; `protected_seconds` is None if the cloud promises nothing."""
+
+    cloud: str
+    region: str
+    zone: str
+    instance_type: str
+    price_class: PriceClass
+    spot_strategy: str
+    protected_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentView:
     """One node's agent; `silent_seconds` is None while it is connected. `reclaimed`: silent because its node is gone.
 
-    `same_uid` are the other nodes whose agents report the same machine uid.
+    `same_uid` are the other nodes whose agents report the same machine uid. `machine` is None if it is unknown.
     """
 
     node: Host
@@ -143,6 +164,7 @@ class AgentView:
     same_uid: list[Host]
     sources: list[SourceView]
     pod_sources: list[SourceView]
+    machine: MachineView | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,13 @@
 
 from datetime import UTC, datetime
 
-from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice
+
+_VERBS = {
+    NoticeClass.SUDDEN: "will be",
+    NoticeClass.SCHEDULED: "is scheduled to be",
+    NoticeClass.HINT: "may be",
+}
 
 
 def sentence(notice: ReclaimNotice) -> str:
@@ -16,6 +22,8 @@ def sentence(notice: ReclaimNotice) -> str:
             return _announced(subject, notice)
         case NoticeState.WITHDRAWN:
             return f"{subject} will not be reclaimed after all, says {notice.source}."
+        case NoticeState.EXPIRED if notice.notice_class is NoticeClass.HINT:
+            return f"{subject} is not watched any more; {notice.source} had announced no end."
         case NoticeState.GONE:
             return f"{subject} is gone, as {notice.source} had announced."
         case NoticeState.EXPIRED:
@@ -27,4 +35,4 @@ def _announced(subject: str, notice: ReclaimNotice) -> str:
     if notice.deadline is not None:
         when = f" at {datetime.fromtimestamp(notice.deadline, UTC):%Y-%m-%dT%H:%M:%SZ}"
     words = f': "{notice.message}"' if notice.message else "."
-    return f"{subject} will be reclaimed{when}, says {notice.source}{words}"
+    return f"{subject} {_VERBS[notice.notice_class]} reclaimed{when}, says {notice.source}{words}"

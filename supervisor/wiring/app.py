@@ -148,6 +148,7 @@ class Supervisor:
             launchers=self._launchers,
             noticed=facts.noticed,
             placements=cluster_facts.placements,
+            machine=facts.machine,
             failed=failed,
             notified=notifier.outcomes if notifier else {},
             policy=settings,

@@ -12,11 +12,13 @@ from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer, Call
 from supervisor.cluster.allocation import Allocation
 from supervisor.cluster.events import ClusterEvents
+from supervisor.cluster.machines import machine_of
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.grant import Grant
 from supervisor.domain.drill import EVENT_REASON
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
+from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import API_SOURCES, ReclaimNotice, Subject, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.identity.jwks import JwksVerifier
@@ -198,6 +200,11 @@ class Cluster:
         """The node that a pod is bound to; None if the pod is not in the cache."""
         seen = self.view.pod(pod.uid)
         return Host(seen.node) if seen is not None and seen.node else None
+
+    def machine(self, node: Host) -> Machine:
+        """See `supervisor.control.facts.ClusterFacts`."""
+        known = self.view.node(node)
+        return UNKNOWN_MACHINE if known is None else machine_of(known)
 
     def location(self, subject: Subject) -> NodeLocation:
         """The location of a node or pod, by the node's labels; unknown if the cloud has set none."""

@@ -98,7 +98,7 @@ messages = st.one_of(
 def test_a_hello_is_a_view_of_its_agent_or_malformed(hello: wire.Hello) -> None:
     """And each notice in it a report about that node, or about a pod by namespace and name."""
     try:
-        view = hello_view(hello)
+        view = hello_view(hello, 0.0)
         understood = [report(each, view) for each in hello.notices]
     except MalformedError:
         return

@@ -42,9 +42,11 @@ def drafts(change: Change, objects: ReferenceResolver) -> Iterator[EventDraft]:
 def _of_notice(
     before: ReclaimNotice | None, after: ReclaimNotice, objects: ReferenceResolver, at: float
 ) -> Iterator[EventDraft]:
-    known = before.state if before is not None and before.episode == after.episode else None
+    known = before if before is not None and before.episode == after.episode else None
+    if known is not None and (known.state, known.notice_class) == (after.state, after.notice_class):
+        return
     # A notice that had ended when it became known, such as one from an old Event found at start-up, announces nothing.
-    if known is after.state or (known is None and after.state is not NoticeState.ACTIVE):
+    if known is None and after.state is not NoticeState.ACTIVE:
         return
     reason, note, notice = OF_NOTICES[after.state], sentence(after), objects.notice(after)
     for pod in objects.noticed(after):
@@ -71,8 +73,9 @@ def _of_job(
 
 
 def _is_notable(before: SupervisedJob, after: SupervisedJob) -> bool:
-    """Whether the phase, the exclusions or the requested growth changed; a new reason alone deserves no Event."""
+    """Whether the phase, the exclusions, the growth or the checkpoint changed; a reason alone deserves no Event."""
     old, new = before.decision, after.decision
     asked = new.growing is not None and new.growing != old.growing
     others = new.phase in LIVE and new.exclusions != old.exclusions and new.reason != old.reason
-    return new.phase is not old.phase or asked or others
+    saves = new.checkpoint is not None and new.checkpoint != old.checkpoint
+    return new.phase is not old.phase or asked or others or saves

@@ -45,7 +45,7 @@ class NoticeMetrics:
         self._lead = Histogram(
             "job_supervisor_notice_lead_seconds",
             "Time from the receipt of a notice to its deadline, if the source names one.",
-            ("source",),
+            ("source", "class"),
             registry=registry,
             buckets=_LEADS,
         )
@@ -69,7 +69,7 @@ class NoticeMetrics:
         [source], location = self._sources.of(notice.source), self._locations(notice.subject)
         self._reclaims.labels(source, *self._pairs.of(location.zone, location.instance_type)).inc()
         if notice.deadline is not None:
-            self._lead.labels(source).observe(max(0.0, notice.deadline - notice.first_seen))
+            self._lead.labels(source, notice.notice_class).observe(max(0.0, notice.deadline - notice.first_seen))
 
     def _count(self, source: Source, outcome: str) -> None:
         self._notices.labels(*self._sources.of(source), outcome).inc()

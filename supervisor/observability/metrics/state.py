@@ -16,6 +16,9 @@ from supervisor.observability.hooks import LiveState
 from supervisor.observability.transitions import first_loss
 from supervisor.store.interface import Snapshot
 
+_MAX_KINDS = 200
+"""Combinations of cloud, zone, instance type and price class: agents name them."""
+
 Samples = Iterable[tuple[Sequence[str], float]]
 """Label values and the value of each sample."""
 
@@ -24,6 +27,7 @@ class StateCollector(Collector):
     def __init__(self, live: LiveState, sources: LabelLimiter) -> None:
         self._live = live
         self._sources = sources
+        self._kinds = LabelLimiter(_MAX_KINDS)
 
     def collect(self) -> Iterator[Metric]:
         snapshot = self._live.snapshot()
@@ -46,9 +50,9 @@ class StateCollector(Collector):
         yield sent
 
     def _notices(self, snapshot: Snapshot) -> Iterator[Metric]:
-        active = [notice.source for notice in snapshot.notices.values() if notice.state is NoticeState.ACTIVE]
-        counts = Counter(self._sources.of(source) for source in active)
-        yield _gauge("active_notices", "Active notices.", ("source",), counts.items())
+        active = [notice for notice in snapshot.notices.values() if notice.state is NoticeState.ACTIVE]
+        counts = Counter((*self._sources.of(notice.source), notice.notice_class) for notice in active)
+        yield _gauge("active_notices", "Active notices.", ("source", "class"), counts.items())
         waiting = len(self._live.unconfirmed.all())
         yield _one("unconfirmed_notices", "Notices that wait to be stored.", waiting)
 
@@ -60,6 +64,16 @@ class StateCollector(Collector):
         states = {"connected": connected, "unknown": len(agents) - connected - gone, "reclaimed": gone}
         meaning = "Nodes by the state of their agent: connected, unknown (silent), or reclaimed (the node is gone)."
         yield _gauge("agents", meaning, ("state",), [((state,), count) for state, count in states.items()])
+        machines = (self._live.machine(agent.node) for agent in agents if agent.connected)
+        kinds = Counter(
+            self._kinds.of(each.cloud, each.zone, each.instance_type, each.price_class) for each in machines
+        )
+        yield _gauge(
+            "nodes",
+            "Nodes with a connected agent, by what is known of their machine; an empty label is unknown.",
+            ("cloud", "zone", "instance_type", "price_class"),
+            kinds.items(),
+        )
         sharing = len(self._live.agents.sharing())
         yield _one("agents_sharing_uid", "Connected agents that report the machine uid of another agent.", sharing)
         counts = Counter(self._of_sources(agents))

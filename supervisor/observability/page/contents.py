@@ -1,12 +1,14 @@
 """Selects the rows that the page has room for, the most urgent first, and writes the summary."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from supervisor.domain.ids import Host, JobName, Source, namespace
 from supervisor.domain.job import Phase
-from supervisor.domain.notice import NoticeState, SubjectKind
+from supervisor.domain.machine import PriceClass
+from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 from supervisor.observability.views import AgentView, JobView, NoticeView, StatusView
 
 MAX_ROWS = 100
@@ -29,6 +31,8 @@ class Reclaim:
     message: str
     simulated: bool
     unconfirmed: bool
+    notice_class: NoticeClass
+    acted_on: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,17 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MachineKind:
+    """How many connected nodes have a machine of this kind; what is unknown is empty."""
+
+    nodes: int
+    cloud: str
+    zone: str
+    instance_type: str
+    price_class: PriceClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
     """The rows of the page; `more_…` counts the rows that are left out.
 
@@ -66,6 +81,8 @@ class Contents:
     more_uncovered: int
     silent: Sequence[AgentView]
     more_silent: int
+    machines: Sequence[MachineKind]
+    more_machines: int
 
     @property
     def trouble(self) -> bool:
@@ -75,9 +92,13 @@ class Contents:
 
 def contents(view: StatusView) -> Contents:
     reclaims, jobs, uncovered = _reclaims(view), sorted(view.jobs, key=_order), list(_uncovered(view.jobs))
-    problems, counts = list(_problems(view, len(uncovered))), _counts(view, len(reclaims), len(uncovered))
+    problems, counts = (
+        list(_problems(view, len(uncovered))),
+        _counts(view, sum(each.acted_on for each in reclaims), len(uncovered)),
+    )
     sentences = (*(problem.what for problem in problems), counts)
     silent = sorted(_silent(view), key=lambda agent: (agent.silent_seconds or 0.0, agent.node))
+    machines = _machines(view)
     return Contents(
         summary=". ".join(part[:1].upper() + part[1:] for part in sentences) + ".",
         problems=problems,
@@ -90,11 +111,24 @@ def contents(view: StatusView) -> Contents:
         more_uncovered=max(0, len(uncovered) - MAX_ROWS),
         silent=silent[:MAX_ROWS],
         more_silent=max(0, len(silent) - MAX_ROWS),
+        machines=machines[:MAX_ROWS],
+        more_machines=max(0, len(machines) - MAX_ROWS),
     )
 
 
 def _silent(view: StatusView) -> Iterator[AgentView]:
     return (agent for agent in view.agents if not agent.connected and not agent.reclaimed)
+
+
+def _machines(view: StatusView) -> list[MachineKind]:
+    """The kinds of machines of which anything is known, the most frequent first."""
+    found = (agent.machine for agent in view.agents if agent.connected and agent.machine is not None)
+    counts = Counter((each.cloud, each.zone, each.instance_type, each.price_class) for each in found)
+    ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    return [
+        MachineKind(nodes=count, cloud=cloud, zone=zone, instance_type=instance_type, price_class=price)
+        for (cloud, zone, instance_type, price), count in ordered
+    ]
 
 
 def _problems(view: StatusView, uncovered: int) -> Iterator[Problem]:
@@ -157,6 +191,8 @@ def _reclaim(notice: NoticeView, *, unconfirmed: bool) -> Reclaim:
         message=notice.message,
         simulated=notice.simulated,
         unconfirmed=unconfirmed,
+        notice_class=notice.notice_class,
+        acted_on=notice.acted_on,
     )
 
 

@@ -21,6 +21,7 @@ from supervisor.decide.registration import acknowledge
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, SupervisedJob
+from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import NoticeState, Subject, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.fanout.processes import Processes
@@ -151,6 +152,9 @@ class Around:
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
         return self._jobs.placements(name)
+
+    def machine(self, _node: Host) -> Machine:
+        return UNKNOWN_MACHINE
 
     def granted(
         self, _jobs: Sequence[SupervisedJob], _noticed: Collection[Host], _avoided: Collection[Host]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from reclaim.v1 import reclaim_pb2 as wire
 
 from simulator.status import fetch
 from tests.supervisor.cli.cli_running import interrupt, line, run, started
@@ -38,7 +39,7 @@ async def test_status_where_there_is_nothing_says_so(served: Served, tmp_path: P
 
 
 async def test_status_for_programs(served: Served, tmp_path: Path) -> None:
-    await served.peers.agents(["n1"])
+    await served.peers.agent("n1", machine=wire.Machine(price_class=wire.PRICE_CLASS_SPOT))
     await served.peers.running("resnet", ["n1"])
     said = await run("status", "--data-dir", tmp_path, "--output", "json")
     assert said.out.count("\n") == 1
@@ -47,6 +48,7 @@ async def test_status_for_programs(served: Served, tmp_path: Path) -> None:
     (agent,) = said.json["agents"]
     assert (agent["node"], agent["connected"], agent["silent_seconds"]) == ("n1", True, None)
     assert agent["sources"] == [{"source": "metadata", "state": "clear"}]
+    assert agent["machine"]["price_class"] == "spot"
 
 
 async def test_a_job_that_is_on_several_pages_is_one_job(

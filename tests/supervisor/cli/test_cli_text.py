@@ -13,7 +13,7 @@ from supervisor.cli.status import Agent, Host, Job, Notice, Status
 from supervisor.cli.table import write
 from supervisor.cli.text import age, duration, listed, printable
 from supervisor.domain.ids import JobName
-from supervisor.domain.notice import NoticeState, SubjectKind
+from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 
 
 def _host(number: int, **changes: Any) -> Host:
@@ -222,3 +222,36 @@ def test_a_job_is_found_by_the_name_that_o_name_prints() -> None:
     assert [job.job for job in view.find("job/ns/trainingjob.j")] == ["ns/trainingjob.j"]
     assert [job.job for job in view.find("trainingjob.j")] == ["ns/trainingjob.j"]
     assert [job.job for job in view.find("job/k")] == ["k"]
+
+
+def _ahead(notice_class: NoticeClass, left: float | None = None) -> Notice:
+    return Notice(
+        id="a/n1/u",
+        source="azure",
+        subject="n1",
+        state=NoticeState.ACTIVE,
+        seconds_left=left,
+        jobs=[JobName("ns/trainingjob.j")],
+        notice_class=notice_class,
+        acted_on=False,
+    )
+
+
+def test_a_notice_that_is_ahead_is_explained_and_excludes_nothing() -> None:
+    said = _said(_job(), notices=[_ahead(NoticeClass.SCHEDULED, 7200)])
+    assert "Scheduled by azure: node n1 will be gone in 2 h. The job continues until that is near." in said
+    assert "None of its hosts has a notice." in said
+    assert "A hint of azure: node n1 may be reclaimed. The job continues." in _said(
+        _job(), notices=[_ahead(NoticeClass.HINT)]
+    )
+
+
+def test_the_overview_names_the_class_of_a_notice_that_is_not_sudden() -> None:
+    lines = _lines(_view(notices=[_ahead(NoticeClass.HINT)]))
+    assert any("azure (hint)" in line for line in lines)
+
+
+def test_a_waiting_job_can_use_hosts_whose_notices_are_ahead() -> None:
+    job = _job("resnet", phase="Waiting", running=False, hosts=["n1"], host_states=[])
+    view = _view(job, notices=[_ahead(NoticeClass.HINT)])
+    assert [host.notice for host in view.hosts_of(job)] == [None]

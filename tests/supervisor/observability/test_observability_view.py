@@ -6,7 +6,7 @@ from typing import Any
 
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
-from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, Subject, SubjectKind
+from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.ingest.agent_registry import AgentState, SourceState
 from supervisor.observability.groups import Group, GroupOutcome
@@ -79,6 +79,20 @@ def test_a_notice_without_a_time_counts_down_to_the_assumed_one() -> None:
     shown = seen(job_seen(running_job(), untimed), notices=(untimed,))
     assert by_host(shown)["n1"].seconds_left == POLICY.default_lead_seconds - 100
     assert shown.notices[0].seconds_left is None
+
+
+def test_a_notice_shows_its_class_and_whether_it_is_acted_on() -> None:
+    near = replace(notice(1, left=300.0), notice_class=NoticeClass.SCHEDULED, cancellable=True)
+    far = replace(notice(2, left=86400.0), notice_class=NoticeClass.SCHEDULED)
+    hint = replace(notice(3, left=None), notice_class=NoticeClass.HINT)
+    ended_one = replace(notice(4, state=NoticeState.WITHDRAWN), ended_at=NOW)
+    shown = seen(notices=(near, far, hint, ended_one)).notices
+    assert {each.subject: (each.notice_class, each.acted_on, each.cancellable) for each in shown} == {
+        "n1": (NoticeClass.SCHEDULED, True, True),
+        "n2": (NoticeClass.SCHEDULED, False, False),
+        "n3": (NoticeClass.HINT, False, False),
+        "n4": (NoticeClass.SUDDEN, False, False),
+    }
 
 
 def test_nothing_is_below_zero_but_a_margin() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from servicekit.clock import Clock
 from supervisor.cluster.events import REPORTER, ClusterEvents, read_event
-from supervisor.domain.job import Decision, Growth, Phase, SupervisedJob
-from supervisor.domain.notice import SIMULATED, NoticeState
+from supervisor.domain.job import CheckpointRequest, Decision, Growth, Phase, SupervisedJob
+from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState
 from supervisor.observability.events.event import (
     EVENT_REASONS,
     OF_JOBS,
@@ -74,6 +74,32 @@ def test_a_drill_says_that_it_is_one() -> None:
     for state in (NoticeState.WITHDRAWN, NoticeState.GONE, NoticeState.EXPIRED):
         (over,) = said(NoticeChanged(drill, replace(drill, state=state, ended_at=T0), T0))
         assert over.note == "Drill: Node n1 stays; it is over."
+
+
+def test_an_event_says_how_certain_the_end_is() -> None:
+    scheduled = replace(notice(1, left=30.0), notice_class=NoticeClass.SCHEDULED)
+    hint = replace(notice(1, left=None), notice_class=NoticeClass.HINT)
+    notes = [said(NoticeChanged(None, each, T0))[0].note for each in (scheduled, hint)]
+    assert notes == [
+        "Node n1 is scheduled to be reclaimed at 2023-11-14T22:13:50Z, says metadata.",
+        "Node n1 may be reclaimed, says metadata.",
+    ]
+    (over,) = said(NoticeChanged(hint, replace(hint, state=NoticeState.EXPIRED, ended_at=T0), T0))
+    assert over.note == "Node n1 is not watched any more; metadata had announced no end."
+
+
+def test_another_class_is_news() -> None:
+    hint = replace(notice(1, left=None), notice_class=NoticeClass.HINT)
+    (found,) = said(NoticeChanged(hint, notice(1, left=None), T0))
+    assert found.note == "Node n1 will be reclaimed, says metadata."
+
+
+def test_a_checkpoint_of_a_run_that_continues_is_news() -> None:
+    before = running_job()
+    asked = CheckpointRequest(run=1, generation=6, since=T0)
+    after = decided(before, checkpoint=asked, reason="n1 may be reclaimed later.")
+    assert {each.note for each in said(JobChanged(before, after, T0))} == {"n1 may be reclaimed later."}
+    assert said(JobChanged(after, decided(after, reason="It runs."), T0)) == []
 
 
 def test_a_deadline_that_drifts_is_no_news_and_another_episode_is() -> None:

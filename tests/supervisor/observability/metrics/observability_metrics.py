@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
+from supervisor.domain.machine import UNKNOWN_MACHINE
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
@@ -64,6 +65,7 @@ def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
         launchers=Launchers(lambda _job, _uid, _run: "", clock.now),
         noticed=lambda _job: {},
         placements=lambda _job: None,
+        machine=lambda _node: UNKNOWN_MACHINE,
         failed={},
         policy=POLICY,
         now=clock.now,

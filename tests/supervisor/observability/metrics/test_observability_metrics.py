@@ -29,6 +29,8 @@ from tests.testkit.server_process import started
 from tests.testkit.serving import Refusal, Served, noticed, serving
 from tests.testkit.waiting import until
 
+SUDDEN = {"source": "metadata", "class": "sudden"}
+
 
 class Scraped:
     def __init__(self, families: Collection[Metric]) -> None:
@@ -100,7 +102,7 @@ async def test_the_walk_of_one_notice_is_measured(scene: tuple[Served, Scrape]) 
     stop = await process.lines.matching(directive="STOP")
     meanwhile = await ask()
     assert 0 < meanwhile.value("unacknowledged_stop_seconds_left") <= 60
-    assert meanwhile.value("active_notices", source="metadata") == 1
+    assert meanwhile.value("active_notices", **SUDDEN) == 1
     assert await process.reports("saved", stop) == Refusal(200, None)
     wait = await launcher.lines.matching(order="wait")
     await launcher.reports(run=1, running=False, exit_code=-15, applied=wait["generation"])
@@ -121,7 +123,7 @@ async def test_the_walk_of_one_notice_is_measured(scene: tuple[Served, Scrape]) 
         "journal_dropped": 0
     }
     for name, labels in {
-        "notice_lead_seconds": {"source": "metadata"},
+        "notice_lead_seconds": SUDDEN,
         "notice_to_decision_seconds": {"decision": "stop"},
         "decision_to_directive_seconds": {"directive": "STOP"},
         "notice_to_directive_seconds": {"directive": "STOP"},
@@ -272,3 +274,15 @@ async def test_the_process_serves_them(tmp_path: Path, *, taken: bool) -> None:
             said = running.process.stderr.read()
     assert (b"dependency.failing" in said, b"metrics.listening" in said) == (taken, not taken)
     assert b"Traceback" not in said
+
+
+async def test_nodes_are_counted_by_their_machine(scene: tuple[Served, Scrape]) -> None:
+    """What an agent does not say is empty."""
+    served, ask = scene
+    spot = wire.Machine(cloud="aws", zone="a", instance_type="p4d", price_class=wire.PRICE_CLASS_SPOT)
+    for node in ("n1", "n2"):
+        await served.peers.agent(node, machine=spot)
+    await served.peers.agent("n3")
+    found = await ask()
+    assert found.value("nodes", cloud="aws", zone="a", instance_type="p4d", price_class="spot") == 2
+    assert found.value("nodes", cloud="", zone="", instance_type="", price_class="unknown") == 1

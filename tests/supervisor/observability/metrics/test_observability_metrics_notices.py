@@ -34,7 +34,10 @@ def test_an_episode_is_received_and_ends_once() -> None:
         metrics.on_change(NoticeChanged(before, after, T0))
     metrics.on_report_refused(first.source)
     assert outcomes(found) == {"received": 2, "withdrawn": 1, "gone": 1, "refused": 1}
-    assert found.get_sample_value("job_supervisor_notice_lead_seconds_sum", {"source": "metadata"}) == 120
+    assert (
+        found.get_sample_value("job_supervisor_notice_lead_seconds_sum", {"source": "metadata", "class": "sudden"})
+        == 120
+    )
     unknown = {"source": "metadata", "zone": "unknown", "instance_type": "unknown"}
     assert found.get_sample_value("job_supervisor_reclaims_total", unknown) == 2
 

@@ -6,7 +6,8 @@ import pytest
 
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import AcknowledgementKind, Phase
-from supervisor.domain.notice import SIMULATED, NoticeState, Subject, SubjectKind
+from supervisor.domain.machine import Machine, PriceClass
+from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.groups import Group, GroupOutcome
 from supervisor.observability.page.contents import MAX_ROWS, contents
@@ -273,3 +274,29 @@ def test_an_agent_of_a_reclaimed_node_is_no_silent_one() -> None:
     view = status_view(replace(seen(), notices=(ended,), agents=agents, silent=silent, now=T0 + 9))
     assert [(agent.node, agent.silent_seconds) for agent in contents(view).silent] == [("lost", 9.0)]
     assert view.coverage.agents_reclaimed == 1
+
+
+def test_a_notice_that_is_ahead_is_no_reclaim_under_way() -> None:
+    """It is shown with its class."""
+    hint = replace(notice(1, left=None), notice_class=NoticeClass.HINT)
+    now = replace(seen(), notices=(hint,))
+    view = status_view(now)
+    assert contents(view).summary.endswith("Nothing is being reclaimed, 1 job Running.")
+    assert [each.notice_class for each in contents(view).reclaims] == [NoticeClass.HINT]
+    assert '<span class="mark">hint</span>' in Renderer().content(now)
+
+
+def test_connected_nodes_are_counted_by_their_machine() -> None:
+    spot = Machine(cloud="aws", zone="a", instance_type="p4d", price_class=PriceClass.SPOT)
+    agents = {
+        host: AgentState(node=host, uid=host, session=1, connected=host != "n3", machine=spot) for host in first(3)
+    }
+    now = replace(seen(), agents=agents)
+    (kind,) = contents(status_view(now)).machines
+    assert (kind.nodes, kind.cloud, kind.zone, kind.instance_type, kind.price_class) == (2, "aws", "a", "p4d", "spot")
+    assert "p4d" in Renderer().content(now)
+
+
+def test_machines_of_which_nothing_is_known_are_not_listed() -> None:
+    agents = {host: AgentState(node=host, uid=host, session=1, connected=True) for host in first(3)}
+    assert contents(status_view(replace(seen(), agents=agents))).machines == []
