@@ -5,7 +5,6 @@ import contextlib
 import enum
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +12,15 @@ import structlog
 
 from node_agent import reclaim
 from node_agent.channel import Endpoint
+from node_agent.discovery import Discovery
 from node_agent.health import AgentHealth
 from node_agent.identity import ThisNode
 from node_agent.outbox import Outbox
 from node_agent.pods import PodWatch
 from node_agent.poller import Poller, ignore_poll
 from node_agent.settings import PodsMode, Settings, SourceKind
+from node_agent.source_factory import SourceFactory
 from node_agent.sources import Source
-from node_agent.sources.aliyun import AliyunSource
-from node_agent.sources.aws import AwsSource
-from node_agent.sources.file import FileSource
 from node_agent.spot import ALWAYS, Spot, SpotLabel
 from node_agent.uplink import AgentReplaced, Uplink
 from node_agent.watchdog import Watchdog
@@ -84,14 +82,22 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
         tasks.root["metrics"] = metrics.server(address.parse(settings.metrics_address)).run
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(_api_server(settings))
-        spot: Spot = ALWAYS if server is None else _add_cluster(tasks, server, settings, node, outbox, clock)
+        cluster = _WITHOUT_CLUSTER if server is None else _add_cluster(tasks, server, settings, node, outbox, clock)
+        factory = SourceFactory(settings, clock, cluster.idle)
+        on_poll = ignore_poll if metrics is None else metrics.on_poll
+
+        def poller(source: Source, spot: Spot) -> Poller:
+            lead = settings.max_lead_seconds
+            return Poller(source, node, outbox, clock, settings.poll_seconds, spot=spot, max_lead=lead, on_poll=on_poll)
+
         for kind in settings.sources:
-            source = await stack.enter_async_context(_source(kind, settings, clock))
+            if kind is SourceKind.AUTO:
+                clouds = await stack.enter_async_context(factory.clouds())
+                tasks.discover(Discovery(node, cluster.spot, clouds, outbox, clock), cluster.spot, poller)
+                continue
+            source = await stack.enter_async_context(factory.source(kind))
             # A file is read on every node: somebody wrote it on purpose.
-            polled_if: Spot = ALWAYS if kind is SourceKind.FILE else spot
-            on_poll = ignore_poll if metrics is None else metrics.on_poll
-            make = partial(Poller, spot=polled_if, max_lead=settings.max_lead_seconds, on_poll=on_poll)
-            tasks.add(make(source, node, outbox, clock, settings.poll_seconds))
+            tasks.add(poller(source, ALWAYS if kind is SourceKind.FILE else cluster.spot))
         health = AgentHealth(tasks.watchdogs, uplink, node, outbox, clock)
         await stack.enter_async_context(_probes(settings.probe_address, health))
         await run_tasks(tasks.root, stop)
@@ -119,16 +125,39 @@ class _Tasks:
         self.root[f"source {poller.source}"] = poller.run
         self.watchdogs[poller.source] = poller.watchdog
 
+    def discover(self, discovery: Discovery, spot: Spot, poller: Callable[[Source, Spot], Poller]) -> None:
+        """Adds a root task that finds the node's cloud, and then polls its source."""
+
+        async def run() -> None:
+            found = poller(await discovery.run(), spot)
+            del self.watchdogs[SourceKind.AUTO]
+            self.watchdogs[found.source] = found.watchdog
+            await found.run()
+
+        self.root[f"source {SourceKind.AUTO}"] = run
+        self.watchdogs[SourceKind.AUTO] = discovery.watchdog
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """What the API server tells: the Node object, and whether no opted-in pod runs on the node."""
+
+    spot: Spot
+    idle: Callable[[], bool]
+
+
+_WITHOUT_CLUSTER = _Cluster(ALWAYS, lambda: False)
+
 
 def _add_cluster(  # noqa: PLR0913, PLR0917 - a part of the wiring list
     tasks: _Tasks, server: ApiServer, settings: Settings, node: ThisNode, outbox: Outbox, clock: Clock
-) -> Spot:
-    """Follows this node's pods and labels through the API server."""
+) -> _Cluster:
+    """Follows this node and its pods through the API server."""
     pods = PodWatch(server, settings.node_name, outbox, clock)
     label = SpotLabel(server, node, settings.not_spot_labels, clock)
     tasks.root.update({"pods": pods.follow, f"source {reclaim.SOURCE}": pods.run, "node": label.follow})
     tasks.watchdogs[reclaim.SOURCE] = pods.watchdog
-    return label
+    return _Cluster(label, lambda: pods.idle)
 
 
 @contextlib.asynccontextmanager
@@ -155,27 +184,6 @@ def _access(settings: Settings) -> Access | None:
         # A pod without a mounted service account is not meant to use the API server.
         structlog.get_logger().warning("pods.not_watched", reason=str(error))
         return None
-
-
-@contextlib.asynccontextmanager
-async def _source(kind: SourceKind, settings: Settings, clock: Clock) -> AsyncIterator[Source]:
-    source = _make_source(kind, settings, clock)
-    try:
-        yield source
-    finally:
-        await source.close()
-
-
-def _make_source(kind: SourceKind, settings: Settings, clock: Clock) -> Source:
-    match kind:
-        case SourceKind.ALIYUN:
-            return AliyunSource(settings.metadata_url, settings.metadata_mode, clock)
-        case SourceKind.AWS:
-            return AwsSource(settings.aws_metadata_url, clock)
-        case SourceKind.FILE if settings.file_path is not None:
-            return FileSource(settings.file_path, clock)
-        case _:
-            raise ValueError(f"source {kind} is not set up")
 
 
 @contextlib.asynccontextmanager

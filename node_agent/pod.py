@@ -35,6 +35,11 @@ class Pod:
     opted_in: bool
     state: PodState = _NOT_READ
 
+    @property
+    def ended(self) -> bool:
+        """Whether all containers of an opted-in pod have ended."""
+        return self.state.succeeded or self.state.failed
+
 
 class _Part(msgspec.Struct, frozen=True, rename="camel"):
     """Base of the parts of a pod that are decoded."""

@@ -59,6 +59,12 @@ class PodWatch:
         for key in [*self._waiting]:
             self._report(self._cache.objects[key])
 
+    @property
+    def idle(self) -> bool:
+        """Whether no opted-in pod runs here; False also while that is unknown."""
+        pods = self._cache.objects.values()
+        return self._reflector.trouble is None and all(pod.ended for pod in pods if pod.opted_in)
+
     def _set_status(self) -> None:
         trouble = self._reflector.trouble
         if trouble is None:

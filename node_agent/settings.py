@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from node_agent.failpoints import At
-from node_agent.sources.aliyun import MetadataMode
+from node_agent.sources.session_token import MetadataMode
 from servicekit import address, failpoints, settings
 from servicekit.kubernetes.access import SERVICE_ACCOUNT_DIR
 from servicekit.logs import LogFormat, LogLevel
@@ -27,10 +27,15 @@ class PodsMode(enum.StrEnum):
 
 
 class SourceKind(enum.StrEnum):
-    """Names of the sources."""
+    """Names of the sources. AUTO: the source of the cloud that the node turns out to be on."""
 
+    AUTO = "auto"
     ALIYUN = "aliyun"
     AWS = "aws"
+    AZURE = "azure"
+    GCP = "gcp"
+    TENCENT = "tencent"
+    VOLCENGINE = "volcengine"
     FILE = "file"
 
 
@@ -64,10 +69,11 @@ class Settings:
         tuple[SourceKind, ...],
         Meta(
             min_length=1,
-            description="Sources of announcements, separated by commas. New workers start on a node only while all of "
-            "them answer, so name only those that exist here.",
+            description="Sources of announcements, separated by commas. auto: the cloud that the node turns out to be "
+            "on; a node without a cloud takes workers, as nothing is announced there. New workers start on a node only "
+            "while all of its sources answer, so name no cloud that is not there.",
         ),
-    ] = (SourceKind.ALIYUN,)
+    ] = (SourceKind.AUTO,)
     metadata_url: Annotated[
         str, Meta(description="Base URL for the source `aliyun`; the default is link-local on an ECS instance.")
     ] = "http://100.100.100.200"
@@ -82,6 +88,29 @@ class Settings:
             "An agent without the host's network needs a hop limit of 2 on the instance: with 1, no token reaches it."
         ),
     ] = "http://169.254.169.254"
+    azure_metadata_url: Annotated[
+        str, Meta(description="Base URL for the source `azure`; the default is link-local on a VM.")
+    ] = "http://169.254.169.254"
+    azure_acknowledge: Annotated[
+        bool,
+        Meta(
+            description="Whether to acknowledge a scheduled event of an Azure VM as soon as no opted-in pod is left on "
+            "its node. Azure then starts it at once, whatever else runs there. The agent must watch pods."
+        ),
+    ] = False
+    gcp_metadata_url: Annotated[
+        str, Meta(description="Base URL for the source `gcp`; by address, so that a name server cannot delay a notice.")
+    ] = "http://169.254.169.254"
+    tencent_metadata_url: Annotated[
+        str, Meta(description="Base URL for the source `tencent`; the name is known on a CVM instance only.")
+    ] = "http://metadata.tencentyun.com"
+    volcengine_metadata_url: Annotated[
+        str, Meta(description="Base URL for the source `volcengine`; the default is link-local on an ECS instance.")
+    ] = "http://100.96.0.96"
+    volcengine_metadata_mode: Annotated[
+        MetadataMode,
+        Meta(description="For the source `volcengine`: plain, hardened (with session tokens), or auto."),
+    ] = MetadataMode.AUTO
     file_path: Annotated[Path | None, Meta(description="The file that the source `file` reads.")] = None
     pods: Annotated[
         PodsMode,
@@ -119,8 +148,8 @@ class Settings:
         Meta(
             gt=0,
             le=366 * 86400.0,
-            description="Seconds. An announcement further ahead counts as unknown until it is nearer: clouds announce "
-            "minutes ahead, and a job should not stop now for the year 9999.",
+            description="Seconds. A sudden reclaim that is announced further ahead counts as unknown until it is "
+            "nearer: clouds announce minutes ahead, and a job should not stop now for the year 9999.",
         ),
     ] = 3600.0
     outbox_limit: Annotated[
@@ -167,15 +196,29 @@ class Settings:
         _check_sources(self)
 
 
+_URLS = (
+    "metadata_url",
+    "aws_metadata_url",
+    "azure_metadata_url",
+    "gcp_metadata_url",
+    "tencent_metadata_url",
+    "volcengine_metadata_url",
+)
+
+
 def _check_sources(chosen: Settings) -> None:
     if len(set(chosen.sources)) != len(chosen.sources):
         raise ValueError("SOURCES names a source twice")
+    if SourceKind.AUTO in chosen.sources and not {SourceKind.AUTO, SourceKind.FILE}.issuperset(chosen.sources):
+        raise settings.BadValueError("sources", "auto finds the cloud by itself, so it stands alone or beside file")
+    if chosen.azure_acknowledge and chosen.pods is PodsMode.OFF:
+        raise ValueError("AZURE_ACKNOWLEDGE needs PODS, which tells when no opted-in pod is left")
     if SourceKind.FILE in chosen.sources and chosen.file_path is None:
         raise ValueError("FILE_PATH must be set for the source `file`")
     if set(chosen.sources) == {SourceKind.FILE} and not chosen.node_uid:
         raise ValueError("NODE_UID must be set: no source knows the machine's id")
-    settings.check_field("metadata_url", chosen.metadata_url, _check_url)
-    settings.check_field("aws_metadata_url", chosen.aws_metadata_url, _check_url)
+    for field in _URLS:
+        settings.check_field(field, getattr(chosen, field), _check_url)
 
 
 def _check_url(text: str) -> None:

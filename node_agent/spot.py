@@ -1,4 +1,4 @@
-"""Tells by the node's labels whether it is spot capacity."""
+"""Follows the Node object: by its labels the node is spot capacity or not, and its provider id names the cloud."""
 
 import asyncio
 import contextlib
@@ -31,6 +31,18 @@ class Spot(Protocol):
     def not_spot_reason(self) -> str:
         """Why the node cannot be reclaimed, for people; empty: it may be."""
 
+    @property
+    def known(self) -> bool:
+        """Whether the Node object has been read, or there is none to read."""
+
+    @property
+    def provider_id(self) -> str:
+        """The node's `spec.providerID`; empty while it is unknown, and where there is none."""
+
+    @property
+    def uid(self) -> str:
+        """The uid of the Node object; empty while it is unknown, and where there is none."""
+
     async def wait_known(self) -> None:
         """Returns when `not_spot_reason` is known, or after a moment in which it did not become known."""
 
@@ -39,6 +51,9 @@ class AlwaysSpot:
     """For agents that cannot read the node's labels: the node may be reclaimed."""
 
     not_spot_reason = ""
+    known = True
+    provider_id = ""
+    uid = ""
 
     async def wait_known(self) -> None:
         return
@@ -59,14 +74,20 @@ class Node:
     metadata: Metadata
     not_spot_reason: str
     machine: NodeIdentity
+    provider_id: str
 
 
 class _Metadata(Metadata, frozen=True, rename="camel"):
     labels: dict[str, str] | None = None
 
 
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    provider_id: str = msgspec.field(default="", name="providerID")
+
+
 class _Node(msgspec.Struct, frozen=True):
     metadata: _Metadata
+    spec: _Spec = _Spec()
 
 
 class SpotLabel:
@@ -84,7 +105,7 @@ class SpotLabel:
     def __init__(self, server: ApiServer, node: ThisNode, labels: tuple[str, ...], clock: Clock) -> None:
         self._node = node
         self._labels = dict(label.split("=", 1) for label in labels)
-        self._not_spot_reason = ""
+        self._not_spot_reason = self._provider_id = self._uid = ""
         self._known = asyncio.Event()
         client = ResourceClient(server, _NODES, self._read, Selection(fields=f"metadata.name={node.name}"))
         cache: Cache[Node] = Cache(self._changed)
@@ -93,6 +114,18 @@ class SpotLabel:
     @property
     def not_spot_reason(self) -> str:
         return self._not_spot_reason
+
+    @property
+    def known(self) -> bool:
+        return self._known.is_set()
+
+    @property
+    def provider_id(self) -> str:
+        return self._provider_id
+
+    @property
+    def uid(self) -> str:
+        return self._uid
 
     async def wait_known(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -104,10 +137,11 @@ class SpotLabel:
         await self._reflector.run()
 
     def _read(self, data: bytes | msgspec.Raw) -> Node:
-        read = msgspec.json.decode(data, type=_Node).metadata
+        node = msgspec.json.decode(data, type=_Node)
+        read = node.metadata
         bare = Metadata(name=read.name, uid=read.uid, resource_version=read.resource_version)
         labels = read.labels or {}
-        return Node(bare, _matching(self._labels, labels), node_labels.describe(labels))
+        return Node(bare, _matching(self._labels, labels), node_labels.describe(labels), node.spec.provider_id)
 
     def _changed(self, _before: Node | None, after: Node | None) -> None:
         if after is None:
@@ -115,6 +149,7 @@ class SpotLabel:
         if after.not_spot_reason != self._not_spot_reason:
             structlog.get_logger().info("node.spot", spot=not after.not_spot_reason, label=after.not_spot_reason)
         self._not_spot_reason = after.not_spot_reason
+        self._provider_id, self._uid = after.provider_id, after.metadata.uid
         self._node.describe(after.machine)
         if after.not_spot_reason and self._node.subject is None:
             self._node.resolve(NodeIdentity(after.metadata.uid))

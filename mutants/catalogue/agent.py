@@ -5,7 +5,7 @@ from mutants.mutant import Edit, Mutant
 _POLLER = "node_agent/poller.py"
 _TRACKING = "node_agent/tracking.py"
 _LEAD = "node_agent/sources/lead.py"
-_ALIYUN = "node_agent/sources/aliyun.py"
+_TERMINATION_TIME = "node_agent/sources/termination_time.py"
 _CONVERSATION = "node_agent/stream.py"
 
 MUTANTS = (
@@ -28,7 +28,7 @@ MUTANTS = (
     Mutant(
         name="overlooks-announcements",
         breaks="Treats every answer of the metadata as clear.",
-        edits=(Edit(_ALIYUN, "        if announced is None:\n", "        if True:\n"),),
+        edits=(Edit(_TERMINATION_TIME, "        if announced is None:\n", "        if True:\n"),),
     ),
     Mutant(
         name="misjudges-the-clock",

@@ -12,6 +12,10 @@ class SourceUnavailable(Exception):  # noqa: N818 - it names what is so; an unkn
     """The source gave no usable answer, so its state is unknown. The text is the reason, for people."""
 
 
+class ServiceBusy(SourceUnavailable):
+    """A service is there and refuses to answer now: it may be any cloud's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Clear:
     """Nothing is announced.
@@ -98,3 +102,14 @@ class Source(Protocol):
 
     async def close(self) -> None:
         """Releases connections and files."""
+
+
+class CloudSource(Source, Protocol):
+    """A source that can tell whether the metadata service that answers is its own cloud's."""
+
+    async def recognize(self) -> bool:
+        """Returns whether the answer has the signature of this cloud.
+
+        Raises:
+            SourceUnavailable: There was no usable answer.
+        """

@@ -23,6 +23,8 @@ NAME = SourceName("aws")
 
 _INSTANCE_ACTION = "meta-data/spot/instance-action"
 _REBALANCE = "meta-data/events/recommendations/rebalance"
+_DOMAIN = "meta-data/services/domain"
+_DOMAINS = frozenset({"amazonaws.com", "amazonaws.com.cn", "amazonaws.eu", "c2s.ic.gov", "sc2s.sgov.gov"})
 _HEADERS = TokenHeaders(token="X-aws-ec2-metadata-token", ttl="X-aws-ec2-metadata-token-ttl-seconds")  # noqa: S106 - names
 _IDENTITY = machine.Paths(
     cloud=NAME,
@@ -95,6 +97,10 @@ class AwsSource:
         if self._identity is None:
             self._identity = await machine.identify(self._tokens.get, _IDENTITY)
         return self._identity
+
+    async def recognize(self) -> bool:
+        """Other clouds answer some of the same requests, but in another domain."""
+        return (await machine.item(self._tokens.get, _DOMAIN)) in _DOMAINS
 
     async def poll(self) -> Answer:
         asked_at = self._clock.monotonic()

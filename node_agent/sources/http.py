@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import aiohttp
 
-from node_agent.sources import SourceUnavailable
+from node_agent.sources import ServiceBusy, SourceUnavailable
 from node_agent.sources.announcement import MAX_BYTES
 from servicekit.clock import Clock
 
@@ -19,50 +19,73 @@ _NO_HEADERS: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A complete answer; `date` is the Date header as received."""
+    """A complete answer; `date` and `flavor` are the headers Date and Metadata-Flavor as received."""
 
     status: int
     body: bytes
     date: str | None
+    flavor: str | None = None
+
+
+def unusable(what: str, reply: Reply) -> SourceUnavailable:
+    """Returns the exception for an answer that has no usable item."""
+    busy = reply.status == HTTPStatus.TOO_MANY_REQUESTS or reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return (ServiceBusy if busy else SourceUnavailable)(f"{what}: HTTP {reply.status}")
 
 
 class MetadataHttp:
     """A client for one metadata service. Needs a running loop.
 
     Args:
-        base_url: Scheme and host of the service, with a path before `/latest` where a proxy or simulator has one.
+        base_url: Scheme and host of the service, with a path before the root where a proxy or simulator has one.
         clock: Monotonic instants, for the waits.
+        root: The path below which all items are.
+        headers: Headers of each request.
+        max_bytes: The largest answer that is read.
     """
 
-    def __init__(self, base_url: str, clock: Clock) -> None:
-        self._base = base_url.rstrip("/") + "/latest"
+    def __init__(
+        self,
+        base_url: str,
+        clock: Clock,
+        *,
+        root: str = "/latest",
+        headers: Mapping[str, str] = _NO_HEADERS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._base = base_url.rstrip("/") + root
         self._clock = clock
+        self._max_bytes = max_bytes
         self._quiet_until = 0.0
         # The service is on this machine's link: no proxies (trust_env), no cookies, no compressed bodies that grow.
         self._session = aiohttp.ClientSession(
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"Accept-Encoding": "identity"},
+            headers={"Accept-Encoding": "identity", **headers},
             auto_decompress=False,
         )
 
     async def close(self) -> None:
         await self._session.close()
 
-    async def request(self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> Reply:
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS, body: bytes | None = None
+    ) -> Reply:
         """Sends a request and returns the answer, whatever its status.
 
         Raises:
             SourceUnavailable: There was no complete answer, it was too large, or the service has asked us to wait.
         """
         if self._clock.monotonic() < self._quiet_until:
-            raise SourceUnavailable("waits because the service asked for it")
+            raise ServiceBusy("waits because the service asked for it")
         try:
             async with self._session.request(
-                method, f"{self._base}/{path}", headers=headers, allow_redirects=False
+                method, f"{self._base}/{path}", headers=headers, data=body, allow_redirects=False
             ) as response:
                 self._note_retry_after(response)
-                return Reply(response.status, await _body(response), response.headers.get("Date"))
+                told = response.headers
+                content = await _body(response, self._max_bytes)
+                return Reply(response.status, content, told.get("Date"), told.get("Metadata-Flavor"))
         except (aiohttp.ClientError, OSError) as error:
             raise SourceUnavailable(f"no answer: {type(error).__name__}") from error
 
@@ -75,10 +98,10 @@ class MetadataHttp:
             self._quiet_until = self._clock.monotonic() + seconds
 
 
-async def _body(response: aiohttp.ClientResponse) -> bytes:
+async def _body(response: aiohttp.ClientResponse, limit: int) -> bytes:
     body = bytearray()
     async for chunk in response.content.iter_chunked(MAX_BYTES):
         body += chunk
-        if len(body) > MAX_BYTES:
-            raise SourceUnavailable(f"answer larger than {MAX_BYTES} bytes")
+        if len(body) > limit:
+            raise SourceUnavailable(f"answer larger than {limit} bytes")
     return bytes(body)

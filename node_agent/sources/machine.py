@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from node_agent.sources import NodeIdentity, PriceClass, SourceUnavailable
-from node_agent.sources.http import Reply
+from node_agent.sources.http import Reply, unusable
 
 Get = Callable[[str], Awaitable[Reply]]
 
@@ -22,7 +22,8 @@ class Paths:
     """The metadata paths of one cloud.
 
     Attributes:
-        life_cycle: The item that tells spot from the rest; empty where the cloud has none.
+        region: Empty, like each one below, where the cloud has no such item.
+        life_cycle: The item that tells spot from the rest.
         prices: What the values of that item mean.
     """
 
@@ -41,24 +42,31 @@ async def identify(get: Get, paths: Paths) -> NodeIdentity:
     Raises:
         SourceUnavailable: The service does not tell the machine's id now.
     """
-    identity = NodeIdentity(await _item(get, paths.uid), cloud=paths.cloud)
-    with contextlib.suppress(SourceUnavailable, TimeoutError):
+    uid = await item(get, paths.uid)
+    found = dict.fromkeys(("region", "zone", "instance_type", "life_cycle"), "")
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_DETAILS_SECONDS):
-            identity = replace(
-                identity,
-                region=await _item(get, paths.region),
-                zone=await _item(get, paths.zone),
-                instance_type=await _item(get, paths.instance_type),
-            )
-            if paths.life_cycle:
-                price = paths.prices.get(await _item(get, paths.life_cycle), PriceClass.UNKNOWN)
-                identity = replace(identity, price_class=price)
-    return identity
+            for name in found:
+                found[name] = await _optional(get, getattr(paths, name))
+    price = paths.prices.get(found.pop("life_cycle"), PriceClass.UNKNOWN)
+    return NodeIdentity(uid, cloud=paths.cloud, price_class=price, **found)
 
 
-async def _item(get: Get, path: str) -> str:
+async def _optional(get: Get, path: str) -> str:
+    try:
+        return await item(get, path) if path else ""
+    except SourceUnavailable:
+        return ""
+
+
+async def item(get: Get, path: str) -> str:
+    """Reads one item, which is a word.
+
+    Raises:
+        SourceUnavailable: There is no such item now.
+    """
     reply = await get(path)
     text = reply.body.decode("ascii", errors="replace").strip()
     if reply.status != HTTPStatus.OK or not _IDENTIFIER.fullmatch(text):
-        raise SourceUnavailable(f"no usable {path}: HTTP {reply.status}")
+        raise unusable(f"no usable {path}", reply)
     return text

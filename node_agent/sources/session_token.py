@@ -1,15 +1,16 @@
 """Session tokens of a metadata service: a PUT returns one, and every GET carries it.
 
-The two clouds differ only in the names of the headers.
+The clouds differ only in the names of the headers, and in whether a GET without a token is answered.
 """
 
 import asyncio
+import enum
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from node_agent.sources import SourceUnavailable
-from node_agent.sources.http import MetadataHttp, Reply
+from node_agent.sources.http import MetadataHttp, Reply, unusable
 from servicekit.clock import Clock
 
 # Seconds: the longest life that a service grants, and how long before the end a new token is fetched.
@@ -18,6 +19,15 @@ _MARGIN = 300
 # While the old token is still valid, a renewal may delay a poll, which has one second, by this many at most.
 _RENEWAL_SECONDS = 0.3
 _TOKEN = re.compile(r"[!-~]{1,2048}")
+
+
+class MetadataMode(enum.StrEnum):
+    """Whether requests to the metadata service carry a session token."""
+
+    # Without a token until a request is refused for the lack of one, with tokens from then on.
+    AUTO = "auto"
+    PLAIN = "plain"
+    HARDENED = "hardened"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +89,34 @@ class TokenClient:
         reply = await self._http.request("PUT", "api/token", {self._headers.ttl: str(_TTL)})
         value = reply.body.decode("ascii", errors="replace").strip()
         if reply.status != HTTPStatus.OK or not _TOKEN.fullmatch(value):
-            raise SourceUnavailable(f"no session token: HTTP {reply.status}")
+            raise unusable("no session token", reply)
         return _Token(value, asked_at + _TTL)
+
+
+class OptionalTokenClient:
+    """Sends GET requests with or without a token, as the mode says or as the service requires it."""
+
+    def __init__(self, http: MetadataHttp, headers: TokenHeaders, mode: MetadataMode, clock: Clock) -> None:
+        self._http = http
+        self._mode = mode
+        self._tokens = TokenClient(http, headers, clock)
+        self._tokens_wanted = mode is MetadataMode.HARDENED
+
+    async def get(self, path: str) -> Reply:
+        """Sends a GET.
+
+        Raises:
+            SourceUnavailable: There was no token, or no complete answer.
+        """
+        if not self._tokens_wanted:
+            reply = await self._http.request("GET", path)
+            if self._mode is MetadataMode.PLAIN or not _refused(reply):
+                return reply
+        reply = await self._tokens.get(path)
+        # Only if the token helped was the lack of a token the reason for the refusal.
+        self._tokens_wanted = self._mode is MetadataMode.HARDENED or not _refused(reply)
+        return reply
+
+
+def _refused(reply: Reply) -> bool:
+    return reply.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}

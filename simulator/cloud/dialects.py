@@ -1,10 +1,11 @@
-"""The metadata services of two clouds: the same few facts in two dialects."""
+"""The metadata services of six clouds: the same few facts in six dialects."""
 
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
 from enum import StrEnum
 from http import HTTPStatus
 
@@ -14,13 +15,32 @@ class Cloud(StrEnum):
 
     ALIYUN = "aliyun"
     AWS = "aws"
+    AZURE = "azure"
+    GCP = "gcp"
+    TENCENT = "tencent"
+    VOLCENGINE = "volcengine"
 
 
 METADATA_URLS: Mapping[Cloud, str] = {
     Cloud.ALIYUN: "NODE_AGENT_METADATA_URL",
     Cloud.AWS: "NODE_AGENT_AWS_METADATA_URL",
+    Cloud.AZURE: "NODE_AGENT_AZURE_METADATA_URL",
+    Cloud.GCP: "NODE_AGENT_GCP_METADATA_URL",
+    Cloud.TENCENT: "NODE_AGENT_TENCENT_METADATA_URL",
+    Cloud.VOLCENGINE: "NODE_AGENT_VOLCENGINE_METADATA_URL",
 }
 """The agent's setting for the address of each metadata service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a service knows of one instance: `number` is a part of its id; instants are in Unix seconds."""
+
+    node: str
+    number: str
+    deadline: float | None = None
+    warned_at: float | None = None
+    acknowledged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +48,30 @@ class Dialect:
     """Names and formats of one cloud.
 
     Attributes:
-        token_header: Header that carries a token.
+        items: All items of an instance, by their paths below the root.
+        announcement: The item that an agent asks for notices.
+        root: The path below which the items are.
+        token_header: Header that carries a token; empty if there are no tokens.
         ttl_header: Header that requests one, with its lifetime in seconds.
         tokenless: Response status if a required token is missing.
-        announcement: Item that exists once a node has been noticed.
-        write: Formats an announced instant, in Unix seconds, for that item.
-        instance_id: Item with the instance id.
-        warning: Item that exists while the cloud gives a warning without an announcement; empty if there is none.
-        fixed: Items that are equal on all nodes.
+        always_token: Whether a token is required in every mode.
+        warning: The item that exists while the cloud gives a warning without an announcement; empty if there is none.
+        required: Headers that each request must have.
+        version: Whether each request must name a version of the API.
+        answered: Headers of each answer.
     """
 
-    token_header: str
-    ttl_header: str
-    tokenless: HTTPStatus
+    items: Callable[[Facts], Mapping[str, str]]
     announcement: str
-    write: Callable[[float], str]
-    instance_id: str
-    warning: str
-    fixed: Mapping[str, str]
+    root: str = "/latest/meta-data"
+    token_header: str = ""
+    ttl_header: str = ""
+    tokenless: HTTPStatus = HTTPStatus.FORBIDDEN
+    always_token: bool = False
+    warning: str = ""
+    required: Mapping[str, str] = field(default_factory=dict)
+    version: bool = False
+    answered: Mapping[str, str] = field(default_factory=dict)
 
 
 def termination_time(deadline: float) -> str:
@@ -53,8 +79,7 @@ def termination_time(deadline: float) -> str:
     return datetime.fromtimestamp(math.floor(deadline), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def rebalance(since: float) -> str:
-    """Return the body of a warning given at that instant, in Unix seconds."""
+def _rebalance(since: float) -> str:
     return json.dumps({"noticeTime": termination_time(since)})
 
 
@@ -62,33 +87,145 @@ def _instance_action(deadline: float) -> str:
     return json.dumps({"action": "terminate", "time": termination_time(deadline)})
 
 
+def _in_china(deadline: float) -> str:
+    local = datetime.fromtimestamp(math.floor(deadline), tz=UTC) + timedelta(hours=8)
+    return local.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _only(item: str, write: Callable[[float], str], at: float | None) -> dict[str, str]:
+    """Return the item if there is something to announce."""
+    return {} if at is None else {item: write(at)}
+
+
+def _aliyun(facts: Facts) -> Mapping[str, str]:
+    return {
+        "instance-id": f"i-{facts.number}",
+        "region-id": "cn-simulated",
+        "zone-id": "cn-simulated-a",
+        "instance/instance-type": "ecs.simulated.large",
+        **_only("instance/spot/termination-time", termination_time, facts.deadline),
+    }
+
+
+def _aws(facts: Facts) -> Mapping[str, str]:
+    return {
+        "instance-id": f"i-{facts.number}",
+        "services/domain": "amazonaws.com",
+        "placement/region": "simulated-1",
+        "placement/availability-zone": "simulated-1a",
+        "instance-type": "simulated.large",
+        "instance-life-cycle": "spot",
+        **_only("spot/instance-action", _instance_action, facts.deadline),
+        **_only("events/recommendations/rebalance", _rebalance, facts.warned_at),
+    }
+
+
+def _azure(facts: Facts) -> Mapping[str, str]:
+    compute = {
+        "vmId": f"{facts.number[:8]}-0000-4000-8000-{facts.number[:12]:0<12}",
+        "name": facts.node,
+        "azEnvironment": "AzurePublicCloud",
+        "location": "simulated",
+        "zone": "1",
+        "vmSize": "Standard_Simulated",
+        "priority": "Spot",
+    }
+    items = {f"instance/compute/{name}": value for name, value in compute.items()}
+    return {**items, "scheduledevents": json.dumps({"DocumentIncarnation": 1, "Events": _azure_events(facts)})}
+
+
+def _azure_events(facts: Facts) -> list[dict[str, object]]:
+    """The events of a whole scale set: each VM sees those of its neighbours."""
+    events = [_azure_event("Preempt", f"not-{facts.node}", "Scheduled", 0.0)]
+    if facts.deadline is not None:
+        status = "Started" if facts.acknowledged else "Scheduled"
+        events.append(_azure_event("Preempt", facts.node, status, facts.deadline))
+    if facts.warned_at is not None:
+        events.append(_azure_event("Freeze", facts.node, "Scheduled", facts.warned_at))
+    return events
+
+
+def _azure_event(kind: str, vm: str, status: str, not_before: float) -> dict[str, object]:
+    return {
+        "EventId": f"{kind}-{vm}",
+        "EventType": kind,
+        "EventStatus": status,
+        "ResourceType": "VirtualMachine",
+        "Resources": [vm],
+        "NotBefore": formatdate(math.floor(not_before), usegmt=True) if status == "Scheduled" else "",
+        "EventSource": "Platform",
+    }
+
+
+def _gcp(facts: Facts) -> Mapping[str, str]:
+    return {
+        "instance/id": str(int(facts.number, 16)),
+        "instance/zone": "projects/1/zones/simulated1-a",
+        "instance/machine-type": "projects/1/machineTypes/n2-simulated-4",
+        "instance/scheduling/preemptible": "TRUE",
+        "instance/preempted": "FALSE" if facts.deadline is None else "TRUE",
+        "instance/maintenance-event": "NONE" if facts.warned_at is None else "MIGRATE_ON_HOST_MAINTENANCE",
+        "instance/upcoming-maintenance": '{ "error": "no notifications have been received yet, try again later" }',
+    }
+
+
+def _tencent(facts: Facts) -> Mapping[str, str]:
+    return {
+        "instance-id": f"ins-{facts.number[:8]}",
+        "placement/region": "ap-simulated",
+        "placement/zone": "ap-simulated-1",
+        "instance/instance-type": "S.SIMULATED4",
+        "payment/charge-type": "SPOTPAID",
+        **_only("spot/termination-time", _in_china, facts.deadline),
+    }
+
+
+def _volcengine(facts: Facts) -> Mapping[str, str]:
+    return {
+        "instance_id": f"i-{facts.number}",
+        "region_id": "cn-simulated",
+        "availability_zone": "cn-simulated-a",
+        "instance_type_id": "ecs.simulated.large",
+        **_only("spot_instance_termination_time", termination_time, facts.deadline),
+    }
+
+
 DIALECTS: Mapping[Cloud, Dialect] = {
     Cloud.ALIYUN: Dialect(
+        items=_aliyun,
+        announcement="instance/spot/termination-time",
         token_header="X-aliyun-ecs-metadata-token",  # noqa: S106  # A header's name.
         ttl_header="X-aliyun-ecs-metadata-token-ttl-seconds",
-        tokenless=HTTPStatus.FORBIDDEN,
-        announcement="instance/spot/termination-time",
-        write=termination_time,
-        instance_id="instance-id",
-        warning="",
-        fixed={
-            "region-id": "cn-simulated",
-            "zone-id": "cn-simulated-a",
-            "instance/instance-type": "ecs.simulated.large",
-        },
     ),
     Cloud.AWS: Dialect(
+        items=_aws,
+        announcement="spot/instance-action",
         token_header="X-aws-ec2-metadata-token",  # noqa: S106  # A header's name.
         ttl_header="X-aws-ec2-metadata-token-ttl-seconds",
         tokenless=HTTPStatus.UNAUTHORIZED,
-        announcement="spot/instance-action",
-        write=_instance_action,
-        instance_id="instance-id",
+        always_token=True,
         warning="events/recommendations/rebalance",
-        fixed={
-            "placement/region": "simulated-1",
-            "placement/availability-zone": "simulated-1a",
-            "instance-type": "simulated.large",
-        },
+    ),
+    Cloud.AZURE: Dialect(
+        items=_azure,
+        announcement="scheduledevents",
+        root="/metadata",
+        required={"Metadata": "true"},
+        version=True,
+    ),
+    Cloud.GCP: Dialect(
+        items=_gcp,
+        announcement="instance/preempted",
+        root="/computeMetadata/v1",
+        required={"Metadata-Flavor": "Google"},
+        answered={"Metadata-Flavor": "Google"},
+    ),
+    Cloud.TENCENT: Dialect(items=_tencent, announcement="spot/termination-time"),
+    Cloud.VOLCENGINE: Dialect(
+        items=_volcengine,
+        announcement="spot_instance_termination_time",
+        root="/latest",
+        token_header="X-volc-ecs-metadata-token",  # noqa: S106  # A header's name.
+        ttl_header="X-volc-ecs-metadata-token-ttl-seconds",
     ),
 }

@@ -2,20 +2,21 @@
 
 A real node asks a link-local address. A simulated one asks `<url of the server>/nodes/<node>` and gets the same paths
 below it; with a single node also without that prefix. Plain mode needs no token. Hardened mode needs a token of that
-node. aws always needs one.
+node, where the cloud has tokens. aws always needs one.
 """
 
 import math
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from aiohttp import web
 
 from simulator.cloud import faults
-from simulator.cloud.dialects import DIALECTS, Cloud, Dialect, rebalance
+from simulator.cloud.dialects import DIALECTS, Cloud, Dialect, Facts
 from simulator.cloud.faults import Handler, MetadataFault
 from simulator.cloud.trace import Node
 
@@ -37,10 +38,8 @@ class UnknownNode(LookupError):  # noqa: N818 - the name describes the state
 class _Instance:
     """One life of a node. `tokens` maps each token to its monotonic expiry."""
 
-    instance_id: str
+    facts: Facts
     dialect: Dialect
-    deadline: float | None = None
-    warned_at: float | None = None
     tokens: dict[str, float] = field(default_factory=dict)
     poll_count: int = 0
 
@@ -84,7 +83,8 @@ class MetadataServer:
         app = web.Application(middlewares=[self._record_request, self._inject_fault, _refuse_forwarded])
         for prefix in ("/nodes/{node}", ""):
             app.router.add_put(f"{prefix}/latest/api/token", self._token)
-            app.router.add_get(f"{prefix}/latest/meta-data/{{item:.+}}", self._item)
+            app.router.add_post(f"{prefix}/metadata/scheduledevents", self._acknowledge)
+            app.router.add_get(f"{prefix}/{{path:.+}}", self._item)
         # The handler of an endless fault must end when its client disconnects.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await self._runner.setup()
@@ -121,7 +121,7 @@ class MetadataServer:
 
     def add(self, node: Node, cloud: Cloud | None = None) -> None:
         """Create an instance under this name, without a notice, by default in the server's cloud."""
-        self._instances[node] = _Instance(f"i-{secrets.token_hex(8)}", DIALECTS[cloud or self._cloud])
+        self._instances[node] = _Instance(Facts(node, secrets.token_hex(8)), DIALECTS[cloud or self._cloud])
 
     def notice(self, node: Node, deadline: float) -> None:
         """Announce that the node will be gone at `deadline`, in Unix seconds.
@@ -129,7 +129,7 @@ class MetadataServer:
         Raises:
             UnknownNode: There is no such node.
         """
-        self._find(node).deadline = deadline
+        self._change(node, deadline=deadline)
 
     def withdraw(self, node: Node) -> None:
         """Withdraw the announcement.
@@ -137,7 +137,7 @@ class MetadataServer:
         Raises:
             UnknownNode: There is no such node.
         """
-        self._find(node).deadline = None
+        self._change(node, deadline=None, acknowledged=False)
 
     def warn(self, node: Node, since: float | None) -> None:
         """Warn since that instant (Unix seconds) of a reclaim that is not announced, or end the warning (None).
@@ -145,7 +145,15 @@ class MetadataServer:
         Raises:
             UnknownNode: There is no such node.
         """
-        self._find(node).warned_at = since
+        self._change(node, warned_at=since)
+
+    def acknowledged(self, node: Node) -> bool:
+        """Return whether the node's agent has allowed its event to start; only Azure waits for that."""
+        return self._find(node).facts.acknowledged
+
+    def _change(self, node: Node, **facts: Any) -> None:
+        instance = self._find(node)
+        instance.facts = replace(instance.facts, **facts)
 
     def remove(self, node: Node) -> None:
         self._instances.pop(node, None)
@@ -198,6 +206,8 @@ class MetadataServer:
     async def _token(self, request: web.Request) -> web.Response:
         instance = self._instance(request)
         header = instance.dialect.ttl_header
+        if not header:
+            raise web.HTTPNotFound(text="this cloud has no tokens\n")
         ttl = request.headers.get(header, "")
         if not (ttl.isdecimal() and 1 <= int(ttl) <= MAX_TTL_SECONDS):
             raise web.HTTPBadRequest(text=f"{header}: 1 to {MAX_TTL_SECONDS}\n")
@@ -207,17 +217,32 @@ class MetadataServer:
 
     async def _item(self, request: web.Request) -> web.Response:
         instance = self._instance(request)
-        self._authorize(instance, request.headers.get(instance.dialect.token_header))
-        item = request.match_info["item"]
-        text = _answer(instance, item)
-        if text is None:
-            raise web.HTTPNotFound(text=f"no {item}\n")
-        return web.Response(text=text)
+        dialect = instance.dialect
+        if dialect.token_header:
+            self._authorize(instance, request.headers.get(dialect.token_header))
+        _check(dialect, request)
+        path = f"/{request.match_info['path']}"
+        item = path.removeprefix(f"{dialect.root}/")
+        instance.poll_count += item == dialect.announcement
+        text = dialect.items(instance.facts).get(item)
+        if text is None or item == path:
+            raise web.HTTPNotFound(text=f"no {item}\n", headers=dialect.answered)
+        return web.Response(text=text, headers=dialect.answered)
+
+    async def _acknowledge(self, request: web.Request) -> web.Response:
+        """Let the named event start, like Azure, if the node has it."""
+        instance = self._instance(request)
+        _check(instance.dialect, request)
+        asked = {each["EventId"] for each in (await request.json())["StartRequests"]}
+        if instance.dialect is not DIALECTS[Cloud.AZURE] or asked != {f"Preempt-{instance.facts.node}"}:
+            raise web.HTTPBadRequest(text="no such event\n")
+        instance.facts = replace(instance.facts, acknowledged=True)
+        return web.Response()
 
     def _authorize(self, instance: _Instance, token: str | None) -> None:
         dialect = instance.dialect
         if token is None:
-            if self._mode is Mode.HARDENED or dialect is DIALECTS[Cloud.AWS]:
+            if self._mode is Mode.HARDENED or dialect.always_token:
                 raise _refusal(dialect)
             return
         if self._monotonic() >= instance.tokens.get(token, -math.inf):
@@ -229,14 +254,13 @@ def _refusal(dialect: Dialect) -> web.HTTPException:
     return refusal(text=f"{dialect.token_header} is required\n")
 
 
-def _answer(instance: _Instance, item: str) -> str | None:
-    dialect = instance.dialect
-    if item == dialect.announcement:
-        instance.poll_count += 1
-        return None if instance.deadline is None else dialect.write(instance.deadline)
-    if item == dialect.warning:
-        return None if instance.warned_at is None else rebalance(instance.warned_at)
-    return instance.instance_id if item == dialect.instance_id else dialect.fixed.get(item)
+def _check(dialect: Dialect, request: web.Request) -> None:
+    """Refuse a request that a browser or a careless program could have been made to send."""
+    missing = [name for name, value in dialect.required.items() if request.headers.get(name) != value]
+    if missing:
+        raise web.HTTPForbidden(text=f"{missing[0]} is required\n")
+    if dialect.version and "api-version" not in request.query:
+        raise web.HTTPBadRequest(text="api-version is required\n")
 
 
 @web.middleware

@@ -34,7 +34,7 @@ _REFUSED: list[tuple[Values, str]] = [
     ({"supervisor": {"image": {"digest": "sha256:1"}}}, "at '/supervisor/image/digest'"),
     ({"agent": {"settings": {"pollSeconds": 5}}}, "at '/agent/settings/pollSeconds': maximum: got 5, want 1"),
     ({"agent": {"settings": {"pods": False}}}, "at '/agent/settings/pods'"),
-    ({"agent": {"sources": ["gcp"]}}, "at '/agent/sources/0'"),
+    ({"agent": {"sources": ["gcs"]}}, "at '/agent/sources/0'"),
     ({"agent": {"sources": []}}, "at '/agent/sources'"),
     ({"agent": {"probePort": 70000}}, "at '/agent/probePort': maximum: got 70,000, want 65,535"),
     ({"agent": {"maxUnavailable": "0%"}}, "at '/agent/maxUnavailable'"),

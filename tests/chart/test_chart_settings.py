@@ -1,3 +1,4 @@
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,11 @@ from charts.settings_schema import (
     supervisor_settings,
 )
 from node_agent.settings import Settings as AgentSettings
+from node_agent.settings import SourceKind
 from servicekit import settings
 from supervisor.settings import PREFIX
 from supervisor.settings import Settings as SupervisorSettings
-from tests.chart.chart_rendering import Helm, environment, one
+from tests.chart.chart_rendering import CHART, Helm, environment, one
 
 _SPOKEN = {
     "publicAddress": "https://supervisor:8471",
@@ -24,6 +26,10 @@ _SPOKEN = {
     "filePath": "/run/reclaim",
     "metadataUrl": "http://localhost",
     "awsMetadataUrl": "http://localhost",
+    "azureMetadataUrl": "http://localhost",
+    "gcpMetadataUrl": "http://localhost",
+    "tencentMetadataUrl": "http://localhost",
+    "volcengineMetadataUrl": "http://localhost",
     "docsUrl": "https://docs.example.com/",
 }
 _OWN_CERTIFICATE = {
@@ -101,3 +107,9 @@ def test_large_numbers_are_no_powers_of_ten(helm: Helm) -> None:
     """A template would write a million as 1e+06, which is no integer to a service."""
     said = _environment(helm, "supervisor", {"launcherHosts": 1_000_000})
     assert said[f"{PREFIX}LAUNCHER_HOSTS"] == "1000000"
+
+
+def test_the_chart_knows_every_source() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    sources = schema["properties"]["agent"]["properties"]["sources"]
+    assert sources["items"]["enum"] == [kind.value for kind in SourceKind]

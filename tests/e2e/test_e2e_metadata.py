@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from simulator.cloud.dialects import Cloud
 from simulator.cloud.faults import MetadataFault
 from simulator.cloud.schedule import Add, Kill
@@ -12,9 +14,11 @@ from simulator.services import JobPlan
 from tests.testkit.worlds import LEAD, group, node, told_to_stop
 
 
-async def test_a_job_is_saved_by_what_the_other_cloud_announces(tmp_path: Path) -> None:
-    """Instance actions of EC2, from its own metadata: stopped by rank 0's checkpoint, and resumed elsewhere."""
-    async with world(tmp_path, ["node1", "node2", "node3", "node4"], cloud=Cloud.AWS) as one:
+# The others are asked as Alibaba Cloud is.
+@pytest.mark.parametrize("cloud", [Cloud.AWS, Cloud.AZURE, Cloud.GCP])
+async def test_a_job_is_saved_by_what_another_cloud_announces(cloud: Cloud, tmp_path: Path) -> None:
+    """From its own metadata in its own words: stopped by rank 0's checkpoint, and resumed elsewhere."""
+    async with world(tmp_path, ["node1", "node2", "node3", "node4"], cloud=cloud) as one:
         job = one.start_job(JobPlan(min_workers=3, max_workers=4, steps=120, step_seconds=0.05))
         await one.until_training(job, workers=4)
         await one.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3)), Add(LEAD, Node("node5"))])

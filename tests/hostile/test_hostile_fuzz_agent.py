@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,14 @@ from node_agent.notices import Announcement, NoticeReport, SourceName, SourceSta
 from node_agent.outbox import Outbox
 from node_agent.poller import Poller
 from node_agent.sources import Source
-from node_agent.sources.aliyun import AliyunSource, MetadataMode
+from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.aws import AwsSource
+from node_agent.sources.azure import AzureSource
 from node_agent.sources.file import FileSource
+from node_agent.sources.gcp import GcpSource
+from node_agent.sources.session_token import MetadataMode
+from node_agent.sources.tencent import TencentSource
+from node_agent.sources.volcengine import VolcengineSource
 from node_agent.stream import SessionSuperseded, Stream, StreamLost
 from node_agent.watchdog import Watchdog
 from servicekit.clock import Clock
@@ -28,6 +34,7 @@ from tests.hostile.hostile_fuzz import each_field_odd, numbers, spoken
 from tests.node_agent.fake_metadata import TERMINATION, FakeMetadata, Reply, metadata
 from tests.testkit.properties import examples
 
+CLASSES = set(pb.NoticeClass.values()) - {pb.NOTICE_CLASS_UNSPECIFIED}
 NODE = Subject(SubjectKind.NODE, "n1", "uid-1")
 SPEAKER = wire.AgentIdentity(NODE, 1, "0")
 ACTION = "/latest/meta-data/spot/instance-action"
@@ -78,8 +85,10 @@ async def one_poll(source: Source) -> None:
     assert (poller.tracked.status.state is SourceState.UNKNOWN) == (state.state == pb.SOURCE_STATE_UNKNOWN)
     for notice in said.notices:
         assert notice.announcement == pb.ANNOUNCEMENT_ACTIVE
+        assert notice.notice_class in CLASSES
         assert math.isfinite(notice.seconds_left)
-        assert notice.deadline.ToJsonString()
+        # The other two have a usual lead, or are hints.
+        assert notice.deadline.ToJsonString() if notice.source not in {"gcp", "azure"} else True
 
 
 @examples(40)
@@ -108,6 +117,91 @@ async def one_poll_of_aws(service: FakeMetadata, action: Reply, warning: Reply) 
     service.token_reply = Reply(body=b"token")
     service.tokens = {"token"}
     await one_poll(AwsSource(service.url, Clock()))
+
+
+local_stamps = st.one_of(
+    st.builds("{}-{}-{} {}:{}:{}".format, *[digits] * 6),
+    st.builds("{}/{}/{} {}:{}:{}".format, *[digits] * 6),
+    st.builds("{}-{}-{}T{}:{}:{}{}{}:{}".format, *[digits] * 6, st.sampled_from("+-"), digits, digits),
+).map(str.encode)
+
+
+@examples(40)
+@given(replies(stamps | local_stamps))
+async def test_no_answer_of_tencent_or_volcengine_ends_the_agent(service: FakeMetadata, reply: Reply) -> None:
+    service.replies |= {"/latest/meta-data/spot/termination-time": reply}
+    await one_poll(TencentSource(service.url, Clock()))
+    service.replies |= {"/latest/instance_id": Reply(body=b"i-1"), "/latest/spot_instance_termination_time": reply}
+    await one_poll(VolcengineSource(service.url, MetadataMode.AUTO, Clock()))
+
+
+MAINTENANCE = {
+    "can_reschedule": "true",
+    "maintenance_status": "PENDING",
+    "window_start_time": STAMP,
+    "Upcoming maintenance": {"maintenance_status": "PENDING", "windowStartTime": STAMP},
+}
+GCP = "/computeMetadata/v1/instance"
+words_of_gcp = st.sampled_from([b"TRUE", b"FALSE", b"NONE", b"MIGRATE_ON_HOST_MAINTENANCE"]) | st.binary(max_size=40)
+
+
+def flavored(reply: Reply) -> Reply:
+    return replace(reply, headers={**reply.headers, "Metadata-Flavor": "Google"})
+
+
+@examples(40)
+@given(replies(words_of_gcp), replies(words_of_gcp), replies(spoken(MAINTENANCE)))
+async def test_no_answer_of_gcp_ends_the_agent(
+    service: FakeMetadata, preempted: Reply, event: Reply, upcoming: Reply
+) -> None:
+    await one_poll_of_gcp(service, preempted, event, upcoming)
+
+
+async def test_no_odd_field_of_gcp_ends_the_agent(service: FakeMetadata) -> None:
+    for body in each_field_odd(MAINTENANCE):
+        await one_poll_of_gcp(service, Reply(body=b"FALSE"), Reply(body=b"NONE"), Reply(body=body))
+
+
+async def one_poll_of_gcp(service: FakeMetadata, preempted: Reply, event: Reply, upcoming: Reply) -> None:
+    items = {
+        "id": Reply(body=b"1"),
+        "preempted": preempted,
+        "maintenance-event": event,
+        "upcoming-maintenance": upcoming,
+    }
+    service.replies |= {f"{GCP}/{name}": flavored(reply) for name, reply in items.items()}
+    await one_poll(GcpSource(service.url, Clock()))
+
+
+SCHEDULED = {
+    "DocumentIncarnation": 1,
+    "Events": [
+        {
+            "EventId": "e",
+            "EventType": "Redeploy",
+            "EventStatus": "Scheduled",
+            "Resources": ["vm", "n1"],
+            "NotBefore": "Mon, 05 Jan 2026 18:02:00 GMT",
+        }
+    ],
+}
+
+
+@examples(40)
+@given(replies(spoken(SCHEDULED)))
+async def test_no_answer_of_azure_ends_the_agent(service: FakeMetadata, events: Reply) -> None:
+    await one_poll_of_azure(service, events)
+
+
+async def test_no_odd_field_of_azure_ends_the_agent(service: FakeMetadata) -> None:
+    for body in each_field_odd(SCHEDULED):
+        await one_poll_of_azure(service, Reply(body=body))
+
+
+async def one_poll_of_azure(service: FakeMetadata, events: Reply) -> None:
+    items = {f"instance/compute/{name}": Reply(body=b"vm") for name in ("name", "vmId")}
+    service.replies |= {f"/metadata/{name}": reply for name, reply in {**items, "scheduledevents": events}.items()}
+    await one_poll(AzureSource(service.url, Clock(), lambda: True))
 
 
 @examples(30)

@@ -1,9 +1,10 @@
-"""The table of answers: what each thing that a metadata service may say amounts to, in either cloud."""
+"""The table of answers: what each thing that a metadata service may say amounts to, where it names instants."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -12,8 +13,11 @@ import pytest_asyncio
 from aioresponses import aioresponses
 
 from node_agent.sources import Answer, Clear, Noticed, Source, SourceUnavailable
-from node_agent.sources.aliyun import AliyunSource, MetadataMode
+from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.aws import AwsSource
+from node_agent.sources.session_token import MetadataMode
+from node_agent.sources.tencent import TencentSource
+from node_agent.sources.volcengine import VolcengineSource
 from servicekit.clock import Clock
 
 TIME = "2026-01-05T18:02:00Z"
@@ -48,6 +52,27 @@ AWS = Cloud(
     f"{BASE}/latest/meta-data/spot/instance-action",
     lambda time: json.dumps({"action": "terminate", "time": time}).encode(),
 )
+VOLCENGINE = Cloud(
+    lambda: VolcengineSource(BASE, MetadataMode.HARDENED, StoppedClock()),
+    f"{BASE}/latest/spot_instance_termination_time",
+    str.encode,
+)
+
+
+def in_china(text: str) -> bytes:
+    """The text with each UTC time in it as Tencent Cloud writes it; what is no time stays as it is."""
+
+    def local(found: re.Match[str]) -> str:
+        try:
+            return f"{datetime.fromisoformat(found[0]) + timedelta(hours=8):%Y-%m-%d %H:%M:%S}".rjust(19, "0")
+        except (ValueError, OverflowError):
+            return found[0]
+
+    return re.sub(r"(?a:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)", local, text).encode()
+
+
+TENCENT = Cloud(lambda: TencentSource(BASE, StoppedClock()), f"{BASE}/latest/meta-data/spot/termination-time", in_china)
+CLOUDS = {"aliyun": ALIYUN, "aws": AWS, "volcengine": VOLCENGINE, "tencent": TENCENT}
 
 
 @dataclass(frozen=True)
@@ -144,7 +169,34 @@ TABLE: list[tuple[str, Said, str | float, str | float | None]] = [
     ("reset", Said(failure=aiohttp.ServerDisconnectedError()), "unknown: no answer", None),
     ("no HTTP", Said(failure=aiohttp.ClientPayloadError("garbage")), "unknown: no answer", None),
 ]
-# The same for aws alone.
+# What the others take the same answer for, where that is not what it means with aliyun.
+OTHERS: dict[str, dict[str, str | float]] = {
+    "volcengine": {"with another zone": 300.0, "with parts of a second": 300.0},
+    "tencent": {
+        "the bare time": MALFORMED,
+        "far in the future": MALFORMED,
+        "a leap second": MALFORMED,
+    },
+}
+# The same for one cloud alone: what is said, and what it means.
+TENCENT_TABLE: list[tuple[str, Said, str | float]] = [
+    ("the day first", body(b"06/01/2026 02:02:00"), 300.0),
+    ("the year first, with slashes", body(b"2026/1/6 02:02:00"), 300.0),
+    ("no such month", body(b"01/13/2026 02:02:00"), MALFORMED),
+    ("two digits of a year", body(b"06/01/26 02:02:00"), MALFORMED),
+    ("one digit of an hour", body(b"2026-01-06 2:02:00"), MALFORMED),
+    ("without seconds", body(b"2026-01-06 02:02"), MALFORMED),
+    ("a zone", body(b"2026-01-06 02:02:00 +0800"), MALFORMED),
+    ("before the first instant of UTC", body(b"0001-01-01 01:00:00"), MALFORMED),
+    ("a word", body(b"none"), MALFORMED),
+]
+VOLCENGINE_TABLE: list[tuple[str, Said, str | float]] = [
+    ("China's zone", body(b"2026-01-06T02:02:00+08:00"), 300.0),
+    ("a blank for the T", body(b"2026-01-06 02:02:00+08:00"), 300.0),
+    ("a zone of 99 hours", body(b"2026-01-06T02:02:00+99:00"), MALFORMED),
+    ("before the first instant of UTC", body(b"0001-01-01T00:00:00+08:00"), MALFORMED),
+    ("a blank and no zone", body(b"2026-01-06 02:02:00"), MALFORMED),
+]
 AWS_TABLE: list[tuple[str, Said, str | float]] = [
     ("stop", body(b'{"action":"stop","time":"2026-01-05T18:02:00Z"}'), 300.0),
     ("hibernate", body(b'{"action":"hibernate","time":"2026-01-05T18:02:00Z"}'), 300.0),
@@ -185,13 +237,24 @@ async def mocked() -> AsyncIterator[aioresponses]:
 
 
 def rows() -> list[Any]:
-    """Every row of the table, for each cloud that it is about."""
-    both = [
-        pytest.param(cloud, said, other if cloud is AWS and other is not None else means, id=f"{name}-{what}")
+    """Every row of the tables, for each cloud that it is about."""
+    shared = [
+        pytest.param(cloud, said, _meaning(name, what, means, other), id=f"{name}-{what}")
         for what, said, means, other in TABLE
-        for name, cloud in (("aliyun", ALIYUN), ("aws", AWS))
+        for name, cloud in CLOUDS.items()
     ]
-    return both + [pytest.param(AWS, said, means, id=f"aws-{what}") for what, said, means in AWS_TABLE]
+    own = (("aws", AWS_TABLE), ("tencent", TENCENT_TABLE), ("volcengine", VOLCENGINE_TABLE))
+    return shared + [
+        pytest.param(CLOUDS[name], said, means, id=f"{name}-{what}")
+        for name, table in own
+        for what, said, means in table
+    ]
+
+
+def _meaning(name: str, what: str, means: str | float, aws: str | float | None) -> str | float:
+    if name == "aws":
+        return means if aws is None else aws
+    return OTHERS.get(name, {}).get(what, means)
 
 
 async def outcome(cloud: Cloud) -> Answer | str:
@@ -225,7 +288,7 @@ async def test_what_an_answer_means(mocked: aioresponses, cloud: Cloud, said: Sa
     check(await outcome(cloud), means)
 
 
-@pytest.mark.parametrize("cloud", [ALIYUN, AWS], ids=["aliyun", "aws"])
+@pytest.mark.parametrize("cloud", [ALIYUN, AWS, VOLCENGINE], ids=["aliyun", "aws", "volcengine"])
 @pytest.mark.parametrize(("said", "means"), [pytest.param(*row[1:], id=row[0]) for row in TOKEN_TABLE])
 async def test_without_a_token_nothing_is_known(mocked: aioresponses, cloud: Cloud, said: Said, means: str) -> None:
     """What is asked without a token, or with one that is none, is not asked at all."""
@@ -234,7 +297,7 @@ async def test_without_a_token_nothing_is_known(mocked: aioresponses, cloud: Clo
     assert all(method == "PUT" for method, _ in mocked.requests)
 
 
-@pytest.mark.parametrize("cloud", [ALIYUN, AWS], ids=["aliyun", "aws"])
+@pytest.mark.parametrize("cloud", [ALIYUN, AWS, VOLCENGINE], ids=["aliyun", "aws", "volcengine"])
 async def test_a_token_that_expires_in_mid_poll_costs_nothing(mocked: aioresponses, cloud: Cloud) -> None:
     """Refused for its token, the poll gets a new one and its answer."""
     for token in (b"old", b"new"):
@@ -244,7 +307,7 @@ async def test_a_token_that_expires_in_mid_poll_costs_nothing(mocked: aiorespons
     check(await outcome(cloud), 300.0)
 
 
-@pytest.mark.parametrize("cloud", [ALIYUN, AWS], ids=["aliyun", "aws"])
+@pytest.mark.parametrize("cloud", [ALIYUN, AWS, VOLCENGINE], ids=["aliyun", "aws", "volcengine"])
 async def test_a_new_token_that_cannot_be_had_in_mid_poll_is_unknown(mocked: aioresponses, cloud: Cloud) -> None:
     """A service that takes the old token back and grants no new one says nothing about notices."""
     mocked.put(TOKEN_URL, body=b"old")
@@ -253,6 +316,8 @@ async def test_a_new_token_that_cannot_be_had_in_mid_poll_is_unknown(mocked: aio
     check(await outcome(cloud), "unknown: no session token: HTTP 503")
 
 
-def test_the_table_is_about_both_clouds() -> None:
+def test_the_tables_are_about_every_cloud() -> None:
     names = [row.id for row in rows()]
-    assert len(names) == len(set(names)) == 2 * len(TABLE) + len(AWS_TABLE)
+    own = len(AWS_TABLE) + len(TENCENT_TABLE) + len(VOLCENGINE_TABLE)
+    assert len(names) == len(set(names)) == len(CLOUDS) * len(TABLE) + own
+    assert all(what in {row[0] for row in TABLE} for others in OTHERS.values() for what in others)

@@ -12,8 +12,9 @@ from node_agent.notices import SourceState
 from node_agent.outbox import Outbox
 from node_agent.poller import Poller
 from node_agent.sources import Clear, NodeIdentity, Noticed, PriceClass, Source, SourceUnavailable
-from node_agent.sources.aliyun import AliyunSource, MetadataMode
+from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.aws import AwsSource
+from node_agent.sources.session_token import MetadataMode
 from servicekit.clock import Clock
 
 BASE = "http://metadata.test"

@@ -43,6 +43,7 @@ async def test_polls_reports_and_the_stream_are_measured(tmp_path: Path) -> None
             "NODE_AGENT_NODE_NAME": "n1",
             "NODE_AGENT_SUPERVISOR": f"127.0.0.1:{supervisor.port}",
             "NODE_AGENT_TOKEN_FILE": str(tmp_path / "token"),
+            "NODE_AGENT_SOURCES": "aliyun",
             "NODE_AGENT_METADATA_URL": cloud.url,
             "NODE_AGENT_METRICS_ADDRESS": "127.0.0.1:0",
             "NODE_AGENT_POLL_SECONDS": "0.05",

@@ -39,6 +39,7 @@ def environ(supervisor: FakeSupervisor, cloud: FakeMetadata, tmp_path: Path) -> 
         "NODE_AGENT_NODE_NAME": "n1",
         "NODE_AGENT_SUPERVISOR": f"127.0.0.1:{supervisor.port}",
         "NODE_AGENT_TOKEN_FILE": str(token_file),
+        "NODE_AGENT_SOURCES": "aliyun",
         "NODE_AGENT_METADATA_URL": cloud.url,
         "NODE_AGENT_PROBE_ADDRESS": "127.0.0.1:0",
         "NODE_AGENT_POLL_SECONDS": "0.1",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node_agent.settings import PREFIX, PodsMode, Settings, SourceKind, load
-from node_agent.sources.aliyun import MetadataMode
+from node_agent.sources.session_token import MetadataMode
 from servicekit.logs import LogFormat, LogLevel
 from servicekit.settings import SettingsError, describe
 
@@ -26,10 +26,16 @@ def test_the_promised_defaults() -> None:
         token_file=Path("token"),
         ca_file=None,
         node_uid="",
-        sources=(SourceKind.ALIYUN,),
+        sources=(SourceKind.AUTO,),
         metadata_url="http://100.100.100.200",
         metadata_mode=MetadataMode.AUTO,
         aws_metadata_url="http://169.254.169.254",
+        azure_metadata_url="http://169.254.169.254",
+        azure_acknowledge=False,
+        gcp_metadata_url="http://169.254.169.254",
+        tencent_metadata_url="http://metadata.tencentyun.com",
+        volcengine_metadata_url="http://100.96.0.96",
+        volcengine_metadata_mode=MetadataMode.AUTO,
         file_path=None,
         pods=PodsMode.AUTO,
         not_spot_labels=("node.alibabacloud.com/spot-strategy=NoSpot",),
@@ -70,6 +76,15 @@ def test_what_must_be_set(variable: str) -> None:
         ({"NODE_AGENT_METADATA_URL": "100.100.100.200"}, "METADATA_URL"),
         ({"NODE_AGENT_METADATA_URL": "http://100.100.100.200/?a=b"}, "METADATA_URL"),
         ({"NODE_AGENT_AWS_METADATA_URL": "169.254.169.254"}, "AWS_METADATA_URL"),
+        ({"NODE_AGENT_AZURE_METADATA_URL": "169.254.169.254"}, "AZURE_METADATA_URL"),
+        ({"NODE_AGENT_GCP_METADATA_URL": "169.254.169.254"}, "GCP_METADATA_URL"),
+        ({"NODE_AGENT_TENCENT_METADATA_URL": "metadata.tencentyun.com"}, "TENCENT_METADATA_URL"),
+        ({"NODE_AGENT_VOLCENGINE_METADATA_URL": "100.96.0.96"}, "VOLCENGINE_METADATA_URL"),
+        ({"NODE_AGENT_VOLCENGINE_METADATA_MODE": "secure"}, "VOLCENGINE_METADATA_MODE"),
+        ({"NODE_AGENT_AZURE_ACKNOWLEDGE": "perhaps"}, "AZURE_ACKNOWLEDGE"),
+        ({"NODE_AGENT_AZURE_ACKNOWLEDGE": "true", "NODE_AGENT_PODS": "off"}, "AZURE_ACKNOWLEDGE needs PODS"),
+        ({"NODE_AGENT_SOURCES": "auto,aws"}, "SOURCES: auto finds the cloud by itself"),
+        ({"NODE_AGENT_SOURCES": "auto,file"}, "FILE_PATH"),
         ({"NODE_AGENT_METADATA_MODE": "secure"}, "METADATA_MODE"),
         ({"NODE_AGENT_SUPERVISOR": "supervisor"}, "host:port"),
         ({"NODE_AGENT_SUPERVISOR": "10.0.0.1:7000"}, "CA_FILE"),
@@ -87,7 +102,7 @@ def test_what_is_refused(extra: dict[str, str], why: str) -> None:
 
 def test_what_is_wrong_is_said_by_name_and_with_the_choices() -> None:
     for variable, text, why in (
-        ("SOURCES", "gcp", "'gcp' is none of aliyun, aws, file"),
+        ("SOURCES", "gcs", "'gcs' is none of auto, aliyun, aws, azure, gcp, tencent, volcengine, file"),
         ("POLL_SECONDS", "soon", "'soon' is not a number"),
         ("PROBE_ADDRESS", "x", "'x' is not host:port"),
         ("SUPERVISOR", "x", "'x' is not host:port"),
@@ -123,6 +138,12 @@ def test_two_clouds_may_be_asked() -> None:
     assert load(LEAST | extra).sources == (SourceKind.ALIYUN, SourceKind.AWS)
 
 
+def test_a_file_may_stand_beside_auto() -> None:
+    """The uid comes from the cloud, or where there is none from the node."""
+    extra = {"NODE_AGENT_SOURCES": "auto,file", "NODE_AGENT_FILE_PATH": "f"}
+    assert load(LEAST | extra).sources == (SourceKind.AUTO, SourceKind.FILE)
+
+
 def test_labels_have_names_and_values() -> None:
     variable = "NODE_AGENT_NOT_SPOT_LABELS"
     assert load({**LEAST, variable: "a=b, c/d="}).not_spot_labels == ("a=b", "c/d=")
@@ -137,6 +158,6 @@ def test_every_setting_is_described() -> None:
         f"NODE_AGENT_{field.name.upper()}" for field in fields(Settings)
     ]
     assert all(len(line.strip()) > 15 for line in lines[1::2])
-    assert "  NODE_AGENT_SOURCES (aliyun)" in lines
+    assert "  NODE_AGENT_SOURCES (auto)" in lines
     assert "  NODE_AGENT_CA_FILE (empty)" in lines
     assert "  NODE_AGENT_NODE_NAME (must be set)" in lines

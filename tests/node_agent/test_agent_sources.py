@@ -14,8 +14,9 @@ import pytest
 import pytest_asyncio
 
 from node_agent.sources import Clear, NodeIdentity, Noticed, SourceUnavailable
-from node_agent.sources.aliyun import AliyunSource, MetadataMode
+from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.file import FileSource
+from node_agent.sources.session_token import MetadataMode
 from servicekit.clock import Clock
 from tests.node_agent.fake_metadata import IDENTITY, TERMINATION, FakeMetadata, Reply, metadata
 
@@ -333,9 +334,9 @@ async def test_without_an_id_there_is_no_identity_and_it_is_asked_again(fake: Fa
 
 
 async def test_what_is_for_people_holds_nothing_up(fake: FakeMetadata, aliyun: Aliyun) -> None:
-    """A region that cannot be had does not keep the agent from its work."""
+    """A region that cannot be had keeps neither the agent from its work nor the other facts away."""
     fake.replies["/latest/meta-data/region-id"] = Reply(500)
-    assert await aliyun().identify() == NodeIdentity("i-1", cloud="aliyun")
+    assert await aliyun().identify() == NodeIdentity("i-1", "", "cn-beijing-a", "ecs.gn6i", "aliyun")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"  \n"])

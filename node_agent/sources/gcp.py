@@ -1,0 +1,190 @@
+"""Source `gcp`: the metadata service of a Compute Engine VM.
+
+Three items: `instance/preempted` turns TRUE when a spot VM is preempted, `instance/maintenance-event` names what is
+about to happen to the VM, and `instance/upcoming-maintenance`, on some machines, announces maintenance days ahead.
+Every answer must carry the service's own header, or it is another service's.
+"""
+
+import re
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from node_agent.notices import NoticeClass, SourceName
+from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, PriceClass, SourceUnavailable, machine
+from node_agent.sources.announcement import parse_with_zone
+from node_agent.sources.http import MetadataHttp, Reply
+from node_agent.sources.lead import seconds_left
+from servicekit.clock import Clock
+
+NAME = SourceName("gcp")
+
+_ROOT = "/computeMetadata/v1"
+_FLAVOR = "Google"
+_PREEMPTED = "instance/preempted"
+_EVENT = "instance/maintenance-event"
+_UPCOMING = "instance/upcoming-maintenance?alt=json"
+_IDENTITY = machine.Paths(
+    cloud=NAME,
+    uid="instance/id",
+    region="",
+    zone="instance/zone",
+    instance_type="instance/machine-type",
+    # TRUE for spot VMs as well.
+    life_cycle="instance/scheduling/preemptible",
+    prices={"TRUE": PriceClass.SPOT, "FALSE": PriceClass.ON_DEMAND},
+)
+# Seconds. A preemption gives 30; one VM may have been set to more, which no item tells.
+_PREEMPTION_LEAD = 30.0
+# Seconds from the event to the maintenance, and the same for machines with GPUs. GPUs that are attached to another type
+# of machine cannot be told here: their VMs get the shorter lead.
+_EVENT_LEAD, _GPU_EVENT_LEAD = 60.0, 3600.0
+_GPU_MACHINES = re.compile(r"(a[2-9]|g[2-9])[a-z]?-.+")
+# Seconds between two questions for maintenance that is announced days ahead.
+_UPCOMING_EVERY = 15.0
+
+_PREEMPTION = Noticed(None, _PREEMPTION_LEAD, "the VM is being preempted")
+_MIGRATION = Noticed(None, None, "the VM will be migrated to another host", NoticeClass.HINT, cancellable=True)
+_UNDER_WAY = Noticed(None, _EVENT_LEAD, "host maintenance of the VM is under way", NoticeClass.SCHEDULED)
+
+
+class GcpSource:
+    """Asks the metadata service. Needs a running loop.
+
+    Args:
+        base_url: Scheme and host of the service, with a path before `/computeMetadata` where a proxy or simulator has
+            one.
+        clock: For the pace of questions, and for the lead time where the service's own clock is not known.
+    """
+
+    def __init__(self, base_url: str, clock: Clock) -> None:
+        self._clock = clock
+        self._http = MetadataHttp(base_url, clock, root=_ROOT, headers={"Metadata-Flavor": _FLAVOR})
+        self._identity: NodeIdentity | None = None
+        self._upcoming: Answer = Clear()
+        self._upcoming_due = clock.monotonic()
+
+    @property
+    def name(self) -> SourceName:
+        return NAME
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def identify(self) -> NodeIdentity:
+        if self._identity is None:
+            self._identity = _short(await machine.identify(self._get, _IDENTITY))
+        return self._identity
+
+    async def recognize(self) -> bool:
+        return (await machine.item(self._get, _IDENTITY.uid)).isdecimal()
+
+    async def poll(self) -> Answer:
+        if await self._is_preempted():
+            return _PREEMPTION
+        event = await self._event()
+        return await self._next_maintenance() if isinstance(event, Clear) else event
+
+    async def _event(self) -> Answer:
+        reply = await self._get(_EVENT)
+        match _text(reply):
+            case "NONE":
+                return Clear()
+            case "MIGRATE_ON_HOST_MAINTENANCE":
+                return _MIGRATION
+            case "TERMINATE_ON_HOST_MAINTENANCE":
+                return self._termination()
+            case _:
+                raise SourceUnavailable("malformed maintenance-event")
+
+    def _termination(self) -> Noticed:
+        instance_type = self._identity.instance_type if self._identity else ""
+        message = "the VM will be terminated for host maintenance"
+        if _GPU_MACHINES.fullmatch(instance_type):
+            return Noticed(None, _GPU_EVENT_LEAD, message, NoticeClass.SCHEDULED)
+        return Noticed(None, _EVENT_LEAD, message)
+
+    async def _next_maintenance(self) -> Answer:
+        """While nothing is announced it asks every few seconds only."""
+        if self._clock.monotonic() >= self._upcoming_due or isinstance(self._upcoming, Noticed):
+            self._upcoming = self._read_upcoming(await self._get(_UPCOMING))
+            self._upcoming_due = self._clock.monotonic() + _UPCOMING_EVERY
+        return self._upcoming
+
+    def _read_upcoming(self, reply: Reply) -> Answer:
+        # Only some types of machines have the item.
+        if reply.status == HTTPStatus.NOT_FOUND:
+            return Clear()
+        planned = _planned(_text(reply))
+        match planned.get("maintenancestatus"):
+            case None if not planned:
+                return Clear()
+            case "COMPLETE":
+                return Clear()
+            case "ONGOING":
+                return _UNDER_WAY
+            case "PENDING":
+                return self._pending(planned, reply.date)
+            case _:
+                raise SourceUnavailable("malformed upcoming-maintenance")
+
+    def _pending(self, planned: dict[str, Any], date: str | None) -> Noticed:
+        start = parse_with_zone(str(planned.get("windowstarttime", "")).encode())
+        if start is None:
+            raise SourceUnavailable("malformed upcoming-maintenance")
+        left = seconds_left(start, date, self._clock.wall())
+        if left <= 0.0:
+            return _UNDER_WAY
+        return Noticed(start, left, "host maintenance of the VM is planned", NoticeClass.SCHEDULED, cancellable=True)
+
+    async def _is_preempted(self) -> bool:
+        text = _text(await self._get(_PREEMPTED))
+        if text not in {"TRUE", "FALSE"}:
+            raise SourceUnavailable("malformed preempted")
+        return text == "TRUE"
+
+    async def _get(self, path: str) -> Reply:
+        reply = await self._http.request("GET", path)
+        if reply.flavor != _FLAVOR:
+            raise SourceUnavailable("the answer is not of Google's metadata service")
+        return reply
+
+
+def _text(reply: Reply) -> str:
+    if reply.status != HTTPStatus.OK:
+        raise SourceUnavailable(f"HTTP {reply.status}")
+    return reply.body.decode("utf-8", errors="replace").strip()
+
+
+def _planned(text: str) -> dict[str, Any]:
+    """Returns the announced maintenance by names without case and underscores; empty where none is announced."""
+    if text in {"NONE", '"NONE"'}:
+        return {}
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise SourceUnavailable("malformed upcoming-maintenance") from error
+    planned = {_plain(name): value for name, value in found.items()}
+    # The documentation shows the fields both bare and below this name.
+    inner = planned.get("upcomingmaintenance")
+    if len(planned) == 1 and isinstance(inner, dict):
+        planned = {_plain(name): value for name, value in inner.items()}
+    # So says the service where nothing has been announced since the VM started.
+    return {} if planned.keys() == {"error"} else planned
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace(" ", "").lower()
+
+
+def _short(identity: NodeIdentity) -> NodeIdentity:
+    """Shortens `projects/1/zones/us-central1-a` to its last part; the region is the zone without its letter."""
+    zone = identity.zone.rpartition("/")[2]
+    return replace(
+        identity,
+        zone=zone,
+        region=zone.rpartition("-")[0],
+        instance_type=identity.instance_type.rpartition("/")[2],
+    )
