@@ -17,9 +17,9 @@ from mutants.mutant import Mutant
 ROOT = Path(__file__).resolve().parent.parent
 """The root of the checkout."""
 
-_CODE = ("node_agent", "supervisor", "servicekit", "simulator", "sdk", "proto")
+_CODE = ("elastic_job_supervisor", "node_agent", "supervisor", "servicekit", "simulator", "sdk", "proto")
 _IMPORT_PATH = (".", "proto", "sdk")
-_PACKAGES = ("node_agent", "supervisor", "servicekit", "simulator", "reclaim.v1", "kubeai.elastic")
+_PACKAGES = ("elastic_job_supervisor", "node_agent", "supervisor", "servicekit", "simulator", "reclaim.v1", "kubeai.elastic")
 # Each would prevent Python from writing the compiled files that `imported` checks.
 _HIDES_IMPORTS = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
 
