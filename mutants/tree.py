@@ -19,7 +19,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _CODE = ("elastic_job_supervisor", "node_agent", "supervisor", "servicekit", "simulator", "sdk", "proto")
 _IMPORT_PATH = (".", "proto", "sdk")
-_PACKAGES = ("elastic_job_supervisor", "node_agent", "supervisor", "servicekit", "simulator", "reclaim.v1", "kubeai.elastic")
+_PACKAGES = (
+    "elastic_job_supervisor",
+    "node_agent",
+    "supervisor",
+    "servicekit",
+    "simulator",
+    "reclaim.v1",
+    "kubeai.elastic",
+)
 # Each would prevent Python from writing the compiled files that `imported` checks.
 _HIDES_IMPORTS = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
 

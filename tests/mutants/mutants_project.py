@@ -6,7 +6,14 @@ from mutants.mutant import Edit, Mutant
 from mutants.suite import Setting
 from mutants.trial import Check
 
-PACKAGES = ("node_agent", "servicekit", "proto/reclaim", "proto/reclaim/v1", "sdk/kubeai/elastic")
+PACKAGES = (
+    "elastic_job_supervisor",
+    "node_agent",
+    "servicekit",
+    "proto/reclaim",
+    "proto/reclaim/v1",
+    "sdk/kubeai/elastic",
+)
 
 SIMULATOR = """
 import json, sys, time
