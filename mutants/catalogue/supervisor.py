@@ -136,9 +136,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _LAUNCHERS,
-                "or connection.instance != job.observed.instance or connection.sent == order:",
-                "or connection.instance != job.observed.instance or ("
-                "connection.sent is not None and connection.sent.run == order.run):",
+                "if connection.sent != present:",
+                "if connection.sent is None or connection.sent[0].run != order.run:",
             ),
         ),
     ),

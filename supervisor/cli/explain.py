@@ -7,13 +7,14 @@ from supervisor.cli.text import duration, listed
 from supervisor.domain.notice import NoticeClass
 
 _MAX_NAMES = 5
+_MAX_ROWS = 50
 _WAITS = ("Waiting", "Suspended")
 
 
 def explain(job: Job, status: Status) -> list[str]:
     return [
         *_phase(job),
-        *_usable_hosts(job, status),
+        *_missing_hosts(job),
         *_noticed_hosts(job, status),
         *_ahead(job, status),
         *_prospects(job),
@@ -46,19 +47,17 @@ def acknowledgement_sentence(answer: Acknowledgement) -> str:
     return f"Last answer to a STOP: rank 0 of run {answer.run} {did}{step}{ago}."
 
 
-def _usable_hosts(job: Job, status: Status) -> Iterator[str]:
-    """For a waiting job: how many of its hosts it could start on, and why not on the others."""
-    hosts = status.hosts_of(job)
-    if job.phase not in _WAITS or not hosts or any(host.agent is None for host in hosts):
+def _missing_hosts(job: Job) -> Iterator[str]:
+    """For a waiting job: how many of its hosts it could start on, and what each of the others lacks."""
+    if not job.waits_for:
         return
-    silent = [host.host for host in hosts if not host.agent]
-    noticed = [host.host for host in hosts if host.agent and host.notice is not None]
-    usable = len(hosts) - len(silent) - len(noticed)
-    yield f"  {usable} of its {_count(len(hosts), 'host')} {'is' if usable == 1 else 'are'} connected without a notice."
-    if noticed:
-        yield f"  With a notice: {_names(noticed)}."
-    if silent:
-        yield f"  No agent is connected: {_names(silent)}."
+    yield f"Waits for: {job.waits_for}"
+    shown = job.missing_hosts[:_MAX_ROWS]
+    width = max((len(one.host) for one in shown), default=0)
+    for one in shown:
+        yield f"  {one.host.ljust(width)}  {one.why}"
+    if len(job.missing_hosts) > len(shown):
+        yield f"  and {len(job.missing_hosts) - len(shown)} more hosts, listed with -o json"
 
 
 def _noticed_hosts(job: Job, status: Status) -> Iterator[str]:

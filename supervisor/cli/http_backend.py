@@ -210,6 +210,7 @@ def _one(parts: Sequence[Job]) -> Job:
         workers=[host for part in parts for host in part.workers],
         exclusions=[host for part in parts for host in part.exclusions],
         host_states=[host for part in parts for host in part.host_states],
+        missing_hosts=[host for part in parts for host in part.missing_hosts],
     )
 
 

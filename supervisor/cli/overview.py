@@ -41,7 +41,9 @@ def _job(job: Job, *, wide: bool, spaces: bool) -> tuple[str, ...]:
 
 
 def _reason(job: Job) -> str:
-    """The reason of the phase; for a suspended job, whose reason says why it stopped, what it waits for."""
+    """The reason of the phase; for a waiting job what it lacks, as the reason says why it stopped."""
+    if job.waits_for:
+        return job.waits_for
     if job.phase != "Suspended" or not job.prospects:
         return job.reason
     return f"{job.prospects[0].what[:1].upper()}{job.prospects[0].what[1:]}."

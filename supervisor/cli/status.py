@@ -41,6 +41,14 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
+class MissingHost(msgspec.Struct, frozen=True, kw_only=True):
+    """A host that a waiting job cannot start on, and why, as a sentence without capital and full stop."""
+
+    host: str
+    lack: str
+    why: str
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One job; `seconds_left` is the time until the first of its noticed hosts is gone.
 
@@ -64,6 +72,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     acknowledgement: Acknowledgement | None = None
     host_states: list[Host] = []
     prospects: list[Prospect] = []
+    waits_for: str = ""
+    missing_hosts: list[MissingHost] = []
 
     @property
     def namespace(self) -> str:

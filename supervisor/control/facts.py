@@ -9,6 +9,7 @@ from supervisor.control.pool import Pool
 from supervisor.decide.classes import NoticesByUrgency, avoided_at, by_urgency
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.grant import Grant
+from supervisor.decide.missing import Missing, Nodes, missing
 from supervisor.decide.notices import NodeIdentities, binding, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranking import Ranking
@@ -287,6 +288,21 @@ class Facts:
             if agent is not None and agent.is_clear_but_for({notice.source for notice in notices}):
                 found.add(agent.node)
         return frozenset(found)
+
+    def missing(self, job: SupervisedJob) -> Missing:
+        """Which hosts a waiting job cannot start on, and why."""
+        noticed, clear = self.noticed_nodes(), self._agents.clear()
+        if self._noticed.ahead:
+            avoided = self._avoided()
+            noticed = {**{host: next(iter(self._noticed.ahead[host])) for host in avoided}, **noticed}
+            clear = self._usable_meanwhile().union(clear).difference(avoided)
+        unknown, holders = self._agents.unknown_sources, self._pool.holders
+        return missing(job, Nodes(clear=clear, noticed=noticed, unknown=unknown, holders=holders))
+
+    def waits_for(self, name: JobName) -> str:
+        """What a job waits for, in sentences; empty if it does not wait for hosts."""
+        job = self._store.snapshot().jobs.get(name)
+        return "" if job is None else self.missing(job).summary
 
     def directives(self, name: JobName) -> JobDirectives | None:
         """The present directives of a job; None if it is unknown."""

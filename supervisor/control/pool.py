@@ -24,6 +24,11 @@ class Pool:
         self._held = JobIndex(_held)
         self._usable = JobIndex(_usable)
 
+    @property
+    def holders(self) -> Mapping[str, Collection[JobName]]:
+        """The jobs that hold each host, as of the last grant; a live view."""
+        return self._held.by_key
+
     def granted(
         self,
         jobs: Mapping[JobName, SupervisedJob],

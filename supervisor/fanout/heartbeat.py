@@ -20,4 +20,4 @@ class Heartbeat:
         while True:
             await asyncio.sleep(self.seconds)
             await self.processes.heartbeat()
-            self.launchers.heartbeat()
+            await self.launchers.heartbeat()

@@ -1,12 +1,13 @@
 """The connected launchers, and the order that each was last sent."""
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.order import Order
+from supervisor.domain.order import Order, OrderKind
 from supervisor.fanout.lines import HEARTBEAT, LineStream, line
 
 
@@ -14,7 +15,8 @@ from supervisor.fanout.lines import HEARTBEAT, LineStream, line
 class _Connection:
     instance: str
     stream: LineStream
-    sent: Order | None = None
+    job: SupervisedJob
+    sent: tuple[Order, str] | None = None
 
 
 class Launchers:
@@ -23,10 +25,17 @@ class Launchers:
     Args:
         token: Makes the job token of (job, uid, run) that an order contains.
         now: Unix seconds.
+        lacks: Returns what a waiting job waits for, in sentences; empty if it does not wait for hosts.
     """
 
-    def __init__(self, token: Callable[[str, str, int], str], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        token: Callable[[str, str, int], str],
+        now: Callable[[], float],
+        lacks: Callable[[JobName], str] = lambda _: "",
+    ) -> None:
         self._token = token
+        self._lacks = lacks
         self._now = now
         self._started = now()
         self._connections: dict[JobName, _Connection] = {}
@@ -37,7 +46,7 @@ class Launchers:
         replaced = self._connections.get(job.name)
         if replaced is not None:
             replaced.stream.finish("replaced by a newer stream")
-        self._connections[job.name] = _Connection(job.observed.instance, stream)
+        self._connections[job.name] = _Connection(job.observed.instance, stream, job)
         self.publish(job, order)
 
     def detach(self, name: JobName, stream: LineStream) -> None:
@@ -69,15 +78,25 @@ class Launchers:
     def publish(self, job: SupervisedJob, order: Order) -> None:
         """Sends an order unless it was the last one sent. An order for an earlier job of the name is not sent."""
         connection = self._connections.get(job.name)
-        if connection is None or connection.instance != job.observed.instance or connection.sent == order:
+        if connection is None or connection.instance != job.observed.instance:
             return
-        connection.sent = order
-        connection.stream.push(line(message(order, self._token(job.name, job.uid, order.run))))
+        connection.job = job
+        self._send(connection, order)
 
-    def heartbeat(self) -> None:
-        """Sends a heartbeat on every stream."""
-        for connection in self._connections.values():
+    async def heartbeat(self) -> None:
+        """Sends a heartbeat on every stream, and the order again where a job waits for something else now."""
+        for connection in list(self._connections.values()):
             connection.stream.push(HEARTBEAT)
+            if connection.sent is not None and connection.sent[0].kind is OrderKind.WAIT:
+                self._send(connection, connection.sent[0])
+                await asyncio.sleep(0)  # Between jobs with thousands of hosts, urgent work has its turn.
+
+    def _send(self, connection: _Connection, order: Order) -> None:
+        job = connection.job
+        present = (order, self._lacks(job.name) if order.kind is OrderKind.WAIT else "")
+        if connection.sent != present:
+            connection.sent = present
+            connection.stream.push(line(message(*present, self._token(job.name, job.uid, order.run))))
 
     def finish(self, reason: str) -> None:
         """Ends every stream with a goodbye."""
@@ -86,13 +105,14 @@ class Launchers:
         self._connections.clear()
 
 
-def message(order: Order, token: str) -> Mapping[str, Any]:
+def message(order: Order, waits_for: str, token: str) -> Mapping[str, Any]:
     """Encodes an order for the wire."""
     return {
         "type": "order",
         "generation": order.generation,
         "phase": order.phase,
         "reason": order.reason,
+        "waits_for": waits_for,
         "order": order.kind,
         "run": order.run,
         "stopping": order.stopping,

@@ -1,6 +1,6 @@
 """The agents and the last answers of their sources. They are not stored: every hello repeats them."""
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -208,6 +208,16 @@ class AgentRegistry:
     def denying(self) -> Container[Host]:
         """The nodes whose own metadata service answers at present that there is no notice."""
         return self._denying
+
+    def unknown_sources(self, node: Host) -> Sequence[Source] | None:
+        """The sources of a node that have no known answer at present; None if no agent is connected."""
+        if not self.connected(node):
+            return None
+        return sorted(source for source, state in self._agents[node].sources.items() if state is SourceState.UNKNOWN)
+
+    def clear(self) -> Collection[Host]:
+        """The nodes that are known to have no notice; a live view."""
+        return self._clear
 
     def available(self) -> frozenset[Host]:
         """The nodes that are known to have no notice."""

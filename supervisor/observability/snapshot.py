@@ -1,8 +1,9 @@
 """The values that the status is computed from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from supervisor.decide.missing import NOTHING, Missing
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
@@ -20,7 +21,7 @@ class JobStatus:
     """A job with the facts that only the streams and the cluster know.
 
     `noticed` maps each noticed host to its most urgent notice. `placements` is None if the hosts are nodes. `streams`
-    are the hosts with a connected process. `since` is when the phase began.
+    are the hosts with a connected process. `since` is when the phase began. `missing` returns what a waiting job lacks.
     """
 
     job: SupervisedJob
@@ -28,6 +29,7 @@ class JobStatus:
     placements: Mapping[Host, Placement] | None
     streams: frozenset[Host]
     since: float | None
+    missing: Callable[[], Missing] = lambda: NOTHING
 
     def node(self, host: Host) -> Host:
         """The node of a host."""

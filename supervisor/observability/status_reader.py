@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 
+from supervisor.decide.missing import Missing
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
@@ -22,10 +24,15 @@ VERSION = version("elastic-job-supervisor")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReader:
-    """Reads the status. `shown`: a job's noticed hosts as its processes know them; `name`: this supervisor's pod."""
+    """Reads the status.
+
+    `shown`: a job's noticed hosts as its processes know them; `missing`: what a job lacks; `name`: this supervisor's
+    pod.
+    """
 
     live: LiveState
     shown: NoticedHosts
+    missing: Callable[[SupervisedJob], Missing]
     groups: Groups
     phases: PhaseTracker
     history: JobHistory
@@ -86,6 +93,7 @@ class StatusReader:
         return JobStatus(
             job=job,
             noticed=self.shown(job.name),
+            missing=partial(self.missing, job),  # Only for the jobs that are shown: it looks at each host.
             placements=self.live.placements(job.name),
             streams=self.live.processes.hosts(job.name),
             since=self.phases.since(job),

@@ -21,6 +21,7 @@ from supervisor.observability.views import (
     HostView,
     JobView,
     MachineView,
+    MissingHostView,
     NoticeView,
     ProspectView,
     RefusedView,
@@ -56,6 +57,7 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
     decision, observed, spec = job.decision, job.observed, job.spec
     own, workers = job.own_hosts, job.workers
     kept = decision.hosts - decision.exclusions
+    missing, on_page = status.missing(), frozenset(part.hosts)
     lefts = [left for _, notice in _own(status) if (left := _left(notice, snapshot)) is not None]
     return JobView(
         job=job.name,
@@ -80,6 +82,8 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
         simulated=any(notice.simulated for host, notice in _own(status) if notice.state is NoticeState.ACTIVE),
         acknowledgement=_acknowledgement(observed.acknowledgement, snapshot.now),
         prospects=[ProspectView(prospect.what, _until(prospect.at, snapshot.now)) for prospect in prospects(job)],
+        waits_for=missing.summary,
+        missing_hosts=[MissingHostView(one.host, one.lack, one.why) for one in missing.hosts if one.host in on_page],
         host_states=[_host(host, status, workers, snapshot) for host in part.hosts if host in own],
     )
 

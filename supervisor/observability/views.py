@@ -5,6 +5,7 @@ Times are seconds before or after `now` of the view, so that clients need no syn
 
 from dataclasses import dataclass
 
+from supervisor.decide.missing import Lack
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.job import AcknowledgementKind, Framework, Phase, Result
 from supervisor.domain.machine import PriceClass
@@ -67,6 +68,15 @@ class ProspectView:
     seconds: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class MissingHostView:
+    """One host that a waiting job cannot start on; `why` is a sentence without capital and full stop."""
+
+    host: Host
+    lack: Lack
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """One job. `age_seconds`: since it was registered.
@@ -100,6 +110,8 @@ class JobView:
     simulated: bool
     acknowledgement: AcknowledgementView | None
     prospects: list[ProspectView]
+    waits_for: str
+    missing_hosts: list[MissingHostView]
     host_states: list[HostView]
 
 

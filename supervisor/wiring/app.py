@@ -121,7 +121,7 @@ class Supervisor:
         # Decisions and actions
         requests = PlanRequests(changes.notify)
         self._processes = Processes(facts.directives, clock.now, requests.add, hooks.on_directives_sent)
-        self._launchers = Launchers(tokens.process, clock.now)
+        self._launchers = Launchers(tokens.process, clock.now, facts.waits_for)
         leader = _leader(cluster, clock, store, self._processes)
         control = Control(
             ControlDependencies(
@@ -160,6 +160,7 @@ class Supervisor:
         reader = StatusReader(
             live=live,
             shown=facts.shown,
+            missing=facts.missing,
             groups=groups,
             phases=phases,
             history=history,

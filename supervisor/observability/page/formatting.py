@@ -74,7 +74,9 @@ def tone(phase: Phase) -> str:
 
 
 def why(job: JobView) -> str:
-    """The reason of the phase. For a suspended job it says why the job stopped, so what it waits for follows."""
+    """The reason of the phase. For a waiting job, what it lacks follows."""
+    if job.waits_for:
+        return f"{job.reason} {job.waits_for}"
     if job.phase is not Phase.SUSPENDED or not job.prospects:
         return job.reason
     return f"{job.reason} Next: {job.prospects[0].what}."

@@ -81,6 +81,7 @@ class Launchpad:
         environ: Mapping[str, str] | None = None,
         job: str = "job",
         before: tuple[str, ...] = (),
+        program: str = RUN,
     ) -> Launched:
         """Start it for two hosts, with short times, by a command ``before`` it where that matters."""
         directory, hosts, token = self.place / f"id-{len(self.launched)}", self.place / "hosts", self.place / "token"
@@ -97,7 +98,7 @@ class Launchpad:
         ]
         with said.open("wb") as output:
             process = subprocess.Popen(
-                [*before, *STRICT, RUN, *arguments, *options, "--", *command],
+                [*before, *STRICT, program, *arguments, *options, "--", *command],
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **(environ or {})},

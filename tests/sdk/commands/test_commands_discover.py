@@ -90,6 +90,20 @@ def test_an_empty_list_says_who_is_left_out_and_why(identity: Path, hosts: Path,
     assert listed(identity, *arguments) == ["127.0.0.1:1"]
 
 
+def test_a_host_that_cannot_be_reached_is_named_once(identity: Path, hosts: Path, listener: int) -> None:
+    """The launcher asks every second; another line follows only when something has changed."""
+    write(hosts, "127.0.0.1:1\nno.such.invalid:1\n")
+    arguments = ("--hosts-file", str(hosts), "--port", str(listener))
+    said = discover(identity, *arguments)
+    reason = f"left out, as they do not answer on port {listener}: no.such.invalid"
+    assert (said.stdout, said.stderr) == ("127.0.0.1:1\n", f"kubeai-discover-hosts: {reason}\n")
+    assert listed(identity, *arguments) == ["127.0.0.1:1"]
+    write(hosts, "127.0.0.1:1\nno.such.invalid:1\nneither.invalid:1\n")
+    assert discover(identity, *arguments).stderr.endswith("no.such.invalid, neither.invalid\n")
+    write(hosts, "127.0.0.1:1\n")
+    assert listed(identity, *arguments) == ["127.0.0.1:1"]
+
+
 def test_many_hosts_that_are_left_out_are_counted(identity: Path, hosts: Path) -> None:
     write(hosts, "".join(f"h{number}\n" for number in range(8)))
     write(identity / "hosts", "")
@@ -162,7 +176,7 @@ def test_nobody_reading_the_answer_is_no_failure(identity: Path, hosts: Path) ->
 def test_a_new_host_is_listed_only_once_its_port_answers(identity: Path, hosts: Path, listener: int) -> None:
     """One that is not reachable would kill every rank of a Horovod job."""
     write(hosts, "127.0.0.1:1\n127.0.0.2:1\n")
-    assert listed(identity, "--hosts-file", str(hosts), "--port", str(listener)) == ["127.0.0.1:1"]
+    assert listed(identity, "--hosts-file", str(hosts), "--port", str(listener), complains=True) == ["127.0.0.1:1"]
     with socket.create_server(("127.0.0.2", listener)):
         assert listed(identity, "--hosts-file", str(hosts), "--port", str(listener)) == ["127.0.0.1:1", "127.0.0.2:1"]
 
@@ -181,7 +195,7 @@ def test_a_host_that_was_admitted_is_not_asked_again(identity: Path, hosts: Path
     write(hosts, "127.0.0.1:1\n")
     assert listed(identity, *arguments) == ["127.0.0.1:1"]
     write(hosts, "127.0.0.1:1\n127.0.0.2:1\n")
-    assert listed(identity, *arguments) == ["127.0.0.1:1"]
+    assert listed(identity, *arguments, complains=True) == ["127.0.0.1:1"]
 
 
 def test_a_host_that_was_admitted_is_left_in_peace(identity: Path, hosts: Path) -> None:

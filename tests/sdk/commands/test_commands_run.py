@@ -114,8 +114,8 @@ def test_failures_are_restarted_as_new_runs_up_to_the_limit(launchpad: Launchpad
     launched = launchpad.start("sh", "-c", "exit 3", options=("--back-off-limit", "2"))
     assert launched.end() == 70
     launched.wait_for_report(run=3, running=False, exit_code=3, restarts=2, result="failed")
-    starts = [report["run"] for report in launched.reports() if report["running"]]
-    assert sorted(set(starts)) == [1, 2, 3]
+    # Not from the reports: only the latest is sent, and a run may be over before its start is.
+    assert [launched.output().count(f"run {run} started") for run in (1, 2, 3, 4)] == [1, 1, 1, 0]
     assert supervisor.hellos[0].body["report"]["restarts"] == 0
 
 
@@ -184,6 +184,29 @@ def test_a_command_starts_with_no_signal_ignored(launchpad: Launchpad) -> None:
     # Others may be ignored by whoever started the tests.
     ignored = int(launched.output().partition("SigIgn:")[2].split()[0], 16)
     assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
+
+
+def test_it_says_what_a_job_waits_for_whenever_that_changes(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    supervisor.order(order="wait", run=0, phase="Waiting", waits_for="0 of 2 listed hosts can be used.")
+    silent = "import sys; from kubeai.elastic.commands import run; run._REMINDER_SECONDS = 1e9; "
+    launched = launchpad.start("true", program=silent + "sys.exit(run.main())")
+    launched.wait_for_output("kubeai-run: waiting: 0 of 2 listed hosts can be used.\n")
+    supervisor.order(order="wait", run=0, phase="Waiting", waits_for="1 of 2 listed hosts can be used.")
+    launched.wait_for_output("kubeai-run: waiting: 1 of 2 listed hosts can be used.\n")
+    supervisor.order(order="run", run=1)
+    assert launched.end() == 0
+    assert launched.output().count("waiting: ") == 2
+
+
+def test_it_repeats_what_a_job_waits_for(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    supervisor.order(order="wait", run=0, phase="Waiting", waits_for="No agent.")
+    hasty = (
+        "import sys; from kubeai.elastic.commands import run; run._REMINDER_SECONDS = 0.1; run._TRUST_SECONDS = 0.1; "
+    )
+    launched = launchpad.start("true", program=hasty + "sys.exit(run.main())")
+    launched.wait_for_output("kubeai-run: waiting: No agent.\n", count=3)
+    supervisor.order(order="run", run=1)
+    assert launched.end() == 0
 
 
 def test_waiting_too_long_has_its_own_exit_code(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:

@@ -110,7 +110,11 @@ async def test_explain_says_what_a_waiting_job_waits_for(served: Served, tmp_pat
     await served.peers.launcher("resnet", ["n1", "n2"], max_wait_seconds=3600)
     said = await run("explain", "resnet", "--data-dir", tmp_path)
     assert "resnet is Waiting" in said.out
-    assert "1 of its 2 hosts is connected without a notice.\n  No agent is connected: n2.\n" in said.out
+    sentence = "1 of 2 listed hosts can be used, and 2 are needed. n2: no agent is connected."
+    assert f"Waits for: {sentence}\n  n2  no agent is connected\n" in said.out
+    assert sentence in (await run("status", "--data-dir", tmp_path)).out
+    program = (await run("explain", "resnet", "--data-dir", tmp_path, "-o", "json")).json["job"]
+    assert program["missing_hosts"] == [{"host": "n2", "lack": "no_agent", "why": "no agent is connected"}]
     assert (
         "It starts when at least 2 of its hosts are connected without a notice and not used by another job." in said.out
     )
@@ -131,11 +135,11 @@ async def test_explain_says_what_a_suspended_job_waits_for(served: Served, tmp_p
     said = await run("explain", "resnet", "--data-dir", tmp_path)
     text = said.out
     assert "  Last decision: n2 will be reclaimed, says metadata; 1 hosts would remain (minimum 2)" in text
-    assert "  1 of its 2 hosts is connected without a notice.\n  With a notice: n2.\n" in text
+    assert "\n  n2  it has a notice of metadata\n" in text
     assert "1 of its hosts has a notice:\n  n2 will be gone in " in text
     assert "Next:\n  It resumes when at least 2 of its hosts are connected without a notice" in text
     job = (await run("status", "--data-dir", tmp_path)).out.splitlines()[1]
-    assert "It resumes when at least 2 of its hosts are connected without a notice" in job
+    assert "1 of 2 listed hosts can be used, and 2 are needed. n2: it has a notice of metadata." in job
 
 
 async def test_explain_for_programs(served: Served, tmp_path: Path) -> None:

@@ -8,14 +8,24 @@ import pytest
 
 from servicekit.clock import Clock
 from supervisor.control.facts import Facts, NoCluster
+from supervisor.decide.missing import Lack
 from supervisor.domain.ids import Host, JobName, cluster_job
-from supervisor.domain.notice import NoticeState
+from supervisor.domain.notice import NoticeClass, NoticeState
 from supervisor.domain.placement import Placement
-from supervisor.ingest.agent_registry import AgentRegistry
+from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
-from tests.supervisor.decide.decide_builders import T0, notice, running_job
+from tests.supervisor.decide.decide_builders import (
+    METADATA,
+    T0,
+    first,
+    hosts,
+    notice,
+    running_job,
+    spec,
+    waiting_job,
+)
 from tests.supervisor.store.store_behaviour import opened, put_job, to
 
 JOB = cluster_job("team", "trainingjob", "bert")
@@ -39,13 +49,24 @@ class Scene:
         self.now = T0
         self.around = Around()
         self.unconfirmed = UnconfirmedNotices(lambda: None, Clock())
-        agents = AgentRegistry(lambda: None, lambda: T0)
-        self.facts = Facts(store, agents, self.unconfirmed, Settings(), self.around, now=lambda: self.now)
+        self.agents = AgentRegistry(lambda: None, lambda: T0)
+        self.facts = Facts(store, self.agents, self.unconfirmed, Settings(), self.around, now=lambda: self.now)
 
     async def announce(self, state: NoticeState = NoticeState.ACTIVE) -> None:
         """What is stored of the node n1."""
         value = notice(1, state=state)
         await self.store.put_notice(value.id, to(value))
+
+    async def connect(self, number: int, notice_class: NoticeClass | None, left: float = 0.0) -> None:
+        """An agent that announces a notice of a class, or none."""
+        node = Host(f"n{number}")
+        state = SourceState.CLEAR if notice_class is None else SourceState.NOTICED
+        self.agents.connect(
+            AgentState(node=node, uid=f"uid-{number}", session=1, connected=True, sources={METADATA: state}), object()
+        )
+        if notice_class is not None:
+            value = replace(notice(number), notice_class=notice_class, deadline=T0 + left)
+            await self.store.put_notice(value.id, to(value))
 
     def noticed(self, job: JobName = JOB) -> set[str]:
         return set(self.facts.noticed(job))
@@ -133,3 +154,28 @@ async def test_pods_that_are_lost_are_gone_with_or_without_a_launcher(
     scene.around.place(JOB, **dict.fromkeys(pods, "node"))
     assert scene.facts.gone(job) == gone
     assert not scene.facts.gone(replace(job, observed=replace(job.observed, running=False)))
+
+
+async def test_a_waiting_job_lacks_exactly_the_hosts_that_it_is_not_granted(scene: Scene) -> None:
+    """A schedule that is near keeps runs from starting before it is acted on; a hint does not."""
+    policy = Settings()
+    near = (policy.scheduled_horizon_seconds + policy.scheduled_avoid_seconds) / 2
+    await scene.connect(1, None)
+    await scene.connect(2, NoticeClass.HINT)
+    await scene.connect(3, NoticeClass.SCHEDULED, near)
+    await scene.connect(4, NoticeClass.SCHEDULED, policy.scheduled_avoid_seconds + 60)
+    await scene.connect(5, NoticeClass.SUDDEN, 60.0)
+    job = waiting_job(spec(1, 6), first(6))
+    granted = scene.facts.granted({job.name: job})[job.name].hosts
+    assert granted == hosts(1, 2, 4)
+    lacks = {one.host: one.lack for one in scene.facts.missing(job).hosts}
+    assert lacks == {Host("n3"): Lack.NOTICE, Host("n5"): Lack.NOTICE, Host("n6"): Lack.NO_AGENT}
+
+
+async def test_a_host_of_another_job_is_in_use(scene: Scene) -> None:
+    await scene.connect(1, None)
+    other, job = running_job(spec(1, 1), 1, name="other"), waiting_job(spec(1, 1), first(1))
+    scene.facts.granted({each.name: each for each in (other, job)})
+    assert [(one.host, one.lack, one.why) for one in scene.facts.missing(job).hosts] == [
+        ("n1", Lack.IN_USE, "job other uses it")
+    ]

@@ -271,3 +271,18 @@ async def test_launchers_hear_goodbye_when_the_supervisor_stops(tmp_path: Path) 
         goodbye, _ = await asyncio.gather(launcher.lines.matching(type="goodbye"), served.stop())
         assert goodbye["reason"] == "the supervisor is stopping"
         assert await launcher.lines.any() == {}
+
+
+async def test_a_waiting_launcher_is_told_what_its_job_lacks_and_again_when_that_changes(served: Served) -> None:
+    """Neither an agent that connects nor a host that is listed is a decision."""
+    launcher = await served.peers.launcher("job", ["n1", "n2"])
+    order = await launcher.lines.matching(order="wait")
+    assert order["waits_for"].endswith("n1, n2: no agent is connected.")
+    await served.peers.agents(["n1"])
+    changed = await launcher.lines.matching(generation=order["generation"])
+    assert changed["waits_for"] == "1 of 2 listed hosts can be used, and 2 are needed. n2: no agent is connected."
+    await launcher.reports(hosts=["n1", "n3"])
+    changed = await launcher.lines.matching(generation=order["generation"])
+    assert changed["waits_for"].endswith("n3: no agent is connected.")
+    await served.peers.agents(["n3"])
+    assert (await launcher.lines.matching(order="run"))["waits_for"] == ""

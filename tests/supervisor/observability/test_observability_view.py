@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from supervisor.decide.missing import Lack, Missing, MissingHost
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.ingest.agent_registry import AgentState, SourceState
 from supervisor.observability.groups import Group, GroupOutcome
+from supervisor.observability.paging import START, page
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 from supervisor.observability.status_view import status_view
 from supervisor.observability.views import HostView, JobView, LeaderView, StatusView
@@ -24,6 +26,7 @@ from tests.supervisor.decide.decide_builders import (
     noticed,
     observing,
     running_job,
+    waiting_job,
 )
 
 NOW = T0 + 100
@@ -252,3 +255,26 @@ def test_a_stop_is_late_if_it_was_answered_after_the_end_or_never() -> None:
         replace(group, suspended_at=NOW + 12, deadline=None),
     )
     assert [each.late for each in seen(groups=groups).groups] == [False, False, True, True, False]
+
+
+def test_a_job_on_two_pages_has_each_missing_host_once() -> None:
+    lacks = Missing(
+        tuple(MissingHost(host, Lack.NO_AGENT, "no agent is connected") for host in sorted(first(4))), "Why."
+    )
+    snapshot = StatusSnapshot(
+        now=NOW,
+        policy=POLICY,
+        leader=LeaderView(name="", acts=True, serving_seconds=9.0, version="1"),
+        jobs=(job_seen(waiting_job(listed=first(4)), missing=lambda: lacks),),
+        notices=(),
+        unconfirmed=(),
+        groups=(),
+        agents={},
+        silent={},
+        refused={},
+    )
+    start = page(snapshot, START, 3)
+    assert start.last is not None
+    views = [only_job(status_view(snapshot, part)) for part in (start, page(snapshot, start.last, 3))]
+    assert [[one.host for one in view.missing_hosts] for view in views] == [["n1", "n2", "n3"], ["n4"]]
+    assert {view.waits_for for view in views} == {"Why."}

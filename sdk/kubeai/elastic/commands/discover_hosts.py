@@ -28,6 +28,7 @@ _DEFAULT_DIRECTORY = "/var/run/kubeai"
 _EXCLUSIONS = "exclusions"
 _GRANTED = "hosts"
 _LAST = "hosts.last"
+_UNREACHABLE = "hosts.unreachable"
 # All new hosts together: Horovod asks again after 1 s.
 _PORT_SECONDS = 0.5
 _MAX_NAMES = 5
@@ -73,8 +74,12 @@ def _answer(argv: Sequence[str], problems: list[str]) -> list[str]:
     if admitted != last:
         _keep(directory, admitted, problems)
     chosen = _chosen(admitted, obstacle)
+    unreachable = [name for name in listed if name not in admitted and not obstacle(name)]
+    is_news = _is_news(directory, unreachable)
     if not chosen:
         problems.append(_why_none(listed, obstacle, options.port))
+    elif is_news and unreachable:
+        problems.append(f"left out, as they do not answer on port {options.port}: {_some(unreachable)}")
     return chosen
 
 
@@ -197,8 +202,27 @@ def _why_none(listed: dict[str, str], obstacle: Callable[[str], str], port: int)
     if not listed:
         return "the operator's host list is empty"
     reasons = [f"{name} ({obstacle(name) or f'does not answer on port {port}'})" for name in listed]
-    more = f" and {len(reasons) - _MAX_NAMES} more" if len(reasons) > _MAX_NAMES else ""
-    return f"no host can be used: {', '.join(reasons[:_MAX_NAMES])}{more}"
+    return f"no host can be used: {_some(reasons)}"
+
+
+def _is_news(directory: str, unreachable: Sequence[str]) -> bool:
+    """Return whether other hosts are unreachable than at the last call, which was a second ago."""
+    path = os.path.join(directory, _UNREACHABLE)
+    try:
+        before = hosts.read_text(path)
+    except OSError:
+        before = ""
+    present = _text(unreachable)
+    if before == present:
+        return False
+    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(present)
+    return True
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _MAX_NAMES} more" if len(texts) > _MAX_NAMES else ""
+    return f"{', '.join(texts[:_MAX_NAMES])}{more}"
 
 
 def _text(lines: Iterable[str]) -> str:

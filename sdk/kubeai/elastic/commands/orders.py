@@ -39,7 +39,7 @@ _TOKEN = re.compile(r"[!-~]*")
 
 @dataclass(frozen=True)
 class Order:
-    """A line of type ``order``: the complete desired state."""
+    """A line of type ``order``: the complete desired state, and what a waiting job waits for, as a sentence."""
 
     generation: int
     kind: OrderKind
@@ -50,6 +50,7 @@ class Order:
     exclusions: tuple[str, ...] = ()
     phase: str = ""
     reason: str = ""
+    waits_for: str = ""
     token: str = field(default="", repr=False)
 
 
@@ -70,6 +71,7 @@ def order_of(line: Mapping[str, Any]) -> Order:
             exclusions=_names(line["exclusions"]),
             phase=_of(str, line["phase"]),
             reason=_of(str, line.get("reason", "")),
+            waits_for=_of(str, line.get("waits_for", "")),
             token=_text(line.get("token") or "", _TOKEN),
         )
     except (KeyError, TypeError, ValueError) as error:

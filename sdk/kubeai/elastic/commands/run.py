@@ -32,6 +32,7 @@ from .watch import HostsWatch
 from .workspace import Workspace
 
 _RETRY_SECONDS = 1.0
+_REMINDER_SECONDS = 30.0
 # For the supervisor to confirm the result. Shorter after a termination, because somebody waits for this process.
 _RESULT_SECONDS = 5.0
 _TERMINATED_SECONDS = 2.0
@@ -86,6 +87,8 @@ class Runner:
         self._hosts: tuple[str, ...] = ()
         self._command: Command | None = None
         self._logged_reasons: set[str] = set()
+        self._waits_for = ""
+        self._reminded_at = 0.0
 
     def run(self) -> ExitCode:
         """Run the job to its end."""
@@ -128,6 +131,7 @@ class Runner:
                 return self._finish(step)
             if isinstance(step, Wait):
                 self._workspace.renew_trust()
+                self._log_waiting(time.monotonic())
                 self._wait(step.until)
             else:
                 self._execute(step)
@@ -211,6 +215,15 @@ class Runner:
             _log("the supervisor is reachable again" if before else "connected to the supervisor")
         if before is None or (before.phase, before.kind, before.run) != (order.phase, order.kind, order.run):
             _log(f"{order.phase}: {order.reason or 'no reason given'} ({order.kind.value}, run {order.run})")
+
+    def _log_waiting(self, now: float) -> None:
+        """Log what the job waits for: at once, whenever it changes, and again after a while."""
+        order = self._state.order
+        text = order.waits_for if order is not None and not self._state.running else ""
+        if text and (text != self._waits_for or now >= self._reminded_at + _REMINDER_SECONDS):
+            _log(f"waiting: {text}")
+            self._reminded_at = now
+        self._waits_for = text
 
     def _log_absence(self, reason: str) -> None:
         # Log each reason once per absence: every attempt repeats it.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _STOPPED, _TOKEN, _CA = "stopped", "token", "ca.crt"
 _LAST_HOSTS, _HOSTS, _EXCLUSIONS = "hosts.last", "hosts", "exclusions"
+_UNREACHABLE = "hosts.unreachable"
 
 
 class Workspace:
@@ -75,6 +76,7 @@ class Workspace:
         failpoint(At.TOKEN_REMOVED)
         # A new run probes every host again, because nothing has watched the list since the last command ended.
         self._remove(_LAST_HOSTS)
+        self._remove(_UNREACHABLE)
         failpoint(At.LAST_HOSTS_REMOVED)
         identity.write_atomically(self.directory / "run", f"{run}\n")
         failpoint(At.RUN_WRITTEN)
