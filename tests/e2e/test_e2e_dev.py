@@ -89,6 +89,17 @@ def test_the_drill_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
         assert " 0 steps were lost" in dev.said()
 
 
+def test_make_starts_the_same_command() -> None:
+    shown = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", "dev", "ARGS=--drill"],  # noqa: S607 - the user's make
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.splitlines()[-1] == ".venv/bin/elastic-job-supervisor dev --drill"
+
+
 def _taken(port: int) -> socket.socket:
     """Another test may use the port for a moment."""
     try:
