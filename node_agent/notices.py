@@ -89,7 +89,7 @@ class SourceStatus:
 
     Attributes:
         last_good: When a poll last got a usable answer, on the monotonic clock; None before the first.
-        detail: For people: why the state is unknown or not spot, or the warning of a source that is clear.
+        detail: For people: why the state is unknown or not spot.
         about: The kind of subject that the source reports on. If these are pods, clear means that it sees all of them.
     """
 

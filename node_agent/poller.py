@@ -13,7 +13,7 @@ from node_agent.failpoints import At
 from node_agent.identity import ThisNode
 from node_agent.notices import NoticeClass, NoticeReport, SourceName, SourceState
 from node_agent.outbox import Outbox, OutboxFull
-from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, Source, SourceUnavailable
+from node_agent.sources import Answer, NodeIdentity, Noticed, Source, SourceUnavailable
 from node_agent.spot import ALWAYS, Spot
 from node_agent.watchdog import Watchdog
 from servicekit.clock import Clock
@@ -69,7 +69,6 @@ class Poller:
         self._on_poll = on_poll
         self._identified = False
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
-        self._warned = ""
         self._fault = Fault(f"source {source.name}", clock)
         self._overflow = Fault(f"outbox for source {source.name}", clock)
         self.watchdog = Watchdog(clock)
@@ -106,7 +105,6 @@ class Poller:
             answer = tracking.Unknown(str(error) or f"no answer within {POLL_LIMIT:g} s")
             self._fault.failed(answer.reason)
         seconds = self._clock.monotonic() - began
-        self._warn(answer)
         self._handle(answer)
         self._on_poll(self.source, self.tracked.status.state, seconds)
 
@@ -133,14 +131,6 @@ class Poller:
     def _is_too_far_ahead(self, answer: Noticed) -> bool:
         sudden = answer.notice_class is NoticeClass.SUDDEN
         return sudden and answer.seconds_left is not None and answer.seconds_left > self._max_lead
-
-    def _warn(self, answer: Answer | tracking.Unknown) -> None:
-        """Logs a warning once when it appears; an unknown answer in between does not make it new."""
-        if not isinstance(answer, Clear) or answer.warning == self._warned:
-            return
-        self._warned = answer.warning
-        if answer.warning:
-            structlog.get_logger().warning("source.warned", source=self.source, warning=answer.warning)
 
     def _handle(self, answer: Answer | tracking.Unknown | tracking.Skipped) -> None:
         failpoint(At.SOURCE_ANSWERED)

@@ -69,8 +69,8 @@ def step(
 def _after(state: Tracked, answer: Answer | Unknown | Skipped, now: float) -> Tracked:
     source = state.status.source
     match answer:
-        case Clear(warning):
-            clear = SourceStatus(source, SourceState.CLEAR, now, warning)
+        case Clear():
+            clear = SourceStatus(source, SourceState.CLEAR, now)
             return replace(state, status=clear, clears=state.clears + 1, milder=state.milder + 1)
         case Noticed():
             milder = state.milder + 1 if _is_milder(answer, state.reported) else 0

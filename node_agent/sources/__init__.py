@@ -18,13 +18,7 @@ class ServiceBusy(SourceUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Nothing is announced.
-
-    Attributes:
-        warning: For people, where the source warns of a risk: it is not a notice, and no job is touched for it.
-    """
-
-    warning: str = ""
+    """Nothing is announced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Source `aws`: the metadata service (IMDSv2) of an EC2 spot instance.
 
 `…/spot/instance-action` answers with 404 while nothing is planned, and from two minutes before an interruption with
-the action and its instant. `…/events/recommendations/rebalance` says that the risk has grown. It is shown as a warning
-and never makes a notice: most of these instances stay, and some are interrupted without a warning.
+the action and its instant. `…/events/recommendations/rebalance` says that the risk has grown. It is a hint and no more:
+most of these instances stay, and some are interrupted without it.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from node_agent.notices import SourceName
+from node_agent.notices import NoticeClass, SourceName
 from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, PriceClass, SourceUnavailable, machine
 from node_agent.sources.announcement import parse
 from node_agent.sources.http import MetadataHttp, Reply
@@ -40,10 +40,10 @@ _IDENTITY = machine.Paths(
         "capacity-block": PriceClass.ON_DEMAND,
     },
 )
-# Seconds. The warning is asked for at most this often, and only after an answer about notices that took at most
-# _WARNING_SECONDS; the request for it may take as long. So a slow warning never costs such an answer.
-_WARNING_EVERY = 5.0
-_WARNING_SECONDS = 0.3
+# Seconds. The hint is asked for at most this often, and only after an answer about interruptions that took at most
+# _HINT_SECONDS; the request for it may take as long. So a slow hint never costs such an answer.
+_HINT_EVERY = 5.0
+_HINT_SECONDS = 0.3
 # Raised by msgspec and by the encoding of its strings. Some thousand brackets fit into the largest answer.
 _MALFORMED = (msgspec.DecodeError, UnicodeError, RecursionError)
 
@@ -83,8 +83,8 @@ class AwsSource:
         self._http = MetadataHttp(base_url, clock)
         self._tokens = TokenClient(self._http, _HEADERS, clock)
         self._identity: NodeIdentity | None = None
-        self._warning = ""
-        self._warning_due = clock.monotonic()
+        self._hint: Answer = Clear()
+        self._hint_due = clock.monotonic()
 
     @property
     def name(self) -> SourceName:
@@ -109,8 +109,8 @@ class AwsSource:
             case HTTPStatus.OK:
                 return self._noticed(reply)
             case HTTPStatus.NOT_FOUND:
-                await self._update_warning(asked_at)
-                return Clear(self._warning)
+                await self._update_hint(asked_at)
+                return self._hint
             case status:
                 raise SourceUnavailable(f"HTTP {status}")
 
@@ -124,27 +124,30 @@ class AwsSource:
             raise SourceUnavailable("malformed announcement")
         return Noticed(announced, seconds_left(announced, reply.date, self._clock.wall()), _MESSAGES[planned.action])
 
-    async def _update_warning(self, asked_at: float) -> None:
+    async def _update_hint(self, asked_at: float) -> None:
         now = self._clock.monotonic()
-        if now < self._warning_due or now - asked_at > _WARNING_SECONDS:
+        if now < self._hint_due or now - asked_at > _HINT_SECONDS:
             return
-        self._warning_due = now + _WARNING_EVERY
+        self._hint_due = now + _HINT_EVERY
         try:
-            async with asyncio.timeout(_WARNING_SECONDS):
-                self._warning = _warning(await self._tokens.get(_REBALANCE), self._warning)
+            async with asyncio.timeout(_HINT_SECONDS):
+                self._hint = _hint(await self._tokens.get(_REBALANCE), self._hint)
         except (SourceUnavailable, TimeoutError):
-            # Unknown: the warning stays as it was.
+            # Unknown: the hint stays as it was.
             return
 
 
-def _warning(reply: Reply, before: str) -> str:
-    """Returns the warning of an answer; an unusable answer keeps the one before."""
+def _hint(reply: Reply, before: Answer) -> Answer:
+    """Returns what an answer recommends; an unusable answer keeps what was known before."""
     if reply.status == HTTPStatus.NOT_FOUND:
-        return ""
+        return Clear()
     if reply.status != HTTPStatus.OK:
         return before
     try:
         since = parse(msgspec.json.decode(reply.body, type=_Rebalance).noticeTime.encode())
     except _MALFORMED:
         return before
-    return f"rebalance recommended since {since:%Y-%m-%dT%H:%M:%SZ}" if since else before
+    if since is None:
+        return before
+    message = f"rebalance recommended since {since:%Y-%m-%dT%H:%M:%SZ}"
+    return Noticed(None, None, message, NoticeClass.HINT, cancellable=True)

@@ -1,14 +1,13 @@
-"""The source `aws`: tokens always, interruptions as notices, recommendations as warnings."""
+"""The source `aws`: tokens always, interruptions as notices, recommendations as hints."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 from aioresponses import aioresponses
-from structlog.testing import capture_logs
 
 from node_agent.identity import ThisNode
-from node_agent.notices import SourceState
+from node_agent.notices import Announcement, NoticeClass, SourceState
 from node_agent.outbox import Outbox
 from node_agent.poller import Poller
 from node_agent.sources import Clear, NodeIdentity, Noticed, PriceClass, Source, SourceUnavailable
@@ -21,7 +20,7 @@ BASE = "http://metadata.test"
 ITEMS = f"{BASE}/latest/meta-data"
 ACTION = f"{ITEMS}/spot/instance-action"
 REBALANCE = f"{ITEMS}/events/recommendations/rebalance"
-WARNED = Clear("rebalance recommended since 2026-01-05T17:00:00Z")
+HINT = Noticed(None, None, "rebalance recommended since 2026-01-05T17:00:00Z", NoticeClass.HINT, cancellable=True)
 
 
 class SetClock(Clock):
@@ -108,24 +107,41 @@ async def test_every_request_carries_a_token(aws: AwsSource, mocked: aioresponse
     assert asked(mocked, f"{BASE}/latest/api/token") == 1
 
 
-async def test_a_recommendation_is_a_warning_and_no_notice(
-    aws: AwsSource, clock: SetClock, mocked: aioresponses
-) -> None:
-    """It shows in the source's state and is logged when it comes; nothing is announced for it."""
-    mocked.get(REBALANCE, body=b'{"noticeTime": "2026-01-05T17:00:00Z"}', repeat=True)
+async def test_a_recommendation_is_a_hint(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:
+    """One report, without a time to act by; it never looks like an interruption, and three clear answers end it."""
+    mocked.get(REBALANCE, body=b'{"noticeTime": "2026-01-05T17:00:00Z"}')
+    mocked.get(REBALANCE, status=404, repeat=True)
     outbox = Outbox(10)
     poller = Poller(aws, ThisNode("n1", "i-1"), outbox, clock, 1.0)
     mocked.get(f"{ITEMS}/instance-id", body=b"i-1")
-    with capture_logs() as lines:
-        for _ in range(3):
-            await poller.once()
-            clock.steady += 6.0
-    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["source.warned"]
-    assert [(status.state, status.detail) for status in outbox.statuses()] == [(SourceState.CLEAR, WARNED.warning)]
-    assert all(report.deadline is None for report in outbox.reports()), "a warning became a notice"
+    await poller.once()
+    (report,) = outbox.reports()
+    assert (report.announcement, report.notice_class) == (Announcement.ACTIVE, NoticeClass.HINT)
+    assert (report.deadline, report.announced, report.cancellable) == (None, None, True)
+    for _ in range(3):
+        clock.steady += 6.0
+        await poller.once()
+    assert [each.announcement for each in outbox.reports()] == [Announcement.WITHDRAWN]
 
 
-async def test_a_warning_is_looked_for_every_few_seconds(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:
+async def test_an_interruption_outranks_a_recommendation(aws: AwsSource, clock: SetClock) -> None:
+    """The same notice becomes a sudden one at once."""
+    outbox = Outbox(10)
+    poller = Poller(aws, ThisNode("n1", "i-1"), outbox, clock, 1.0)
+    with aioresponses() as service:
+        service.put(f"{BASE}/latest/api/token", body=b"t")
+        service.get(f"{ITEMS}/instance-id", body=b"i-1")
+        service.get(REBALANCE, body=b'{"noticeTime": "2026-01-05T17:00:00Z"}')
+        service.get(ACTION, status=404)
+        service.get(ACTION, payload={"action": "stop", "time": "2026-01-05T17:58:00Z"})
+        await poller.once()
+        (hint,) = outbox.reports()
+        await poller.once()
+        (sudden,) = outbox.reports()
+    assert (sudden.id, sudden.notice_class, sudden.revision) == (hint.id, NoticeClass.SUDDEN, hint.revision + 1)
+
+
+async def test_a_hint_is_looked_for_every_few_seconds(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:
     mocked.get(REBALANCE, status=404, repeat=True)
     for _ in range(11):
         assert await aws.poll() == Clear()
@@ -133,10 +149,8 @@ async def test_a_warning_is_looked_for_every_few_seconds(aws: AwsSource, clock: 
     assert (asked(mocked, ACTION), asked(mocked, REBALANCE)) == (11, 3)
 
 
-async def test_a_warning_that_cannot_be_had_changes_nothing(
-    aws: AwsSource, clock: SetClock, mocked: aioresponses
-) -> None:
-    """Clear stays clear, and what was warned of before still is, until the service says otherwise."""
+async def test_a_hint_that_cannot_be_had_changes_nothing(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:
+    """What was recommended before still is, until the service says otherwise."""
     mocked.get(REBALANCE, body=b'{"noticeTime": "2026-01-05T17:00:00Z"}')
     mocked.get(REBALANCE, status=500)
     mocked.get(REBALANCE, body=b"[]")
@@ -144,7 +158,7 @@ async def test_a_warning_that_cannot_be_had_changes_nothing(
     mocked.get(REBALANCE, exception=TimeoutError())
     mocked.get(REBALANCE, exception=ConnectionResetError())
     mocked.get(REBALANCE, status=404)
-    for expected in [WARNED] * 6 + [Clear()]:
+    for expected in [HINT] * 6 + [Clear()]:
         assert await aws.poll() == expected
         clock.steady += 6.0
 

@@ -409,7 +409,7 @@ class SourceReport(_message.Message):
     last_good_poll_age: _builtins.float
     """Seconds since the last poll that got a usable answer; absent when there was none."""
     detail: _builtins.str
-    """Why the state is unknown, or what a clear source warns of, at most 512 characters: for people."""
+    """Why the state is unknown or not spot, at most 512 characters: for people."""
     about: Global___SubjectKind.ValueType
     """What the source speaks of; unspecified is the node. One that speaks of pods alone (unknown or clear: whether it
     sees them all) says nothing about the node.
