@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from supervisor.decide.notices import apply_report
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import NoticeId, Source
-from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, Subject, notice_id
+from supervisor.domain.notice import Announcement, NoticeClass, NoticeState, ReclaimNotice, Report, Subject, notice_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class Signal:
         announced: The deadline as text for people.
         lead: An upper limit of the remaining seconds, however the clocks differ.
         message: Text for people.
+        notice_class: How soon a job has to act on it.
     """
 
     source: Source
@@ -37,6 +38,7 @@ class Signal:
     announced: str = ""
     lead: float | None = None
     message: str = ""
+    notice_class: NoticeClass = NoticeClass.SUDDEN
 
     @property
     def id(self) -> NoticeId:
@@ -65,7 +67,8 @@ def _is_news(known: ReclaimNotice | None, signal: Signal) -> bool:
     if known is None or known.state is NoticeState.WITHDRAWN:
         return True
     if known.state is NoticeState.ACTIVE:
-        return (known.announced, known.message) != (signal.announced, signal.message)
+        before = (known.announced, known.message, known.notice_class)
+        return before != (signal.announced, signal.message, signal.notice_class)
     # The notice has ended, but its object still contains the announcement.
     return known.announced != signal.announced
 
@@ -83,4 +86,5 @@ def _report(signal: Signal, cluster_now: float) -> Report:
         seconds_left=left,
         announced=signal.announced,
         message=signal.message,
+        notice_class=signal.notice_class,
     )

@@ -18,6 +18,7 @@ from supervisor.domain.notice import ReclaimNotice, Subject, SubjectKind
 from supervisor.ingest.cluster.signals import (
     drill_signal,
     event_signal,
+    maintenance_signal,
     node_signal,
     node_subject,
     pod_signal,
@@ -123,14 +124,19 @@ class SignalReconciler:
             if pod is None or not pod.opted_in:
                 return
             asked = drill_signal((event for event, _ in self._drills.about_pod(pod)), subject)
-            signals = (pod_signal(pod), event_signal(self._events.about_pod(pod), subject), asked)
+            signals: tuple[Signal | None, ...] = (
+                pod_signal(pod),
+                event_signal(self._events.about_pod(pod), subject),
+                asked,
+            )
         else:
             node = self._view.node(subject.name)
             if node is None:
                 return
             subject, lead = node_subject(node), self._policy.default_lead_seconds
             asked = drill_signal((event for event, _ in self._drills.about_node(node)), subject)
-            signals = (node_signal(node, lead), event_signal(self._events.about_node(node), subject), asked)
+            announced = event_signal(self._events.about_node(node), subject)
+            signals = (node_signal(node, lead), maintenance_signal(node), announced, asked)
         yield from (signal for signal in signals if signal is not None)
 
     def _on_pod(self, before: Pod | None, after: Pod | None) -> None:

@@ -3,6 +3,7 @@
 Which end of a pod is a reclaim is `servicekit.disruption`'s, as for the agents.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,14 +18,22 @@ from supervisor.domain.ids import Source
 from supervisor.domain.notice import (
     EVENT,
     NODE_CONDITION,
+    NODE_MAINTENANCE,
     POD_CONDITION,
     SIMULATED,
     Announcement,
+    NoticeClass,
     Subject,
     SubjectKind,
 )
 
 _NODE_EXPIRED = "InstanceExpired"
+
+_MAINTENANCE_PLANNED = "MaintenancePlanned"
+"""The node condition of KEP-5683; it names no time."""
+
+_MAINTENANCE_LABEL = "cloud.google.com/scheduled-maintenance-time"
+_UNIX_SECONDS = re.compile(r"[0-9]{1,11}", re.ASCII)
 
 
 def pod_subject(pod: Pod) -> Subject:
@@ -66,6 +75,36 @@ def node_signal(node: Node, lead: float) -> Signal | None:
         return None
     end = _after(condition, lead) if condition.status == "True" else None
     return _condition_signal(NODE_CONDITION, node_subject(node), node.metadata.version, end)
+
+
+def maintenance_signal(node: Node) -> Signal | None:
+    """The signal of a node's announced maintenance, by GKE's label or the condition `MaintenancePlanned`.
+
+    None if neither is there and the condition, or the node, cannot be read: that withdraws nothing.
+    """
+    subject, version = node_subject(node), node.metadata.version
+    at, condition = _scheduled_at(node), _condition(node.conditions, _MAINTENANCE_PLANNED)
+    planned = condition is not None and condition.status == "True"
+    if at is None and not planned:
+        if node.unread or (condition is not None and condition.status != "False"):
+            return None
+        return Signal(source=NODE_MAINTENANCE, subject=subject, announcement=Announcement.WITHDRAWN, revision=version)
+    return Signal(
+        source=NODE_MAINTENANCE,
+        subject=subject,
+        announcement=Announcement.ACTIVE,
+        revision=version,
+        deadline=at,
+        announced=_instant(at),
+        message=_MAINTENANCE_LABEL if condition is None or not planned else _condition_message(condition),
+        notice_class=NoticeClass.SCHEDULED,
+    )
+
+
+def _scheduled_at(node: Node) -> float | None:
+    """The Unix seconds in GKE's label; a value that is none counts as no label."""
+    text = node.labels.get(_MAINTENANCE_LABEL, "")
+    return float(text) if _UNIX_SECONDS.fullmatch(text) else None
 
 
 def event_signal(events: Iterable[tuple[ClusterEvent, float]], subject: Subject) -> Signal | None:

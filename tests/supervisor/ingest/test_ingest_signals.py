@@ -1,5 +1,6 @@
 """Pods, nodes and Events signal reclaims."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,8 +13,16 @@ from supervisor.cluster.events import ClusterEvent, read_event
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.reading import read_node, read_pod
 from supervisor.decide.signals import Signal
-from supervisor.domain.notice import EVENT, NODE_CONDITION, POD_CONDITION, Announcement, SubjectKind
-from supervisor.ingest.cluster.signals import event_signal, node_signal, pod_signal, pod_subject
+from supervisor.domain.notice import (
+    EVENT,
+    NODE_CONDITION,
+    NODE_MAINTENANCE,
+    POD_CONDITION,
+    Announcement,
+    NoticeClass,
+    SubjectKind,
+)
+from supervisor.ingest.cluster.signals import event_signal, maintenance_signal, node_signal, pod_signal, pod_subject
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 OPT_IN = {"job-supervisor.kube-ai.io/managed-by-job-supervisor": "true"}
@@ -141,6 +150,44 @@ def test_a_nodes_condition_announces_and_withdraws() -> None:
     assert taken_back.announcement is Announcement.WITHDRAWN
     assert node_signal(_node(_condition("InstanceExpired", "Unknown")), 300) is None
     assert node_signal(_node(_condition("Ready")), 300) is None
+
+
+GKE_LABEL = "cloud.google.com/scheduled-maintenance-time"
+
+
+def test_maintenance_in_a_label_is_scheduled_for_that_instant() -> None:
+    node = replace(_node(), labels={GKE_LABEL: str(int(NOW.timestamp()) + 7200)})
+    word = maintenance_signal(node)
+    assert _left(word) == 7200
+    assert word is not None
+    assert (word.source, word.notice_class) == (NODE_MAINTENANCE, NoticeClass.SCHEDULED)
+    assert (word.announcement, word.announced) == (Announcement.ACTIVE, "2026-11-21T14:00:00Z")
+
+
+def test_planned_maintenance_without_a_time_is_scheduled_for_no_instant() -> None:
+    word = maintenance_signal(_node(_condition("MaintenancePlanned")))
+    assert word is not None
+    assert (word.deadline, word.notice_class, word.message) == (
+        None,
+        NoticeClass.SCHEDULED,
+        "MaintenancePlanned: Why: so",
+    )
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5", "1.5", "9" * 12, "²"])
+def test_a_label_that_names_no_instant_announces_nothing(text: str) -> None:
+    word = maintenance_signal(replace(_node(), labels={GKE_LABEL: text}))
+    assert word is not None
+    assert word.announcement is Announcement.WITHDRAWN
+
+
+def test_maintenance_that_cannot_be_read_is_not_withdrawn() -> None:
+    """Unknown is never "no notice"."""
+    assert maintenance_signal(_node(_condition("MaintenancePlanned", "Unknown"))) is None
+    assert maintenance_signal(replace(_node(), unread="a newer form")) is None
+    withdrawn = maintenance_signal(_node(_condition("MaintenancePlanned", "False")))
+    assert withdrawn is not None
+    assert withdrawn.announcement is Announcement.WITHDRAWN
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from servicekit.clock import Clock
 from servicekit.tls import CertificateUnusable
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, NoticeId
-from supervisor.domain.notice import NODE_CONDITION, NoticeState, ReclaimNotice, Subject, SubjectKind
+from supervisor.domain.notice import NODE_CONDITION, NoticeClass, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.store.interface import Snapshot
 from supervisor.webhook.injection import CaFile, NoticedNodes, avoided
 from tests.supervisor.decide.decide_builders import T0, notice
@@ -69,6 +69,17 @@ def test_a_change_of_notices_or_nodes_is_seen_with_the_next_pod() -> None:
     del nodes[Host("n2")]
     version[0] += 1
     assert noticed.now() == []
+
+
+def test_a_scheduled_end_keeps_pods_off_when_it_is_near_and_a_hint_never() -> None:
+    """Time alone makes it so: nothing else changes."""
+    day = on("n1", 86400.0, notice_class=NoticeClass.SCHEDULED)
+    present = snapshot(day, on("n2", None, notice_class=NoticeClass.HINT))
+    now = [T0]
+    noticed = NoticedNodes(lambda: present, lambda: _NODES, lambda: 1, Policy(), lambda: now[0])
+    assert noticed.now() == []
+    now[0] = T0 + 86400.0 - Policy().scheduled_avoid_seconds
+    assert noticed.now() == ["n1"]
 
 
 def test_the_ca_is_the_files_present_one(tmp_path: Path) -> None:
