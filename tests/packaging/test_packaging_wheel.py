@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.packaging_environment import Environment
+from tests.testkit.server_process import started
 
 _COMMANDS = ("elastic-job-supervisor", "elastic-node-agent", "job-supervisor")
 _SUPERVISORD = "supervisor==4.3.0 --hash=sha256:0bcb763fddafba410f35cbde226aa7f8514b9fb82eb05a0c85f6588d1c13f8db"
@@ -56,6 +58,21 @@ def test_its_commands_run(wheel: Path, environment: Environment) -> None:
     assert plugin.stdout.startswith("usage: kubectl job-supervisor ")
     wrong = environment.run("elastic-job-supervisor", "token", "viewer", "--days", "0")
     assert (wrong.returncode, wrong.stdout) == (64, ""), wrong.stderr
+
+
+async def test_the_installed_supervisor_serves_its_page(
+    wheel: Path, environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Templates and other files that are not modules are in the wheel, and nothing of the checkout is needed."""
+    environment.install(wheel)
+    monkeypatch.setenv("PYTHONPATH", sysconfig.get_path("purelib"))
+    command = [str(environment.home / "bin" / "elastic-job-supervisor")]
+    async with started(tmp_path / "data", command) as running:
+        async with running.peers.session.get(running.peers.http + "/") as response:
+            assert response.status == 401  # It asks for a token.
+            assert "<html" in await response.text()
+        running.process.terminate()
+        assert await running.ended() == 0
 
 
 @pytest.mark.parametrize("ours_first", [True, False])

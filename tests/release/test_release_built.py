@@ -88,6 +88,17 @@ def test_two_builds_are_equal_byte_by_byte(
     assert [path.name for path in first.iterdir() if path.read_bytes() != (second / path.name).read_bytes()] == []
 
 
+@pytest.mark.parametrize("name", ["elastic_job_supervisor", "kubeai_elastic"])
+def test_the_sdist_builds_the_same_wheel(name: str, first: Path, checkout: Path, tmp_path: Path) -> None:
+    with tarfile.open(first / f"{name}-{VERSION}.tar.gz") as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": _git(checkout, "log", "-1", "--format=%ct").strip()}
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=tmp_path / f"{name}-{VERSION}", env=environment, check=True, capture_output=True)
+    wheel = f"{name}-{VERSION}-py3-none-any.whl"
+    assert (tmp_path / wheel).read_bytes() == (first / wheel).read_bytes()
+
+
 def test_the_chart_has_the_tracked_files_at_the_time_of_the_commit(first: Path, checkout: Path) -> None:
     folder = checkout / "charts" / "elastic-job-supervisor"
     tracked = _git(folder, "ls-files", "-z").split("\0")[:-1]

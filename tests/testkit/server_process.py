@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.testkit.serving import FAST, Peers
 from tests.testkit.waiting import PATIENCE, until
+
+_COMMAND = (sys.executable, "-m", "supervisor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +35,19 @@ class Running:
         return value
 
 
-def spawn(environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+def spawn(environment: dict[str, str], command: Sequence[str] = _COMMAND) -> "subprocess.Popen[bytes]":
     """The process; a pipe and no file for its log, because a full disk has to hit the store."""
-    return subprocess.Popen([sys.executable, "-m", "supervisor", "serve"], env=environment, stderr=subprocess.PIPE)
+    return subprocess.Popen([*command, "serve"], env=environment, stderr=subprocess.PIPE)
 
 
 @asynccontextmanager
-async def started(directory: Path, **changes: Any) -> AsyncIterator[Running]:
+async def started(directory: Path, command: Sequence[str] = _COMMAND, **changes: Any) -> AsyncIterator[Running]:
     """Starts a supervisor on that data directory; it is killed at the end where it still runs."""
     endpoints = directory / ENDPOINTS_FILE
     endpoints.unlink(missing_ok=True)
     settings = {**FAST, "data_dir": directory, "log_format": "json", **changes}
     environment = {**os.environ, **{PREFIX + name.upper(): str(value) for name, value in settings.items()}}
-    with spawn(environment) as process:
+    with spawn(environment, command) as process:
         try:
             await until(lambda: endpoints.exists() or process.poll() is not None)
             async with Peers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
