@@ -2,9 +2,9 @@
 
 import gzip
 import io
-import tarfile
 from pathlib import Path
 
+from release import archive
 from release.checkout import Checkout
 
 NAME = "elastic-job-supervisor"
@@ -14,17 +14,9 @@ FOLDER = f"charts/{NAME}"
 def package(checkout: Checkout, version: str, directory: Path) -> Path:
     """Writes the package and returns its path."""
     path = directory / f"{NAME}-{version}.tgz"
-    archive = io.BytesIO()
-    # Helm reads archives of this form only.
-    with tarfile.open(fileobj=archive, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for file in sorted(checkout.files(FOLDER), key=lambda file: (file.name != "Chart.yaml", file)):
-            _add(tar, file, f"{NAME}/{file.relative_to(checkout.root / FOLDER)}", checkout.epoch)
-    path.write_bytes(gzip.compress(archive.getvalue(), mtime=checkout.epoch))
+    # Helm expects Chart.yaml first.
+    files = sorted(checkout.files(FOLDER), key=lambda file: (file.name != "Chart.yaml", file))
+    plain = io.BytesIO()
+    archive.write(plain, {f"{NAME}/{file.relative_to(checkout.root / FOLDER)}": file for file in files}, checkout.epoch)
+    path.write_bytes(gzip.compress(plain.getvalue(), mtime=checkout.epoch))
     return path
-
-
-def _add(tar: tarfile.TarFile, file: Path, name: str, epoch: int) -> None:
-    content = file.read_bytes()
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mtime, entry.mode = len(content), epoch, 0o644
-    tar.addfile(entry, io.BytesIO(content))

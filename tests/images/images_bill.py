@@ -3,10 +3,12 @@
 Run as a module, with a directory: writes one document for each image there.
 """
 
+import hashlib
 import os
 import subprocess
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 
 from tests.images.images_building import CHECKOUT, Image, Images, NotBuilt, build, buildah
@@ -25,8 +27,16 @@ def write(images: Images, image: Image, directory: Path) -> Path:
         )
         root = _installed(images, image, Path(scratch) / "root")
         _run("debsbom", "generate", "-t", "cdx", "-r", str(root), "--distro-name", "base", "-o", str(base))
-        _run("debsbom", "merge", "-t", "cdx", "--distro-name", title, "-o", str(bill), str(packages), str(base))
+        same = _reproducible(images, image, packages.read_bytes() + (root / _STATUS).read_bytes())
+        _run("debsbom", "merge", "-t", "cdx", "--distro-name", title, *same, "-o", str(bill), str(packages), str(base))
     return bill
+
+
+def _reproducible(images: Images, image: Image, contents: bytes) -> tuple[str, ...]:
+    """The document's time and number: those of the image and of what is in it, not of the moment."""
+    created = str(images.config(image)["created"])
+    number = uuid.uuid5(uuid.NAMESPACE_OID, hashlib.sha256(contents).hexdigest())
+    return "--timestamp", created, "--cdx-serialnumber", str(number)
 
 
 def _installed(images: Images, image: Image, root: Path) -> Path:

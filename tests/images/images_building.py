@@ -14,7 +14,7 @@ import tempfile
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -75,8 +75,8 @@ def version() -> str:
         return str(tomllib.load(file)["project"]["version"])
 
 
-def build(epoch: int | None = None) -> Images:
-    """Both images, built where something has changed.
+def build(epoch: int | None = None, wanted: Iterable[Image] = Image) -> Images:
+    """The images, built where something has changed.
 
     With an `epoch` they are built anew, and all their files are of that time.
 
@@ -90,7 +90,7 @@ def build(epoch: int | None = None) -> Images:
         stand_in = not registry_answers()
         if stand_in:
             _stand_in(storage)
-        for image in Image:
+        for image in wanted:
             _build(storage, image, epoch, pull=not stand_in)
     return Images(storage, stand_in)
 
@@ -121,6 +121,8 @@ def _build(storage: Path, image: Image, epoch: int | None, *, pull: bool) -> Non
     sys.stderr.write(f"building {image.reference}\n")
     given = {"VERSION": version(), "REVISION": _git("rev-parse", "HEAD"), "CREATED": _git("log", "-1", "--format=%cI")}
     given |= {"BASE": BASE, "BASE_DIGEST": _base_digest(storage, pull=pull)}
+    # buildah reuses a cached LABEL although its arguments have changed.
+    labels = [f"--label=org.opencontainers.image.{name.lower()}={given[name]}" for name in ("REVISION", "CREATED")]
     dated = [] if epoch is None else ["--no-cache", f"--timestamp={epoch}"]
     trusted = []
     if _CERTIFICATES.exists():
@@ -130,7 +132,7 @@ def _build(storage: Path, image: Image, epoch: int | None, *, pull: bool) -> Non
     buildah(
         storage,
         *("build", "--isolation", "chroot", "--layers", f"--pull={str(pull).lower()}", "--file"),
-        *(f"Dockerfile.{image}", "--tag", image.reference, *trusted, *dated),
+        *(f"Dockerfile.{image}", "--tag", image.reference, *trusted, *dated, *labels),
         *(f"--build-arg={name}={value}" for name, value in given.items()),
         ".",
     )
