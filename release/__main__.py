@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code: 1 if there is no release."""
     given = _parser().parse_args(arguments)
     try:
-        paths = build(given.version, given.out / given.version, given.images)
+        paths = build(given.version, given.out.resolve() / given.version, given.images)
     except NoReleaseError as error:
         sys.stderr.write(f"no release: {error}\n")
         return 1

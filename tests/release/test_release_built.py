@@ -81,9 +81,9 @@ def test_two_builds_are_equal_byte_by_byte(
     """In another folder, with files of another time, and by a user with another umask."""
     moved = tmp_path_factory.mktemp("moved") / "checkout"
     _git(moved.parent, "clone", "--quiet", str(checkout), str(moved), umask=0o077)
-    done = _release(moved, VERSION, "--out", str(moved.parent / "out"), umask=0o077)
+    done = _release(moved, VERSION, umask=0o077)
     assert done.returncode == 0, done.stderr
-    second = moved.parent / "out" / VERSION
+    second = moved / "dist" / VERSION
     assert {path.name for path in first.iterdir()} == {path.name for path in second.iterdir()}
     assert [path.name for path in first.iterdir() if path.read_bytes() != (second / path.name).read_bytes()] == []
 
