@@ -92,7 +92,7 @@ def _notices(status: Status) -> Iterator[Entry]:
         subject = f"{notice.kind}/{notice.subject}"
         jobs = [job.job for job in status.jobs if _concerns(notice, job)]
         if notice.age_seconds is not None:
-            text = f"Will be reclaimed, says {notice.source}.{' A drill.' if notice.drill else ''} {notice.message}"
+            text = f"Will be reclaimed, says {notice.source}. {notice.message}"
             at = status.now - notice.age_seconds
             yield Entry(at=at, subject=subject, what="noticed", text=text.strip(), jobs=jobs)
         if notice.ended_seconds is not None:

@@ -8,6 +8,7 @@ from supervisor.cli.status import Agent, Machine, Status
 from supervisor.cli.table import Block, Table
 from supervisor.cli.text import age
 from supervisor.domain.ids import JobName
+from supervisor.domain.machine import PriceClass
 from supervisor.domain.notice import SubjectKind
 
 _NONE = "-"
@@ -83,13 +84,14 @@ def _notice(node: Node) -> str:
     if not node.notices:
         return _NONE
     left = "unknown" if node.seconds_left is None else age(node.seconds_left)
-    return f"{left} ({_joined(node.notices)})"
+    return f"{left} {_joined(node.notices)}"
 
 
 def _machine(machine: Machine | None) -> tuple[str, str, str]:
     if machine is None:
         return _NONE, _NONE, _NONE
-    return machine.instance_type or _NONE, machine.zone or _NONE, machine.price_class or _NONE
+    price = machine.price_class if machine.price_class != PriceClass.UNKNOWN else ""
+    return machine.instance_type or _NONE, machine.zone or _NONE, price or _NONE
 
 
 def _joined(names: Iterable[str]) -> str:

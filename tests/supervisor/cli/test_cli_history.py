@@ -128,7 +128,7 @@ def test_each_node_has_a_row() -> None:
     job = _job(host_states=[Host(host="n1", node="n1", worker=True), Host(host="n3", node="n3")])
     assert _shown(_status(job, agents=agents, notices=[notice])) == [
         ["NODE", "AGENT", "SILENT", "SOURCES", "NOTICE", "JOBS"],
-        ["n1", "connected", "-", "aliyun=noticed", "1m5s", "(aliyun)", "j"],
+        ["n1", "connected", "-", "aliyun=noticed", "1m5s", "aliyun", "j"],
         ["n2", "unknown", "42s", "aliyun=unknown", "-", "-"],
         ["n3", "none", "-", "-", "-", "j"],
         ["n4", "reclaimed", "1m", "-", "-", "-"],
@@ -137,7 +137,10 @@ def test_each_node_has_a_row() -> None:
 
 def test_what_the_cloud_tells_of_a_machine_is_shown_where_it_is_known() -> None:
     machine = Machine(instance_type="ecs.gn7i", zone="cn-a", price_class="spot")
-    agents = [Agent(node="n1", connected=True, machine=machine), Agent(node="n2", connected=True)]
+    agents = [
+        Agent(node="n1", connected=True, machine=machine),
+        Agent(node="n2", connected=True, machine=Machine(price_class="unknown")),
+    ]
     rows = _shown(_status(agents=agents))
     assert rows[0][5:] == ["TYPE", "ZONE", "PRICE", "JOBS"]
     assert rows[1][5:] == ["ecs.gn7i", "cn-a", "spot", "-"]
@@ -146,5 +149,5 @@ def test_what_the_cloud_tells_of_a_machine_is_shown_where_it_is_known() -> None:
 
 def test_where_agents_cannot_be_seen_no_node_is_called_silent() -> None:
     notice = _notice(state=NoticeState.ACTIVE, ended_seconds=None, seconds_left=None)
-    assert _shown(_status(agents=None, notices=[notice]))[1] == ["n1", "-", "-", "-", "unknown", "(aliyun)", "-"]
+    assert _shown(_status(agents=None, notices=[notice]))[1] == ["n1", "-", "-", "-", "unknown", "aliyun", "-"]
     assert _shown(_status()) == [["No", "nodes."]]

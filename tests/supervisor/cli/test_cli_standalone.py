@@ -205,7 +205,7 @@ async def test_nodes_shows_what_each_agents_sources_answer(served: Served, tmp_p
     assert rows[0] == ["NODE", "AGENT", "SILENT", "SOURCES", "NOTICE", "JOBS"]
     assert rows[1] == ["n1", "connected", "-", "metadata=clear", "-", "resnet"]
     assert rows[2][:2] == ["n2", "connected"]
-    assert rows[2][-2:] == ["(metadata)", "resnet"]
+    assert rows[2][-2:] == ["metadata", "resnet"]
     assert (await run("nodes", "--data-dir", tmp_path, "-o", "name")).out == "node/n1\nnode/n2\n"
 
 
