@@ -20,7 +20,11 @@ def _now() -> Section:
         "Now",
         (
             number(
-                PanelText("Leaders", "Leading supervisors of each installation. It must always be one."),
+                PanelText(
+                    "Leaders",
+                    "Leading supervisors of each installation. It must always be one.",
+                    runbook="JobSupervisorNoLeader",
+                ),
                 Query("sum by (cluster, namespace, job) (job_supervisor_leader)", "{{cluster}} {{namespace}} {{job}}"),
                 good_from=1,
                 bad_from=2,
@@ -35,6 +39,7 @@ def _now() -> Section:
                     "Ratio of nodes without a notice whose agent is silent. Nodes that were removed without a notice "
                     "count for one day.",
                     "percentunit",
+                    "JobSupervisorAgentsUnknown",
                 ),
                 Query(
                     'sum(job_supervisor_agents{state="unknown"}) '
@@ -46,13 +51,15 @@ def _now() -> Section:
             number(PanelText("Workers", "Hosts of running jobs."), Query("sum(job_supervisor_workers)", "")),
             number(
                 PanelText(
-                    "Workers uncovered", "Workers without a live agent, or whose training process has no stream."
+                    "Workers uncovered",
+                    "Workers without a live agent, or whose training process has no stream.",
+                    runbook="JobSupervisorWorkersUncovered",
                 ),
                 Query(f"max(sum by (missing) ({_UNCOVERED}))", ""),
                 bad_from=1,
             ),
             number(
-                PanelText("Store failures", "In the selected time range."),
+                PanelText("Store failures", "In the selected time range.", runbook="JobSupervisorStoreFailing"),
                 Query(total("job_supervisor_store_failures_total"), ""),
                 bad_from=1,
             ),
@@ -90,9 +97,15 @@ def _agents() -> Section:
         "Node agents",
         (
             lines(
-                PanelText("Age of answers", "Time since the last usable answer of a source: maximum and p99.", "s"),
+                PanelText(
+                    "Age of answers",
+                    "Time since the last usable answer of a source: maximum and p99.",
+                    "s",
+                    "JobSupervisorPollsOld",
+                ),
                 Query("max by (source) (node_agent_poll_age_seconds)", "max, {{source}}"),
                 Query("quantile by (source) (0.99, node_agent_poll_age_seconds)", "p99, {{source}}"),
+                limit=30,
             ),
             lines(
                 PanelText("Answers", "Answers per second by result.", "ops"),
@@ -133,7 +146,7 @@ def _supervisor() -> Section:
             rows(
                 PanelText("Versions", "Versions of all supervisors and agents."),
                 Query(
-                    'count by (version, job) ({__name__=~"job_supervisor_build_info|node_agent_build_info"})',
+                    "count by (version, job) (job_supervisor_build_info or node_agent_build_info)",
                     "",
                 ),
             ),
@@ -147,7 +160,7 @@ def _supervisor() -> Section:
                 Query("sum(job_supervisor_unconfirmed_notices)", "notices waiting"),
             ),
             bars(
-                PanelText("Refused", "Refused messages by wire and reason."),
+                PanelText("Refused", "Refused messages by wire and reason.", runbook="JobSupervisorRefusals"),
                 Query(each(_REFUSED, ["wire", "code"]), "{{wire}} {{code}}"),
             ),
             lines(
@@ -166,8 +179,9 @@ def _on_a_cluster() -> Section:
         "On a cluster",
         (
             lines(
-                PanelText("Webhook, p99", "Time to review a new pod.", "s"),
+                PanelText("Webhook, p99", "Time to review a new pod.", "s", "JobSupervisorWebhookSlow"),
                 Query(rate_quantile(0.99, "job_supervisor_webhook_seconds"), "all"),
+                limit=1,
             ),
             bars(
                 PanelText("Webhook", "Reviews of new pods by outcome."),

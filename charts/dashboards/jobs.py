@@ -1,10 +1,16 @@
 """The dashboard for the phases of jobs."""
 
-from charts.dashboards.frame import Page, Section
-from charts.dashboards.panels import PanelText, Query, areas, bars, lines, number
-from charts.dashboards.queries import each, each_quantile, rate, total
+from collections.abc import Sequence
+
+from grafana_foundation_sdk.builders.dashboard import QueryVariable
+
+from charts.dashboards.frame import Page, Section, label_variable
+from charts.dashboards.panels import PanelText, Query, areas, bars, lines, number, rows
+from charts.dashboards.queries import each, each_quantile, rate, time_share, total
 
 _JOBS = "job_supervisor_jobs"
+_OVER = "Finished|TimedOut"
+_WITH_HOSTS = "Running|Shrinking|Stopping"
 _MARGIN = "job_supervisor_acknowledgement_margin_seconds"
 _CHECKPOINT = "job_supervisor_acknowledgement_seconds"
 _SUSPENDED = "job_supervisor_suspended_seconds"
@@ -14,7 +20,85 @@ _WORKER = "job_supervisor_released_worker_seconds_total"
 
 def page() -> Page:
     about = "Jobs by phase, suspensions and released resources, and the time margin of checkpoints."
-    return Page("jobs", "Elastic jobs: jobs", about, (_now(), _phases(), _checkpoints(), _suspensions()))
+    sections = (_now(), _value(), _phases(), _named(), _checkpoints(), _suspensions())
+    return Page("jobs", "Elastic jobs: jobs", about, sections, _variables())
+
+
+def _variables() -> Sequence[QueryVariable]:
+    phases = 'job_supervisor_job_phase{cluster=~"$cluster",namespace=~"$namespace"}'
+    names = phases.replace("}", ',job_namespace=~"$job_namespace"}')
+    return label_variable("job_namespace", "Namespace of the job", phases), label_variable("job_name", "Job", names)
+
+
+def _chosen(metric: str) -> str:
+    return f'{metric}{{job_namespace=~"$job_namespace",job_name=~"$job_name"}}'
+
+
+def _value() -> Section:
+    return Section(
+        "Released capacity and saved work, in the selected time range",
+        (
+            number(
+                PanelText("Released GPU hours", "GPU hours that suspended jobs left to others.", "h"),
+                Query(f"{total(_GPU)} / 3600", ""),
+                width=6,
+            ),
+            number(
+                PanelText("Released worker hours", "Worker hours that suspended jobs left to others.", "h"),
+                Query(f"{total(_WORKER)} / 3600", ""),
+                width=6,
+            ),
+            number(
+                PanelText(
+                    "Time with hosts",
+                    "Share of the time of all unfinished jobs in which they had hosts.",
+                    "percentunit",
+                ),
+                Query(time_share(f'{_JOBS}{{phase=~"{_WITH_HOSTS}"}}', f'{_JOBS}{{phase!~"{_OVER}"}}'), ""),
+                width=6,
+            ).no_value("no jobs"),
+            number(
+                PanelText(
+                    "Late stops",
+                    "Jobs that were not saved before their deadline.",
+                    runbook="JobSupervisorLateStops",
+                ),
+                Query(total("job_supervisor_late_stops_total"), ""),
+                width=6,
+                bad_from=1,
+            ),
+        ),
+    )
+
+
+def _named() -> Section:
+    labels = ["job_namespace", "job_name"]
+    legend = "{{job_namespace}} {{job_name}}"
+    return Section(
+        "Jobs by name",
+        (
+            rows(
+                PanelText("Phases", "The chosen jobs. The supervisor names a limited number of jobs."),
+                Query(
+                    f"max by (job_namespace, job_kind, job_name, phase) ({_chosen('job_supervisor_job_phase')})",
+                    "",
+                ),
+            ),
+            lines(
+                PanelText("Workers by job", "Hosts that the run of each job uses."),
+                Query(f"sum by ({', '.join(labels)}) ({_chosen('job_supervisor_job_workers')})", legend),
+            ),
+            bars(
+                PanelText("Suspensions by job", "Jobs that stopped with a checkpoint and released their hosts."),
+                Query(each(_chosen("job_supervisor_job_suspensions_total"), labels), legend),
+            ),
+            bars(
+                PanelText("Steps lost and late stops by job", "Repeated steps, and checkpoints that came too late."),
+                Query(each(_chosen("job_supervisor_job_steps_lost_total"), labels), f"{legend}: steps"),
+                Query(each(_chosen("job_supervisor_job_late_stops_total"), labels), f"{legend}: late stops"),
+            ),
+        ),
+    )
 
 
 def _now() -> Section:
@@ -23,7 +107,7 @@ def _now() -> Section:
         (
             number(
                 PanelText("Jobs", "Supervised jobs that have not finished."),
-                Query(f'sum({_JOBS}{{phase!~"Finished|TimedOut"}})', ""),
+                Query(f'sum({_JOBS}{{phase!~"{_OVER}"}})', ""),
             ),
             number(
                 PanelText("Without hosts", "Jobs that are waiting or suspended now."),
@@ -37,12 +121,13 @@ def _now() -> Section:
                 PanelText("Resumes", "Suspended jobs that continued."), Query(total("job_supervisor_resumes_total"), "")
             ),
             number(
-                PanelText("Timed out", "Jobs that waited longer than their maximum."),
+                PanelText("Timed out", "Jobs that waited longer than their maximum.", runbook="JobSupervisorTimeouts"),
                 Query(total("job_supervisor_timeouts_total"), ""),
                 bad_from=1,
             ),
             number(
-                PanelText("Released GPU time", "GPU time that suspended jobs released.", "s"), Query(total(_GPU), "")
+                PanelText("Unnamed jobs", "Jobs that are too many to have metrics of their own."),
+                Query("sum(job_supervisor_unnamed_jobs)", ""),
             ),
         ),
     )
@@ -93,6 +178,7 @@ def _checkpoints() -> Section:
                     "Pending STOPs",
                     "Shortest time left of any unacknowledged STOP; empty if there is none.",
                     "s",
+                    "JobSupervisorStopNearDeadline",
                 ),
                 Query("min(job_supervisor_unacknowledged_stop_seconds_left)", "left"),
             ),

@@ -1,9 +1,11 @@
-"""PromQL that counts every event once, including the first one of a series.
+"""PromQL of the dashboards.
 
 `increase()` misses the first event of a series that begins with it. Series whose labels are not known beforehand do
-that: of two reclaims in a new zone it would show one.
+that: of two reclaims in a new zone it would show one. So a series that is new in the time that is asked for counts with
+its whole value.
 """
 
+import re
 from collections.abc import Sequence
 
 
@@ -18,13 +20,18 @@ def total(metric: str, by: Sequence[str] = ()) -> str:
 
 
 def each(metric: str, by: Sequence[str] = ()) -> str:
-    """The increase of a counter since the previous point. Each event counts in exactly one point."""
-    return _sum(f"({metric} - {metric} offset $__interval) >= 0 or {metric}", by)
+    """The increase of a counter since the previous point. A panel needs a minimum interval of some scrapes."""
+    return _sum(f"({metric} unless {metric} offset $__interval) or increase({metric}[$__rate_interval])", by)
 
 
 def rate(metric: str, by: Sequence[str] = ()) -> str:
     """The rate per second of continuous activity."""
     return _sum(f"rate({metric}[$__rate_interval])", by)
+
+
+def time_share(part: str, whole: str) -> str:
+    """The share of two gauges in the time range, weighted by time."""
+    return f"{_sum(f'sum_over_time({part}[$__range])', ())} / ({_sum(f'sum_over_time({whole}[$__range])', ())} > 0)"
 
 
 def total_quantile(quantile: float, histogram: str, by: Sequence[str] = ()) -> str:
@@ -48,3 +55,12 @@ def _quantile(quantile: float, buckets: str) -> str:
 
 def _sum(expression: str, by: Sequence[str]) -> str:
     return f"sum by ({', '.join(by)}) ({expression})" if by else f"sum({expression})"
+
+
+_METRIC = re.compile(r"\b((?:job_supervisor|node_agent)_\w+)(?:{([^}]*)})?")
+_CHOSEN = 'cluster=~"$cluster",namespace=~"$namespace"'
+
+
+def of_the_chosen_installation(expr: str) -> str:
+    """The same query for the installations that the variables `cluster` and `namespace` select."""
+    return _METRIC.sub(lambda found: f"{found[1]}{{{','.join(filter(None, (_CHOSEN, found[2])))}}}", expr)

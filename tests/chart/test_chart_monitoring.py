@@ -111,12 +111,50 @@ def test_a_path_that_leads_nowhere_is_not_called_a_link(helm: Helm) -> None:
         assert "runbook_url" not in annotations
 
 
+def test_one_url_of_the_pages_serves_alerts_and_dashboards(helm: Helm) -> None:
+    """That of the status page, unless alerts have their own."""
+    pages = {"supervisor": {"settings": {"docsUrl": "https://docs.example.com/"}}}
+    objects = helm.render({"metrics": {"enabled": True, "rules": {"enabled": True}}, **pages})
+    rules = _rules([one(objects, "PrometheusRule")["spec"]])
+    linked = [rule["annotations"]["runbook_url"] for rule in rules.values() if "annotations" in rule]
+    assert linked
+    assert all(url.startswith("https://docs.example.com/docs/runbooks/") for url in linked)
+    for each in _dashboards(objects):
+        for text in each["data"].values():
+            [docs] = [each for each in json.loads(text)["templating"]["list"] if each["name"] == "docs"]
+            assert docs["query"] == "https://docs.example.com/"
+
+
+def test_one_switch_makes_what_the_cluster_can_take(helm: Helm) -> None:
+    """Without the CRDs of the Prometheus Operator, dashboards only; each part can be left out."""
+    plain = {each["kind"] for each in helm.render({"metrics": {"enabled": True}})}
+    assert not {"ServiceMonitor", "PodMonitor", "PrometheusRule"} & plain
+    assert _dashboards(helm.render({"metrics": {"enabled": True}}))
+    assert not _dashboards(helm.render({"metrics": {"enabled": True, "dashboards": {"enabled": False}}}))
+    command = [
+        "template",
+        "elastic-job-supervisor",
+        str(CHART),
+        "--namespace",
+        NAMESPACE,
+        "--set",
+        "metrics.enabled=true",
+    ]
+    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
+        text = helm.run(*command, "--api-versions", f"monitoring.coreos.com/v1/{kind}")
+        made = {each["kind"] for each in yaml.safe_load_all(text) if each}
+        assert {"ServiceMonitor", "PodMonitor", "PrometheusRule"} & made == {kind}
+
+
 def test_dashboards_are_where_and_as_a_sidecar_looks_for_them(helm: Helm) -> None:
     """Each as it is imported by hand; without other values in the release's namespace, under the usual label."""
     maps = _dashboards(helm.render(_EVERYTHING))
+    place = '"query": "https://git.example.com/main/",'
     assert {
-        name.removeprefix("elastic-job-supervisor-"): text for each in maps for name, text in each["data"].items()
-    } == (dashboards())
+        name.removeprefix("elastic-job-supervisor-"): text.replace(place, '"query": "",')
+        for each in maps
+        for name, text in each["data"].items()
+    } == dashboards()
     for each in maps:
         assert each["metadata"]["namespace"] == "grafana"
         assert each["metadata"]["labels"]["grafana_dashboard"] == "yes"

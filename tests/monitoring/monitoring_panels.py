@@ -79,4 +79,6 @@ def _filled(expr: str, span: float) -> str:
     every = f"{STEP_SECONDS * 1000:.0f}ms"
     rate = f"{max(STEP_SECONDS + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS) * 1000:.0f}ms"
     filled = expr.replace("$__range", f"{math.ceil(span)}s").replace("$__rate_interval", rate)
+    for variable in ("cluster", "namespace", "job_namespace", "job_name"):
+        filled = filled.replace(f"${variable}", ".*")
     return filled.replace("$__interval", every)

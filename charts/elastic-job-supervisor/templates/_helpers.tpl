@@ -197,3 +197,8 @@ podAntiAffinity:
 checksum/notifications: {{ include "notifications" . | sha256sum }}
 {{- end }}
 {{- end }}
+
+{{- /* The URL to which the paths of runbooks are relative; empty if nobody says where they can be read. */}}
+{{- define "runbooks.url" -}}
+{{- .Values.metrics.rules.runbookUrl | default .Values.supervisor.settings.docsUrl | default "" }}
+{{- end }}
