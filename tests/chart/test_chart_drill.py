@@ -1,4 +1,4 @@
-"""The pod of `helm test`. What its command does on a cluster is shown in tests/controlplane/."""
+"""The pod of `helm test`, as it is rendered."""
 
 from tests.chart.chart_rendering import Helm, Manifest, Values, one, pod_of
 from tests.chart.test_chart_rights import rights
