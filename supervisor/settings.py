@@ -20,6 +20,8 @@ PREFIX = "JOB_SUPERVISOR_"
 
 _REASON = re.compile(r"([A-Za-z][A-Za-z0-9]{0,127})(?::([0-9]{1,6}))?")
 """REASON or REASON:SECONDS; Kubernetes wants the reason of an Event in one word."""
+_TAINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._/-]{0,316})(?::([0-9]{1,6}))?")
+"""KEY or KEY:SECONDS; a key may have a DNS name of 253 characters before 63 of its own."""
 
 _LONGEST_LEAD = 3600.0
 """As for DEFAULT_LEAD_SECONDS."""
@@ -101,6 +103,23 @@ class Settings(Policy):
         "SpotToBeReleased:180",
         "InstanceToBeTerminated",
         "ReceivedReclaimNodeNotification:300",
+    )
+    reclaim_taints: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="With the Kubernetes store: the taints that announce a reclaim of their node, as KEY or "
+            "KEY:SECONDS, the seconds from the first sight of the taint to the deadline. Without seconds the taint is "
+            "a hint: jobs save a checkpoint and go on."
+        ),
+    ] = (
+        "aws-node-termination-handler/spot-itn:120",
+        "aws-node-termination-handler/rebalance-recommendation",
+        "aws-node-termination-handler/scheduled-maintenance",
+        "aws-node-termination-handler/asg-lifecycle-termination",
+        "cloud.google.com/impending-node-termination:30",
+        "node-problem-controller.cce.io/SpotPriceNodeReclaimNotification:300",
+        "karpenter.sh/disrupted",
+        "ToBeDeletedByClusterAutoscaler",
     )
     kubernetes_events: Annotated[
         bool,
@@ -301,6 +320,8 @@ class Settings(Policy):
     def __post_init__(self) -> None:
         self._check_fields()
         self._check_events()
+        if len(self.taint_leads) < len(self.reclaim_taints):
+            raise ValueError("RECLAIM_TAINTS lists a taint twice")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both or neither")
         self._check_keys()
@@ -357,6 +378,15 @@ class Settings(Policy):
         return dict(_event_lead(text, self.default_lead_seconds) for text in self.reclaim_events)
 
     @property
+    def taint_leads(self) -> Mapping[str, float | None]:
+        """The lead time in seconds of each taint that announces a reclaim; None for a hint.
+
+        Raises:
+            ValueError: An entry of RECLAIM_TAINTS has the wrong form.
+        """
+        return dict(_taint_lead(text) for text in self.reclaim_taints)
+
+    @property
     def grpc(self) -> Address:
         """The address of the gRPC server."""
         return parse(self.grpc_address)
@@ -389,7 +419,18 @@ def _event_lead(text: str, usual: float) -> tuple[str, float]:
     if written is None:
         raise ValueError(f"RECLAIM_EVENTS: {text!r} is not REASON or REASON:SECONDS")
     reason, seconds = written.groups()
-    lead = usual if seconds is None else float(seconds)
-    if lead > _LONGEST_LEAD:
-        raise ValueError(f"RECLAIM_EVENTS: {text!r} has more than {_LONGEST_LEAD:g} seconds")
-    return reason, lead
+    return reason, usual if seconds is None else _lead("RECLAIM_EVENTS", text, seconds)
+
+
+def _taint_lead(text: str) -> tuple[str, float | None]:
+    written = _TAINT.fullmatch(text)
+    if written is None:
+        raise ValueError(f"RECLAIM_TAINTS: {text!r} is not KEY or KEY:SECONDS")
+    key, seconds = written.groups()
+    return key, None if seconds is None else _lead("RECLAIM_TAINTS", text, seconds)
+
+
+def _lead(setting: str, text: str, seconds: str) -> float:
+    if float(seconds) > _LONGEST_LEAD:
+        raise ValueError(f"{setting}: {text!r} has more than {_LONGEST_LEAD:g} seconds")
+    return float(seconds)

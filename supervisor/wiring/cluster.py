@@ -81,7 +81,15 @@ class Cluster:
         # Separate from the other Events: drills are another source.
         self._drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
         # From the first list on: what was announced before this supervisor leads is news to it when it does.
-        self.signals = SignalReconciler(self.view, self._events, settings, clock, self.time.now, drills=self._drills)
+        self.signals = SignalReconciler(
+            self.view,
+            self._events,
+            settings,
+            clock,
+            self.time.now,
+            drills=self._drills,
+            taint_leads=settings.taint_leads,
+        )
         context = ClusterContext(
             server=server,
             pods=self.view.pod_collection,

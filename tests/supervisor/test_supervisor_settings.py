@@ -35,6 +35,16 @@ def test_the_promised_defaults() -> None:
             "InstanceToBeTerminated",
             "ReceivedReclaimNodeNotification:300",
         ),
+        "reclaim_taints": (
+            "aws-node-termination-handler/spot-itn:120",
+            "aws-node-termination-handler/rebalance-recommendation",
+            "aws-node-termination-handler/scheduled-maintenance",
+            "aws-node-termination-handler/asg-lifecycle-termination",
+            "cloud.google.com/impending-node-termination:30",
+            "node-problem-controller.cce.io/SpotPriceNodeReclaimNotification:300",
+            "karpenter.sh/disrupted",
+            "ToBeDeletedByClusterAutoscaler",
+        ),
         "agent_account": "arena-system/elastic-job-supervisor-agent",
         "token_audience": "job-supervisor.kube-ai.io",
         "token_issuer": "",
@@ -97,6 +107,12 @@ def test_an_event_without_seconds_has_the_usual_lead() -> None:
     assert load(Settings, PREFIX, {PREFIX + "RECLAIM_EVENTS": ""}).event_leads == {}
 
 
+def test_a_taint_without_seconds_has_no_lead() -> None:
+    variables = {PREFIX + "RECLAIM_TAINTS": "drain.example.com/now:20, Draining"}
+    assert load(Settings, PREFIX, variables).taint_leads == {"drain.example.com/now": 20, "Draining": None}
+    assert load(Settings, PREFIX, {PREFIX + "RECLAIM_TAINTS": ""}).taint_leads == {}
+
+
 def test_the_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
@@ -150,6 +166,10 @@ def test_a_loopback_address_is_accepted(address: str) -> None:
         {"RECLAIM_EVENTS": "Reason:3601"},
         {"RECLAIM_EVENTS": "Reason:10,Reason:20"},
         {"RECLAIM_EVENTS": "SimulatedReclaim"},
+        {"RECLAIM_TAINTS": "key=value"},
+        {"RECLAIM_TAINTS": "key:soon"},
+        {"RECLAIM_TAINTS": "key:3601"},
+        {"RECLAIM_TAINTS": "key:10,key"},
         {"AGENT_ACCOUNT": "agent"},
         {"KEYS_SECRET": "keys"},
         {"KEYS_SECRET": "Keys", "STORE": "kubernetes"},

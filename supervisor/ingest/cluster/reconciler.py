@@ -1,7 +1,7 @@
 """Turns the signals of the API server about reclaims and drills into notices, as they change."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import structlog
 
@@ -24,6 +24,7 @@ from supervisor.ingest.cluster.signals import (
     pod_signal,
     pod_subject,
 )
+from supervisor.ingest.cluster.taints import taint_signal
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _MAX_AT_ONCE = 16
@@ -44,6 +45,7 @@ class SignalReconciler:
         clock: The supervisor's clock.
         cluster_now: Unix seconds of the cluster's clock.
         drills: The Events that request drills.
+        taint_leads: The taints that announce reclaims, as `taint_signal` takes them.
     """
 
     def __init__(  # noqa: PLR0913 - documented above
@@ -55,10 +57,12 @@ class SignalReconciler:
         cluster_now: Callable[[], float],
         *,
         drills: ClusterEvents,
+        taint_leads: Mapping[str, float | None],
     ) -> None:
         self._view = view
         self._events = events
         self._drills = drills
+        self._taint_leads = taint_leads
         self._policy = policy
         self._clock = clock
         self._cluster_now = cluster_now
@@ -136,7 +140,8 @@ class SignalReconciler:
             subject, lead = node_subject(node), self._policy.default_lead_seconds
             asked = drill_signal((event for event, _ in self._drills.about_node(node)), subject)
             announced = event_signal(self._events.about_node(node), subject)
-            signals = (node_signal(node, lead), maintenance_signal(node), announced, asked)
+            tainted = taint_signal(node, self._taint_leads, self._cluster_now())
+            signals = (node_signal(node, lead), maintenance_signal(node), tainted, announced, asked)
         yield from (signal for signal in signals if signal is not None)
 
     def _on_pod(self, before: Pod | None, after: Pod | None) -> None:

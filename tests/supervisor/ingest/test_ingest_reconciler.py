@@ -127,7 +127,7 @@ async def _scene(directory: Path) -> AsyncIterator[_Scene]:
     view = ClusterView(server, frozenset(), clock, lambda: None)
     events = ClusterEvents(server, {"Soon": 60.0}, clock)
     drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
-    words = SignalReconciler(view, events, Policy(), clock, time.now, drills=drills)
+    words = SignalReconciler(view, events, Policy(), clock, time.now, drills=drills, taint_leads={"gone/soon": 60.0})
     try:
         async with opened(lambda: _Store.open(directory / "store")) as store:
             yield _Scene(cluster, view, (events, drills), words, store)

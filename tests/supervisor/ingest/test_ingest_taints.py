@@ -1,0 +1,88 @@
+"""Taints on a node announce a reclaim, or hint at one."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from supervisor.cluster.objects import Node
+from supervisor.cluster.reading import read_node
+from supervisor.decide.notices import deadline_of
+from supervisor.decide.policy import Policy
+from supervisor.decide.signals import Signal, apply_signal
+from supervisor.domain.notice import NODE_TAINT, Announcement, NoticeClass, NoticeState, ReclaimNotice
+from supervisor.ingest.cluster.taints import taint_signal
+
+LEADS = {"spot/soon": 120.0, "spot/now": 30.0, "drain": None}
+T0 = 1_000.0
+
+
+def _node(*keys: str, version: int = 7) -> Node:
+    taints = [{"key": key, "effect": "NoSchedule"} for key in keys]
+    metadata = {"name": "n", "uid": "u", "resourceVersion": str(version)}
+    return read_node(msgspec.json.encode({"metadata": metadata, "spec": {"taints": taints}}))
+
+
+def _signal(*keys: str, now: float = T0, version: int = 7) -> Signal:
+    signal = taint_signal(_node(*keys, version=version), LEADS, now)
+    assert signal is not None
+    return signal
+
+
+def _applied(known: ReclaimNotice | None, *keys: str, now: float, version: int = 7) -> ReclaimNotice | None:
+    return apply_signal(known, _signal(*keys, now=now, version=version), now, now, Policy())
+
+
+def test_a_taint_announces_the_node_of_its_name() -> None:
+    signal = _signal("spot/soon", "unrelated")
+    assert (signal.source, signal.subject.name, signal.subject.uid) == (NODE_TAINT, "n", "u")
+    assert (signal.announcement, signal.notice_class) == (Announcement.ACTIVE, NoticeClass.SUDDEN)
+    assert (signal.deadline, signal.message) == (T0 + 120, "spot/soon")
+
+
+def test_a_taint_that_names_no_time_is_a_hint() -> None:
+    signal = _signal("drain")
+    assert (signal.notice_class, signal.deadline, signal.message) == (NoticeClass.HINT, None, "drain")
+
+
+@pytest.mark.parametrize(
+    ("keys", "counts"),
+    [
+        (("drain", "spot/soon"), "spot/soon"),
+        (("spot/soon", "spot/now"), "spot/now"),
+        (("spot/now", "drain", "spot/soon"), "spot/now"),
+    ],
+)
+def test_of_several_taints_the_most_urgent_counts(keys: tuple[str, ...], counts: str) -> None:
+    assert _signal(*keys).message == counts
+
+
+def test_the_seconds_count_from_the_first_sight_of_the_taint() -> None:
+    """However often the node changes while it has the taint."""
+    first = _applied(None, "spot/soon", now=T0)
+    assert first is not None
+    again = _applied(first, "spot/soon", "unrelated", now=T0 + 50, version=8)
+    assert again is first
+    assert deadline_of(first, Policy()) == T0 + 120
+
+
+def test_a_node_that_loses_the_taint_is_not_reclaimed() -> None:
+    noticed = _applied(None, "spot/soon", now=T0)
+    withdrawn = _applied(noticed, now=T0 + 10, version=8)
+    assert withdrawn is not None
+    assert withdrawn.state is NoticeState.WITHDRAWN
+    assert _applied(None, "unrelated", now=T0) is None
+
+
+def test_a_later_taint_is_a_new_episode() -> None:
+    noticed = _applied(None, "spot/soon", now=T0)
+    withdrawn = _applied(noticed, now=T0 + 10, version=8)
+    tainted = _applied(withdrawn, "spot/soon", now=T0 + 500, version=9)
+    assert tainted is not None
+    assert (tainted.state, tainted.episode) == (NoticeState.ACTIVE, 2)
+    assert deadline_of(tainted, Policy()) == T0 + 620
+
+
+def test_a_node_that_cannot_be_read_withdraws_nothing() -> None:
+    """Unknown is never "no notice"."""
+    assert taint_signal(replace(_node(), unread="a newer form"), LEADS, T0) is None
