@@ -37,7 +37,7 @@ CI_FROM, CI_TO, CI_MIN, CI_MAX = 18840.0, 20160.0, 8, 12
 # Sixteen nodes in groups of up to four. With a minimum of 13, a large group or two small ones mean STOP.
 RATES, RATES_MIN, RATES_MAX = Rates(), 13, 16
 # As short as possible: one of three nodes is reclaimed, with a shorter lead than a group would need.
-TINY_MIN, TINY_MAX, TINY_LEAD = 2, 3, 4.0
+TINY_MIN, TINY_MAX, TINY_LEAD = 2, 3, 8.0
 
 
 class Part(StrEnum):
