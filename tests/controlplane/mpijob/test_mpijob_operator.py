@@ -1,6 +1,9 @@
 """What the supervisor relies on, and the traps that it avoids: the real operator does what it was seen to do."""
 
+from pathlib import Path
+
 import pytest
+import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.testkit.controlplane.api import Api
@@ -9,6 +12,15 @@ from tests.testkit.waiting import until
 pytestmark = pytest.mark.long
 
 _ALL = ["worker-0", "worker-1", "worker-2", "worker-3"]
+
+
+@pytest.mark.brief
+async def test_the_sample_job_is_valid(jobs: MpiJobs, api: Api) -> None:
+    """By the definition of the real operator, without a field that it does not know."""
+    sample = yaml.safe_load((Path(__file__).parents[3] / "examples" / "mpijob.yaml").read_text(encoding="utf-8"))
+    path = f"/apis/kubeflow.org/v2beta1/namespaces/{jobs.namespace.name}/mpijobs"
+    made = await api.create(f"{path}?fieldValidation=Strict&dryRun=All", sample)
+    assert made["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 4
 
 
 async def test_a_worker_without_its_role_leaves_the_list_and_lives_on(jobs: MpiJobs) -> None:
