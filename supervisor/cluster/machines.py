@@ -1,37 +1,10 @@
 """Reads the machine under a node from the labels that clouds and provisioners set."""
 
-from collections.abc import Mapping
-
+from servicekit.node_labels import read_labels
 from supervisor.cluster.objects import Node
 from supervisor.domain.machine import Machine, PriceClass
 
-_ZONE = "topology.kubernetes.io/zone"
-_REGION = "topology.kubernetes.io/region"
-_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
-_ALIBABA_STRATEGY = "node.alibabacloud.com/spot-strategy"
-
-_PRICES: Mapping[str, Mapping[str, PriceClass]] = {
-    _ALIBABA_STRATEGY: {
-        "NoSpot": PriceClass.ON_DEMAND,
-        "SpotAsPriceGo": PriceClass.SPOT,
-        "SpotWithPriceLimit": PriceClass.SPOT,
-    },
-    "eks.amazonaws.com/capacityType": {"SPOT": PriceClass.SPOT, "ON_DEMAND": PriceClass.ON_DEMAND},
-    "cloud.google.com/gke-spot": {"true": PriceClass.SPOT},
-    "cloud.google.com/gke-preemptible": {"true": PriceClass.SPOT},
-    "cloud.google.com/gke-provisioning": {
-        "spot": PriceClass.SPOT,
-        "preemptible": PriceClass.SPOT,
-        "standard": PriceClass.ON_DEMAND,
-    },
-    "kubernetes.azure.com/scalesetpriority": {"spot": PriceClass.SPOT, "regular": PriceClass.ON_DEMAND},
-    "karpenter.sh/capacity-type": {
-        "spot": PriceClass.SPOT,
-        "on-demand": PriceClass.ON_DEMAND,
-        "reserved": PriceClass.ON_DEMAND,
-    },
-}
-"""The labels that tell the price class, by their values."""
+_PRICES = {True: PriceClass.SPOT, False: PriceClass.ON_DEMAND, None: PriceClass.UNKNOWN}
 
 _CLOUDS = {"aws": "aws", "gce": "gcp", "azure": "azure", "qcloud": "tencent"}
 """The clouds by the scheme of `spec.providerID`."""
@@ -48,15 +21,14 @@ _PREFIXES = {
 
 def machine_of(node: Node) -> Machine:
     """The machine under a node, as far as its labels tell."""
-    labels = node.labels
-    prices = (values.get(labels[label]) for label, values in _PRICES.items() if label in labels)
+    read = read_labels(node.labels)
     return Machine(
         cloud=_cloud(node),
-        region=labels.get(_REGION, ""),
-        zone=labels.get(_ZONE, ""),
-        instance_type=labels.get(_INSTANCE_TYPE, ""),
-        price_class=next((price for price in prices if price is not None), PriceClass.UNKNOWN),
-        spot_strategy=labels.get(_ALIBABA_STRATEGY, ""),
+        region=read.region,
+        zone=read.zone,
+        instance_type=read.instance_type,
+        price_class=_PRICES[read.is_spot],
+        spot_strategy=read.spot_strategy,
     )
 
 
