@@ -110,3 +110,23 @@ async def test_what_turns_false_is_withdrawn_and_may_come_again(here: Scene, tmp
         await here.notice("n", "node-condition", "withdrawn")
         await here.node_says("n", condition("InstanceExpired"))
         await here.notice("n", "node-condition", episode=2)
+
+
+async def test_a_taint_announces_a_reclaim_for_as_long_as_it_is_there(here: Scene, tmp_path: Path) -> None:
+    """A drain at a time that nobody knows is a hint."""
+    await here.node("n")
+    await here.node("drained")
+    async with here.supervisor(tmp_path):
+        await _taint(here, "n", "aws-node-termination-handler/spot-itn")
+        await _taint(here, "drained", "karpenter.sh/disrupted")
+        noticed, hinted = await here.notice("n", "node-taint"), await here.notice("drained", "node-taint")
+        assert noticed["status"]["message"] == "aws-node-termination-handler/spot-itn"
+        assert noticed["status"]["noticeClass"] == "sudden"
+        assert hinted["status"]["noticeClass"] == "hint"
+        await _taint(here, "n")
+        await here.notice("n", "node-taint", "withdrawn")
+
+
+async def _taint(here: Scene, node: str, *keys: str) -> None:
+    taints = [{"key": key, "effect": "NoSchedule"} for key in keys]
+    await here.api.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": taints}})
