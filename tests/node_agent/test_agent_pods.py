@@ -119,6 +119,21 @@ async def test_while_the_watch_is_down_the_pods_are_unknown() -> None:
         assert pods.watchdog.alive
 
 
+async def test_a_node_is_idle_only_while_it_is_known_that_no_opted_in_pod_runs() -> None:
+    async with fake_api_server() as (fake, server):
+        pods = PodWatch(server, "n1", Outbox(10), Clock())
+        fake.put("pods", shown(name="other", uid="other", annotations={}))
+        assert not pods.idle
+        async with running(pods.follow):
+            await until(lambda: pods.idle)
+            fake.put("pods", shown())
+            await until(lambda: not pods.idle)
+            fake.put("pods", shown(phase="Succeeded"))
+            await until(lambda: pods.idle)
+            fake.leave()
+            await until(lambda: not pods.idle)
+
+
 async def test_what_finds_no_room_is_offered_again() -> None:
     """A full outbox loses nothing, and a pod that is gone meanwhile needs none."""
     async with fake_api_server() as (fake, server):
