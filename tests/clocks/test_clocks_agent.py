@@ -34,8 +34,10 @@ class Scene:
     clock: StepClock
 
     def heard(self) -> dict[str, float]:
-        (stream,) = self.supervisor.streams
-        active = [each for each in stream.notices if each.announcement == pb.ANNOUNCEMENT_ACTIVE]
+        # An agent that learns more about its machine says hello again, on another stream.
+        streams = [stream for stream in self.supervisor.streams if stream.messages]
+        said = [each for stream in streams for each in (*stream.hello.notices, *stream.notices)]
+        active = [each for each in said if each.announcement == pb.ANNOUNCEMENT_ACTIVE]
         return {report.source: report.seconds_left for report in reversed(active)}
 
 
