@@ -211,7 +211,7 @@ async def test_a_stop_that_falls_as_the_supervisor_dies_is_one_stop(tmp_path: Pa
         # What was published since is that the hosts are free, and no run.
         assert all(line.get("order") == "wait" for line in await launcher.lines.before_heartbeat())
         assert [one["phase"] for one in (await status(peers))["jobs"]] == ["Suspended"]
-        phases = [phase for phase, _ in groupby(re.findall(r"phase=(\w+)", second.said()))]
+        phases = [phase for phase, _ in groupby(re.findall(r'"phase": "(\w+)"', second.said()))]
         assert phases.count("Suspended") == 1
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,10 +21,16 @@ pytestmark = [pytest.mark.long, pytest.mark.brief]
 _JOBS = "/apis/kai.alibabacloud.com/v1alpha1/namespaces/default/trainingjobs"
 
 
-async def _submit(here: Scene, name: str, team: str) -> None:
+@asynccontextmanager
+async def _submitted(here: Scene, name: str, team: str) -> AsyncIterator[None]:
+    """A job of that team, for as long as this is open: other tests have the same API server."""
     metadata = {"name": name, "annotations": dict(OPTED_IN), "labels": {"team": team}}
     job = {"apiVersion": "kai.alibabacloud.com/v1alpha1", "kind": "TrainingJob", "metadata": metadata, "spec": spec(2)}
     await here.api.create(_JOBS, job)
+    try:
+        yield
+    finally:
+        await here.api.delete(f"{_JOBS}/{name}")
 
 
 async def _as_plugin(home: Path, kubeconfig: Path, *arguments: str) -> Said:
@@ -50,9 +58,11 @@ async def _as_plugin(home: Path, kubeconfig: Path, *arguments: str) -> Said:
 async def test_jobs_of_a_cluster_are_chosen_told_and_followed_as_with_kubectl(here: Scene, tmp_path: Path) -> None:
     await defined(here.place.plane.cluster)
     admin = here.place.plane.cluster.kubeconfig
-    async with here.supervisor(tmp_path / "world"):
-        await _submit(here, "resnet", "vision")
-        await _submit(here, "bert", "text")
+    async with (
+        _submitted(here, "resnet", "vision"),
+        _submitted(here, "bert", "text"),
+        here.supervisor(tmp_path / "world"),
+    ):
 
         async def names(*arguments: str) -> list[str]:
             said = await run("status", "--kubeconfig", admin, "-o", "name", *arguments)

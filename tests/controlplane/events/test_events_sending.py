@@ -1,6 +1,7 @@
 """A real API server accepts the supervisor's Events with only the supervisor's permissions."""
 
 import asyncio
+import json
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -169,7 +170,7 @@ async def test_without_the_right_to_make_events_the_rest_goes_on(here: Scene, tm
         await until(said, "the log to name what is missing")
         lines = [line for line in log.read_text().splitlines() if "Kubernetes Events" in line]
         assert len(lines) == 1
-        assert 'cannot create resource "events" in API group "events.k8s.io"' in lines[0]
+        assert 'cannot create resource "events" in API group "events.k8s.io"' in json.loads(lines[0])["reason"]
     assert await ours(here.api) == []
 
 

@@ -1,8 +1,8 @@
 """The supervisor that leads kills itself around each request that it makes for a TrainingJob; another one goes on."""
 
 import asyncio
+import json
 import os
-import re
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -34,7 +34,6 @@ _PLANS = {
     # Three of four go; then there is room for two, and later for the others.
     Scene.GROWING: JobPlan(workers=4, min_workers=2, steps=400, step_seconds=0.1),
 }
-_DECIDED = re.compile(r"^(\S+) .*job\.decided", re.MULTILINE)
 
 
 def _points() -> list[object]:
@@ -145,6 +144,6 @@ async def _nothing_was_lost(one: World, job: Job, scene: Scene) -> None:
 
 
 def _next_decision(standby: Child) -> float:
-    decided = _DECIDED.search(standby.log.read_text(encoding="utf-8"))
-    assert decided is not None
-    return datetime.fromisoformat(decided[1]).timestamp()
+    lines = [json.loads(line) for line in standby.log.read_text(encoding="utf-8").splitlines()]
+    decided = next(line for line in lines if line["event"] == "job.decided")
+    return datetime.fromisoformat(decided["timestamp"]).timestamp()

@@ -336,6 +336,7 @@ async def test_people_see_what_is_so(here: Place) -> None:
         "Name": notices[0]["Name"],
         "Subject": "n1",
         "Source": "metadata",
+        "Class": "sudden",
         "State": "active",
         "Deadline": "2023-11-14T22:18:20Z",
         "Ended": None,
