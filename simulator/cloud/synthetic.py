@@ -156,17 +156,16 @@ def brief() -> Cut:
     """Return the shortest cut that shows everything, for a job that needs four of seven nodes.
 
     A group that shrinks the job, time for a withdrawn notice and the return of its host, a group that stops the job,
-    and
-    capacity for its resume.
+    and capacity for its resume, which comes when that group is gone.
     """
     node = [Node(f"node{number}") for number in range(1, 10)]
     moments = (
         Moment(8.0, (), tuple(node[1:3])),
-        Moment(25.0, (node[7],), ()),
-        Moment(26.0, (node[8],), ()),
         Moment(30.5, (), tuple(node[5:7])),
+        Moment(31.0, (node[7],), ()),
+        Moment(31.5, (node[8],), ()),
     )
-    return Cut(tuple(node[:7]), moments, 31.5)
+    return Cut(tuple(node[:7]), moments, 32.5)
 
 
 SHORT_NODES = 8
@@ -178,12 +177,13 @@ def short() -> Schedule:
     """Return a schedule with one of each event, for a job that needs five of eight nodes.
 
     A group that shrinks the job, a withdrawn notice, an arrival, a group that stops the job, and capacity for its
-    resume
-    beside a node that has a notice from its first second. Between the withdrawal and the stop, a host has time to
-    return.
+    resume beside a node that has a notice from its first second. Between the withdrawal and the stop, a host has time
+    to return. The capacity comes when the group of the stop is gone: before, a job that is not stopped could replace
+    the group in time and come to no harm.
     """
     node = [Node(f"node{number}") for number in range(1, 13)]
     lead, shrink, back, stopping = SHORT_LEAD_SECONDS, 1.0, 4.0, 24.5
+    beside = lead + 5.0
     steps: tuple[Step, ...] = (
         *(Notice(shrink, gone, lead, "shrink") for gone in node[1:3]),
         Notice(back, node[3], lead, "withdrawn", synthetic=True),
@@ -192,12 +192,12 @@ def short() -> Schedule:
         Add(9.0, node[8]),
         *(Notice(stopping, gone, lead, "stop") for gone in node[4:7]),
         Add(stopping + 1.0, node[9]),
-        Notice(stopping + 1.5, node[9], lead, "beside-the-resume"),
-        *(Add(stopping + 2.0, new) for new in node[10:12]),
+        Notice(stopping + 1.5, node[9], beside, "beside-the-resume"),
         *(Kill(stopping + lead, gone) for gone in node[4:7]),
-        Kill(stopping + 1.5 + lead, node[9]),
+        *(Add(stopping + lead + 0.5, new) for new in node[10:12]),
+        Kill(stopping + 1.5 + beside, node[9]),
     )
-    return Schedule(tuple(node[:SHORT_NODES]), steps, stopping + 10.0)
+    return Schedule(tuple(node[:SHORT_NODES]), steps, stopping + 1.5 + beside + 1.0)
 
 
 def leads(schedule: Schedule) -> Iterator[float]:
