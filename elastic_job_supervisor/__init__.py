@@ -1,1 +1,1 @@
-"""What the wheel adds to site-packages: the commands, and below `_packages` the packages that they run."""
+"""The package that the wheel adds to site-packages: the commands, and below `_packages` the packages that they run."""

@@ -140,7 +140,7 @@ class _Tasks:
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """What the API server tells: the Node object, and whether no opted-in pod runs on the node."""
+    """The API server's knowledge of this node: the Node object, and whether no opted-in pod runs here."""
 
     spot: Spot
     idle: Callable[[], bool]

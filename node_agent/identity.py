@@ -34,7 +34,7 @@ class ThisNode:
 
     @property
     def machine(self) -> NodeIdentity:
-        """What sources and labels have told of the machine so far; its uid is not the subject's."""
+        """The machine as sources and labels have described it so far; its uid is not the subject's."""
         return self._machine
 
     def describe(self, machine: NodeIdentity) -> None:

@@ -1,4 +1,4 @@
-"""What a release needs to know of its checkout."""
+"""Reads the facts about the checkout that a release needs."""
 
 import subprocess
 from dataclasses import dataclass

@@ -47,7 +47,7 @@ _MALFORMED = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What an event does to the VM; `lead` is the shortest notice in seconds that Azure documents."""
+    """The effect of an event on the VM; `lead` is the shortest notice in seconds that Azure documents."""
 
     notice_class: NoticeClass
     lead: float | None

@@ -1,4 +1,4 @@
-"""What the sources have in common whose metadata service has one item: the instant at which the instance is released.
+"""The base of sources whose metadata service has one item: the instant at which the instance is released.
 
 The item answers with 404, or with an empty body, while no release is planned. Everything but that and the instant,
 including refusals and time-outs, is unknown.
