@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-horovod test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -52,6 +52,10 @@ metadata-faults: $(INSTALLED) ## Run a node agent for three minutes against misb
 test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod 0.28.1 (installed once, in its own cache)
 	-@$(BIN)/python tests/horovod/horovod_installation.py
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/horovod $(ARGS)
+
+test-frameworks: $(INSTALLED) ## Run jobs of the real training frameworks with four processes each (installed once, in their own cache)
+	-@$(BIN)/python -m tests.frameworks.frameworks_installation
+	$(BIN)/python -m pytest tests/frameworks $(ARGS)
 
 controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, once, in its own cache (needs Go 1.24)
 	@$(BIN)/python tests/testkit/controlplane/binaries.py
@@ -178,6 +182,8 @@ lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions a
 	$(LOCK) requirements/docs.in -o requirements/docs.txt
 	HOROVOD_SKIP_COMPILE=1 $(LOCK) $(ARGS) requirements/horovod.in -o requirements/horovod.txt
 	$(LOCK) --no-emit-package horovod -c requirements/horovod.txt requirements/horovod.in -o requirements/horovod-build.txt
+	$(LOCK) --no-deps $(ARGS) requirements/frameworks.in -o requirements/frameworks.txt
+	printf 'setuptools\nwheel\n' | $(LOCK) --no-deps -c requirements/frameworks.txt - -o requirements/frameworks-build.txt
 
 first-hour: ## Follow README.md on one machine: in a fresh clone of the last commit, with an empty environment
 	$(PYTHON) tests/docs/docs_first_hour.py

@@ -1,0 +1,20 @@
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.frameworks_installation import NotInstallable, installed
+
+
+@pytest.fixture(scope="session")
+def frameworks() -> Path:
+    """The environment that has torch and the training frameworks."""
+    try:
+        return installed()
+    except NotInstallable as reason:
+        pytest.skip(f"the training frameworks cannot be installed here: {reason}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {name} {value}")

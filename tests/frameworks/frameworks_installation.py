@@ -1,0 +1,101 @@
+"""The training frameworks in an environment of their own, outside the checkout, made once for each set of requirements.
+
+Run as a module: prints where it is, made where it is missing.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.frameworks import frameworks_stand_in
+
+_REQUIREMENTS = Path(__file__).parents[2] / "requirements"
+# DeepSpeed is built from source. Its build cannot be isolated, as that would not be locked, so what its setup.py
+# imports has to be there before it.
+_LOCKS = (_REQUIREMENTS / "frameworks-build.txt", _REQUIREMENTS / "frameworks.txt")
+# 30 s on an idle machine with a near registry, for 0.6 GB.
+_SECONDS = 900.0
+
+
+class NotInstallable(Exception):  # noqa: N818  # It names what is so.
+    """The frameworks cannot be installed here; the message says why."""
+
+
+def installed() -> Path:
+    """The environment's directory; made first where it is missing.
+
+    Raises:
+        NotInstallable: It is missing and cannot be made.
+    """
+    home = _home()
+    if not home.exists():
+        home.parent.mkdir(parents=True, exist_ok=True)
+        # Made beside its final place and then renamed: whoever finds it finds all of it, and of two makers one wins.
+        with tempfile.TemporaryDirectory(dir=home.parent, prefix=".making-") as making:
+            _make(Path(making) / "venv")
+            _rename(Path(making) / "venv", home)
+    return home
+
+
+def site_packages(home: Path) -> Path:
+    return home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+
+def _home() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    wanted = (
+        b"".join(file.read_bytes() for file in (*_LOCKS, Path(frameworks_stand_in.__file__))) + sys.version.encode()
+    )
+    return cache / "elastic-job-supervisor" / f"frameworks-{hashlib.sha256(wanted).hexdigest()[:12]}"
+
+
+def _make(venv: Path) -> None:
+    _run([sys.executable, "-m", "venv", str(venv)])
+    for lock in _LOCKS:
+        # Through the module: scripts of the environment name the directory it was made in, not the one it ends up in.
+        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        # A copy in pip's cache would be half a gigabyte that nobody needs again. Python compiles what is imported.
+        _run(
+            [
+                *pip,
+                "--require-hashes",
+                "--no-deps",
+                "--no-build-isolation",
+                "--no-cache-dir",
+                "--no-compile",
+                "-r",
+                str(lock),
+            ]
+        )
+    try:
+        frameworks_stand_in.make(site_packages(venv))
+    except frameworks_stand_in.CannotMake as error:
+        raise NotInstallable(str(error)) from error
+
+
+def _run(command: list[str]) -> None:
+    environment = {**os.environ, "DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS, env=environment)
+    except subprocess.CalledProcessError as error:
+        raise NotInstallable(" ".join(error.stderr.split())[-300:]) from error
+    except subprocess.TimeoutExpired as error:
+        raise NotInstallable(f"not installed after {_SECONDS:g} s") from error
+
+
+def _rename(made: Path, home: Path) -> None:
+    try:
+        made.rename(home)
+    except OSError:
+        if not home.exists():
+            raise
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{installed()}\n")
+    except NotInstallable as reason:
+        sys.exit(f"The training frameworks cannot be installed: {reason}")
