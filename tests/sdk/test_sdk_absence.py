@@ -32,7 +32,7 @@ def test_with_nothing_configured_training_goes_on_with_one_warning(tmp_path: Pat
         """
     )
     assert script.end() == 0
-    assert script.out.read_text() == "True None None False\nTrue 4\nRUN 0\n"
+    assert script.out.read_text() == "True None None False\nTrue 5\nRUN 0\n"
     told = f"kubeai.elastic: no supervisor: none is configured in {tmp_path}. "
     told += "Training continues without warnings of reclaims\n"
     assert script.err.read_text() == told

@@ -4,7 +4,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from kubeai.elastic.ranks import RankWatch
+from kubeai.elastic.ranks import RANK, NumberWatch
 from kubeai.elastic.stderr import StderrLog
 
 
@@ -30,8 +30,8 @@ def _module(**functions: Any) -> ModuleType:
     return cast("ModuleType", SimpleNamespace(**functions))
 
 
-def _watch(modules: dict[str, ModuleType], environ: dict[str, str] | None = None) -> RankWatch:
-    return RankWatch(modules, environ or {}, StderrLog())
+def _watch(modules: dict[str, ModuleType], environ: dict[str, str] | None = None) -> NumberWatch:
+    return NumberWatch(RANK, modules, environ or {}, StderrLog())
 
 
 def _torch(rank: int | None) -> dict[str, ModuleType]:

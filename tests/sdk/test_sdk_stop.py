@@ -28,6 +28,9 @@ def test_a_stopped_script_saves_says_so_is_held_and_exits_255(
         "run": 1,
         "generation": 4,
         "kind": "left",
+        "world_size": None,
+        "agrees": [],
+        "collective": False,
     }
     assert (tmp_path / "stopped").read_text() == "1 4\n"
     with pytest.raises(subprocess.TimeoutExpired):

@@ -27,11 +27,15 @@ if TYPE_CHECKING:
         check_alive,
         checkpoint_saved,
         directive,
+        exit_for_resume,
         init,
         notice,
         on_notice,
+        resumed,
         seconds_left,
         should_checkpoint,
+        should_stop,
+        stop_is_agreed,
     )
 
 __all__ = [
@@ -42,11 +46,15 @@ __all__ = [
     "check_alive",
     "checkpoint_saved",
     "directive",
+    "exit_for_resume",
     "init",
     "notice",
     "on_notice",
+    "resumed",
     "seconds_left",
     "should_checkpoint",
+    "should_stop",
+    "stop_is_agreed",
 ]
 
 

@@ -6,11 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from .flag import check_alive
+from .gates import should_checkpoint, should_stop
 from .session import Session
 from .values import Directive, DirectiveKind, Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import NoReturn
 
 __all__ = [
     "Directive",
@@ -19,25 +21,36 @@ __all__ = [
     "check_alive",
     "checkpoint_saved",
     "directive",
+    "exit_for_resume",
     "init",
     "notice",
     "on_notice",
+    "resumed",
     "seconds_left",
     "should_checkpoint",
+    "should_stop",
+    "stop_is_agreed",
 ]
+
+_RESUME = 75  # EX_TEMPFAIL of sysexits.h: not a failure of the program, try again
 
 _session = Session()
 
 
-def init(rank: Callable[[], int | None] | None = None, *, sigterm: bool = False) -> None:
+def init(
+    rank: Callable[[], int | None] | None = None,
+    *,
+    sigterm: bool = False,
+    collective: bool = False,
+    world_size: Callable[[], int | None] | None = None,
+) -> None:
     """Start listening for reclaims in the background. Never raises and never waits for the network.
 
     Call it in every training process, after the framework's own init. Further calls have no effect. If no supervisor is
     configured or reachable, it prints one line on stderr and `check_alive()` stays True.
 
     A child forked from a process that has called this shares its flag. Calls in the child have no effect. Call it in
-    each
-    process that trains, after the fork.
+    each process that trains, after the fork.
 
     Args:
         rank: Returns the present rank of this process, or None if it is unknown. It is called from another thread,
@@ -45,8 +58,11 @@ def init(rank: Callable[[], int | None] | None = None, *, sigterm: bool = False)
             does not change. A script with a single process passes `lambda: 0`.
         sigterm: Treat SIGTERM as a LEAVE of this process, then call the previous handler. This works only in the main
             thread. Forked children get the previous handler back.
+        collective: A checkpoint needs all ranks, as with sharded checkpoints: one that saves alone hangs. Then
+            `should_stop(step)` and `should_checkpoint(step)` are True only at a step that all ranks have agreed on.
+        world_size: Returns the present number of ranks, or None if it is unknown. The rules of `rank` apply.
     """
-    _session.start(rank, sigterm=sigterm)
+    _session.start(rank, world_size, sigterm=sigterm, collective=collective)
 
 
 def notice() -> Notice | None:
@@ -69,29 +85,48 @@ def directive() -> Directive:
     return _session.state.directive
 
 
-def should_checkpoint() -> bool:
-    """Return whether a checkpoint is requested: after each CHECKPOINT, LEAVE or STOP, until `checkpoint_saved`."""
-    return _session.state.wants_checkpoint
+def stop_is_agreed() -> bool:
+    """Return whether this process stops at a step at which all ranks stop, so that they can save together."""
+    state = _session.state
+    return state.is_agreed and state.directive.is_final
 
 
-def checkpoint_saved(step: int | None = None) -> None:
-    """Report that a checkpoint of the present state is on disk. Returns at once.
+def checkpoint_saved(step: int | None = None, *, seconds: float | None = None) -> None:
+    """Report that a checkpoint of the present state is complete. Returns at once.
 
-    After a STOP, this report from rank 0 lets the job be suspended. A script that never calls it is assumed to have
-    saved
-    when it exits.
+    After a STOP, this report from rank 0 lets the job be suspended; after one at an agreed step, the reports of all
+    ranks do. A script that never calls it is assumed to have saved when it exits.
 
     Args:
-        step: The last step in the checkpoint.
+        step: The number of finished steps in the checkpoint.
+        seconds: How long it took. By default, the time since it was requested.
     """
-    _session.checkpoint_saved(step)
+    _session.checkpoint_saved(step, seconds)
+
+
+def resumed(step: int) -> None:
+    """Report the step that this run starts from. Returns at once. Raises TypeError if `step` is no integer.
+
+    Call it after a checkpoint was loaded, or with 0 when there is none.
+
+    Args:
+        step: The number of finished steps in the loaded checkpoint.
+    """
+    _session.resumed(step)
+
+
+def exit_for_resume() -> NoReturn:
+    """End the process after `should_stop` was True, so that the job is resumed later.
+
+    Raises SystemExit with code 75, which runs `finally` blocks and `atexit` functions. Code 0 would end the whole job.
+    """
+    raise SystemExit(_RESUME)
 
 
 def on_notice(callback: Callable[[Notice], object]) -> None:
     """Call `callback` whenever a notice appears, including one that appeared before this call.
 
     The callback runs in a thread of the library. It should return quickly, because later callbacks and checkpoint
-    reports
-    wait for it. An exception that it raises is printed as one line on stderr.
+    reports wait for it. An exception that it raises is printed as one line on stderr.
     """
     _session.on_notice(callback)

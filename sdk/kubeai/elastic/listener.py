@@ -57,11 +57,11 @@ class Listener:
         return self._retry.pause()
 
     def _hold_stream(self) -> None:
-        rank = self._monitor.rank
-        with self._uplink.open(rank, self._monitor.step) as stream:
+        hello = self._monitor.hello()
+        with self._uplink.open(hello) as stream:
             self._stream = stream
             opened_at = time.monotonic()
-            self._monitor.stream_opened(rank)
+            self._monitor.stream_opened(hello.member)
             try:
                 for message in stream:
                     self._handle(message)

@@ -9,46 +9,33 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from . import flag
-from .state import Line, State, advance, apply, apply_annotation, apply_sigterm
+from . import flag, gates
+from .agreement import Purpose
+from .messages import Hello, Member, Report, ReportKind
+from .participant import Participant
+from .state import Line, State, advance, apply, apply_annotation, apply_sigterm, take_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .agreement import Position
     from .values import Directive, Notice
 
 _MAX_NOTICES = 64  # queued while a callback is running; the oldest are dropped
-
-
-class ReportKind(str, Enum):
-    """The kinds of reports."""
-
-    RANK = "rank"
-    SAVED = "saved"
-    LEFT = "left"
-
-
-@dataclass(frozen=True)
-class Report:
-    """A report that is repeated until it is confirmed. `generation` is that of the directive it answers."""
-
-    kind: ReportKind
-    rank: int | None
-    step: int | None
-    generation: int
 
 
 class Monitor:
     """Shared state. Attributes may be read without the lock; methods that change something take it."""
 
     def __init__(self) -> None:
-        self.rank: int | None = None
+        self.member = Member()
         self.step: int | None = None
         self.run_is_over = False
+        self.streams = 0
+        self.agreements = Participant()
         # Reentrant (the default), because a signal handler may call `checkpoint_saved`.
         self._changed = threading.Condition()
         self._received = State()
@@ -56,8 +43,11 @@ class Monitor:
         self._version = 0
         self._has_polled_rank = False
         self._has_stream = False
-        self._reported_rank: int | None = None
+        self._reported: Member | None = None
         self._saved: Report | None = None
+        self._resumed: Report | None = None
+        self._save_began: float | None = None
+        self._saves: list[float] = []
         self._notices: deque[Notice | None] = deque(maxlen=_MAX_NOTICES)
 
     @property
@@ -71,11 +61,18 @@ class Monitor:
         """Whether the job is suspended or over, so that nothing is left to wait for."""
         return self.state.release or self.run_is_over
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the supervisor waits until the script calls `should_stop` or `should_checkpoint` with a step."""
+        return not self._has_stopped() and (self.state.directive.is_final or self.agreements.is_awaited)
+
     def receive(self, line: Line) -> None:
         """Apply a line. If it lowers the flag, the flag is down when this returns."""
         with self._changed:
             self._notices.append(line.notice)
-            self._set_state(apply(self._received, line, time.monotonic()))
+            self.agreements.receive(line)
+            waits = line.is_agreed and self.agreements.takes_part(line.directive.kind)
+            self._set_state(apply(self._received, line, time.monotonic(), waits_for_step=waits))
 
     def receive_annotation(self, directive: Directive, *, is_news: bool) -> None:
         """Apply a directive from the pod's annotation, as `receive` does."""
@@ -101,42 +98,103 @@ class Monitor:
                 waits = [threading.TIMEOUT_MAX if pending is None else pending.due - now, seconds]
                 self._changed.wait(min(wait for wait in waits if wait is not None))
 
-    def checkpoint_saved(self, step: int | None) -> None:
+    def checkpoint_saved(self, step: int | None, seconds: float | None) -> None:
         """Record that a checkpoint is on disk, to be reported."""
         with self._changed:
             generation = self.state.directive.generation
             self.step = self.step if step is None else step
-            self._saved = Report(ReportKind.SAVED, self.rank, step, generation)
+            self._saved = Report(ReportKind.SAVED, self.member, step, generation)
+            self._learn_save(seconds)
             saved = replace(self._received, saved_for=generation, saved_after_signal=self._is_terminated)
             self._set_state(saved)
+
+    def resumed(self, step: int) -> None:
+        """Record the step that this run starts from, to be reported."""
+        with self._changed:
+            self._resumed = Report(ReportKind.RESUMED, self.member, step, self.state.directive.generation)
+            self._wake()
 
     def terminate(self) -> None:
         """Treat SIGTERM as a LEAVE.
 
         This runs in a signal handler, so it takes no lock and wakes no thread: the script may be interrupted anywhere,
-        even
-        while it wakes the threads.
+        even while it wakes the threads.
         """
         self._is_terminated = True
         flag.lower()
+        gates.open_gate(Purpose.STOP)
 
-    def set_rank(self, rank: int | None) -> None:
-        """Record the result of a rank poll."""
+    def set_collective(self) -> None:
+        """Record that a checkpoint needs all ranks."""
         with self._changed:
-            if rank != self.rank or not self._has_polled_rank:
-                self.rank = rank
+            self._set_member(replace(self.member, collective=True))
+
+    def set_rank(self, rank: int | None, world_size: int | None = None) -> None:
+        """Record the result of a poll."""
+        with self._changed:
+            if not self._has_polled_rank:
                 self._has_polled_rank = True
                 self._wake()
+            self._set_member(replace(self.member, rank=rank, world_size=world_size))
+
+    def join(self, purpose: Purpose) -> None:
+        """Record that the script has called the function of `purpose` with a step."""
+        with self._changed:
+            if purpose not in self.member.agrees:
+                self.agreements.join(purpose)
+                self._set_member(replace(self.member, agrees=(*self.member.agrees, purpose)))
+                self._set_gates()
+
+    def wait_at(self, purpose: Purpose, step: int, seconds: float) -> Position | None:
+        """Return the agreement that must be settled at `step`, or None.
+
+        While it is not committed, wait for at most `seconds` until it is, or until it is dropped or moved.
+        """
+        with self._changed:
+            first = self.agreements.at(purpose, step)
+            if first is not None and not first.is_committed:
+                self._changed.wait_for(
+                    lambda: self.agreements.at(purpose, step) is not first or self._stops_alone(), seconds
+                )
+            return self.agreements.at(purpose, step)
+
+    def settle(self, position: Position, *, outcome: bool | None) -> bool:
+        """Record whether all ranks stop or save now, and return it. None: nobody but the supervisor has said so."""
+        purpose = position.agreement.purpose
+        with self._changed:
+            reached = self.agreements.settle(position, outcome=outcome)
+            if reached:
+                self._save_began = time.monotonic()
+                self._set_state(take_effect(self._received, self.agreements.directives[purpose]))
+            else:
+                self._set_gates()
+                self._wake()
+            return reached
+
+    def wants_alone(self, purpose: Purpose) -> bool:
+        """Return whether this process stops or saves for a reason other than an agreement that is still to come."""
+        with self._changed:
+            stops = self._has_stopped() or self._stops_alone()
+            wants = stops if purpose is Purpose.STOP else self._saves_alone()
+            if wants and self._save_began is None:
+                self._save_began = time.monotonic()
+            return wants
 
     def wait_for_rank(self, seconds: float) -> int | None:
         """Wait until the rank has been polled once, at most `seconds`, and return it."""
         self.wait_for(lambda: self._has_polled_rank, seconds)
-        return self.rank
+        return self.member.rank
 
-    def stream_opened(self, hello_rank: int | None) -> None:
-        """Record that a stream is open and which rank its hello contained."""
+    def hello(self) -> Hello:
+        """Return the hello of a new stream."""
+        return Hello(self.member, self.step, self.agreements.held.newest)
+
+    def stream_opened(self, said: Member) -> None:
+        """Record that a stream is open, and what its hello said."""
         with self._changed:
-            self._has_stream, self._reported_rank = True, hello_rank
+            self._has_stream, self._reported = True, said
+            self.streams += 1
+            self.agreements.stream_opened()
             self._wake()
 
     def stream_ended(self) -> None:
@@ -152,25 +210,48 @@ class Monitor:
 
     def left(self) -> Report:
         """Return the report that this process exits."""
-        return Report(ReportKind.LEFT, self.rank, self.step, self.state.directive.generation)
+        return Report(ReportKind.LEFT, self.member, self.step, self.state.directive.generation)
 
     def next_report(self) -> Report | None:
         """Return the next report to send: a saved checkpoint first, then a changed rank."""
         with self._changed:
             if self.run_is_over:
                 return None
-            if self._saved is not None:
-                return self._saved
-            if self._has_stream and self.rank != self._reported_rank:
-                return Report(ReportKind.RANK, self.rank, self.step, self.state.directive.generation)
+            if self._saved is not None or self._resumed is not None:
+                return self._saved or self._resumed
+            if self._has_stream and self.member != self._reported:
+                return Report(ReportKind.RANK, self.member, self.step, self.state.directive.generation)
             return None
 
     def confirm(self, report: Report) -> None:
         """Record that a report from `next_report` was delivered."""
         with self._changed:
-            self._reported_rank = report.rank
+            self._reported = report.member
             if self._saved is report:
                 self._saved = None
+            if self._resumed is report:
+                self._resumed = None
+
+    def next_reply(self) -> Position | None:
+        """Return the position that is to be reported next."""
+        with self._changed:
+            return None if self.run_is_over else self.agreements.next_unsent()
+
+    def confirm_reply(self, position: Position) -> None:
+        """Record that a position was reported."""
+        with self._changed:
+            self.agreements.confirm(position)
+
+    def repeat_replies(self) -> None:
+        """Report all present positions again."""
+        with self._changed:
+            self.agreements.repeat()
+
+    def take_saves(self) -> list[float]:
+        """Return the seconds that the checkpoints since the last call have taken."""
+        with self._changed:
+            saves, self._saves = self._saves, []
+            return saves
 
     def take_notices(self) -> list[Notice | None]:
         """Return the notices of all lines since the last call; None for a line without a notice."""
@@ -189,12 +270,45 @@ class Monitor:
         self.wait_for(lambda: self._version != version, seconds)
         return self._version
 
+    def _stops_alone(self) -> bool:
+        return self.state.directive.is_final and not self.member.collective
+
+    def _has_stopped(self) -> bool:
+        return self._received.is_agreed and self._received.directive.is_final
+
+    def _saves_alone(self) -> bool:
+        return self.state.wants_checkpoint and not self.state.is_agreed and not self.member.collective
+
+    def _learn_save(self, seconds: float | None) -> None:
+        if seconds is None and self._save_began is not None:
+            seconds = time.monotonic() - self._save_began
+        self._save_began = None
+        if seconds is not None:
+            self._saves.append(seconds)
+
+    def _set_member(self, member: Member) -> None:
+        if member != self.member:
+            self.member = member
+            self._wake()
+
     def _set_state(self, state: State) -> None:
         # Set the state first: a thread that sees the flag down must find the directive that lowered it.
         self._received = state
         if state.directive.is_final:
             flag.lower()
+        self._set_gates()
         self._wake()
+
+    def _set_gates(self) -> None:
+        """Let the functions ask exactly while there is something to ask for."""
+        asks = {Purpose.STOP: self.state.directive.is_final, Purpose.CHECKPOINT: self._saves_alone()}
+        for purpose in self.member.agrees:
+            if asks[purpose]:
+                gates.open_gate(purpose)
+            else:
+                gates.place(purpose, self.agreements.held.gate(purpose))
+        if self._is_terminated:  # a signal may have arrived since the state was read
+            gates.open_gate(Purpose.STOP)
 
     def _wake(self) -> None:
         self._version += 1

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from .uplink import RetryPolicy, RunIsOver, Uplink
+from .uplink import RetryPolicy, RunIsOver, Uplink, is_unknown
 from .wire import Refused, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .monitor import Monitor
-    from .ranks import RankWatch
+    from .ranks import Ranks
     from .stderr import StderrLog
     from .values import Notice
 
@@ -23,7 +23,7 @@ class Reporter:
     """Polls the rank, calls the notice callbacks, and repeats each report until it is confirmed."""
 
     def __init__(
-        self, monitor: Monitor, uplink: Uplink, ranks: RankWatch, callbacks: NoticeCallbacks, stderr: StderrLog
+        self, monitor: Monitor, uplink: Uplink, ranks: Ranks, callbacks: NoticeCallbacks, stderr: StderrLog
     ) -> None:
         self._monitor = monitor
         self._uplink = uplink
@@ -36,7 +36,7 @@ class Reporter:
         """Poll, notify and report forever."""
         version = 0
         while True:
-            self._monitor.set_rank(self._ranks.poll())
+            self._monitor.set_rank(self._ranks.rank.poll(), self._ranks.world_size.poll())
             self._notify()
             self._deliver()
             waiting = self._not_before - time.monotonic()
@@ -56,7 +56,10 @@ class Reporter:
             except RunIsOver:
                 self._monitor.end_run()
             except (Refused, Unreachable) as error:
-                self._not_before = time.monotonic() + self._retry.after(error)
+                if is_unknown(error):
+                    self._monitor.confirm(report)
+                else:
+                    self._not_before = time.monotonic() + self._retry.after(error)
             else:
                 self._monitor.confirm(report)
             report = self._monitor.next_report()

@@ -1,8 +1,8 @@
 """The session of one process with the supervisor: its threads, fork handling and exit.
 
-Three daemon threads keep three kinds of waiting apart: for the moment a directive takes effect, for the next line
-(including connecting), and for anything that may take time (reports, user callbacks). None of them holds a lock of
-the logging module or of sys.stderr, which a fork would copy.
+Four daemon threads keep four kinds of waiting apart: for the moment a directive takes effect, for the next line
+(including connecting), for the delivery of an answer to an agreement, and for anything that may take time (reports,
+user callbacks). None of them holds a lock of the logging module or of sys.stderr, which a fork would copy.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import math
 import operator
 import os
 import sys
@@ -17,11 +18,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from . import exit_hook, flag, identity, wire
+from . import exit_hook, flag, gates, identity, wire
+from .agreed_step import AgreedStep
 from .annotations import AnnotationWatch
+from .arbiter import Arbiter
 from .listener import Listener
 from .monitor import Monitor
-from .ranks import RankWatch
+from .ranks import Ranks
+from .replies import Replies
 from .reporter import NoticeCallbacks, Reporter
 from .sigterm import Sigterm
 from .stderr import StderrLog
@@ -42,33 +46,51 @@ class Session:
     def __init__(self) -> None:
         self._stderr = StderrLog()
         self._monitor = Monitor()
-        self._ranks = RankWatch(sys.modules, os.environ, self._stderr)
+        self._ranks = Ranks(sys.modules, os.environ, self._stderr)
         self._callbacks = NoticeCallbacks(self._stderr)
         self._sigterm = Sigterm(self._monitor.terminate, self._stderr)
         self._starting = threading.Lock()
         self._is_started = False
         self._is_child = False
+        agreed = AgreedStep(self._monitor, Arbiter(sys.modules))
+        gates.connect(agreed.arrive, lambda: self.state.wants_checkpoint)
 
     @property
     def state(self) -> State:
         """The received state; in a forked child, the state at the fork."""
         return self._monitor.state
 
-    def start(self, rank: Callable[[], int | None] | None, *, sigterm: bool) -> None:
+    def start(
+        self,
+        rank: Callable[[], int | None] | None,
+        world_size: Callable[[], int | None] | None,
+        *,
+        sigterm: bool,
+        collective: bool,
+    ) -> None:
         """Start listening on the first call. The arguments are applied on each call."""
         if self._is_child:
             return
         if rank is not None:
-            self._ranks.callable = rank
+            self._ranks.rank.callable = rank
+        if world_size is not None:
+            self._ranks.world_size.callable = world_size
+        if collective:
+            self._monitor.set_collective()
         if not self._is_started:
             self._start_once()
         if sigterm:
             self._sigterm.watch()
 
-    def checkpoint_saved(self, step: int | None) -> None:
+    def checkpoint_saved(self, step: int | None, seconds: float | None) -> None:
         """Record a checkpoint, to be reported."""
         if not self._is_child:
-            self._monitor.checkpoint_saved(_whole(step))
+            self._monitor.checkpoint_saved(_whole(step), _duration(seconds))
+
+    def resumed(self, step: int) -> None:
+        """Record the step that this run starts from, to be reported."""
+        if not self._is_child:
+            self._monitor.resumed(operator.index(step))
 
     def on_notice(self, callback: Callable[[Notice], object]) -> None:
         """Add a notice callback."""
@@ -87,9 +109,11 @@ class Session:
             uplink, annotations = Uplink(home), AnnotationWatch(home, self._monitor)
             listener = Listener(self._monitor, uplink, self._stderr)
             reporter = Reporter(self._monitor, uplink, self._ranks, self._callbacks, self._stderr)
+            replies = Replies(self._monitor, uplink, self._stderr)
             os.register_at_fork(after_in_child=self._abandon)
             run_timer = functools.partial(self._monitor.run_timer, annotations.poll)
-            for name, task in (("time", run_timer), ("report", reporter.run), ("listen", listener.run)):
+            tasks = {"time": run_timer, "report": reporter.run, "answer": replies.run, "listen": listener.run}
+            for name, task in tasks.items():
                 threading.Thread(target=self._guarded, args=(task,), name=f"kubeai-{name}", daemon=True).start()
             atexit.register(self._end, uplink, listener)
         except Exception as error:  # noqa: BLE001 - without memory or threads training still continues
@@ -105,6 +129,7 @@ class Session:
 
     def _abandon(self) -> None:
         self._is_child = True
+        gates.abandon_in_child()
         with contextlib.suppress(OSError):
             wire.abandon_in_child()
 
@@ -123,3 +148,12 @@ def _whole(step: int | None) -> int | None:
         return None if step is None else operator.index(step)
     except TypeError:
         return None
+
+
+def _duration(seconds: float | None) -> float | None:
+    """Return a finite number of seconds, at least 0; None if it is none."""
+    try:
+        number = None if seconds is None else float(seconds)
+    except (TypeError, ValueError):
+        return None
+    return number if number is not None and math.isfinite(number) and number >= 0 else None

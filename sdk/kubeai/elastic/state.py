@@ -9,10 +9,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from . import agreement
 from .values import Directive, DirectiveKind, Notice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from .agreement import Agreement
 
 NO_DIRECTIVE = Directive(DirectiveKind.RUN, job="", run=0, generation=0, reason="no directive received yet")
 
@@ -30,6 +33,16 @@ class Line:
     seconds_left: float | None
     notice: Notice | None
     release: bool
+    agreement: Agreement | None = None
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether the directive takes effect at an agreed step, in a process that agrees."""
+        return (
+            self.agreement is not None
+            and self.agreement.committed
+            and self.agreement.purpose.directive is self.directive.kind
+        )
 
 
 @dataclass(frozen=True)
@@ -54,9 +67,10 @@ class HeldNotice:
 
 @dataclass(frozen=True)
 class State:
-    """The state that results from everything received."""
+    """The state that results from everything received. `is_agreed`: the directive came at an agreed step."""
 
     directive: Directive = NO_DIRECTIVE
+    is_agreed: bool = False
     pending: Pending | None = None
     deadline: float | None = None
     notice: HeldNotice | None = None
@@ -92,21 +106,30 @@ def parse(message: Mapping[str, Any]) -> Line:
             seconds_left=_optional_number(message.get("seconds_left")),
             notice=_notice(message.get("notice")),
             release=_checked(message.get("release", False), bool),
+            agreement=agreement.parse(message.get("agreement")),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         # OverflowError: JSON allows integers that no float can hold.
         raise MalformedLine(f"{type(error).__name__}: {error}") from error
 
 
-def apply(state: State, line: Line, now: float) -> State:
+def apply(state: State, line: Line, now: float, *, waits_for_step: bool = False) -> State:
     """Return the state after `line` was received at `now`.
 
     The latest line wins, except over a STOP or LEAVE in effect.
+
+    Args:
+        state: The state before.
+        line: What was received.
+        now: When it was received.
+        waits_for_step: The directive takes effect at an agreed step, by `take_effect`, and not by time.
     """
     received = replace(state, notice=_held(line.notice, now), release=line.release)
     if state.directive.is_final:
         return received
     deadline = None if line.seconds_left is None else now + line.seconds_left
+    if waits_for_step:
+        return replace(received, pending=None, deadline=deadline)
     return advance(replace(received, pending=Pending(line.directive, now + line.act_in), deadline=deadline), now)
 
 
@@ -119,20 +142,28 @@ def apply_annotation(state: State, directive: Directive, *, is_news: bool) -> St
     is_ours = is_news if last == NO_DIRECTIVE else directive.run == last.run
     if state.directive.is_final or not is_ours or directive.generation < last.generation:
         return state
-    return replace(state, directive=replace(directive, job=last.job), pending=None)
+    return replace(state, directive=replace(directive, job=last.job), pending=None, is_agreed=False)
 
 
 def advance(state: State, now: float) -> State:
     """Return the state at `now`: a pending directive that is due has taken effect."""
     if state.pending is None or now < state.pending.due:
         return state
-    return replace(state, directive=state.pending.directive, pending=None)
+    new = state.pending.directive
+    is_same = (new.kind, new.generation) == (state.directive.kind, state.directive.generation)
+    return replace(state, directive=new, pending=None, is_agreed=state.is_agreed and is_same)
+
+
+def take_effect(state: State, directive: Directive) -> State:
+    """Return the state at the agreed step of `directive`."""
+    return replace(state, directive=directive, pending=None, is_agreed=True)
 
 
 def apply_sigterm(state: State) -> State:
     """Return the state after SIGTERM. The generation stays, because the supervisor decided nothing."""
     leave = replace(state.directive, kind=DirectiveKind.LEAVE, reason="SIGTERM has arrived")
-    return replace(state, directive=leave, saved_for=leave.generation if state.saved_after_signal else None)
+    saved_for = leave.generation if state.saved_after_signal else None
+    return replace(state, directive=leave, is_agreed=False, saved_for=saved_for)
 
 
 def _held(notice: Notice | None, now: float) -> HeldNotice | None:

@@ -37,6 +37,8 @@ ALL = None
 PROCESSES = "/v1/processes/"
 LAUNCHERS = "/v1/launchers/"
 
+_ATTEMPTS = 20  # of `agree`
+
 
 @dataclass(frozen=True)
 class Message:
@@ -165,6 +167,37 @@ class FakeSupervisor:
         with self._changed:
             return [report.body for report in self.reports if report.body.get("kind") == kind]
 
+    def answers_of(self, epoch: int) -> dict[str, Line]:
+        """Return the last answer of each process to the agreement of an epoch, by process id."""
+        answers = [report for report in self.reports_of("agreement") if report["epoch"] == epoch]
+        return {answer["process"]: answer for answer in answers}
+
+    def propose(self, epoch: int, step: int | None = None, *, purpose: str = "stop", **fields: Any) -> None:
+        """Send an agreement that is not committed to ALL. Without a step it is a poll."""
+        agreement = {"epoch": epoch, "purpose": purpose, "step": step, "committed": False}
+        self.direct(ALL, agreement=agreement, **fields)
+
+    def commit(self, epoch: int, step: int, *, purpose: str = "stop", **fields: Any) -> None:
+        """Commit an agreement: ALL stop or save at `step`."""
+        agreement = {"epoch": epoch, "purpose": purpose, "step": step, "committed": True}
+        self.direct(ALL, directive="STOP" if purpose == "stop" else "CHECKPOINT", agreement=agreement, **fields)
+
+    def agree(self, processes: int, *, purpose: str = "stop", epoch: int = 1, ahead: int = 3) -> int:
+        """Agree with this many processes on a step and return it, as a real supervisor does. It takes a few attempts.
+
+        A proposal is `ahead` steps beyond the largest step, and twice as many at each further attempt. The next
+        agreement of the same job needs a larger `epoch`, at least 100 more. Raises TimeoutError.
+        """
+        for attempt in range(_ATTEMPTS):
+            poll, proposal = epoch + 2 * attempt, epoch + 2 * attempt + 1
+            self.propose(poll, purpose=purpose)
+            step: int = max(answer["at_step"] for answer in self._answers(poll, processes)) + ahead * 2**attempt
+            self.propose(proposal, step, purpose=purpose)
+            if all(answer["answer"] == "accepted" for answer in self._answers(proposal, processes)):
+                self.commit(proposal, step, purpose=purpose)
+                return step
+        raise TimeoutError(f"no agreement; received {self.reports_of('agreement')}")
+
     def wait_for(self, condition: Callable[[], T], seconds: float = 60.0) -> T:
         """Return the first true value of `condition()`. Raises TimeoutError after `seconds`."""
         deadline = time.monotonic() + seconds
@@ -176,6 +209,15 @@ class FakeSupervisor:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"not within {seconds:g} s; received {self.hellos} and {self.reports}")
                 self._changed.wait(0.02)  # bounded: the condition may become true without a message
+
+    def _answers(self, epoch: int, processes: int) -> list[Line]:
+        """Wait until this many processes, all of which know their step, have answered."""
+
+        def complete() -> list[Line]:
+            answers = [answer for answer in self.answers_of(epoch).values() if answer["at_step"] is not None]
+            return answers if len(answers) >= processes else []
+
+        return self.wait_for(complete)
 
     def _answer(self, call: Call) -> Reply:
         with self._changed:

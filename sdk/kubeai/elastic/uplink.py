@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from .monitor import Report
+    from .messages import Hello, Report
     from .stderr import StderrLog
     from .values import Directive
 
@@ -42,26 +42,20 @@ class Uplink:
         self._own_run: tuple[str | None, int | None] | None = None
         self._learned_run: int | None = None
 
-    def open(self, rank: int | None, step: int | None) -> wire.Stream:
+    def open(self, hello: Hello) -> wire.Stream:
         """Open the stream. Raises RunIsOver, wire.Refused or wire.Unreachable."""
         own = self._identity()
-        hello = {**self._common_fields(), "rank": rank, "pid": os.getpid(), "step": step, "sdk": __version__}
+        body = {**self._common_fields(), **hello.fields(), "pid": os.getpid(), "sdk": __version__}
         if own.run is None:
-            hello["run"] = self._learned_run
+            body["run"] = self._learned_run
         with _translated():
-            return wire.open_stream(_endpoint(own), _STREAM, hello)
+            return wire.open_stream(_endpoint(own), _STREAM, body)
 
     def report(self, report: Report, timeout: float = 5.0) -> None:
         """Post a report and return when it is confirmed. Raises as `open` does."""
         own = self._identity()
-        body = {
-            **self._common_fields(),
-            "kind": report.kind.value,
-            "rank": report.rank,
-            "step": report.step,
-            "run": self._learned_run if own.run is None else own.run,
-            "generation": report.generation,
-        }
+        run = self._learned_run if own.run is None else own.run
+        body = {**self._common_fields(), **report.fields(), "run": run}
         with _translated():
             wire.post(_endpoint(own), _REPORT, body, timeout)
 
@@ -120,6 +114,11 @@ class RetryPolicy:
     def pause(self) -> float:
         """Return the seconds to wait after a stream that ended cleanly."""
         return self._backoff.next()
+
+
+def is_unknown(error: wire.Refused | wire.Unreachable) -> bool:
+    """Return whether the supervisor does not know this kind of report, because it is older. Repeating it is useless."""
+    return isinstance(error, wire.Refused) and error.code == "malformed"
 
 
 @contextlib.contextmanager

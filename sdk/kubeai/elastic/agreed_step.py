@@ -1,0 +1,35 @@
+"""The training thread at its gate: waits shortly for the outcome, settles it and takes part."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .agreement import Purpose
+    from .arbiter import Arbiter
+    from .monitor import Monitor
+
+_COMMIT_SECONDS = 2.0  # how long a rank waits at the step for a commit; the others do not wait longer either
+
+
+class AgreedStep:
+    """What `should_stop` and `should_checkpoint` do at an open gate."""
+
+    def __init__(self, monitor: Monitor, arbiter: Arbiter) -> None:
+        self._monitor = monitor
+        self._arbiter = arbiter
+
+    def arrive(self, purpose: Purpose, step: int) -> bool:
+        """Return whether to stop or to save after `step` finished steps. Raises TypeError if that is no integer."""
+        step = operator.index(step)
+        self._monitor.join(purpose)
+        return self._settle(purpose, step) or self._monitor.wants_alone(purpose)
+
+    def _settle(self, purpose: Purpose, step: int) -> bool:
+        position = self._monitor.wait_at(purpose, step, _COMMIT_SECONDS)
+        if position is None:
+            return False
+        run = self._monitor.agreements.directives[purpose].run
+        outcome = self._arbiter.settle(run, position.agreement.epoch, go_through=position.is_committed)
+        return self._monitor.settle(position, outcome=outcome)

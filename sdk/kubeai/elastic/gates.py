@@ -1,0 +1,117 @@
+"""`should_stop(step)` and `should_checkpoint(step)`: a cell with the step, and for each purpose a gate.
+
+A call writes the step, compares it with the gate and returns. Below the gate there is no lock and nothing to wait for.
+The listener sets a gate first and reads the step afterwards, so one of the two threads sees the other.
+
+Module variables, because attributes of an object would cost each call another look-up. A forked child has its own copy
+of them, and so does not disturb its parent's step.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import TYPE_CHECKING
+
+from .agreement import Purpose
+from .flag import check_alive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NEVER = sys.maxsize
+_ALWAYS = -sys.maxsize
+
+_step: int | None = None
+# The first call of each function asks, and so tells that the script uses it.
+_stop_gate = _ALWAYS
+_checkpoint_gate = _ALWAYS
+
+
+def should_stop(step: int) -> bool:
+    """Return whether to save a checkpoint and exit now. Call it once after each step, in every rank.
+
+    Where all processes of the job call it, they agree on a step at which it becomes True in all of them, so that they
+    can save together. Otherwise it is True when `check_alive()` is False, except with `init(collective=True)`: then it
+    is True at an agreed step only. Once it is True it stays True.
+
+    Before the agreed step it never waits. At that step it waits for at most a few seconds, if the supervisor has not
+    yet said whether the agreement stands. Raises TypeError at the first call if `step` is no integer.
+
+    Args:
+        step: The number of finished steps, the same on every rank. It grows across restarts.
+    """
+    global _step  # noqa: PLW0603 - see above
+    _step = step
+    if step < _stop_gate:
+        return False
+    return _arrive(Purpose.STOP, step)
+
+
+def should_checkpoint(step: int | None = None) -> bool:
+    """Return whether a checkpoint is requested. The training goes on after it.
+
+    With a step, which is that of `should_stop`, it is True once for each request, in all ranks at the same step. Where
+    not all processes of the job call it like that, and without a step, it is True after each CHECKPOINT, LEAVE or STOP
+    until `checkpoint_saved` is called.
+    """
+    if step is None:
+        return _wants_checkpoint()
+    global _step  # noqa: PLW0603 - see above
+    _step = step
+    if step < _checkpoint_gate:
+        return False
+    return _arrive(Purpose.CHECKPOINT, step)
+
+
+def finished_steps() -> int | None:
+    """Return the step of the last call; None before the first one."""
+    return None if _step is None else operator.index(_step)
+
+
+def lower(purpose: Purpose, step: int) -> None:
+    """Let calls from `step` on ask. An already lower gate stays."""
+    _set(purpose, min(step, _stop_gate if purpose is Purpose.STOP else _checkpoint_gate))
+
+
+def place(purpose: Purpose, step: int | None) -> None:
+    """Let only calls from `step` on ask; None: no call."""
+    _set(purpose, _NEVER if step is None else step)
+
+
+def open_gate(purpose: Purpose) -> None:
+    """Let each call ask. It takes no lock, because a signal handler calls it."""
+    _set(purpose, _ALWAYS)
+
+
+def connect(arrive: Callable[[Purpose, int], bool], wants_checkpoint: Callable[[], bool]) -> None:
+    """Set what the functions call at a gate, and for `should_checkpoint()` without a step."""
+    global _arrive, _wants_checkpoint
+    _arrive, _wants_checkpoint = arrive, wants_checkpoint
+
+
+def abandon_in_child() -> None:
+    """Disconnect a forked child: it sees its parent's flag, agrees to nothing and waits for nothing."""
+    connect(_arrive_alone, _wants_checkpoint)
+    open_gate(Purpose.STOP)
+    place(Purpose.CHECKPOINT, None)
+
+
+def _set(purpose: Purpose, gate: int) -> None:
+    global _stop_gate, _checkpoint_gate  # noqa: PLW0603 - see above
+    if purpose is Purpose.STOP:
+        _stop_gate = gate
+    else:
+        _checkpoint_gate = gate
+
+
+def _arrive_alone(purpose: Purpose, step: int) -> bool:  # noqa: ARG001 - the signature of `arrive`
+    return purpose is Purpose.STOP and not check_alive()
+
+
+def _wants_nothing() -> bool:
+    return False
+
+
+_arrive: Callable[[Purpose, int], bool] = _arrive_alone
+_wants_checkpoint: Callable[[], bool] = _wants_nothing

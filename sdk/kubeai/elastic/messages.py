@@ -1,0 +1,115 @@
+"""What this process tells the supervisor: the hello of its stream, and its reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agreement import Position, Purpose
+
+
+class ReportKind(str, Enum):
+    """The kinds of reports."""
+
+    RANK = "rank"
+    SAVED = "saved"
+    LEFT = "left"
+    RESUMED = "resumed"
+    AGREEMENT = "agreement"
+
+
+@dataclass(frozen=True)
+class Member:
+    """What this process is among the ranks of its job, and how it can stop with them."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    agrees: tuple[Purpose, ...] = ()
+    collective: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a message."""
+        return {
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "agrees": [purpose.value for purpose in self.agrees],
+            "collective": self.collective,
+        }
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast this process trains and saves, in seconds; None where that is not known yet.
+
+    `unread_seconds` is the time since the step last changed.
+    """
+
+    step_seconds: float | None = None
+    checkpoint_seconds: float | None = None
+    unread_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer to an agreement, with the present step."""
+
+    position: Position
+    at_step: int | None
+    pace: Pace
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a report of kind `agreement`."""
+        agreement = self.position.agreement
+        return {
+            "epoch": agreement.epoch,
+            "purpose": agreement.purpose.value,
+            "step": agreement.step,
+            "answer": self.position.answer.value,
+            "at_step": self.at_step,
+            "step_seconds": self.pace.step_seconds,
+            "checkpoint_seconds": self.pace.checkpoint_seconds,
+            "unread_seconds": self.pace.unread_seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message of a stream. `step` is the last one that was saved."""
+
+    member: Member
+    step: int | None = None
+    position: Position | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the message."""
+        return {**self.member.fields(), "step": self.step, "agreement": _held(self.position)}
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report that is repeated until it is confirmed. `generation` is that of the directive it answers."""
+
+    kind: ReportKind
+    member: Member
+    step: int | None
+    generation: int
+    reply: Reply | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the message."""
+        about = {"kind": self.kind.value, "step": self.step, "generation": self.generation}
+        return {**self.member.fields(), **about, **({} if self.reply is None else self.reply.fields())}
+
+
+def _held(position: Position | None) -> dict[str, Any] | None:
+    if position is None:
+        return None
+    agreement = position.agreement
+    return {
+        "epoch": agreement.epoch,
+        "purpose": agreement.purpose.value,
+        "step": agreement.step,
+        "committed": position.is_committed,
+    }

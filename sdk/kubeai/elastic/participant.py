@@ -1,0 +1,106 @@
+"""What this process has agreed to, and the answers that it still has to give.
+
+Not thread-safe: the monitor calls everything here with its lock held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from . import gates
+from .agreement import Held, Purpose, concerns, receive, settle
+
+if TYPE_CHECKING:
+    from .agreement import Agreement, Position
+    from .state import Line
+    from .values import Directive, DirectiveKind
+
+
+class Participant:
+    """Keeps the positions of this rank and collects its answers. The monitor raises the gates again afterwards."""
+
+    def __init__(self) -> None:
+        self.held = Held()
+        self.directives: dict[Purpose, Directive] = {}
+        self._purposes: set[Purpose] = set()
+        self._newest: Agreement | None = None
+        self._unsent: dict[Purpose, Position] = {}
+        self._sent: dict[Purpose, Position] = {}
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the supervisor waits until this rank reads its step or reaches a gate."""
+        asked = None if self._newest is None else self.held.of(self._newest.purpose)
+        is_bound = any(self.held.gate(purpose) is not None for purpose in Purpose)
+        return is_bound or (asked is not None and not asked.is_settled)
+
+    def takes_part(self, kind: DirectiveKind) -> bool:
+        """Return whether the script calls the function that belongs to a directive."""
+        return any(purpose.directive is kind for purpose in self._purposes)
+
+    def join(self, purpose: Purpose) -> None:
+        """Take part in the agreements of a purpose from now on, also in one that is already there."""
+        self._purposes.add(purpose)
+        if self._newest is not None and self._newest.purpose is purpose:
+            self._apply(self._newest)
+
+    def receive(self, line: Line) -> None:
+        """Apply the agreement of a line, or that there is none."""
+        new = line.agreement
+        if new is not None and concerns(self.held, new):
+            self.directives[new.purpose] = replace(line.directive, kind=new.purpose.directive)
+        self._newest = new
+        self._apply(new)
+
+    def at(self, purpose: Purpose, step: int) -> Position | None:
+        """Return the position that holds this rank back at `step`."""
+        gate = self.held.gate(purpose)
+        return self.held.of(purpose) if gate is not None and step >= gate else None
+
+    def settle(self, position: Position, *, outcome: bool | None) -> bool:
+        """Record the outcome of `position`. None: it is committed now, or it is not."""
+        present = self.held.of(position.agreement.purpose)
+        reached = outcome
+        if reached is None:
+            is_same = present is not None and present.agreement.epoch == position.agreement.epoch
+            reached = is_same and present is not None and present.is_committed
+        self.held = settle(self.held, position, reached=reached)
+        self._answer(position.agreement.purpose)
+        return reached
+
+    def stream_opened(self) -> None:
+        """Answer again: the supervisor at the other end of a new stream may not know the answers."""
+        self._sent.clear()
+
+    def next_unsent(self) -> Position | None:
+        """Return a position to report, the most recent answer first."""
+        return next(iter(reversed(list(self._unsent.values()))), None)
+
+    def confirm(self, position: Position) -> None:
+        """Record that a position was reported."""
+        purpose = position.agreement.purpose
+        if self._unsent.get(purpose) is position:
+            del self._unsent[purpose]
+
+    def repeat(self) -> None:
+        """Report the present positions again."""
+        self._sent.clear()
+        for purpose in self._purposes:
+            self._answer(purpose)
+
+    def _apply(self, new: Agreement | None) -> None:
+        step = None
+        if new is not None and new.purpose in self._purposes and concerns(self.held, new):
+            if new.step is not None:
+                gates.lower(new.purpose, new.step)  # before the step is read, see `agreement`
+            step = gates.finished_steps()
+        self.held = receive(self.held, new, step)
+        if new is not None:
+            self._answer(new.purpose)
+
+    def _answer(self, purpose: Purpose) -> None:
+        position = self.held.of(purpose)
+        if position is not None and position != self._sent.get(purpose):
+            self._unsent.pop(purpose, None)  # the newest answer is sent first
+            self._unsent[purpose] = self._sent[purpose] = position
