@@ -34,6 +34,7 @@ class Code(StrEnum):
     FOREIGN_TOKEN = "foreign_token"  # noqa: S105 - as above
     UNKNOWN_JOB = "unknown_job"
     UNKNOWN_NODE = "unknown_node"
+    UNKNOWN_RELAY = "unknown_relay"
     NAME_IS_LIVE = "name_is_live"
     RUN_IS_OVER = "run_is_over"
     OLDER_REVISION = "older_revision"

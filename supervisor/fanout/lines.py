@@ -36,6 +36,11 @@ class LineStream:
         self._response.enable_chunked_encoding()
         self._end: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
+    @property
+    def wire(self) -> "LineStream":
+        """The response that carries the lines: this one."""
+        return self
+
     async def prepare(self) -> None:
         """Sends the head of the response."""
         mark_streaming(self._request)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -25,7 +25,7 @@ _SOON_SECONDS = 1.0
 """A LEAVE that takes effect later than this is not urgent: every notice of a group causes one."""
 
 MAX_STREAMS = 40_000
-"""The most streams of one job: 5,000 hosts with 8 processes each."""
+"""The most processes with a stream of one job: 5,000 hosts with 8 processes each."""
 
 Render = Callable[[JobName], JobDirectives | None]
 """Computes the present directives of a job; None if the job is unknown."""
@@ -36,10 +36,24 @@ OnSent = Callable[[JobName, Collection[Directive]], None]
 _log = structlog.get_logger()
 
 
+class ProcessStream(Protocol):
+    """Where the lines of one process go: its own response, or its part of one that a relay holds."""
+
+    @property
+    def wire(self) -> LineStream:
+        """The response that carries the lines."""
+
+    def push(self, data: bytes) -> None:
+        """Sends a line."""
+
+    def finish(self, reason: str) -> None:
+        """Ends the stream of this process with a goodbye."""
+
+
 @dataclass(slots=True)
 class _Connection:
     worker: Worker
-    stream: LineStream
+    stream: ProcessStream
     sent: Directive | None = None
 
 
@@ -108,11 +122,11 @@ class Processes:
         self._rank_zeros: dict[JobName, RankZero] = {}
         self._started = now()
 
-    def attach(self, worker: Worker, stream: LineStream) -> None:
+    def attach(self, worker: Worker, stream: ProcessStream) -> None:
         """Adds a process and sends it its directive; a second stream of one process replaces the first."""
         job = self._jobs.setdefault(worker.job, _Job())
         replaced = job.connections.get(worker.process)
-        if replaced is not None:
+        if replaced is not None and replaced.stream.wire is not stream.wire:
             replaced.stream.finish("replaced by a newer stream")
         job.connections[worker.process] = connection = _Connection(worker, stream)
         job.hosts = None
@@ -120,7 +134,7 @@ class Processes:
             self._on_rank_zero(worker.job)
         self._send(connection)
 
-    def detach(self, worker: Worker, stream: LineStream) -> None:
+    def detach(self, worker: Worker, stream: ProcessStream) -> None:
         """Removes a stream that has ended."""
         job = self._jobs.get(worker.job)
         connection = job.connections.get(worker.process) if job else None
@@ -153,13 +167,13 @@ class Processes:
         return known
 
     def full(self, job: JobName) -> bool:
-        """Whether a job has the maximum number of streams."""
+        """Whether a job has the maximum number of processes."""
         return job in self._jobs and len(self._jobs[job].connections) >= MAX_STREAMS
 
     @property
     def count(self) -> int:
-        """The number of streams."""
-        return sum(len(job.connections) for job in self._jobs.values())
+        """The number of streams; a relay's counts once."""
+        return sum(len(_wires(job)) for job in self._jobs.values())
 
     def workers(self, job: JobName) -> list[Worker]:
         """The connected processes of a job."""
@@ -191,7 +205,7 @@ class Processes:
 
     async def heartbeat(self) -> None:
         """Sends a heartbeat on every stream, with pauses for urgent directives."""
-        streams = [each.stream for job in self._jobs.values() for each in job.connections.values()]
+        streams = [stream for job in self._jobs.values() for stream in _wires(job)]
         for turn, stream in enumerate(streams, 1):
             stream.push(HEARTBEAT)
             if turn % _HEARTBEATS_AT_ONCE == 0:
@@ -200,8 +214,8 @@ class Processes:
     def finish(self, reason: str) -> None:
         """Ends every stream with a goodbye."""
         for name in list(self._jobs):
-            for connection in self._jobs[name].connections.values():
-                connection.stream.finish(reason)
+            for stream in _wires(self._jobs[name]):
+                stream.finish(reason)
             self._forget(name)
 
     def _forget(self, name: JobName) -> None:
@@ -232,6 +246,10 @@ class Processes:
             lines.send(connection)
         if lines.sent:
             self._on_sent(name, lines.sent)
+
+
+def _wires(job: _Job) -> Collection[LineStream]:
+    return {connection.stream.wire for connection in job.connections.values()}
 
 
 def _urgent(connection: _Connection, lines: _DirectiveLines) -> bool:

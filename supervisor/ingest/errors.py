@@ -24,6 +24,10 @@ class UnknownNodeError(Exception):
     """No agent of this node is known."""
 
 
+class UnknownRelayError(Exception):
+    """The relay has no open stream at this supervisor."""
+
+
 class OversizedError(Exception):
     """The message exceeds its maximum size."""
 
@@ -44,6 +48,7 @@ _CODES: dict[type[Exception], Code] = {
     ForeignJobError: Code.FOREIGN_TOKEN,
     UnknownJobError: Code.UNKNOWN_JOB,
     UnknownNodeError: Code.UNKNOWN_NODE,
+    UnknownRelayError: Code.UNKNOWN_RELAY,
     NameIsLiveError: Code.NAME_IS_LIVE,
     RunIsOverError: Code.RUN_IS_OVER,
     OlderRevisionError: Code.OLDER_REVISION,

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -25,6 +25,7 @@ _STATUS = {
     Code.FOREIGN_TOKEN: 403,
     Code.UNKNOWN_JOB: 404,
     Code.UNKNOWN_NODE: 404,
+    Code.UNKNOWN_RELAY: 404,
     Code.NAME_IS_LIVE: 409,
     Code.RUN_IS_OVER: 409,
     Code.OLDER_REVISION: 409,
@@ -56,6 +57,19 @@ def _refusal(refusals: Refusals, wire: Wire, status: int, code: Code, why: str) 
     refusals.add(wire, code, why)
     body = msgspec.json.encode({"error": code, "message": readable(why)})
     return web.Response(status=status, body=body, content_type="application/json")
+
+
+def refused(refusals: Refusals, error: Exception) -> Mapping[str, Any]:
+    """Counts the refusal of one of several messages, and returns its answer.
+
+    Raises:
+        Exception: `error` itself, which is not a refusal but a bug.
+    """
+    code = code_of(error)
+    if code is None:
+        raise error
+    refusals.add(Wire.HTTP, code, str(error))
+    return {"status": _STATUS[code], "error": code, "message": readable(str(error))}
 
 
 def protocol_log(refusals: Refusals, wire: Wire = Wire.HTTP) -> logging.Logger:
@@ -107,13 +121,18 @@ async def body(request: web.Request, kind: type[T], limit: int) -> T:
         # Reading one byte more than allowed detects a body that is too large without reading all of it.
         await request.content.readexactly(limit + 1)
     except asyncio.IncompleteReadError as error:  # All of it was read.
-        return _decode(error.partial, kind)
+        return decode(error.partial, kind)
     except web.RequestPayloadError as error:
         raise MalformedError("the framing of the body is not valid HTTP") from error
     raise OversizedError(f"more than {limit} bytes")
 
 
-def _decode(data: bytes, kind: type[T]) -> T:
+def decode(data: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """Decodes JSON of a type.
+
+    Raises:
+        MalformedError: The data is not JSON of that type.
+    """
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

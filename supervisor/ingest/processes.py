@@ -18,14 +18,14 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
 from supervisor.failpoints import At
 from supervisor.fanout.lines import LineStream
-from supervisor.fanout.processes import Processes
+from supervisor.fanout.processes import Processes, ProcessStream
 from supervisor.identity.tokens import Process
 from supervisor.ingest.errors import ForeignTokenError, MalformedError, TooManyError
 from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
-_MAX_BYTES = 16 * 1024
+MAX_MESSAGE_BYTES = 16 * 1024
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Text = Annotated[str, Meta(min_length=1, max_length=253)]
@@ -90,14 +90,11 @@ class ProcessEndpoints:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Sends directives until either side ends."""
         principal = await require_principal(Process, request, self.authenticate)
-        hello = await body(request, Hello, _MAX_BYTES)
-        worker = self._worker(principal, hello)
-        if self.processes.full(principal.job):
-            raise TooManyError(f"{principal.job} has the maximum number of streams")
+        hello = await body(request, Hello, MAX_MESSAGE_BYTES)
+        worker = self.admit(principal, hello)
         lines = LineStream(request, self.refusals)
         await lines.prepare()
-        self.processes.attach(worker, lines)
-        self.on_step(worker, hello.step)
+        self.attach(worker, hello, lines)
         try:
             return await lines.serve()
         finally:
@@ -106,7 +103,23 @@ class ProcessEndpoints:
     async def report(self, request: web.Request) -> web.Response:
         """Handles a changed rank, or stores an acknowledgement."""
         principal = await require_principal(Process, request, self.authenticate)
-        sent = await body(request, Report, _MAX_BYTES)
+        await self.accept(principal, await body(request, Report, MAX_MESSAGE_BYTES))
+        return done()
+
+    def admit(self, principal: Process, hello: Hello) -> Worker:
+        """The process that a hello is from. Raises as `_worker`, or TooManyError."""
+        worker = self._worker(principal, hello)
+        if self.processes.full(principal.job):
+            raise TooManyError(f"{principal.job} has the maximum number of processes")
+        return worker
+
+    def attach(self, worker: Worker, hello: Hello, stream: ProcessStream) -> None:
+        """Adds a process, whose lines go to `stream`."""
+        self.processes.attach(worker, stream)
+        self.on_step(worker, hello.step)
+
+    async def accept(self, principal: Process, sent: Report) -> None:
+        """Handles a report. Raises as `_worker`, MalformedError, or StoreUnavailableError."""
         if principal.run is not None and sent.run is None:
             raise MalformedError("run must be set")
         worker = self._worker(principal, sent)
@@ -114,7 +127,6 @@ class ProcessEndpoints:
         self.on_step(worker, sent.step)
         if sent.kind is not ReportKind.RANK:
             await self._acknowledge(principal.uid, worker, sent)
-        return done()
 
     def _worker(self, principal: Process, message: Hello | Report) -> Worker:
         """The process that sent a message; its host and run are those of its token, if the token names them.

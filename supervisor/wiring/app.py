@@ -30,6 +30,7 @@ from supervisor.ingest.launchers import LauncherEndpoints
 from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.ingest.quotas import LauncherQuotas
+from supervisor.ingest.relays import RelayEndpoints
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.jobs.adapter import Adapters
 from supervisor.jobs.standalone import StandaloneJobs
@@ -183,6 +184,14 @@ class Supervisor:
             )
 
         # Servers
+        process_endpoints = ProcessEndpoints(
+            store=store,
+            processes=self._processes,
+            refusals=refusals,
+            authenticate=authenticate,
+            clock=clock,
+            on_step=_both(hooks.on_step, groups.on_step),
+        )
         endpoints: tuple[Endpoints, ...] = (
             LauncherEndpoints(
                 store=store,
@@ -193,14 +202,8 @@ class Supervisor:
                 clock=clock,
                 live_seconds=settings.launcher_live_seconds,
             ),
-            ProcessEndpoints(
-                store=store,
-                processes=self._processes,
-                refusals=refusals,
-                authenticate=authenticate,
-                clock=clock,
-                on_step=_both(hooks.on_step, groups.on_step),
-            ),
+            process_endpoints,
+            RelayEndpoints(process_endpoints),
             DrillEndpoints(store=store, agents=agents, authenticate=authenticate, policy=settings, clock=clock),
             StatusEndpoint(snapshot=reader.snapshot, authenticate=authenticate),
             *([self._page] if self._page else []),

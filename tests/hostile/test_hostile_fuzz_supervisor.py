@@ -254,6 +254,26 @@ async def test_a_process_says_anything(served: Served, body: bytes, now: bytes) 
     assert served.job("job").decision.phase is Phase.RUNNING
 
 
+RELAYED = {"relay": "r", "messages": [{"hello": PROCESS}, {"report": ANSWER}, {"gone": "p"}]}
+
+
+@examples(40)
+@given(body=spoken({"relay": "r"}), now=spoken(RELAYED))
+async def test_a_relay_says_anything(served: Served, body: bytes, now: bytes) -> None:
+    """In its hello, and in a batch on a stream that is open."""
+    if not served.store.snapshot().jobs:
+        await served.peers.agent("host-1")
+        await served.peers.running("job", ["host-1"])
+    token = served.peers.tokens.process("job", served.job("job").uid, 1)
+    relay = Caller(served, token)
+    name = f"relay-{next(sessions)}"
+    lines = await served.peers.lines("/v1/relays/stream", token, {"relay": name})
+    await relay.is_understood_or_refused("/v1/relays/messages", now.replace(b'"r"', b'"' + name.encode() + b'"'))
+    lines.close()
+    await relay.is_understood_or_refused("/v1/relays/stream", body)
+    await keeps_to_its_vocabulary(served)
+
+
 queries = st.dictionaries(texts, texts, max_size=3).map(lambda pairs: urlencode(pairs, errors="surrogatepass"))
 targets = st.one_of(
     queries.map(lambda query: f"/v1/status?{query}".encode()),
