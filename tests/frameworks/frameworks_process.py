@@ -1,0 +1,83 @@
+"""Runs a training script as one process of a job, records its losses, and disturbs it as a test asks.
+
+    torchrun … frameworks_process.py SCRIPT ARGUMENT …
+
+The script is unchanged: whatever framework it uses, `torch.Tensor.backward` is called with the loss once a step.
+Processes of one machine play those of two: the upper half of the ranks is on the host `node2`.
+"""
+
+import json
+import os
+import runpy
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import kubeai.elastic as kubeai
+import torch  # type: ignore[import-not-found]  # It has an environment of its own.
+from kubeai.elastic import api
+
+_RANK = int(os.environ.get("RANK", "0"))
+_WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+_RUN = int(os.environ.get("KUBEAI_RUN", "0"))
+_LOOK_SECONDS = 0.02
+
+
+@contextmanager
+def losses_recorded(directory: Path, step_seconds: float) -> Iterator[None]:
+    """Append a line for each loss of this process, and have no step take less time than this."""
+    backward = torch.Tensor.backward
+    path = directory / f"run-{_RUN}-rank-{_RANK}.jsonl"
+    with path.open("a", encoding="ascii", buffering=1) as lines:
+
+        def recorded(loss: Any, *args: Any, **kwargs: Any) -> Any:
+            _stall(directory)
+            lines.write(json.dumps({"loss": loss.item().hex(), "at": time.time()}) + "\n")
+            time.sleep(step_seconds)
+            return backward(loss, *args, **kwargs)
+
+        torch.Tensor.backward = recorded
+        yield
+
+
+def _stall(directory: Path) -> None:
+    """Stand still as long as there is a file of this rank's name."""
+    while (directory / f"stall-{_RANK}").exists():
+        time.sleep(_LOOK_SECONDS)
+
+
+def _disturb() -> None:
+    os.environ["KUBEAI_HOST"] = "node2" if _RANK * 2 >= _WORLD_SIZE else "node1"
+    if os.environ.get("FRAMEWORKS_CUT_OFF") == str(_RANK):
+        os.environ["KUBEAI_DIR"] = os.devnull
+    if "FRAMEWORKS_DISAGREE" in os.environ:
+        _disagree()
+
+
+def _disagree() -> None:
+    """Replace what ranks agree by: each saves and exits as soon as it is told, as without the agreement."""
+    init = api.init
+    told: dict[str, Any] = {
+        "init": lambda rank=None, *, sigterm=False, **_: init(rank, sigterm=sigterm),
+        "should_stop": lambda _: not api.check_alive(),
+        "should_checkpoint": lambda _: False,
+    }
+    vars(api).update(told)
+    vars(kubeai).update(told)
+
+
+def _main() -> None:
+    script, *arguments = sys.argv[1:]
+    _disturb()
+    sys.argv = [script, *arguments]
+    # Nothing happens in a later run that had to be waited for.
+    step_seconds = float(os.environ["FRAMEWORKS_STEP_SECONDS"]) if _RUN <= 1 else 0.0
+    with losses_recorded(Path(os.environ["FRAMEWORKS_LOSSES"]), step_seconds):
+        runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    _main()
