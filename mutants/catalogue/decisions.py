@@ -110,8 +110,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _STOPPING,
-                "    if answers(observed.acknowledgement, stop):\n"
-                "        return _suspended(s, acknowledged(before.reason, observed.acknowledgement))",
+                "    if _is_acknowledged(s, stop):\n"
+                "        return _suspended(s, _acknowledged(before, observed.acknowledgement))",
                 "    if s.stored.stop is not None:\n        return _suspended(s, before.reason)",
             ),
         ),
@@ -130,7 +130,7 @@ MUTANTS = (
     Mutant(
         name="stops-another-rank",
         breaks="Sends a STOP to rank 1 instead of rank 0.",
-        edits=(Edit(_DIRECTIVES, "if stop.everyone or worker.rank == 0:", "if stop.everyone or worker.rank == 1:"),),
+        edits=(Edit(_DIRECTIVES, "is None and worker.rank == 0", "is None and worker.rank == 1"),),
     ),
     Mutant(
         name="stops-nobody",

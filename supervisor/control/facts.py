@@ -13,6 +13,7 @@ from supervisor.decide.missing import Missing, Nodes, missing
 from supervisor.decide.notices import NodeIdentities, binding, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranking import Ranking
+from supervisor.domain.agreement import Agreement
 from supervisor.domain.ids import STANDALONE, Host, JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
@@ -308,6 +309,11 @@ class Facts:
         """The present directives of a job; None if it is unknown."""
         job = self._store.snapshot().jobs.get(name)
         return None if job is None else JobDirectives.of(job, self.shown(name), self._policy)
+
+    def agreement(self, name: JobName) -> Agreement | None:
+        """The present agreement of a job's ranks on a step."""
+        job = self._store.snapshot().jobs.get(name)
+        return None if job is None else job.decision.agreement
 
     def _refresh(self) -> None:
         snapshot = self._store.snapshot()

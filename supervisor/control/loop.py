@@ -26,6 +26,7 @@ from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.failpoints import At
 from supervisor.fanout.processes import Processes
+from supervisor.fanout.ranks import RankStates
 from supervisor.jobs.adapter import Adapter
 from supervisor.leadership.interface import Leadership
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
@@ -46,6 +47,7 @@ class ControlDependencies:
     store: Store
     facts: Facts
     processes: Processes
+    ranks: RankStates
     adapter: Adapter
     leadership: Leadership
     policy: Policy
@@ -133,6 +135,7 @@ class Control:
             held_up=grant.held_up,
             more=grant.more,
             rank_zero=self._deps.processes.rank_zero(job.name, job.observed.run),
+            ranks=self._deps.ranks.of(job.name, job.observed.run),
             since=max(self._since, self._deps.facts.caught_up_at),
         )
         return plan(job, facts, now, self._deps.policy)

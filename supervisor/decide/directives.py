@@ -6,9 +6,10 @@ from typing import Self, TypeGuard
 
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
+from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Framework, Phase, Stop, SupervisedJob
+from supervisor.domain.job import Decision, Framework, Phase, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 
 _RELEASED = (Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
@@ -52,6 +53,7 @@ class JobDirectives:
             notice=None if host is None else self.notices[host],
             host=host,
             release=_released(self.job, worker),
+            agreement=_agreement(self.job, worker),
         )
 
     def _noticed(self, worker: Worker) -> Host | None:
@@ -68,13 +70,19 @@ def _released(job: SupervisedJob, worker: Worker) -> bool:
     return ended or job.over or worker.run < max(job.observed.run, job.decision.run)
 
 
+def _agreement(job: SupervisedJob, worker: Worker) -> Agreement | None:
+    """The present agreement of the worker's run."""
+    agreement = job.decision.agreement
+    return None if agreement is None or job.over or agreement.run != worker.run else agreement
+
+
 def _kind(
     job: SupervisedJob, worker: Worker, notices: Mapping[Host, ReclaimNotice], policy: Policy
 ) -> tuple[DirectiveKind, int, float | None]:
     decision = job.decision
     own = notices.get(worker.host)
     if decision.stop is not None and worker.run <= decision.stop.run:
-        return _stopping(decision.stop, worker, own, policy)
+        return _stopping(decision, decision.stop, worker, own, policy)
     if decision.phase in (Phase.SUSPENDED, Phase.TIMED_OUT):
         return DirectiveKind.STOP, decision.generation, None
     if own is not None and worker.host in decision.exclusions:
@@ -92,19 +100,23 @@ def _checkpoint_generation(job: SupervisedJob, worker: Worker) -> int | None:
     decision, request = job.decision, job.decision.checkpoint
     restarts = decision.exclusions and job.spec.framework is Framework.TORCHRUN
     asked_at = [decision.excluded_at] if restarts else []
-    if request is not None and request.run == worker.run and not job.over:
+    agreement = _agreement(job, worker)
+    is_open = agreement is not None and agreement.purpose is Purpose.CHECKPOINT and not agreement.committed
+    if request is not None and request.run == worker.run and not job.over and not is_open:
         asked_at.append(request.generation)
     return max(asked_at, default=None)
 
 
 def _stopping(
-    stop: Stop, worker: Worker, own: ReclaimNotice | None, policy: Policy
+    decision: Decision, stop: Stop, worker: Worker, own: ReclaimNotice | None, policy: Policy
 ) -> tuple[DirectiveKind, int, float | None]:
     """STOP for rank 0, or for all. The others continue, but leave before their host is gone.
 
-    Their LEAVE is later than the last moment at which a STOP goes to all processes, and stands in for it.
+    Their LEAVE is later than the last moment at which a STOP goes to all processes, and stands in for it. While the
+    ranks are still to agree on a step, rank 0 is one of the others.
     """
-    if stop.everyone or worker.rank == 0:
+    is_alone = decision.agreement is None and worker.rank == 0
+    if stop.everyone or is_alone or decision.agreed_stop is not None:
         return DirectiveKind.STOP, stop.generation, None
     if not _announced(own):
         return DirectiveKind.RUN, stop.generation, None

@@ -23,6 +23,7 @@ from supervisor.decide.reasons import (
 )
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import stop
+from supervisor.decide.together import saved_together, stop_together, withdrawn_stop
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase
@@ -37,16 +38,16 @@ def live(s: Situation) -> Decision:
         return _left_to_operator(s, before)
     why = _reason_to_stop(s)
     if why is not None:
-        return stop(s, why)
+        return stop_together(s, why)
     left = s.present - s.noticed - s.terminating
-    before = _cleared(s, before)
+    before = _cleared(s, withdrawn_stop(before))
     if len(left) < spec.min_workers:
         return _lost(s, before, len(left))
     if before.below_min_since is not None:
         before = replace(before, below_min_since=None, reason=_running(before))
     if before.phase is Phase.RESUMING:
         return _resuming(s, before)
-    return with_checkpoint(s, _sized(s, _restarted(s, before)))
+    return saved_together(s, with_checkpoint(s, _sized(s, _restarted(s, before))))
 
 
 def _reason_to_stop(s: Situation) -> str | None:
@@ -94,6 +95,7 @@ def _left_to_operator(s: Situation, before: Decision) -> Decision:
         reason=launcher_missing(observed.run) if lost else retrying(observed),
         run=max(before.run, observed.run),
         waiting_since=s.now,
+        epochs=before.epochs,
     )
 
 

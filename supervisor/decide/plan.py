@@ -7,6 +7,7 @@ not depend on how often it is called.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from supervisor.decide.agreement import instants
 from supervisor.decide.classes import next_change
 from supervisor.decide.growth import grows_at
 from supervisor.decide.live import live
@@ -14,11 +15,13 @@ from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
 from supervisor.decide.reasons import finished, running, waiting
 from supervisor.decide.situation import JobFacts, Situation
-from supervisor.decide.stopping import everyone_at, stop_deadline, stopping
+from supervisor.decide.stopping import acknowledged_at, everyone_at, last_moment, stop_deadline, stopping
+from supervisor.decide.together import is_saving, saving_until
 from supervisor.decide.waiting import WAITS, run_is_possible, start_at, wait
+from supervisor.domain.agreement import Purpose
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Decision, Observed, Phase, Spec, SupervisedJob
+from supervisor.domain.job import Decision, Observed, Phase, Spec, Stop, SupervisedJob
 from supervisor.domain.order import (
     Action,
     AddHosts,
@@ -89,7 +92,9 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
     todo: list[Action] = []
     if job.spec.can(Capability.SIGNALS_PODS) and decision.stop is not None and decision.stop.everyone:
         todo.append(StopProcesses(decision.stop.run))
-    if observed.applied < decision.generation:
+    # The host list does not change while ranks agree: it would only be confirmed once more for each attempt.
+    is_settled = decision.agreement is None or decision.agreement.committed
+    if observed.applied < decision.generation and is_settled:
         todo.append(SetHostList(decision.hosts, decision.exclusions))
     if observed.run < decision.run:
         todo.append(StartRun(decision.run))
@@ -181,7 +186,7 @@ def _instants(s: Situation, decision: Decision) -> list[float | None]:
         given_up = None if lost is None else lost + s.policy.launcher_grace_seconds
         return [end, given_up, start_at(s, decision) if s.facts.granted else None]
     if decision.phase is Phase.STOPPING and decision.stop is not None:
-        return [everyone_at(s, decision.stop), stop_deadline(s, decision.stop)]
+        return _stop_instants(s, decision.stop)
     grow = None if decision.capacity_since is None else _grows_at(s, decision)
     asked = None if decision.growing is None else decision.growing.until
     lost = None if decision.below_min_since is None else decision.below_min_since + s.policy.lost_grace_seconds
@@ -189,7 +194,16 @@ def _instants(s: Situation, decision: Decision) -> list[float | None]:
     noticed = decision.exclusions & s.noticed if acts_late else frozenset[Host]()
     moments = [at(s, host) for host in noticed for at in (_told_at, _removed_at)]
     ahead = [next_change(each, s.now, s.policy) for notices in s.facts.ahead.values() for each in notices]
-    return [decision.window_until, decision.resume_until, grow, asked, lost, *moments, *ahead]
+    agreed = [at for purpose in Purpose for at in instants(s, purpose)]
+    saved = saving_until(s, decision.agreement) if decision.agreement is not None and is_saving(s) else None
+    return [decision.window_until, decision.resume_until, grow, asked, lost, saved, *agreed, *moments, *ahead]
+
+
+def _stop_instants(s: Situation, stop: Stop) -> list[float | None]:
+    answer = s.job.observed.acknowledgement
+    answered = None if answer is None else acknowledged_at(s, answer)
+    moments = [everyone_at(s, stop), last_moment(s, stop), stop_deadline(s, stop), answered]
+    return [*moments, *instants(s, Purpose.STOP)]
 
 
 def _grows_at(s: Situation, decision: Decision) -> float:

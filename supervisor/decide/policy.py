@@ -8,7 +8,7 @@ from msgspec import Meta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """All delays, in seconds. The defaults suit a poll interval of 1 s and a lead of minutes.
+    """All delays, in seconds, and what they serve. The defaults suit a poll interval of 1 s and a lead of minutes.
 
     Each has an upper bound, far above what is useful, so that a typing error does not switch off the protection.
     """
@@ -63,6 +63,23 @@ class Policy:
             "first, rank 0 would wait in a collective and never ask again.",
         ),
     ] = 1.0
+    agreement_timeout_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=600,
+            description="If all ranks of a job stop or save at one step, they have this long to agree on it. After "
+            "that rank 0 saves alone, as in jobs whose ranks do not agree.",
+        ),
+    ] = 10.0
+    just_in_time: Annotated[
+        bool,
+        Meta(
+            description="If all ranks of a job stop at one step, and the times of their steps and checkpoints are "
+            "known, the job trains until just before the last step from which the checkpoint is still in time. "
+            "false: it stops as soon as the stop is certain."
+        ),
+    ] = True
     stop_timeout_seconds: Annotated[
         float,
         Meta(

@@ -107,11 +107,41 @@ def lost_hosts(live: int, spec: Spec) -> str:
     return f"Hosts were lost without a notice; {live} hosts remain (minimum {spec.min_workers})."
 
 
-def acknowledged(reason: str, acknowledgement: Acknowledgement | None) -> str:
+def agreeing(why: str) -> str:
+    """The ranks are asked for a step."""
+    return f"{why} All ranks are to stop at one step."
+
+
+def training_on(why: str) -> str:
+    """The ranks can agree, and there is time."""
+    return f"{why} All ranks stop at one step shortly before; until then they train on."
+
+
+def all_stop_at(why: str, step: int) -> str:
+    return f"{why} All ranks save after step {step}."
+
+
+def alone(why: str, who: str) -> str:
+    """The ranks have not agreed; `who` says why not."""
+    return f"{why} There is no agreed step, as {who}: rank 0 saves alone."
+
+
+def insisting(why: str, who: str) -> str:
+    """The ranks have not agreed, and none of them can save alone."""
+    return f"{why} There is no agreed step yet, as {who}: asking again, as all ranks save together."
+
+
+def unsaved(reason: str) -> str:
+    """The last moment of ranks that save together and have not agreed."""
+    return f"{reason} Time is up: all ranks exit, and none can save."
+
+
+def acknowledged(reason: str, acknowledgement: Acknowledgement | None, *, together: bool = False) -> str:
+    who, verb = ("All ranks", "have") if together else ("Rank 0", "has")
     if acknowledgement is None or acknowledgement.kind is AcknowledgementKind.LEFT:
-        return f"{reason} Rank 0 has left."
+        return f"{reason} {who} {verb} left."
     step = "" if acknowledgement.step is None else f" of step {acknowledgement.step}"
-    return f"{reason} Rank 0 has saved a checkpoint{step}."
+    return f"{reason} {who} {verb} saved a checkpoint{step}."
 
 
 def run_ended(reason: str, observed: Observed) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranking import BY_NAME, Ranking
+from supervisor.decide.ranks import NO_RANKS, Ranks
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase, SupervisedJob
@@ -38,6 +39,7 @@ class JobFacts:
         held_up: See `Grant`.
         more: See `Grant`.
         rank_zero: Whether rank 0 is connected.
+        ranks: What the connected processes say about agreed steps.
         since: When this supervisor began to receive notices, at its start or after an outage of its store (Unix
             seconds). Notices that were announced before arrive a moment later.
     """
@@ -52,6 +54,7 @@ class JobFacts:
     held_up: bool = False
     more: int = 0
     rank_zero: RankZero = RankZero(connected=True, since=0.0)
+    ranks: Ranks = NO_RANKS
     since: float = 0.0
 
 
@@ -95,3 +98,14 @@ class Situation:
         return min(
             (deadline_of(self.facts.notices[h], self.policy) for h in hosts & self.facts.notices.keys()), default=None
         )
+
+    @property
+    def breaks_at(self) -> float | None:
+        """When the first host that the run needs is gone; None if none has a notice.
+
+        A host that was excluded before may go without harm.
+        """
+        before, launcher = self.previous, self.job.spec.launcher_host
+        is_left_out = self.job.observed.applied >= before.excluded_at
+        in_use = before.hosts - before.exclusions if is_left_out else before.hosts
+        return self.deadline(in_use if launcher is None else in_use | {launcher})

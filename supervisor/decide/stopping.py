@@ -1,10 +1,14 @@
-"""The phase Stopping: it lasts until rank 0 has acknowledged, the run has ended, or time is up."""
+"""The phase Stopping: it lasts until rank 0 has acknowledged, the run has ended, or time is up.
+
+It begins when a stop is certain, or, if all ranks stop at one step, when that step is committed.
+"""
 
 from dataclasses import replace
 
-from supervisor.decide.reasons import acknowledged, run_ended, stop_unanswered
+from supervisor.decide.agreement import NoAgreement, negotiated, poll, under_way
+from supervisor.decide.reasons import acknowledged, all_stop_at, alone, run_ended, stop_unanswered, unsaved
 from supervisor.decide.situation import Situation
-from supervisor.domain.ids import Host
+from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.job import Acknowledgement, Decision, Phase, Stop
 
 
@@ -24,6 +28,7 @@ def stop(s: Situation, reason: str) -> Decision:
         capacity_since=None,
         resume_until=None,
         growth=None,
+        agreement=None,
     )
 
 
@@ -37,12 +42,15 @@ def stopping(s: Situation) -> Decision:
         stop = replace(stop, run=observed.run)
     if not observed.running:
         return _suspended(s, run_ended(before.reason, observed))
-    if answers(observed.acknowledgement, stop):
-        return _suspended(s, acknowledged(before.reason, observed.acknowledgement))
+    if _is_acknowledged(s, stop):
+        return _suspended(s, _acknowledged(before, observed.acknowledgement))
     if s.now >= stop_deadline(s, stop):
         return _suspended(s, stop_unanswered(before.reason))
+    if before.agreed_stop is not None or _awaits_agreement(s, stop):
+        return _together(s, stop)
     everyone = stop.everyone or s.now >= everyone_at(s, stop)
-    return replace(before, run=max(before.run, stop.run), stop=replace(stop, everyone=everyone))
+    run = max(before.run, stop.run)
+    return replace(before, run=run, stop=replace(stop, everyone=everyone), agreement=None)
 
 
 def answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
@@ -54,20 +62,82 @@ def answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
     )
 
 
+def _acknowledged(before: Decision, answer: Acknowledgement | None) -> str:
+    return acknowledged(before.reason, answer, together=before.agreed_stop is not None)
+
+
+def _is_acknowledged(s: Situation, stop: Stop) -> bool:
+    """Whether rank 0 has answered the STOP, and all others have if it is at an agreed step.
+
+    What the others said is lost with the supervisor that heard it: another one waits for them no longer than it takes
+    to agree.
+    """
+    answer, ranks = s.job.observed.acknowledgement, s.facts.ranks
+    if answer is None or not answers(answer, stop):
+        return False
+    if s.previous.agreed_stop is None:
+        return True
+    if s.facts.since > stop.since:
+        return s.now >= acknowledged_at(s, answer)
+    return ranks.have_acknowledged(stop.generation)
+
+
+def acknowledged_at(s: Situation, answer: Acknowledgement) -> float:
+    """When a supervisor that was started during a stop takes rank 0's answer for that of all ranks."""
+    return max(answer.at, s.facts.since) + s.policy.agreement_timeout_seconds
+
+
+def _awaits_agreement(s: Situation, stop: Stop) -> bool:
+    """Whether a STOP is not given yet, because the ranks are still to agree.
+
+    Ranks that save together ignore a STOP without an agreement, so one that was decided while none of them was
+    connected can still become one at an agreed step.
+    """
+    ranks = s.facts.ranks
+    can_agree = ranks.collective and ranks.agree_to(Purpose.STOP)
+    return not stop.everyone and (under_way(s, Purpose.STOP) is not None or can_agree)
+
+
+def _together(s: Situation, stop: Stop) -> Decision:
+    """Handles a stop whose ranks act at an agreed step, or are still to agree although it is certain."""
+    before = replace(s.previous, run=max(s.previous.run, stop.run), stop=stop)
+    agreed = s.previous.agreed_stop
+    if s.now >= last_moment(s, stop):
+        told = replace(before, stop=replace(stop, everyone=True))
+        return told if agreed is not None else replace(told, agreement=None, reason=unsaved(before.reason))
+    if agreed is not None:
+        # The commit came too late, which no rank can know alone: those that went on are asked again.
+        return with_agreement(before, poll(s, Purpose.STOP)) if s.facts.ranks.have_passed(agreed) else before
+    outcome = negotiated(s, Purpose.STOP)
+    if not isinstance(outcome, NoAgreement):
+        return with_agreement(before, outcome)
+    if s.facts.ranks.collective:
+        return with_agreement(before, poll(s, Purpose.STOP))
+    return replace(before, agreement=None, reason=alone(before.reason, outcome.reason))
+
+
+def with_agreement(decision: Decision, agreement: Agreement) -> Decision:
+    """The decision with that agreement; the reason names the step of a committed stop."""
+    reason = decision.reason
+    if agreement.committed and agreement.purpose is Purpose.STOP and agreement.step is not None:
+        reason = all_stop_at(reason, agreement.step)
+    return replace(decision, agreement=agreement, epochs=max(decision.epochs, agreement.epoch), reason=reason)
+
+
+def last_moment(s: Situation, stop: Stop) -> float:
+    """When a STOP goes to all processes in any case, agreed or not."""
+    return stop_deadline(s, stop) - s.policy.leave_margin_seconds
+
+
 def stop_deadline(s: Situation, stop: Stop) -> float:
     """When waiting for rank 0 ends: when the first noticed host is gone and breaks the run.
 
     Rank 0 gets the margin even after that instant: it may be alive and in the middle of its checkpoint.
     """
-    deadline = breaks_at(s)
+    deadline = s.breaks_at
     if deadline is None:
         return stop.since + s.policy.stop_timeout_seconds
     return max(deadline, stop.since + s.policy.margin_seconds)
-
-
-def breaks_at(s: Situation) -> float | None:
-    """When the first host that the run needs is gone; None if none has a notice."""
-    return s.deadline(_stop_hosts(s))
 
 
 def everyone_at(s: Situation, stop: Stop) -> float:
@@ -85,13 +155,6 @@ def everyone_at(s: Situation, stop: Stop) -> float:
     return min(at, deadline - policy.leave_margin_seconds)
 
 
-def _stop_hosts(s: Situation) -> frozenset[Host]:
-    """The hosts whose loss breaks the run; one that was excluded before the STOP may go without harm."""
-    before, launcher = s.previous, s.job.spec.launcher_host
-    in_use = before.hosts - before.exclusions if s.job.observed.applied >= before.excluded_at else before.hosts
-    return in_use if launcher is None else in_use | {launcher}
-
-
 def _suspended(s: Situation, reason: str) -> Decision:
     """The job keeps its hosts until its command has ended and cannot start again (`waiting.wait` releases them)."""
-    return replace(s.previous, phase=Phase.SUSPENDED, reason=reason, waiting_since=s.now, stop=None)
+    return replace(s.previous, phase=Phase.SUSPENDED, reason=reason, waiting_since=s.now, stop=None, agreement=None)

@@ -32,7 +32,7 @@ def wait(s: Situation) -> Decision:
     if starts_itself and s.job.observed.launcher_lost_since is not None:
         return _without_launcher(s, before, s.job.observed.launcher_lost_since)
     since = before.waiting_since if before.waiting_since is not None else s.now
-    before = replace(before, waiting_since=since, hosts=frozenset(), exclusions=frozenset(), stop=None)
+    before = replace(before, waiting_since=since, hosts=frozenset(), exclusions=frozenset(), stop=None, agreement=None)
     if spec.max_wait_seconds and s.now >= since + spec.max_wait_seconds:
         return replace(before, phase=Phase.TIMED_OUT, reason=timed_out(spec), capacity_since=None)
     # A job that is being ended only waits for the final report of its launcher.

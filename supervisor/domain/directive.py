@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from supervisor.domain.agreement import Agreement
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.notice import ReclaimNotice
 
@@ -32,7 +33,8 @@ class Directive:
     """A directive to one process. It takes effect at `act_at`, None: at once; on the wire this is a duration.
 
     `notice` is shown even before a decision, and `host` is the job's host that it concerns. `release` lets a process
-    exit that is held in its exit hook.
+    exit that is held in its exit hook. `agreement` is the present agreement of the process's run on a step; a STOP or
+    CHECKPOINT with a committed one takes effect at its step.
     """
 
     kind: DirectiveKind
@@ -43,3 +45,4 @@ class Directive:
     notice: ReclaimNotice | None = None
     host: Host | None = None
     release: bool = False
+    agreement: Agreement | None = None

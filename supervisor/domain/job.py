@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.instant import Instant
@@ -149,7 +150,8 @@ class Decision:
     """What control decided; `generation` grows with every change.
 
     `hosts` are the job's to use. `exclusions` are those of them that will be reclaimed, excluded since generation
-    `excluded_at`. Each `…_since` and `…_until` is None while it does not apply.
+    `excluded_at`. Each `…_since` and `…_until` is None while it does not apply. `agreement` is the last agreement on a
+    step that was not given up, `epochs` the last epoch in use.
     """
 
     generation: int
@@ -169,6 +171,16 @@ class Decision:
     stop: Stop | None = None
     growth: Growth | None = None
     checkpoint: CheckpointRequest | None = None
+    agreement: Agreement | None = None
+    epochs: int = 0
+
+    @property
+    def agreed_stop(self) -> Agreement | None:
+        """The committed agreement of the present stop; None if rank 0 stops alone."""
+        agreement, stop = self.agreement, self.stop
+        if agreement is None or stop is None or not agreement.committed or agreement.purpose is not Purpose.STOP:
+            return None
+        return agreement if agreement.run == stop.run else None
 
     @property
     def probing(self) -> bool:

@@ -9,6 +9,7 @@ import structlog
 
 from supervisor.decide.directives import DirectiveKey, JobDirectives
 from supervisor.decide.situation import RankZero
+from supervisor.domain.agreement import Agreement
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.notice import ReclaimNotice
@@ -254,6 +255,9 @@ def _wires(job: _Job) -> Collection[LineStream]:
 
 def _urgent(connection: _Connection, lines: _DirectiveLines) -> bool:
     directive, _ = lines.to(connection.worker)
+    known = None if connection.sent is None else connection.sent.agreement
+    if directive.agreement != known:  # Each round of an agreement counts, and its step comes nearer.
+        return True
     if directive.kind is DirectiveKind.RUN or directive == connection.sent:
         return False
     return directive.act_at is None or directive.act_at - lines.now < _SOON_SECONDS
@@ -273,6 +277,16 @@ def message(directive: Directive, job: JobName, now: float) -> Mapping[str, Any]
         "reason": directive.reason,
         "notice": notice,
         "release": directive.release,
+        "agreement": None if directive.agreement is None else _agreement(directive.agreement),
+    }
+
+
+def _agreement(agreement: Agreement) -> Mapping[str, Any]:
+    return {
+        "epoch": agreement.epoch,
+        "purpose": agreement.purpose,
+        "step": agreement.step,
+        "committed": agreement.committed,
     }
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-import msgspec
 import structlog
 from aiohttp import web
 from msgspec import Meta
@@ -19,7 +18,9 @@ from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Supervis
 from supervisor.failpoints import At
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes, ProcessStream
+from supervisor.fanout.ranks import RankStates
 from supervisor.identity.tokens import Process
+from supervisor.ingest.agreements import AgreeingProcess, AgreementAnswer, Held
 from supervisor.ingest.errors import ForeignTokenError, MalformedError, TooManyError
 from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
 from supervisor.refusals import Refusals
@@ -33,7 +34,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=253)]
 _log = structlog.get_logger()
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
+class Hello(AgreeingProcess, frozen=True, kw_only=True):
     """The first and only message of a process's stream."""
 
     process: Text
@@ -43,6 +44,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     step: Count | None = None
     run: Count | None = None
     sdk: Annotated[str, Meta(max_length=253)] = ""
+    agreement: Held | None = None
 
     def __post_init__(self) -> None:
         printable("process", self.process)
@@ -55,22 +57,30 @@ class ReportKind(StrEnum):
     RANK = "rank"
     SAVED = "saved"
     LEFT = "left"
+    AGREEMENT = "agreement"
+    RESUMED = "resumed"
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One report of a process; `generation` is that of the directive that it answers."""
+_ACKNOWLEDGEMENTS = (ReportKind.SAVED, ReportKind.LEFT)
+
+
+class Report(AgreementAnswer, frozen=True, kw_only=True):
+    """One report of a process; `generation` is that of the directive that it answers, if it answers one."""
 
     process: Text
     host: Text
     rank: Count | None
-    step: Count | None = None
     run: Count | None = None
-    generation: Count
+    generation: Count | None = None
     kind: ReportKind
 
     def __post_init__(self) -> None:
         printable("process", self.process)
         printable("host", self.host)
+        if self.generation is None and self.kind in (ReportKind.RANK, *_ACKNOWLEDGEMENTS):
+            raise ValueError("generation must be set")
+        if self.kind is ReportKind.AGREEMENT and (self.epoch is None or self.answer is None):
+            raise ValueError("epoch and answer must be set")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +92,7 @@ class ProcessEndpoints:
     refusals: Refusals
     authenticate: Authenticate
     clock: Clock
+    ranks: RankStates
     on_step: Callable[[Worker, int | None], None] = lambda _worker, _step: None
 
     def routes(self) -> list[web.RouteDef]:
@@ -101,7 +112,7 @@ class ProcessEndpoints:
             self.processes.detach(worker, lines)
 
     async def report(self, request: web.Request) -> web.Response:
-        """Handles a changed rank, or stores an acknowledgement."""
+        """Handles a changed rank and an answer to an agreement, or stores an acknowledgement."""
         principal = await require_principal(Process, request, self.authenticate)
         await self.accept(principal, await body(request, Report, MAX_MESSAGE_BYTES))
         return done()
@@ -116,6 +127,7 @@ class ProcessEndpoints:
     def attach(self, worker: Worker, hello: Hello, stream: ProcessStream) -> None:
         """Adds a process, whose lines go to `stream`."""
         self.processes.attach(worker, stream)
+        self.ranks.said(worker, hello.statement(hello.agreement))
         self.on_step(worker, hello.step)
 
     async def accept(self, principal: Process, sent: Report) -> None:
@@ -124,9 +136,13 @@ class ProcessEndpoints:
             raise MalformedError("run must be set")
         worker = self._worker(principal, sent)
         self.processes.rank(principal.job, sent.process, sent.rank)
-        self.on_step(worker, sent.step)
-        if sent.kind is not ReportKind.RANK:
-            await self._acknowledge(principal.uid, worker, sent)
+        self.ranks.said(worker, sent.statement())
+        self.on_step(worker, sent.at_step if sent.kind is ReportKind.AGREEMENT else sent.step)
+        answer = sent.answered(self.clock.now()) if sent.kind is ReportKind.AGREEMENT else None
+        if answer is not None:
+            self.ranks.answered(worker, answer, sent.measured)
+        if sent.kind in _ACKNOWLEDGEMENTS:
+            await self._acknowledge(principal.uid, worker, sent, sent.generation or 0)
 
     def _worker(self, principal: Process, message: Hello | Report) -> Worker:
         """The process that sent a message; its host and run are those of its token, if the token names them.
@@ -145,10 +161,10 @@ class ProcessEndpoints:
         admit(job, principal.uid, run)
         return Worker(message.process, principal.job, run, principal.host or Host(message.host), message.rank)
 
-    async def _acknowledge(self, uid: str, worker: Worker, sent: Report) -> None:
+    async def _acknowledge(self, uid: str, worker: Worker, sent: Report, generation: int) -> None:
         acknowledgement = Acknowledgement(
             run=worker.run,
-            generation=sent.generation,
+            generation=generation,
             kind=AcknowledgementKind(sent.kind),
             step=sent.step,
             at=self.clock.now(),
@@ -165,15 +181,23 @@ class ProcessEndpoints:
         failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
         await self.store.put_job(worker.job, change)
         failpoint(At.ACKNOWLEDGEMENT_STORED)
+        self._acknowledge_together(worker, generation)
         if not counts:  # Otherwise one token could fill the log with repetitions.
             return
         _log.info(
             "directive.acknowledged",
             job=worker.job,
             run=worker.run,
-            generation=sent.generation,
+            generation=generation,
             kind=sent.kind,
             rank=sent.rank,
             host=worker.host,
             step=sent.step,
         )
+
+    def _acknowledge_together(self, worker: Worker, generation: int) -> None:
+        """Counts an acknowledgement of a STOP at an agreed step, which every rank has to give."""
+        job = self.store.snapshot().jobs.get(worker.job)
+        stop = None if job is None or job.decision.agreed_stop is None else job.decision.stop
+        if job is not None and stop is not None and stop.generation <= generation <= job.decision.generation:
+            self.ranks.acknowledged(worker, stop.generation)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from supervisor.decide.policy import Policy
 from supervisor.decide.situation import JobFacts, Situation
-from supervisor.decide.stopping import answers, breaks_at
+from supervisor.decide.stopping import answers
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -37,7 +37,7 @@ def is_suspended(before: SupervisedJob, after: SupervisedJob) -> bool:
 def first_loss(job: SupervisedJob, noticed: NoticedHosts, now: float, policy: Policy) -> float | None:
     """The instant at which the first host that a job's run needs is gone; None if no such host has a notice."""
     view = JobFacts(notices=noticed(job.name))
-    return breaks_at(Situation(job, job.decision, view, now, policy))
+    return Situation(job, job.decision, view, now, policy).breaks_at
 
 
 def ran_out_of_time(before: SupervisedJob, after: SupervisedJob) -> bool:

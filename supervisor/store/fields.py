@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from supervisor.domain.agreement import Agreement
 from supervisor.domain.instant import Instant
 from supervisor.domain.job import Acknowledgement, CheckpointRequest, Decision, Growth, Observed, Stop
 from supervisor.domain.notice import ReclaimNotice
@@ -20,9 +21,20 @@ Fields = dict[str, Any]
 
 T = TypeVar("T")
 
+_WITH_INSTANTS = (
+    Acknowledgement,
+    Agreement,
+    CheckpointRequest,
+    Condition,
+    Decision,
+    Growth,
+    Observed,
+    ReclaimNotice,
+    Stop,
+)
 _INSTANTS = {
     name
-    for kind in (Acknowledgement, CheckpointRequest, Condition, Decision, Growth, Observed, ReclaimNotice, Stop)
+    for kind in _WITH_INSTANTS
     for name, hint in get_type_hints(kind, include_extras=True).items()
     if Instant in (hint, *get_args(hint))
 }

@@ -20,6 +20,7 @@ from supervisor.domain.directive import Worker
 from supervisor.fanout.heartbeat import Heartbeat
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
+from supervisor.fanout.ranks import RankStates
 from supervisor.identity.authenticator import Authenticator
 from supervisor.identity.tokens import Tokens
 from supervisor.ingest.agent_registry import AgentRegistry
@@ -122,6 +123,7 @@ class Supervisor:
         # Decisions and actions
         requests = PlanRequests(changes.notify)
         self._processes = Processes(facts.directives, clock.now, requests.add, hooks.on_directives_sent)
+        ranks = RankStates(self._processes.workers, facts.agreement, requests.add)
         self._launchers = Launchers(tokens.process, clock.now, facts.waits_for)
         leader = _leader(cluster, clock, store, self._processes)
         control = Control(
@@ -129,6 +131,7 @@ class Supervisor:
                 store=store,
                 facts=facts,
                 processes=self._processes,
+                ranks=ranks,
                 adapter=Adapters(StandaloneJobs(self._launchers), leader.actuator if leader else None),
                 leadership=leadership,
                 policy=settings,
@@ -187,6 +190,7 @@ class Supervisor:
         process_endpoints = ProcessEndpoints(
             store=store,
             processes=self._processes,
+            ranks=ranks,
             refusals=refusals,
             authenticate=authenticate,
             clock=clock,
@@ -222,6 +226,7 @@ class Supervisor:
             pod_reports=pod_reports,
             launchers=self._launchers,
             processes=self._processes,
+            ranks=ranks,
             clock=clock,
             seconds=settings.retention_hours * 3600,
         )

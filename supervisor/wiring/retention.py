@@ -10,6 +10,7 @@ from servicekit.failpoints import failpoint
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
+from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry
 from supervisor.ingest.pod_reports import PodReports
 from supervisor.store.interface import Store, StoreUnavailableError
@@ -28,6 +29,7 @@ class Retention:
     pod_reports: PodReports
     launchers: Launchers
     processes: Processes
+    ranks: RankStates
     clock: Clock
     seconds: float
 
@@ -51,4 +53,5 @@ class Retention:
         self.pod_reports.forget_others(self.agents.all())
         self.launchers.forget_others(jobs)
         self.processes.forget_others(jobs)
+        self.ranks.forget_others(jobs)
         failpoint(At.PRUNED)

@@ -86,6 +86,8 @@ def test_the_promised_defaults() -> None:
         "lost_grace_seconds": 30.0,
         "rank_zero_grace_seconds": 5.0,
         "launcher_grace_seconds": 5.0,
+        "agreement_timeout_seconds": 10.0,
+        "just_in_time": True,
         "stop_timeout_seconds": 300.0,
         "resume_delay_seconds": 2.0,
         "resume_timeout_seconds": 120.0,

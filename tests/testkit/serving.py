@@ -248,8 +248,9 @@ class Peers:
         await launcher.reports(run=order["run"], running=True, applied=order["generation"])
         return launcher, order
 
-    async def process(self, token: str, host: str, rank: int | None) -> "ProcessPeer":
-        peer = ProcessPeer(self, token, {"process": f"process-on-{host}", "host": host, "rank": rank})
+    async def process(self, token: str, host: str, rank: int | None, **says: Any) -> "ProcessPeer":
+        """A connected process; `says` are further fields of its hello and reports."""
+        peer = ProcessPeer(self, token, {"process": f"process-on-{host}", "host": host, "rank": rank, **says})
         await peer.connect()
         return peer
 

@@ -25,6 +25,7 @@ from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import NoticeState, Subject, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.fanout.processes import Processes
+from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
@@ -214,7 +215,7 @@ class Supervision:
 
 @asynccontextmanager
 async def supervising(
-    cluster: Cluster, namespace: Namespace, directory: Path, *, stop_port: int = stop_request.PORT, **policy: float
+    cluster: Cluster, namespace: Namespace, directory: Path, *, stop_port: int = stop_request.PORT, **policy: Any
 ) -> AsyncIterator[Supervision]:
     rules = Policy(
         **{"window_seconds": 0.2, "resume_delay_seconds": 0.1, "resume_backoff_seconds": 0.1, **_GROWTH, **policy}
@@ -245,6 +246,7 @@ async def supervising(
                 store=store,
                 facts=facts,
                 processes=processes,
+                ranks=RankStates(processes.workers, facts.agreement, requests.add),
                 adapter=Adapters(actuator, actuator),
                 leadership=AlwaysLeader(),
                 policy=rules,

@@ -63,6 +63,7 @@ async def test_the_first_line_is_the_whole_present_state(served: Served) -> None
         "reason": "",
         "notice": None,
         "release": False,
+        "agreement": None,
     }
 
 

@@ -17,6 +17,7 @@ from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.decide.plan import plan
 from supervisor.decide.situation import JobFacts
+from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName, NoticeId, cluster_job
 from supervisor.domain.job import (
@@ -111,6 +112,16 @@ OBSERVED = st.builds(
 )
 GROWTHS = st.none() | st.builds(Growth, workers=COUNTS, number=COUNTS, until=INSTANTS, failed=COUNTS)
 CHECKPOINTS = st.none() | st.builds(CheckpointRequest, run=COUNTS, generation=COUNTS, since=INSTANTS)
+AGREEMENTS = st.none() | st.builds(
+    Agreement,
+    epoch=COUNTS,
+    purpose=st.sampled_from(Purpose),
+    run=COUNTS,
+    step=st.none() | COUNTS,
+    committed=st.booleans(),
+    since=INSTANTS,
+    began=INSTANTS,
+)
 STOPS = st.none() | st.builds(Stop, run=COUNTS, generation=COUNTS, since=INSTANTS, everyone=st.booleans())
 
 
@@ -137,6 +148,8 @@ def decisions(draw: st.DrawFn) -> Decision:
             stop=STOPS,
             growth=GROWTHS,
             checkpoint=CHECKPOINTS,
+            agreement=AGREEMENTS,
+            epochs=COUNTS,
         )
     )
     return decision
@@ -428,6 +441,8 @@ FULL_JOB = replace(
         stop=Stop(run=1, generation=1, since=T0),
         growth=Growth(workers=1, number=1, until=T0),
         checkpoint=CheckpointRequest(run=1, generation=1, since=T0),
+        agreement=Agreement(epoch=1, purpose=Purpose.STOP, run=1, step=1, since=T0, began=T0),
+        epochs=1,
     ),
 )
 
@@ -475,6 +490,7 @@ def test_what_the_definitions_require_is_written_and_enough_to_read(
         ("supervisedjobs", "spec.framework", Framework),
         ("supervisedjobs", "status.decision.phase", Phase),
         ("supervisedjobs", "status.observed.result", Result),
+        ("supervisedjobs", "status.decision.agreement.purpose", Purpose),
         ("supervisedjobs", "status.observed.acknowledgement.kind", AcknowledgementKind),
     ],
 )

@@ -111,7 +111,7 @@ def test_a_job_that_runs_notices_nothing(job: SupervisedJob) -> None:
     assert decided.decision == job.decision
 
 
-_LATER = {"notice_class", "cancellable", "checkpoint"}
+_LATER = {"notice_class", "cancellable", "checkpoint", "agreement", "epochs"}
 """Fields that the version before did not have."""
 
 

@@ -1,0 +1,130 @@
+"""What the connected processes of a run say about agreed steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
+
+_MAX_NAMES = 5
+_ACTED = frozenset({AnswerKind.REACHED, AnswerKind.PASSED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """What one connected process has said last.
+
+    Attributes:
+        process: Its name on the wire.
+        rank: None is unknown.
+        purposes: What it can agree to: the functions that it has called with a step.
+        collective: Whether a save needs all ranks.
+        world_size: The number of ranks as this process knows it.
+        epoch: The highest epoch that it has heard of.
+        step_seconds: The shortest time between two steps.
+        checkpoint_seconds: How long its slowest recent checkpoint took.
+        unread_seconds: For how long it has not asked whether to stop, as of its last answer.
+        answer: Its last answer.
+        acknowledged: The highest generation of a STOP because of which it has said that it saved or left.
+    """
+
+    process: str
+    rank: int | None
+    purposes: frozenset[Purpose] = frozenset()
+    collective: bool = False
+    world_size: int | None = None
+    epoch: int = 0
+    step_seconds: float | None = None
+    checkpoint_seconds: float | None = None
+    unread_seconds: float | None = None
+    answer: Answer | None = None
+    acknowledged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """All connected processes of a run, from the streams alone: after a restart they are unknown until they return.
+
+    `left` are the ranks that have acknowledged the present STOP, connected or not.
+    """
+
+    states: Sequence[RankState] = ()
+    left: frozenset[int] = frozenset()
+
+    def agree_to(self, purpose: Purpose) -> bool:
+        """Whether there are processes and each of them agrees to steps for this purpose."""
+        return bool(self.states) and all(purpose in each.purposes for each in self.states)
+
+    def opposed(self, purpose: Purpose) -> Sequence[RankState]:
+        """The processes that do not agree to steps for this purpose."""
+        return [each for each in self.states if purpose not in each.purposes]
+
+    @property
+    def collective(self) -> bool:
+        """Whether a save needs all ranks."""
+        return any(each.collective for each in self.states)
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch that a process has heard of; an earlier store may have used it."""
+        return max((each.epoch for each in self.states), default=0)
+
+    @property
+    def absent(self) -> Sequence[int]:
+        """The ranks of the run that are not connected; empty if the size of the run is unknown."""
+        size = max((each.world_size or 0 for each in self.states), default=0)
+        known = {each.rank for each in self.states if each.rank is not None}
+        unnamed = sum(each.rank is None for each in self.states)
+        # A process without a rank may be any of those that are missing.
+        return sorted(set(range(size)) - known)[unnamed:]
+
+    def silent(self, agreement: Agreement) -> Sequence[RankState]:
+        """The connected processes that have not answered this agreement."""
+        return [each for each in self.states if each.answer is None or not each.answer.is_to(agreement)]
+
+    def answers(self, agreement: Agreement) -> Sequence[tuple[RankState, Answer]]:
+        """The answers to this agreement."""
+        return [(each, each.answer) for each in self.states if each.answer is not None and each.answer.is_to(agreement)]
+
+    def have_answered(self, agreement: Agreement) -> bool:
+        """Whether every rank of the run has answered this agreement."""
+        return bool(self.states) and not self.silent(agreement) and not self.absent
+
+    def have_acted(self, agreement: Agreement) -> bool:
+        """Whether every connected process has reached the step of this agreement, or has gone on past it."""
+        answers = self.answers(agreement)
+        return len(answers) == len(self.states) and all(answer.kind in _ACTED for _, answer in answers)
+
+    def have_passed(self, agreement: Agreement) -> bool:
+        """Whether a rank has gone on past the step of this agreement."""
+        return any(answer.kind is AnswerKind.PASSED for _, answer in self.answers(agreement))
+
+    def have_acknowledged(self, generation: int) -> bool:
+        """Whether every rank has said that it saved or left because of the STOP of `generation`."""
+        return self.left.issuperset(self.absent) and all(each.acknowledged >= generation for each in self.states)
+
+    @property
+    def slowest_checkpoint(self) -> float | None:
+        """Seconds; None if no process knows."""
+        known = (each.checkpoint_seconds for each in self.states)
+        return max((seconds for seconds in known if seconds is not None), default=None)
+
+    @property
+    def slowest_step(self) -> float | None:
+        """Seconds; None if no process knows."""
+        known = (each.step_seconds for each in self.states)
+        return max((seconds for seconds in known if seconds is not None), default=None)
+
+
+NO_RANKS = Ranks()
+
+
+def names(states: Sequence[RankState]) -> str:
+    """The processes in words: their ranks, and for how long those have not asked whether to stop."""
+    named = [_name(each) for each in states[:_MAX_NAMES]]
+    return ", ".join(named) + (f" and {len(states) - _MAX_NAMES} others" if len(states) > _MAX_NAMES else "")
+
+
+def _name(state: RankState) -> str:
+    name = f"process {state.process}" if state.rank is None else f"rank {state.rank}"
+    unread = state.unread_seconds
+    return name if unread is None or unread < 1 else f"{name} (flag not read for {unread:.0f} s)"

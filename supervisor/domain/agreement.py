@@ -1,0 +1,64 @@
+"""The agreement of a run's ranks on the step at which all of them stop, or save and continue."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor.domain.instant import Instant
+
+
+class Purpose(StrEnum):
+    """What all ranks do at an agreed step. STOP: save and exit. CHECKPOINT: save and continue."""
+
+    STOP = "stop"
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """One attempt to agree on a step, or its result.
+
+    Without a `step` it is a poll: each rank answers with its present step. With one it is a proposal, until it is
+    committed. `epoch` numbers the attempts of a job and is never used again. `since` is when this poll, proposal or
+    commit was decided; `began` is the start of the first attempt, from which the time-out counts.
+    """
+
+    epoch: int
+    purpose: Purpose
+    run: int
+    step: int | None = None
+    committed: bool = False
+    since: Instant
+    began: Instant
+
+
+class AnswerKind(StrEnum):
+    """What a rank answers.
+
+    ACCEPTED: it is below the proposed step. DECLINED: it names its step, as the answer to a poll or because it is past
+    the proposed step. COMMITTED: it will act at the step. PASSED: it has gone on past the step. REACHED: it has stopped
+    or is saving at the step.
+    """
+
+    ACCEPTED = "accepted"
+    DECLINED = "declined"
+    COMMITTED = "committed"
+    PASSED = "passed"
+    REACHED = "reached"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A rank's answer to the poll, proposal or commit of `epoch` and `step`, received at `at` (Unix seconds).
+
+    `at_step` is the number of steps that the rank had finished.
+    """
+
+    epoch: int
+    step: int | None
+    kind: AnswerKind
+    at_step: int
+    at: float
+
+    def is_to(self, agreement: Agreement) -> bool:
+        """Whether it answers this agreement and not another attempt or another step."""
+        return (self.epoch, self.step) == (agreement.epoch, agreement.step)

@@ -1,0 +1,169 @@
+"""What training processes say about agreed steps. It is not stored: every hello repeats it."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+
+from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
+from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
+from supervisor.domain.directive import Worker
+from supervisor.domain.ids import JobName
+from supervisor.fanout.processes import MAX_STREAMS
+
+_FINAL = frozenset({AnswerKind.REACHED, AnswerKind.PASSED})
+"""The answers after which a rank has nothing more to say about a commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What a process says about itself in a hello or report; None: as before."""
+
+    purposes: frozenset[Purpose] | None = None
+    collective: bool | None = None
+    world_size: int | None = None
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Seconds that a process has measured; None is unknown. See `RankState`."""
+
+    step_seconds: float | None = None
+    checkpoint_seconds: float | None = None
+    unread_seconds: float | None = None
+
+
+@dataclass(slots=True)
+class _Expected:
+    """The processes that have not answered `asked` yet: looking at all of them for each answer took 1,024² looks."""
+
+    asked: Agreement
+    processes: set[str]
+
+
+@dataclass(slots=True)
+class _Job:
+    run: int
+    states: dict[str, RankState] = field(default_factory=dict)
+    expected: _Expected | None = None
+    stop: int = 0
+    left: set[int] = field(default_factory=set)
+    """The ranks that have acknowledged the STOP of generation `stop`."""
+
+
+class RankStates:
+    """Collects what the processes of each job say about agreed steps.
+
+    Args:
+        connected: The connected processes of a job.
+        agreement: The present agreement of a job.
+        on_complete: Called with a job when all its processes have answered its agreement: 1,024 answers are a reason to
+            decide once.
+    """
+
+    def __init__(
+        self,
+        connected: Callable[[JobName], Collection[Worker]],
+        agreement: Callable[[JobName], Agreement | None],
+        on_complete: Callable[[JobName], None],
+    ) -> None:
+        self._connected = connected
+        self._agreement = agreement
+        self._on_complete = on_complete
+        self._jobs: dict[JobName, _Job] = {}
+
+    def said(self, worker: Worker, statement: Statement) -> None:
+        """Records what a process says about itself; one that has never agreed to anything is not recorded."""
+        if worker.job not in self._jobs and not statement.purposes:
+            return
+        job, state = self._found(worker)
+        if job is None or state is None:
+            return
+        changed = replace(
+            state,
+            rank=worker.rank,
+            purposes=state.purposes if statement.purposes is None else statement.purposes,
+            collective=state.collective if statement.collective is None else statement.collective,
+            world_size=state.world_size if statement.world_size is None else statement.world_size,
+            epoch=max(state.epoch, statement.epoch),
+        )
+        job.states[worker.process] = changed
+        if changed.purposes != state.purposes:
+            self._on_complete(worker.job)
+
+    def answered(self, worker: Worker, answer: Answer, measured: Measurements) -> None:
+        """Records an answer."""
+        job, state = self._found(worker)
+        if job is None or state is None:
+            return
+        job.states[worker.process] = replace(
+            state,
+            rank=worker.rank,
+            epoch=max(state.epoch, answer.epoch),
+            step_seconds=measured.step_seconds or _estimated(state.answer, answer) or state.step_seconds,
+            checkpoint_seconds=measured.checkpoint_seconds or state.checkpoint_seconds,
+            unread_seconds=measured.unread_seconds,
+            # Ranks answer for each purpose: what they say about an earlier epoch may come last.
+            answer=answer if state.answer is None or answer.epoch >= state.answer.epoch else state.answer,
+        )
+        self._count(worker, job, answer)
+
+    def acknowledged(self, worker: Worker, generation: int) -> None:
+        """Records that a process has saved or left because of the STOP of a generation."""
+        job, state = self._found(worker)
+        if job is None or state is None:
+            return
+        if generation > job.stop:
+            job.stop, job.left = generation, set()
+        if generation == job.stop and worker.rank is not None:
+            job.left.add(worker.rank)
+        job.states[worker.process] = replace(state, rank=worker.rank, acknowledged=max(generation, state.acknowledged))
+        if len(job.left) >= max(len(job.states), state.world_size or 0):
+            self._on_complete(worker.job)
+
+    def of(self, name: JobName, run: int) -> Ranks:
+        """What the connected processes of a run say; empty for a job of which none agrees to anything."""
+        job = self._jobs.get(name)
+        if job is None or job.run != run:
+            return NO_RANKS
+        workers = [worker for worker in self._connected(name) if worker.run == run]
+        job.states = {each.process: job.states[each.process] for each in workers if each.process in job.states}
+        unknown = RankState(process="", rank=None)
+        states = (
+            replace(job.states.get(each.process, unknown), process=each.process, rank=each.rank) for each in workers
+        )
+        return Ranks(tuple(states), frozenset(job.left))
+
+    def forget_others(self, jobs: Collection[JobName]) -> None:
+        """Forgets the processes of all other jobs."""
+        self._jobs = {name: job for name, job in self._jobs.items() if name in jobs}
+
+    def _found(self, worker: Worker) -> tuple[_Job | None, RankState | None]:
+        """The present run of the worker's job and what it has said; None for an earlier run or one too many."""
+        job = self._jobs.get(worker.job)
+        if job is None or job.run < worker.run:
+            job = self._jobs[worker.job] = _Job(worker.run)
+        if job.run > worker.run or (worker.process not in job.states and len(job.states) >= MAX_STREAMS):
+            return None, None
+        return job, job.states.get(worker.process) or RankState(process=worker.process, rank=worker.rank)
+
+    def _count(self, worker: Worker, job: _Job, answer: Answer) -> None:
+        agreement = self._agreement(worker.job)
+        if agreement is None or not answer.is_to(agreement):
+            return
+        if agreement.committed and answer.kind not in _FINAL:
+            return
+        if job.expected is None or job.expected.asked != agreement:
+            present = {each.process for each in self._connected(worker.job) if each.run == worker.run}
+            job.expected = _Expected(agreement, present)
+        job.expected.processes.discard(worker.process)
+        if not job.expected.processes:
+            self._on_complete(worker.job)
+
+
+def _estimated(before: Answer | None, now: Answer) -> float | None:
+    """Seconds for each step between two answers, for a process that has not measured them yet."""
+    return (
+        None
+        if before is None or now.at_step <= before.at_step
+        else (now.at - before.at) / (now.at_step - before.at_step)
+    )

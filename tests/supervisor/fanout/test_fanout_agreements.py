@@ -1,0 +1,176 @@
+"""All ranks stop at one agreed step: what a supervisor says to eight of them, and what their answers cause."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from supervisor.domain.job import Phase
+from tests.testkit.serving import AgentPeer, LauncherPeer, ProcessPeer, Refusal, Served, serving
+from tests.testkit.waiting import until
+
+NODES = [f"n{number}" for number in range(1, 9)]
+STEP_SECONDS = 0.05
+AGREES: Mapping[str, Any] = {"agrees": ["stop", "checkpoint"], "world_size": len(NODES)}
+
+
+class Rank:
+    """One rank that takes a step every `STEP_SECONDS` and answers each line; it notes the step at which it stops."""
+
+    def __init__(self, number: int, peer: ProcessPeer, start: int = 100) -> None:
+        self.number = number
+        self.peer = peer
+        self.start = start
+        self.began = time.monotonic()
+        self.answers = True
+        self.checkpoint_seconds: float | None = None
+        self.seen: list[dict[str, Any]] = []
+        self.stops_at: int | None = None
+
+    @property
+    def step(self) -> int:
+        return self.start + int((time.monotonic() - self.began) / STEP_SECONDS)
+
+    async def run(self) -> None:
+        """Answers until the stream ends."""
+        while line := await self.peer.lines.any():
+            if line["type"] == "directive" and line["agreement"] and self.answers:
+                self.seen.append(line)
+                await self.answer(line)
+
+    async def answer(self, line: Mapping[str, Any]) -> None:
+        agreement, step = line["agreement"], self.step
+        if agreement["committed"]:
+            if agreement["purpose"] == "stop":
+                assert line["directive"] == "STOP"
+                self.stops_at = agreement["step"]
+            await self.says("committed", line, step)
+        else:
+            accepts = agreement["step"] is not None and step < agreement["step"]
+            await self.says("accepted" if accepts else "declined", line, step)
+
+    async def says(self, answer: str, line: Mapping[str, Any], step: int) -> None:
+        agreement = line["agreement"]
+        fields = {
+            "epoch": agreement["epoch"],
+            "purpose": agreement["purpose"],
+            "step": agreement["step"],
+            "at_step": step,
+            "answer": answer,
+            "step_seconds": STEP_SECONDS,
+            "checkpoint_seconds": self.checkpoint_seconds,
+            "unread_seconds": 0.0,
+        }
+        assert await self.peer.reports("agreement", line, **fields) == Refusal(200, None)
+
+
+class Ranks:
+    """A job on eight hosts that needs all of them, with a rank on each that agrees."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.ranks: list[Rank] = []
+        self.agents: dict[str, AgentPeer] = {}
+        self.launcher: LauncherPeer
+        self.token = ""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, **says: Any) -> None:
+        peers = self.served.peers
+        self.agents = await peers.agents(NODES)
+        self.launcher, order = await peers.running("job", NODES)
+        self.token = order["token"]
+        for number, node in enumerate(NODES):
+            peer = await peers.process(self.token, node, number, **{**AGREES, **says})
+            self.ranks.append(Rank(number, peer, 100 + number % 2))
+        self._tasks = [asyncio.create_task(rank.run()) for rank in self.ranks]
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def decision(self) -> Any:
+        return self.served.job("job").decision
+
+    async def phase(self, phase: Phase) -> None:
+        async def so() -> bool:
+            return self.served.job("job").decision.phase is phase
+
+        await until(so, f"the job is {phase}")
+
+    async def stop_steps(self) -> set[int]:
+        """The steps at which the ranks stop, once each of them knows."""
+
+        async def all_know() -> bool:
+            return all(rank.stops_at is not None for rank in self.ranks)
+
+        await until(all_know, "every rank has the commit")
+        return {rank.stops_at for rank in self.ranks if rank.stops_at is not None}
+
+
+@asynccontextmanager
+async def agreeing(directory: Path, *, says: Mapping[str, Any] | None = None, **settings: Any) -> AsyncIterator[Ranks]:
+    async with serving(directory, **settings) as served:
+        ranks = Ranks(served)
+        await ranks.start(**(says or {}))
+        try:
+            yield ranks
+        finally:
+            await ranks.end()
+
+
+async def test_all_ranks_stop_at_one_step(tmp_path: Path) -> None:
+    """Polled, proposed, committed to all, and suspended after every rank has saved; nobody is told before."""
+    async with agreeing(tmp_path) as job:
+        await job.agents["n8"].notices("n8")
+        (step,) = await job.stop_steps()
+        assert all(rank.step < step for rank in job.ranks), "the commit comes before the step"
+        assert job.decision.phase is Phase.STOPPING
+        assert job.decision.reason.endswith(f"stopping. All ranks save after step {step}.")
+        for rank in job.ranks:
+            kinds = [(line["directive"], line["agreement"]["step"] is None) for line in rank.seen]
+            assert kinds[-1] == ("STOP", False)
+            assert {kind for kind, _ in kinds[:-1]} <= {"RUN", "LEAVE"}
+            assert kinds[0][1], "the first line is a poll"
+        for rank in job.ranks:
+            assert job.decision.phase is Phase.STOPPING
+            assert await rank.peer.reports("saved", rank.seen[-1], step=step) == Refusal(200, None)
+        await job.phase(Phase.SUSPENDED)
+        assert job.decision.reason.endswith(f"All ranks have saved a checkpoint of step {step}.")
+
+
+async def test_ranks_that_do_not_answer_are_named_and_rank_zero_stops_alone(tmp_path: Path) -> None:
+    """A rank whose flag is not read holds nobody up for longer than the time-out."""
+    async with agreeing(tmp_path, agreement_timeout_seconds=1.0) as job:
+        job.ranks[3].answers = False
+        await job.agents["n8"].notices("n8")
+        await job.phase(Phase.STOPPING)
+        assert job.decision.reason.endswith("There is no agreed step, as rank 3 did not answer: rank 0 saves alone.")
+        assert job.decision.agreement is None
+        assert job.decision.agreed_stop is None
+
+
+async def test_a_withdrawal_before_the_commit_leaves_nothing_behind(tmp_path: Path) -> None:
+    """With time until the deadline the ranks train on, and a withdrawn notice stops nobody."""
+    async with agreeing(tmp_path, margin_seconds=1.0) as job:
+        for rank in job.ranks:
+            rank.checkpoint_seconds = 1.0
+        await job.agents["n8"].notices("n8", left=300.0)
+
+        async def waits() -> bool:
+            return "until then they train on" in job.decision.reason
+
+        await until(waits, "the job trains on")
+        assert job.decision.phase is Phase.RUNNING
+        await job.agents["n8"].notices("n8", revision=2, withdrawn=True)
+
+        async def runs() -> bool:
+            return job.decision.agreement is None
+
+        await until(runs, "nothing is agreed on")
+        assert (job.decision.phase, job.decision.reason) == (Phase.RUNNING, "Run 1 is running on 8 hosts.")
+        assert {line["directive"] for rank in job.ranks for line in rank.seen} <= {"RUN", "LEAVE"}
