@@ -3,9 +3,12 @@
 python data_loader.py CHECKPOINT
 """
 
+import functools
+import itertools
 import multiprocessing
 import sys
 import time
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Iterator
 
@@ -19,27 +22,26 @@ def prepare(number: int) -> int:
     return number
 
 
-def endless() -> Iterator[int]:
-    """Yield numbers of batches."""
-    number = 0
-    while True:
-        yield number
-        number += 1
+def batches(pool: Pool) -> Iterator[int]:
+    """Yield what the workers have prepared."""
+    for number in itertools.count():
+        yield pool.apply(prepare, (number,))
+
+
+def save(checkpoint: Path, step: int) -> None:
+    """Write to a draft and rename it, so that a kill leaves the old checkpoint."""
+    draft = checkpoint.with_suffix(".draft")
+    draft.write_text(str(step))
+    draft.replace(checkpoint)
 
 
 def main(checkpoint: Path) -> None:
     """Train on batches that two workers prepare."""
     kubeai.init(rank=lambda: 0)
-    pool = multiprocessing.get_context("fork").Pool(2)
-    print("training", flush=True)
-    for number in endless():
-        batch = pool.apply(prepare, (number,))
-        if not kubeai.check_alive():
-            checkpoint.write_text(str(batch))
-            kubeai.checkpoint_saved(batch)
-            pool.terminate()  # SIGTERM to the workers only
-            pool.join()
-            sys.exit(-1)
+    with multiprocessing.get_context("fork").Pool(2) as pool:  # its end sends SIGTERM to the workers only
+        print("training", flush=True)
+        for _step, _batch in kubeai.steps(batches(pool), functools.partial(save, checkpoint)):
+            pass  # one step
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Distributed data-parallel training, started once per rank by torchrun or anything else that sets RANK.
+"""Distributed data-parallel training in which rank 0 saves alone, as scripts for the original SDK do.
 
     torchrun --nproc-per-node 2 distributed.py CHECKPOINT
 

@@ -3,6 +3,7 @@
 python plain_loop.py CHECKPOINT [STEPS]
 """
 
+import functools
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ import kubeai.elastic as kubeai
 
 
 def load(checkpoint: Path) -> int:
-    """Return the last saved step, 0 at first."""
+    """Return the number of finished steps in the checkpoint, 0 without one."""
     return int(json.loads(checkpoint.read_text())["step"]) if checkpoint.exists() else 0
 
 
@@ -22,23 +23,17 @@ def save(checkpoint: Path, step: int) -> None:
     draft = checkpoint.with_suffix(".draft")
     draft.write_text(json.dumps({"step": step}))
     os.replace(draft, checkpoint)  # noqa: PTH105 - as most training scripts do
-    kubeai.checkpoint_saved(step)
 
 
 def main(checkpoint: Path, steps: int) -> None:
     """Train."""
     kubeai.init(rank=lambda: 0, sigterm=True)  # a single process is rank 0, which the SDK cannot know
-    step = load(checkpoint)
-    print("from step", step, flush=True)
-    while step < steps:
-        if not kubeai.check_alive():
-            save(checkpoint, step)
-            sys.exit(-1)  # never 0: that would mean that the training is finished
-        if kubeai.should_checkpoint():
-            save(checkpoint, step)
+    first = load(checkpoint)
+    print("from step", first, flush=True)
+    batches = range(first, steps)
+    for _step, _batch in kubeai.steps(batches, functools.partial(save, checkpoint), first=first):
         time.sleep(0.01)  # one step
-        step += 1
-    save(checkpoint, step)
+    save(checkpoint, steps)
 
 
 if __name__ == "__main__":

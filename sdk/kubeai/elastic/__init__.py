@@ -3,10 +3,8 @@
     import kubeai.elastic as kubeai
 
     kubeai.init()
-    for batch in batches:
-        if not kubeai.check_alive():
-            save_checkpoint()
-            sys.exit(-1)
+    first = load_checkpoint()
+    for step, batch in kubeai.steps(batches_from(first), save_checkpoint, first=first):
         train(batch)
 
 The functions are imported on first use, because the commands in this package, one of which starts every second, do
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
         should_stop,
         stop_is_agreed,
     )
+    from .loop import steps
 
 __all__ = [
     "Directive",
@@ -54,6 +53,7 @@ __all__ = [
     "seconds_left",
     "should_checkpoint",
     "should_stop",
+    "steps",
     "stop_is_agreed",
 ]
 
@@ -63,9 +63,9 @@ if not TYPE_CHECKING:  # a type checker would take it to mean that every name ex
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import api  # noqa: PLC0415 - see above; it imports http.client, ssl and dataclasses
+        from . import api, loop  # noqa: PLC0415 - see above; they import http.client, ssl and dataclasses
 
-        functions = {public: getattr(api, public) for public in api.__all__}
+        functions = {**{public: getattr(api, public) for public in api.__all__}, "steps": loop.steps}
         globals().update(functions)  # from now on they are plain attributes
         # A module with a `__getattr__` costs 12 ns more at each `kubeai.check_alive()`.
         globals().pop("__getattr__", None)

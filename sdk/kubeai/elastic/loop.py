@@ -1,0 +1,68 @@
+"""The training loop of a script that has no framework's callbacks: asks, saves, reports and exits after each step."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, TypeVar
+
+from . import api
+
+if TYPE_CHECKING:
+    Save = Callable[[int], object]
+
+__all__ = ["finish_step", "steps"]
+
+Batch = TypeVar("Batch")
+
+
+def steps(
+    batches: Iterable[Batch], save: Save, *, first: int = 0, every: int | None = None
+) -> Iterator[tuple[int, Batch]]:
+    """Yield `(step, batch)` for each batch. Between two batches, save and exit if the supervisor asks for it.
+
+        for step, batch in kubeai.steps(batches_from(first), save, first=first):
+            train(batch)
+
+    The body of the loop is one training step. After it, the process saves a checkpoint if one is requested. On a stop,
+    it saves and then exits non-zero, so that the job is resumed later. A loop that is left by `break` does neither.
+
+    Args:
+        batches: What remains to be trained on. Its first item belongs to step `first`.
+        save: Called as `save(step)` in every rank, with the number of finished steps. It returns when the checkpoint is
+            complete. If it raises, nothing is reported as saved, and the exception ends the loop.
+        first: The number of finished steps in the checkpoint that this run has loaded, 0 without one.
+        every: Also save a checkpoint each time so many steps are finished. None: only on request.
+
+    Raises:
+        ValueError: `every` is below 1.
+    """
+    if every is not None and every < 1:
+        raise ValueError(f"every is {every}: no number of steps")
+    return _steps(batches, save, first, every)
+
+
+def finish_step(step: int, save: Save, *, is_due: bool = False) -> None:
+    """Save and exit, save, or return at once, as the supervisor asks after `step` finished steps.
+
+    For loops that cannot be written with `steps`. Call it once after each step, in every rank.
+
+    Args:
+        step: The number of finished steps, the same in every rank.
+        save: As for `steps`.
+        is_due: Save also if the supervisor does not ask for it.
+    """
+    stop = api.should_stop(step)
+    if api.should_checkpoint(step) or stop or is_due:
+        begun = time.monotonic()
+        save(step)
+        api.checkpoint_saved(step, seconds=time.monotonic() - begun)
+    if stop:
+        api.exit_for_resume()
+
+
+def _steps(batches: Iterable[Batch], save: Save, first: int, every: int | None) -> Iterator[tuple[int, Batch]]:
+    api.resumed(first)
+    for step, batch in enumerate(batches, first):
+        yield step, batch
+        finished = step + 1
+        finish_step(finished, save, is_due=every is not None and finished % every == 0)

@@ -1,0 +1,126 @@
+"""`steps`: what it asks, saves and reports between two batches."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import pytest
+from kubeai.elastic import api as library
+from kubeai.elastic import loop
+
+
+@dataclass
+class Recorder:
+    """Takes the place of the library's functions and of `save`, and keeps the order of the calls."""
+
+    checkpoint_at: int | None = None
+    stop_at: int | None = None
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    seconds: float | None = None
+
+    def resumed(self, step: int) -> None:
+        self.calls.append(("resumed", step))
+
+    def should_stop(self, step: int) -> bool:
+        return step == self.stop_at
+
+    def should_checkpoint(self, step: int) -> bool:
+        return step == self.checkpoint_at
+
+    def save(self, step: int) -> None:
+        self.calls.append(("save", step))
+
+    def checkpoint_saved(self, step: int, *, seconds: float) -> None:
+        self.calls.append(("saved", step))
+        self.seconds = seconds
+
+    def exit_for_resume(self) -> NoReturn:
+        self.calls.append(("exit", 75))
+        raise SystemExit(75)
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    for name in ("resumed", "should_stop", "should_checkpoint", "checkpoint_saved", "exit_for_resume"):
+        monkeypatch.setattr(library, name, getattr(recorder, name))
+    return recorder
+
+
+def batches(taken: list[int], first: int, last: int) -> Iterator[int]:
+    """Yield batches, and note in `taken` which were asked for."""
+    for batch in range(first, last):
+        taken.append(batch)
+        yield batch
+
+
+def test_it_yields_each_batch_with_its_step(api: Recorder) -> None:
+    """Counted from the checkpoint, whose step is reported once."""
+    assert list(loop.steps("abc", api.save, first=7)) == [(7, "a"), (8, "b"), (9, "c")]
+    assert api.calls == [("resumed", 7)]
+
+
+def test_a_requested_checkpoint_is_saved_and_training_continues(api: Recorder) -> None:
+    api.checkpoint_at = 2
+    assert [step for step, _ in loop.steps("abc", api.save)] == [0, 1, 2]
+    assert api.calls == [("resumed", 0), ("save", 2), ("saved", 2)]
+    assert api.seconds is not None
+
+
+def test_a_stop_saves_the_finished_step_and_exits(api: Recorder) -> None:
+    """No further batch is taken from the loader."""
+    api.stop_at, taken, trained = 2, list[int](), list[int]()
+    with pytest.raises(SystemExit) as ended:
+        trained.extend(step for step, _ in loop.steps(batches(taken, 0, 9), api.save))
+    assert ended.value.code == 75
+    assert taken == [0, 1]
+    assert api.calls == [("resumed", 0), ("save", 2), ("saved", 2), ("exit", 75)]
+
+
+def test_a_stop_after_the_last_batch_is_not_missed(api: Recorder) -> None:
+    api.stop_at = 3
+    with pytest.raises(SystemExit):
+        list(loop.steps("abc", api.save))
+    assert ("save", 3) in api.calls
+
+
+@pytest.mark.parametrize("wanted", ["checkpoint_at", "stop_at"])
+def test_a_save_that_fails_is_not_reported(api: Recorder, wanted: str) -> None:
+    """Its exception reaches the script, which neither goes on nor exits as if it could be resumed from there."""
+
+    def save(step: int) -> None:
+        raise OSError(f"no space left for step {step}")
+
+    setattr(api, wanted, 1)
+    with pytest.raises(OSError, match="step 1"):
+        list(loop.steps("abc", save))
+    assert api.calls == [("resumed", 0)]
+
+
+def test_a_loop_that_is_left_neither_saves_nor_exits(api: Recorder) -> None:
+    api.stop_at = 1
+    for _step, _batch in loop.steps("abc", api.save):
+        break
+    assert api.calls == [("resumed", 0)]
+
+
+def test_an_exception_of_the_loader_reaches_the_script(api: Recorder) -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise ValueError("a broken record")
+
+    with pytest.raises(ValueError, match="a broken record"):
+        list(loop.steps(broken(), api.save))
+    assert api.calls == [("resumed", 0)]
+
+
+def test_checkpoints_can_be_saved_every_so_many_steps(api: Recorder) -> None:
+    """Counted from step 0, not from the start of the run."""
+    list(loop.steps("abcd", api.save, first=5, every=3))
+    assert api.calls == [("resumed", 5), ("save", 6), ("saved", 6), ("save", 9), ("saved", 9)]
+
+
+def test_a_checkpoint_every_zero_steps_is_refused_before_training(api: Recorder) -> None:
+    with pytest.raises(ValueError, match="every is 0"):
+        loop.steps("abc", api.save, every=0)
+    assert not api.calls
