@@ -37,6 +37,7 @@ class Code(StrEnum):
     UNKNOWN_RELAY = "unknown_relay"
     NAME_IS_LIVE = "name_is_live"
     RUN_IS_OVER = "run_is_over"
+    JOB_IS_OVER = "job_is_over"
     OLDER_REVISION = "older_revision"
     OLDER_SESSION = "older_session"
     SLOW_READER = "slow_reader"

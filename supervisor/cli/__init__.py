@@ -1,1 +1,1 @@
-"""The command `job-supervisor`: shows the state of jobs, and runs fire drills."""
+"""The command `job-supervisor`: shows the state of jobs, steers them, and runs fire drills."""

@@ -26,14 +26,14 @@ where the command connects to, the first of these that applies:
 
 exit codes:
   0    done
-  64   wrong usage, or a drill that was not confirmed
-  66   no such job, node or pod
+  64   wrong usage, or what was not confirmed
+  66   no such job, node or pod, or a job that has ended
   69   no answer from that address
-  75   not possible now, try again later. `simulate --wait`: a job has not settled long after the drill
+  75   not possible now, try again later. With --wait: a job has not come to rest in time, or has saved nothing
   76   the server's certificate is not trusted, or its answer is not understood
   77   not allowed: a wrong token, or missing permissions
   78   a variable of the environment is wrong, or the kubeconfig is not usable
-  130  interrupted by Ctrl-C; with --wait, the drill is ended first
+  130  interrupted by Ctrl-C; `simulate --wait` ends the drill first
 """
 
 _SIMULATE = f"""\
@@ -44,6 +44,27 @@ is deleted right before the deadline. Only the machine stays. The drill ends by 
 {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g} s from now, whatever happens to this command and to the supervisor.
 Everything that shows it marks it as a drill. A second drill on the same node or pod moves the deadline."""
 
+_STEERING = {
+    "suspend": (
+        "save a job and keep it suspended",
+        """\
+The processes of the job save a checkpoint as before a reclaim. Then the job is suspended, releases its hosts, and stays
+suspended until `job-supervisor resume`. Its waiting time does not run. A job that has no run is kept from starting.""",
+    ),
+    "resume": (
+        "let a suspended job run again",
+        """\
+Takes back what `suspend` has asked for, and `stop` as long as the job has not ended. The job resumes from its
+checkpoint as soon as there are enough hosts.""",
+    ),
+    "stop": (
+        "save a job and end it for good",
+        """\
+The processes of the job save a checkpoint as before a reclaim. Then the job is ended and not started again. Somebody
+who starts a job of that name later continues from the checkpoint.""",
+    ),
+}
+
 _HISTORY = """\
 Shows what happened, in the order of time: notices and their ends, decisions with their reasons, rank 0's answers,
 suspensions. It tells what is still known, and says how far back that goes; it is no archive."""
@@ -52,7 +73,7 @@ suspensions. It tells what is still known, and says how far back that goes; it i
 def parser(prog: str = "job-supervisor") -> CommandParser:
     root = CommandParser(
         prog=prog,
-        description="Shows what is happening to supervised jobs and why, and runs fire drills.",
+        description="Shows what is happening to supervised jobs and why, suspends and stops them, and holds drills.",
         epilog=_EPILOG,
         formatter_class=_FORM,
     )
@@ -67,6 +88,7 @@ def parser(prog: str = "job-supervisor") -> CommandParser:
     history = commands.add_parser("history", parents=[common], help="show what happened", description=_HISTORY)
     history.add_argument("job", metavar="JOB", nargs="?", help="one job (default: all)")
     commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")
+    _add_steering(commands, common)
     _add_simulate(commands, common)
     add_completion(root, commands)
     return root
@@ -114,12 +136,29 @@ def _add_status(commands: Any, common: CommandParser) -> None:
     )
 
 
+def _add_steering(commands: Any, common: CommandParser) -> None:
+    for name, (summary, description) in _STEERING.items():
+        verb = commands.add_parser(name, parents=[common], help=summary, description=description, formatter_class=_FORM)
+        verb.add_argument("job", metavar="JOB", help="name of the job; on a cluster also NAMESPACE/NAME")
+        verb.add_argument("--wait", action="store_true", help="show what happens until it is done")
+        verb.add_argument(
+            "--timeout",
+            type=_seconds,
+            default=600.0,
+            metavar="SECONDS",
+            help="with --wait: 90s, 10m or 90 (default 10m)",
+        )
+        if name != "resume":
+            verb.add_argument("--reason", default="", metavar="TEXT", help="why, for whoever looks at the job")
+            verb.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
+
+
 def _add_simulate(commands: Any, common: CommandParser) -> None:
     drill = commands.add_parser(
         "simulate", parents=[common], help="run a fire drill", description=_SIMULATE, formatter_class=_FORM
     )
     drill.add_argument("subject", nargs="?", metavar="NODE|POD", help="NAME, node/NAME, pod/NAME, pod/NAMESPACE/NAME")
-    drill.add_argument("--lead", type=_lead, default=120.0, metavar="SECONDS", help="120s, 2m or 120 (default 120s)")
+    drill.add_argument("--lead", type=_seconds, default=120.0, metavar="SECONDS", help="120s, 2m or 120 (default 120s)")
     drill.add_argument("--wait", action="store_true", help="show what happens until the drill is over; Ctrl-C ends it")
     drill.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
     drill.add_argument("--end", action="store_true", help="end the drill on NODE|POD early; without NODE|POD, end all")
@@ -135,7 +174,7 @@ def _interval(text: str) -> float:
     return seconds
 
 
-def _lead(text: str) -> float:
+def _seconds(text: str) -> float:
     units = {"s": 1, "m": 60, "h": 3600}
     number, factor = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
     try:

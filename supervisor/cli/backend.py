@@ -8,6 +8,7 @@ import msgspec
 from supervisor.cli.history import Entry
 from supervisor.cli.status import Status
 from supervisor.domain.ids import JobName
+from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import SubjectKind
 
 
@@ -35,6 +36,9 @@ class Backend(Protocol):
 
     async def begin(self, subject: Subject, lead: float, by: str) -> None:
         """Starts a drill or moves the deadline of an existing one; returns once a supervisor has accepted it."""
+
+    async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:
+        """Asks something of a job, or with None takes it back; returns once a supervisor knows of it."""
 
     async def end(self, subject: Subject | None) -> list[Subject]:
         """Ends the drill on a subject early, or all drills; returns the subjects whose drill ended."""

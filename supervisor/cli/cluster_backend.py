@@ -26,6 +26,7 @@ from servicekit.kubernetes.objects import Metadata, Object, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cli import cluster_history
 from supervisor.cli.backend import Subject
+from supervisor.cli.cluster_requests import ask_job
 from supervisor.cli.errors import (
     CliError,
     DeniedError,
@@ -42,7 +43,8 @@ from supervisor.cli.status import Status
 from supervisor.cluster.annotations import opts_in
 from supervisor.cluster.objects import NODES, PODS
 from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION, explained
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobName, kind_of, namespace
+from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
 from supervisor.domain.placement import Placement
 from supervisor.store.codec import Record
@@ -60,7 +62,7 @@ _NODE_EVENTS_NAMESPACE = "default"
 
 _CALL_SECONDS = 10.0
 _ACCEPT_SECONDS = 15.0
-"""A leader accepts a drill in well under a second, a new leader in some seconds."""
+"""A leader accepts a drill or a request in well under a second, a new leader in some seconds."""
 _POLL_SECONDS = 0.25
 
 _HINT = "Name a supervisor with --address or --data-dir, or a cluster with --kubeconfig or KUBECONFIG."
@@ -189,6 +191,24 @@ class ClusterBackend:
         for one in ended:
             await self._ask(one, 0.0, "")
         return ended
+
+    async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:
+        """See `Backend`."""
+        what = kind_of(job)
+        try:
+            await ask_job(self._server, job, kind, by, reason)
+        except ApiError as error:
+            raise self._cli_error(error, f"{what}s in the namespace {namespace(job)}", "get and patch") from error
+        until = time.monotonic() + _ACCEPT_SECONDS
+        while time.monotonic() < until:
+            known = next((each.request for each in (await self.status()).jobs if each.job == job), None)
+            if kind is (None if known is None else known.kind):
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+        raise NotNowError(
+            f"{job} is annotated, but no supervisor has acted on it within {_ACCEPT_SECONDS:g} s. Does one lead? "
+            "The next one does."
+        )
 
     async def _drills(self) -> list[ReclaimNotice]:
         try:

@@ -1,4 +1,4 @@
-"""`job-supervisor status | explain | history | nodes | simulate`, also as `kubectl job-supervisor`."""
+"""`job-supervisor VERB`, such as `status` or `suspend`, also as `kubectl job-supervisor VERB`."""
 
 import argparse
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servicekit.completion import print_completion
-from supervisor.cli import drilling, showing
+from supervisor.cli import drilling, showing, steering
 from supervisor.cli.arguments import parser
 from supervisor.cli.backend import Backend
 from supervisor.cli.connect import connect
@@ -55,6 +55,8 @@ async def _done(backend: Backend, given: argparse.Namespace) -> ExitCode:
             return await showing.history(backend, given)
         case "nodes":
             return await showing.nodes(backend, given)
+        case "suspend" | "resume" | "stop":
+            return await steering.steer(backend, given)
         case _:
             return await drilling.simulate(backend, given)
 

@@ -1,11 +1,11 @@
 """`simulate`: asks for a confirmation, starts the drill, and follows or ends it."""
 
 import argparse
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
 from supervisor.cli.backend import Backend, Subject
+from supervisor.cli.confirmation import confirm
 from supervisor.cli.data_dir import whoami
 from supervisor.cli.drill import Output, consequences, follow, start_message
 from supervisor.cli.errors import CliError, ExitCode, UsageError
@@ -24,7 +24,7 @@ async def simulate(backend: Backend, given: argparse.Namespace) -> ExitCode:
     for sentence in consequences(subject, before):
         say(sentence)
     if not given.yes:
-        _confirm()
+        confirm("All of this will really happen. Start the drill?", "The drill was not started.")
     await backend.begin(subject, given.lead, whoami())
     say(start_message(subject, given.lead))
     history = await _follow_drill(backend, subject, before, say) if given.wait else {}
@@ -60,12 +60,3 @@ def _name(subject: Subject) -> str:
 
 def _ended(subject: Subject) -> str:
     return f"Ended the drill on {subject.kind} {subject.name}."
-
-
-def _confirm() -> None:
-    if not sys.stdin.isatty():
-        raise UsageError("A drill has real effects and needs a confirmation. Without a terminal, pass --yes.")
-    sys.stderr.write("All of this will really happen. Start the drill? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("The drill was not started.")

@@ -27,6 +27,7 @@ from supervisor.cli.errors import (
 from supervisor.cli.history import Entry
 from supervisor.cli.status import Job, Status
 from supervisor.domain.ids import JobName
+from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import SubjectKind
 
 _PATIENCE_SECONDS = 10.0
@@ -40,12 +41,13 @@ _BY_STATUS: Mapping[int, type[CliError]] = {
     403: DeniedError,
     404: UnknownError,
     405: NotUnderstoodError,
+    409: UnknownError,
     429: NotNowError,
     503: NotNowError,
 }
 _HINTS = {
     "bad_token": "Create one with `elastic-job-supervisor token viewer` on the supervisor's machine.",
-    "foreign_token": "Reading needs a viewer's or an operator's token, a drill an operator's token "
+    "foreign_token": "Reading needs a viewer's or an operator's token, everything else an operator's token "
     "(`elastic-job-supervisor token operator --name NAME`).",
     "unknown_call": "Its version may differ from this command's.",
     "not_serving": "Try again in a moment.",
@@ -151,6 +153,13 @@ class HttpBackend:
         requested = {"node": None if subject is None else subject.name}
         ended = (await self._call("POST", "/v1/drills/end", requested, _Ended)).ended
         return [Subject(kind=SubjectKind.NODE, name=name) for name in ended]
+
+    async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:  # noqa: ARG002 - as above
+        """See `Backend`."""
+        if kind is None:
+            await self._call("POST", "/v1/jobs/resume", {"job": job}, dict[str, Any])
+        else:
+            await self._call("POST", f"/v1/jobs/{kind}", {"job": job, "reason": reason}, dict[str, Any])
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None, kind: type[T]) -> T:
         url = self._address.url.rstrip("/") + path

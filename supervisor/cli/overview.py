@@ -44,7 +44,7 @@ def _reason(job: Job) -> str:
     """The reason of the phase; for a waiting job what it lacks, as the reason says why it stopped."""
     if job.waits_for:
         return job.waits_for
-    if job.phase != "Suspended" or not job.prospects:
+    if job.phase != "Suspended" or job.request is not None or not job.prospects:
         return job.reason
     return f"{job.prospects[0].what[:1].upper()}{job.prospects[0].what[1:]}."
 

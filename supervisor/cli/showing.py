@@ -27,18 +27,18 @@ _AWAY = (NotNowError, UnreachableError)
 async def status(backend: Backend, given: argparse.Namespace) -> ExitCode:
     if given.watch:
         return await _watch(backend, given)
-    _show_status(await _status(backend, given), given)
+    _show_status(await read_status(backend, given), given)
     with suppress(asyncio.CancelledError):  # Ctrl-C is how this ends.
         while given.live:
             await asyncio.sleep(given.interval)
             try:
-                _show_status(await _status(backend, given), given)
+                _show_status(await read_status(backend, given), given)
             except _AWAY as error:
                 complain(str(error))
     return ExitCode.DONE
 
 
-async def _status(backend: Backend, given: argparse.Namespace) -> Status:
+async def read_status(backend: Backend, given: argparse.Namespace) -> Status:
     """The status, limited to the namespace and the labels of the arguments."""
     found = await backend.status()
     jobs = found.jobs
@@ -65,7 +65,7 @@ async def _watch(backend: Backend, given: argparse.Namespace) -> ExitCode:
     with suppress(asyncio.CancelledError):  # Ctrl-C is how this ends.
         while True:
             try:
-                now = await _status(backend, given)
+                now = await read_status(backend, given)
             except _AWAY as error:
                 if before is None:
                     raise
@@ -104,8 +104,8 @@ def _date(at: float) -> str:
 
 
 async def explained(backend: Backend, given: argparse.Namespace) -> ExitCode:
-    found = await _status(backend, given)
-    job = _one(found, given.job)
+    found = await read_status(backend, given)
+    job = only(found, given.job)
     if given.output.for_people:
         show(*explain(job, found))
         return ExitCode.DONE
@@ -116,8 +116,8 @@ async def explained(backend: Backend, given: argparse.Namespace) -> ExitCode:
 
 
 async def history(backend: Backend, given: argparse.Namespace) -> ExitCode:
-    found = await _status(backend, given)
-    job = None if given.job is None else _one(found, given.job)
+    found = await read_status(backend, given)
+    job = None if given.job is None else only(found, given.job)
     entries = history_of(found, await backend.events(found), job)
     if given.output.for_people:
         show(*_history_table(entries, whole=given.output.wide), *horizon(found), *found.limits)
@@ -135,7 +135,7 @@ def _history_table(entries: Sequence[Entry], *, whole: bool) -> list[Block]:
 
 
 async def nodes(backend: Backend, given: argparse.Namespace) -> ExitCode:
-    found = await _status(backend, given)
+    found = await read_status(backend, given)
     known = nodes_of(found)
     if given.output.for_people:
         show(*nodes_table(known, wide=given.output.wide), *found.limits)
@@ -144,7 +144,13 @@ async def nodes(backend: Backend, given: argparse.Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
-def _one(found: Status, name: str) -> Job:
+def only(found: Status, name: str) -> Job:
+    """The job of that name.
+
+    Raises:
+        UnknownError: There is none.
+        UsageError: There are several.
+    """
     jobs = list(found.find(name))
     if not jobs:
         raise UnknownError(f"There is no supervised job {name}. `job-supervisor status` lists all jobs.")

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator, Mapping
 import msgspec
 
 from supervisor.domain.ids import STANDALONE, JobName, kind_of
+from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState, SubjectKind
 
 
@@ -32,6 +33,15 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     step: int | None = None
     age_seconds: float | None = None
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person asks of a job and has not taken back."""
+
+    kind: RequestKind
+    by: str
+    reason: str = ""
+    age_seconds: float = 0.0
 
 
 class Prospect(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +79,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float | None = None
     since_seconds: float | None = None
     seconds_left: float | None = None
+    request: Request | None = None
     acknowledgement: Acknowledgement | None = None
     host_states: list[Host] = []
     prospects: list[Prospect] = []

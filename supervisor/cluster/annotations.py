@@ -16,6 +16,14 @@ OURS = "elastic-job-supervisor"
 STATUS = f"{PREFIX}job-status"
 TIMEOUT = "timeout"
 """The value of `STATUS` of a job that waited longer than it may."""
+STOPPED_BY_REQUEST = "stopped"
+"""The value of `STATUS` of a job that a person has stopped for good."""
+
+SUSPEND = f"{PREFIX}suspend"
+"""On a job: a person asks to save it and to keep it suspended. The value is `WHO: REASON`."""
+STOP = f"{PREFIX}stop"
+"""On a job: a person asks to save it and to end it for good. The value is as that of `SUSPEND`."""
+
 REQUESTED = f"{PREFIX}requested-workers"
 """How many workers a job asked for that was resumed with fewer."""
 

@@ -71,7 +71,7 @@ def just_in_time(s: Situation) -> float | None:
     """
     ranks, deadline = s.facts.ranks, s.breaks_at
     step, checkpoint = ranks.slowest_step, ranks.slowest_checkpoint
-    if not s.policy.just_in_time or s.job.observed.ending or deadline is None or step is None or checkpoint is None:
+    if not s.policy.just_in_time or s.job.held_back or deadline is None or step is None or checkpoint is None:
         return None
     return deadline - s.policy.margin_seconds - checkpoint - _STEPS_OF_MARGIN * step - 2 * ROUND_SECONDS
 

@@ -76,9 +76,8 @@ def usable(job: SupervisedJob) -> frozenset[Host]:
 
 
 def waits(job: SupervisedJob) -> bool:
-    """Whether the job could start now: it is waiting, has no running processes and is not being ended."""
-    observed = job.observed
-    return job.decision.phase in _WAITS and not (observed.running or observed.ending or job.over)
+    """Whether the job could start now: it is waiting, has no running processes and nobody holds it back."""
+    return job.decision.phase in _WAITS and not (job.observed.running or job.held_back or job.over)
 
 
 def _queue_order(job: SupervisedJob) -> tuple[bool, float, str]:
@@ -87,6 +86,6 @@ def _queue_order(job: SupervisedJob) -> tuple[bool, float, str]:
 
 def _room(job: SupervisedJob) -> int:
     """How many more hosts a running job may take; excluded hosts do not count against its maximum."""
-    if job.decision.phase is not Phase.RUNNING or job.observed.ending or job.over:
+    if job.decision.phase is not Phase.RUNNING or job.held_back or job.over:
         return 0
     return max(0, job.spec.max_workers - len(job.decision.hosts - job.decision.exclusions))

@@ -15,6 +15,7 @@ from supervisor.decide.reasons import (
     launcher_noticed,
     lost_hosts,
     probe_failed,
+    requested,
     resume_failed,
     retrying,
     running,
@@ -55,6 +56,8 @@ def _reason_to_stop(s: Situation) -> str | None:
     spec, notices = s.job.spec, s.facts.notices
     if s.job.observed.ending:
         return ending()
+    if s.job.observed.request is not None:
+        return requested(s.job.observed.request)
     if spec.launcher_host is not None and spec.launcher_host in notices:
         return launcher_noticed(spec.launcher_host, notices[spec.launcher_host])
     left = len(s.present - s.noticed - s.terminating)

@@ -21,7 +21,7 @@ from supervisor.decide.waiting import WAITS, run_is_possible, start_at, wait
 from supervisor.domain.agreement import Purpose
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Decision, Observed, Phase, Spec, Stop, SupervisedJob
+from supervisor.domain.job import Decision, Observed, Phase, Result, Spec, Stop, SupervisedJob
 from supervisor.domain.order import (
     Action,
     AddHosts,
@@ -84,8 +84,8 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
     decision, observed = job.decision, job.observed
     if job.over:
         return ()
-    if decision.phase is Phase.TIMED_OUT:
-        return (EndJob(),)
+    if decision.phase in (Phase.TIMED_OUT, Phase.FINISHED):
+        return (EndJob(Result.TIMED_OUT if decision.phase is Phase.TIMED_OUT else Result.TERMINATED),)
     if decision.phase in WAITS:
         run = max(observed.run, decision.run)
         return (SuspendRun(run),) if run_is_possible(decision, decision, observed) else ()
@@ -161,7 +161,9 @@ def _step(s: Situation) -> Decision:
 def _finished(s: Situation) -> Decision:
     result = s.job.observed.result
     phase = Phase.TIMED_OUT if s.previous.phase is Phase.TIMED_OUT else Phase.FINISHED
-    reason = s.previous.reason if phase is Phase.TIMED_OUT or result is None else finished(result)
+    # A decided end has a reason that says more than its result.
+    is_known = phase is Phase.TIMED_OUT or (s.previous.phase is phase and result is Result.TERMINATED)
+    reason = s.previous.reason if is_known or result is None else finished(result)
     hosts = s.previous.hosts if s.job.observed.running else frozenset()
     return Decision(generation=s.previous.generation, phase=phase, reason=reason, run=s.previous.run, hosts=hosts)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.decide.waiting import run_is_possible
 from supervisor.domain.capability import Capability
-from supervisor.domain.job import Decision, Phase, SupervisedJob
+from supervisor.domain.job import Decision, Phase, RequestKind, SupervisedJob, UserRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,9 @@ def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
         return
     if run_is_possible(decision, decision, job.observed):
         yield Prospect(f"run {max(job.observed.run, decision.run)} has to end first; its launcher was told")
+    elif job.observed.request is not None:
+        yield _requested(job.observed.request)
+        return
     elif job.observed.launcher_lost_since is not None:
         yield Prospect("it is suspended and resumed soon unless its operator starts another launcher")
     elif spec.can(Capability.STARTS_RUNS) and decision.phase is Phase.WAITING:
@@ -95,12 +98,20 @@ def _stopping(job: SupervisedJob) -> Iterator[Prospect]:
         yield Prospect(f"{told} and to save a checkpoint; the job is suspended as soon as rank 0 has answered")
     if job.observed.ending:
         yield _ending()
+    elif job.observed.request is not None:
+        yield _requested(job.observed.request)
     else:
         yield Prospect("it resumes from its checkpoint as a new run when there is capacity")
 
 
 def _ending() -> Prospect:
     return Prospect("its launcher ends the job, which is not started again")
+
+
+def _requested(request: UserRequest) -> Prospect:
+    if request.kind is RequestKind.STOP:
+        return Prospect("it is ended for good and not started again")
+    return Prospect("it stays suspended until somebody resumes it")
 
 
 def _resuming(job: SupervisedJob) -> Iterator[Prospect]:

@@ -6,7 +6,15 @@ No sentence contains a number that changes with time alone, so that a decision c
 from collections.abc import Collection, Mapping
 
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Observed, Result, Spec
+from supervisor.domain.job import (
+    Acknowledgement,
+    AcknowledgementKind,
+    Observed,
+    RequestKind,
+    Result,
+    Spec,
+    UserRequest,
+)
 from supervisor.domain.notice import SIMULATED, NoticeClass, ReclaimNotice
 
 _MAX_NAMES = 5
@@ -101,6 +109,16 @@ def launcher_noticed(host: Host, notice: ReclaimNotice) -> str:
 
 def ending() -> str:
     return "The launcher was asked to end the job: stopping."
+
+
+def requested(request: UserRequest) -> str:
+    """Holds while the run is stopped, and as long as the job is suspended or ended for it."""
+    did = "suspended" if request.kind is RequestKind.SUSPEND else "stopped"
+    return f"{request.by} has {did} the job{f': {request.reason}' if request.reason else ''}."
+
+
+def freed() -> str:
+    return "The suspension was lifted; waiting for capacity."
 
 
 def lost_hosts(live: int, spec: Spec) -> str:

@@ -10,9 +10,11 @@ from supervisor.domain.job import (
     Acknowledgement,
     AcknowledgementKind,
     Observed,
+    RequestKind,
     Result,
     Spec,
     SupervisedJob,
+    UserRequest,
 )
 
 
@@ -77,7 +79,7 @@ def register(known: SupervisedJob | None, registration: Registration, *, live: b
     if known is not None and not known.over and (live or known.observed.launcher != registration.launcher):
         raise NameIsLiveError(f"a job named {registration.name} is running")
     blank = Observed(launcher=registration.launcher, instance=registration.instance, registered_at=now)
-    observed = _observed(blank, registration.report)
+    observed = _observed(replace(blank, request=_kept(known)), registration.report)
     return SupervisedJob(
         name=registration.name,
         uid=registration.uid,
@@ -157,6 +159,12 @@ def _better(before: Acknowledgement | None, later: Acknowledgement) -> bool:
     """Whether `later` is more informative: a saved checkpoint counts more than an exit."""
     saved = AcknowledgementKind.SAVED
     return before is not None and before.kind is not saved and later.kind is saved
+
+
+def _kept(known: SupervisedJob | None) -> UserRequest | None:
+    """A suspension outlives its launcher, which a service manager may start again; a request to end it does not."""
+    request = None if known is None or known.over else known.observed.request
+    return request if request is not None and request.kind is RequestKind.SUSPEND else None
 
 
 def _same(job: SupervisedJob, launcher: str, instance: str) -> bool:

@@ -1,12 +1,25 @@
-"""The phases Waiting and Suspended: the job waits for its last run to end, for capacity, or for its time limit."""
+"""The phases Waiting and Suspended: the job waits for its last run to end, for capacity, or for its time limit.
+
+A job that a person has suspended waits for that person alone: it has no `waiting_since`, so no time limit runs.
+"""
 
 from dataclasses import replace
 
 from supervisor.decide.probe import probe_at
-from supervisor.decide.reasons import held_up, launcher_lost, no_room, probing, running, started, timed_out
+from supervisor.decide.reasons import (
+    freed,
+    held_up,
+    launcher_lost,
+    no_room,
+    probing,
+    requested,
+    running,
+    started,
+    timed_out,
+)
 from supervisor.decide.situation import Situation
 from supervisor.domain.capability import Capability
-from supervisor.domain.job import Decision, Observed, Phase
+from supervisor.domain.job import Decision, Observed, Phase, RequestKind, UserRequest
 
 WAITS = (Phase.WAITING, Phase.SUSPENDED)
 
@@ -29,15 +42,42 @@ def wait(s: Situation) -> Decision:
         return _taken_over(s, before)
     if run_is_possible(before, s.stored, s.job.observed):
         return before
+    request = s.job.observed.request
+    if request is not None:
+        return _held(s, before, request)
     if starts_itself and s.job.observed.launcher_lost_since is not None:
         return _without_launcher(s, before, s.job.observed.launcher_lost_since)
     since = before.waiting_since if before.waiting_since is not None else s.now
-    before = replace(before, waiting_since=since, hosts=frozenset(), exclusions=frozenset(), stop=None, agreement=None)
+    reason = freed() if before.waiting_since is None and before.phase is Phase.SUSPENDED else before.reason
+    before = replace(before, waiting_since=since, reason=reason)
+    before = replace(before, hosts=frozenset(), exclusions=frozenset(), stop=None, agreement=None)
     if spec.max_wait_seconds and s.now >= since + spec.max_wait_seconds:
         return replace(before, phase=Phase.TIMED_OUT, reason=timed_out(spec), capacity_since=None)
     # A job that is being ended only waits for the final report of its launcher.
     is_started_here = not (starts_itself or s.job.observed.ending)
     return _granted(s, before) if is_started_here else replace(before, capacity_since=None)
+
+
+def _held(s: Situation, before: Decision, request: UserRequest) -> Decision:
+    """Suspends the job until the request is taken back, or ends it; a first run that is being started ends first."""
+    says = requested(request)
+    reason = before.reason if before.reason.startswith(says) else says
+    if s.job.spec.can(Capability.STARTS_RUNS) and before.phase is Phase.WAITING:
+        run = max(before.run, s.job.observed.run)
+        hosts = s.job.observed.hosts
+        return replace(before, phase=Phase.SUSPENDED, reason=reason, run=run, hosts=hosts, waiting_since=None)
+    return replace(
+        before,
+        phase=Phase.FINISHED if request.kind is RequestKind.STOP else Phase.SUSPENDED,
+        reason=reason,
+        hosts=frozenset(),
+        exclusions=frozenset(),
+        stop=None,
+        agreement=None,
+        waiting_since=None,
+        capacity_since=None,
+        not_before=None,
+    )
 
 
 def _without_launcher(s: Situation, before: Decision, lost_since: float) -> Decision:

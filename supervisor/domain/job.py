@@ -87,13 +87,30 @@ class Acknowledgement:
     at: Instant
 
 
+class RequestKind(StrEnum):
+    """SUSPEND: save, and start no other run. STOP: save, and end the job for good."""
+
+    SUSPEND = "suspend"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRequest:
+    """What a person has asked of a job, and has not taken back. `by` and `reason` are for people."""
+
+    kind: RequestKind
+    by: str
+    reason: str = ""
+    at: Instant
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """The facts, as the launcher and rank 0 last reported them, or as a cluster shows them.
 
     `hosts` is the host list without exclusions; `applied` the generation of the last order that is in place. `ending`:
     the launcher was asked to end the job, and starts no further run. `launcher_lost_since` is when the launcher was
-    first missing although its controller believes that it exists; None while that is not so.
+    first missing although its controller believes that it exists; None while that is not so. `request` is a person's.
     """
 
     launcher: str
@@ -110,6 +127,7 @@ class Observed:
     ending: bool = False
     result: Result | None = None
     acknowledgement: Acknowledgement | None = None
+    request: UserRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +228,11 @@ class SupervisedJob:
     def over(self) -> bool:
         """Whether the job has ended for good."""
         return self.observed.result is not None
+
+    @property
+    def held_back(self) -> bool:
+        """Whether somebody has asked to suspend or end the job, so that it must not start or grow."""
+        return self.observed.ending or self.observed.request is not None
 
     @property
     def workers(self) -> frozenset[Host]:

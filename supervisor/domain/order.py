@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Phase
+from supervisor.domain.job import Phase, Result
 
 
 class OrderKind(StrEnum):
@@ -91,7 +91,9 @@ class StopProcesses:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """Ends the job: nothing is started again."""
+    """Ends the job with a result: nothing is started again."""
+
+    result: Result
 
 
 Action = SetHostList | StartRun | SuspendRun | RemoveHosts | AddHosts | LeaveHosts | StopProcesses | EndJob

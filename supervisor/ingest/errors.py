@@ -7,6 +7,7 @@ from supervisor.decide.registration import (
     RunIsOverError,
     UnknownJobError,
 )
+from supervisor.decide.requests import ClusterJobError, JobEndsError, JobIsOverError
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
 from supervisor.refusals import Code
 from supervisor.store.interface import StoreUnavailableError
@@ -51,6 +52,9 @@ _CODES: dict[type[Exception], Code] = {
     UnknownRelayError: Code.UNKNOWN_RELAY,
     NameIsLiveError: Code.NAME_IS_LIVE,
     RunIsOverError: Code.RUN_IS_OVER,
+    JobIsOverError: Code.JOB_IS_OVER,
+    JobEndsError: Code.JOB_IS_OVER,
+    ClusterJobError: Code.MALFORMED,
     OlderRevisionError: Code.OLDER_REVISION,
     OversizedError: Code.OVERSIZED,
     TooManyError: Code.TOO_MANY,

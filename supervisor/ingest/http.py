@@ -28,6 +28,7 @@ _STATUS = {
     Code.UNKNOWN_RELAY: 404,
     Code.NAME_IS_LIVE: 409,
     Code.RUN_IS_OVER: 409,
+    Code.JOB_IS_OVER: 409,
     Code.OLDER_REVISION: 409,
     Code.OVERSIZED: 413,
     Code.TOO_MANY: 429,

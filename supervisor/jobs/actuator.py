@@ -162,8 +162,8 @@ class Actuator:
             case StartRun():
                 workers, requested = len(job.decision.hosts), job.spec.requested_workers
                 return await self._reported(job, await actions.resume(state, workers, requested))
-            case EndJob():
-                await actions.time_out(state)
+            case EndJob(result):
+                await actions.end(state, result)
                 return None
             case SetHostList() if job.decision.phase is not Phase.RESUMING and _runs(state, job):
                 return await self._reported(job, await actions.exclude(state, job.decision.exclusions))

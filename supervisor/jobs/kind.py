@@ -14,7 +14,7 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Pod
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import SupervisedJob
+from supervisor.domain.job import Result, SupervisedJob
 from supervisor.store.interface import Snapshot
 
 
@@ -28,6 +28,10 @@ class JobObject(Protocol):
     @property
     def deleted(self) -> bool:
         """Whether the job is being deleted."""
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Those of its annotations that begin with our prefix."""
 
 
 J = TypeVar("J", bound=JobObject)
@@ -127,8 +131,8 @@ class JobActions(Protocol[J]):
     async def grow(self, state: JobState[J], workers: int, number: int, seconds: float) -> None:
         """Asks the controller to grow the run to `workers` workers within `seconds`; `number` is the attempt's."""
 
-    async def time_out(self, state: JobState[J]) -> None:
-        """Marks a suspended job as timed out, so that it is not resumed."""
+    async def end(self, state: JobState[J], result: Result) -> None:
+        """Marks a suspended job as timed out or terminated, so that it is not resumed."""
 
     def growable(self, state: JobState[J]) -> int:
         """How many workers the controller can be asked to add now without harm."""

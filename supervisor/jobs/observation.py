@@ -4,18 +4,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from supervisor.cluster.annotations import opts_in
+from servicekit.text import one_line
+from supervisor.cluster.annotations import STATUS, STOP, STOPPED_BY_REQUEST, SUSPEND, TIMEOUT, opts_in
 from supervisor.cluster.objects import Pod, PodPhase
-from supervisor.domain.job import Observed, Phase, SupervisedJob
+from supervisor.domain.ids import is_name
+from supervisor.domain.job import Observed, Phase, RequestKind, Result, SupervisedJob, UserRequest
 from supervisor.jobs.kind import JobState
 
-STOPPED = (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT)
+STOPPED = (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
 """A run that fails in one of these phases was stopped by the supervisor."""
+
+STATUS_OF: Mapping[Result, str] = {Result.TIMED_OUT: TIMEOUT, Result.TERMINATED: STOPPED_BY_REQUEST}
+"""The marks of jobs that the supervisor has ended; a person may take them up again."""
 
 _KILLED = -9
 """The exit code of a launcher whose pod was deleted."""
 
 _MAX_DIGITS = 9
+_SOMEBODY = "Somebody"
 
 
 def is_ours(
@@ -40,6 +46,32 @@ def count(text: str | None) -> int:
     """Parses a number; returns 0 for other text, as a typing error must not stop a job."""
     is_number = text is not None and text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return int(text) if text is not None and is_number else 0
+
+
+def marked_result(annotations: Mapping[str, str]) -> Result | None:
+    """The result of a job that the supervisor has ended; None if it has not."""
+    return next((result for result, status in STATUS_OF.items() if annotations.get(STATUS) == status), None)
+
+
+def with_request(job: SupervisedJob, annotations: Mapping[str, str], now: float) -> SupervisedJob:
+    """The job with what a person asks of it by an annotation of its object; to end it counts more."""
+    asked = _asked(RequestKind.STOP, annotations.get(STOP)) or _asked(RequestKind.SUSPEND, annotations.get(SUSPEND))
+    if asked is None:
+        return replace(job, observed=replace(job.observed, request=None))
+    kind, by, reason = asked
+    known = job.observed.request
+    at = known.at if known is not None and known.kind is kind else now
+    return replace(job, observed=replace(job.observed, request=UserRequest(kind=kind, by=by, reason=reason, at=at)))
+
+
+def _asked(kind: RequestKind, text: str | None) -> tuple[RequestKind, str, str] | None:
+    """Reads `WHO: REASON`; `false` asks for nothing, and without a usable name it was somebody."""
+    if text is None or text == "false":
+        return None
+    who, colon, why = (part.strip() for part in one_line(text).partition(":"))
+    if text == "true" or not is_name(who):
+        return kind, _SOMEBODY, why
+    return (kind, who, why) if colon else (kind, _SOMEBODY, who)
 
 
 def observed_launcher(launcher: Pod | None, known: SupervisedJob | None, before: Observed) -> Observed:

@@ -6,7 +6,7 @@ from supervisor.decide.classes import is_acted_on
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.prospects import prospects
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Acknowledgement
+from supervisor.domain.job import Acknowledgement, UserRequest
 from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, reclaimed
@@ -25,6 +25,7 @@ from supervisor.observability.views import (
     NoticeView,
     ProspectView,
     RefusedView,
+    RequestView,
     SourceView,
     StatusView,
 )
@@ -80,6 +81,7 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
         requested_workers=spec.requested_workers,
         seconds_left=min(lefts, default=None),
         simulated=any(notice.simulated for host, notice in _own(status) if notice.state is NoticeState.ACTIVE),
+        request=_request(observed.request, snapshot.now),
         acknowledgement=_acknowledgement(observed.acknowledgement, snapshot.now),
         prospects=[ProspectView(prospect.what, _until(prospect.at, snapshot.now)) for prospect in prospects(job)],
         waits_for=missing.summary,
@@ -113,6 +115,12 @@ def _left(notice: ReclaimNotice, snapshot: StatusSnapshot) -> float | None:
     if notice.state is not NoticeState.ACTIVE:
         return None
     return max(0.0, deadline_of(notice, snapshot.policy) - snapshot.now)
+
+
+def _request(asked: UserRequest | None, now: float) -> RequestView | None:
+    if asked is None:
+        return None
+    return RequestView(kind=asked.kind, by=asked.by, reason=asked.reason, age_seconds=max(0.0, now - asked.at))
 
 
 def _acknowledgement(given: Acknowledgement | None, now: float) -> AcknowledgementView | None:

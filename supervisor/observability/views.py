@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from supervisor.decide.missing import Lack
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
-from supervisor.domain.job import AcknowledgementKind, Framework, Phase, Result
+from supervisor.domain.job import AcknowledgementKind, Framework, Phase, RequestKind, Result
 from supervisor.domain.machine import PriceClass
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 from supervisor.ingest.agent_registry import SourceState
@@ -78,6 +78,16 @@ class MissingHostView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestView:
+    """What a person asks of a job, and since when."""
+
+    kind: RequestKind
+    by: str
+    reason: str
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """One job. `age_seconds`: since it was registered.
 
@@ -108,6 +118,7 @@ class JobView:
     requested_workers: int
     seconds_left: float | None
     simulated: bool
+    request: RequestView | None
     acknowledgement: AcknowledgementView | None
     prospects: list[ProspectView]
     waits_for: str

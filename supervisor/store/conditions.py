@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from supervisor.decide.reasons import left_out
 from supervisor.domain.instant import Instant
-from supervisor.domain.job import Decision, Phase
+from supervisor.domain.job import Decision, Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.sentences import sentence
 
@@ -32,10 +32,10 @@ def notice_condition(notice: ReclaimNotice) -> Condition:
     return _condition("Active", since, reason, sentence(notice), holds=active)
 
 
-def job_conditions(decision: Decision, before: Iterable[Condition], now: Instant) -> Iterator[Condition]:
+def job_conditions(job: SupervisedJob, before: Iterable[Condition], now: Instant) -> Iterator[Condition]:
     """Yields the conditions at `now`; one that has the status it had `before` keeps its transition time."""
     known = {(each.type, each.status): each.last_transition_time for each in before}
-    for each in _job_conditions(decision, now):
+    for each in _job_conditions(job, now):
         yield replace(each, last_transition_time=known.get((each.type, each.status), now))
 
 
@@ -46,17 +46,20 @@ _PHASES = {
 }
 
 
-def _job_conditions(decision: Decision, now: Instant) -> Iterator[Condition]:
+def _job_conditions(job: SupervisedJob, now: Instant) -> Iterator[Condition]:
+    decision, is_requested = job.decision, job.observed.request is not None
     for kind, phases in _PHASES.items():
         yield _condition(kind, now, decision.phase, decision.reason, holds=decision.phase in phases)
-    yield _disrupted(decision, now)
+    held = is_requested and decision.phase is Phase.SUSPENDED
+    yield _condition("Held", now, "Requested" if held else decision.phase, decision.reason, holds=held)
+    yield _disrupted(decision, now, is_requested=is_requested)
 
 
-def _disrupted(decision: Decision, now: Instant) -> Condition:
-    """Says whether a reclaim, or the loss of hosts, keeps the job from what it asked for."""
+def _disrupted(decision: Decision, now: Instant, *, is_requested: bool) -> Condition:
+    """Says whether a reclaim, or the loss of hosts, and not a person keeps the job from what it asked for."""
     reason, message, holds = decision.phase.value, decision.reason, True
     if decision.phase in {Phase.STOPPING, Phase.SUSPENDED}:
-        pass
+        holds = not is_requested
     elif decision.exclusions:
         reason, message = "HostsExcluded", left_out(decision.exclusions)
     elif decision.window_until is not None:

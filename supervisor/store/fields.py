@@ -12,7 +12,7 @@ import msgspec
 
 from supervisor.domain.agreement import Agreement
 from supervisor.domain.instant import Instant
-from supervisor.domain.job import Acknowledgement, CheckpointRequest, Decision, Growth, Observed, Stop
+from supervisor.domain.job import Acknowledgement, CheckpointRequest, Decision, Growth, Observed, Stop, UserRequest
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.store.conditions import Condition
 
@@ -31,6 +31,7 @@ _WITH_INSTANTS = (
     Observed,
     ReclaimNotice,
     Stop,
+    UserRequest,
 )
 _INSTANTS = {
     name

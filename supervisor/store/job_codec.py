@@ -123,7 +123,7 @@ class JobCodec:
         observed, decision, hosts = encode(value.observed), encode(value.decision), Hosts.of(value)
         del observed["hosts"], decision["hosts"], decision["exclusions"]
         known = before.conditions if before and before.value and before.value.uid == value.uid else ()
-        conditions = job_conditions(value.decision, known, self.now())
+        conditions = job_conditions(value, known, self.now())
         return spec, {
             "epoch": epoch,
             "uid": value.uid,

@@ -32,6 +32,7 @@ from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.ingest.quotas import LauncherQuotas
 from supervisor.ingest.relays import RelayEndpoints
+from supervisor.ingest.requests import RequestEndpoints
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.jobs.adapter import Adapters
 from supervisor.jobs.standalone import StandaloneJobs
@@ -209,6 +210,7 @@ class Supervisor:
             process_endpoints,
             RelayEndpoints(process_endpoints),
             DrillEndpoints(store=store, agents=agents, authenticate=authenticate, policy=settings, clock=clock),
+            RequestEndpoints(store=store, authenticate=authenticate, clock=clock),
             StatusEndpoint(snapshot=reader.snapshot, authenticate=authenticate),
             *([self._page] if self._page else []),
         )

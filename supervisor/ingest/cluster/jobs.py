@@ -16,6 +16,7 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.failpoints import At
 from supervisor.jobs.cluster import ClusterJobs
 from supervisor.jobs.kind import JobKind, JobState
+from supervisor.jobs.observation import with_request
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _FIRST_PAUSE = 0.2
@@ -99,4 +100,5 @@ class JobReconciler:
     ) -> SupervisedJob | None:
         if state is None or kind.is_queued(state):
             return None
-        return kind.observe(state, known, self._clock.now())
+        observed = kind.observe(state, known, self._clock.now())
+        return None if observed is None else with_request(observed, state.job.annotations, self._clock.now())

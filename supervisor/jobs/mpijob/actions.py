@@ -9,13 +9,15 @@ import msgspec
 from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
-from supervisor.cluster.annotations import OURS, REQUESTED, STATUS, SUSPENDED_BY, TIMEOUT
+from supervisor.cluster.annotations import OURS, REQUESTED, STATUS, SUSPENDED_BY
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host
+from supervisor.domain.job import Result
 from supervisor.jobs import pods
 from supervisor.jobs.kind import KindContext, Progress, Role
 from supervisor.jobs.mpijob.objects import EXCLUDED, EXCLUDED_PODS, ROLE, Condition, MpiJob
 from supervisor.jobs.mpijob.observe import State, requested_workers
+from supervisor.jobs.observation import STATUS_OF
 
 _CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 _BATCH_JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True)
@@ -23,7 +25,6 @@ _CONCURRENCY = 20
 """Pods that are labelled at once: a job may have thousands."""
 
 _SUSPENSION: Mapping[str, str] = {SUSPENDED_BY: OURS}
-_TIMED_OUT: Mapping[str, str] = {**_SUSPENSION, STATUS: TIMEOUT}
 
 
 class _ConfigMap(msgspec.Struct, frozen=True):
@@ -106,9 +107,10 @@ class MpiJobActions:
         requested = requested_workers(job, job.spec)
         await self._merge(job, _replicas(workers), {REQUESTED: None if workers >= requested else str(requested)})
 
-    async def time_out(self, state: State) -> None:
-        if not state.job.suspended or not state.job.annotations.items() >= _TIMED_OUT.items():
-            await self._suspend(state.job, _TIMED_OUT)
+    async def end(self, state: State, result: Result) -> None:
+        marks = {**_SUSPENSION, STATUS: STATUS_OF[result]}
+        if not state.job.suspended or not state.job.annotations.items() >= marks.items():
+            await self._suspend(state.job, marks)
 
     def growable(self, state: State) -> int:
         job, asked = state.job, state.job.spec

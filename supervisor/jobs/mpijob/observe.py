@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from supervisor.cluster.annotations import MAX_WAIT, OURS, REQUESTED, STATUS, SUSPENDED_BY, TIMEOUT
+from supervisor.cluster.annotations import MAX_WAIT, OURS, REQUESTED, SUSPENDED_BY
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.plan import first_decision
 from supervisor.domain.capability import Capability
@@ -11,7 +11,7 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.mpijob.objects import MAX_WORKERS, MIN_WORKERS, Condition, MpiJob, MpiJobSpec
-from supervisor.jobs.observation import annotation, count, is_ours, observed_launcher
+from supervisor.jobs.observation import STATUS_OF, annotation, count, is_ours, marked_result, observed_launcher
 
 State = JobState[MpiJob]
 
@@ -98,7 +98,7 @@ def _is_freed(job: MpiJob, known: SupervisedJob) -> bool:
     """Whether a person has resumed a job that was to stay suspended: it is taken up anew."""
     if job.suspended:
         return False
-    if known.observed.result is Result.TIMED_OUT:
+    if known.observed.result in STATUS_OF:
         return True
     # It keeps its hosts until its suspension is in place.
     in_place = not known.decision.hosts or known.observed.applied >= known.decision.generation
@@ -150,8 +150,8 @@ def _hosts(state: State, spec: Spec, *, running: bool) -> frozenset[Host]:
 
 def _result(state: State) -> Result | None:
     job, launcher = state.job, state.launcher
-    if job.suspended and job.annotations.get(STATUS) == TIMEOUT:
-        return Result.TIMED_OUT
+    if job.suspended and (marked := marked_result(job.annotations)) is not None:
+        return marked
     # The launcher's exit counts before the operator has heard of it: a job that has succeeded is never suspended.
     if job.has(Condition.SUCCEEDED) or (launcher is not None and launcher.succeeded):
         return Result.SUCCEEDED

@@ -10,11 +10,13 @@ from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ApiUnavailableError, ConflictError, NotFoundError
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.objects import Metadata, ObjectKey
-from supervisor.cluster.annotations import EXCLUDED, OURS, STATUS, SUSPENDED_BY, TIMEOUT
+from supervisor.cluster.annotations import EXCLUDED, OURS, STATUS, SUSPENDED_BY
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Result
 from supervisor.jobs import pods
 from supervisor.jobs.kind import KindContext, Progress
+from supervisor.jobs.observation import STATUS_OF
 from supervisor.jobs.trainingjob.discovery import exclusion_command, exclusion_lines
 from supervisor.jobs.trainingjob.failpoints import At
 from supervisor.jobs.trainingjob.objects import SUSPENDED, JobPhase, TrainingJob
@@ -36,7 +38,7 @@ _STARTED_OVER: Mapping[str, object] = {
 """The status from which the operator starts a job; it cannot leave Suspended by itself."""
 
 _SUSPENSION: Mapping[str, str] = {SUSPENDED: "true", SUSPENDED_BY: OURS}
-_TIMED_OUT: Mapping[str, str] = {**_SUSPENSION, STATUS: TIMEOUT}
+_MARKS = frozenset({*_SUSPENSION, STATUS})
 
 Change = Callable[[TrainingJob], Awaitable[TrainingJob]]
 
@@ -83,8 +85,8 @@ class TrainingJobActions:
         await self._suspend(state, _SUSPENSION)
         return Progress.PENDING
 
-    async def time_out(self, state: State) -> None:
-        await self._suspend(state, _TIMED_OUT)
+    async def end(self, state: State, result: Result) -> None:
+        await self._suspend(state, {**_SUSPENSION, STATUS: STATUS_OF[result]})
 
     async def resume(self, state: State, workers: int, requested: int) -> Progress:
         """It is checked until the run exists: the operator may overwrite our status with its old one."""
@@ -128,8 +130,8 @@ class TrainingJobActions:
             if operations := resized(job, job.spec, workers, requested):
                 job = await client.patch(job, operations)
                 failpoint(At.RUN_SIZED)
-            if job.annotations.keys() & _TIMED_OUT.keys():
-                freed = dict.fromkeys(_TIMED_OUT)
+            if job.annotations.keys() & _MARKS:
+                freed = dict.fromkeys(_MARKS)
                 job = await client.merge(job, {}, metadata={"annotations": freed, **_version(job)})
                 failpoint(At.RUN_FREED)
             return await client.merge(job, {"status": _STARTED_OVER}, "status", metadata=_version(job))

@@ -3,18 +3,21 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from supervisor.cluster.annotations import MAX_WAIT, OURS, REQUESTED, STATUS, SUSPENDED_BY, TIMEOUT
+from supervisor.cluster.annotations import MAX_WAIT, OURS, REQUESTED, SUSPENDED_BY
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.plan import first_decision
+from supervisor.decide.reasons import freed
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.observation import (
+    STATUS_OF,
     STOPPED,
     annotation,
     count,
     is_ours,
+    marked_result,
     missing_launcher,
     observed_launcher,
 )
@@ -23,7 +26,6 @@ from supervisor.jobs.trainingjob.objects import SCALE_OUT, JobPhase, TrainingJob
 State = JobState[TrainingJob]
 
 _SUSPENDED_BEFORE = "The job was already suspended; waiting for capacity."
-_FREED = "The suspension was lifted; waiting for capacity."
 
 
 def supervised(state: State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
@@ -78,7 +80,7 @@ def _registered(state: State, asked: TrainingJobSpec, spec: Spec, now: float) ->
         return None
     decision = first_decision(spec, observed, _waits_since(job, now))
     if job.suspended or job.phase is JobPhase.SUSPENDED:
-        reason = _SUSPENDED_BEFORE if job.suspended else _FREED
+        reason = _SUSPENDED_BEFORE if job.suspended else freed()
         decision = Decision(generation=1, phase=Phase.SUSPENDED, reason=reason, waiting_since=now)
     return SupervisedJob(name=state.name, uid=job.metadata.uid, spec=spec, observed=observed, decision=decision)
 
@@ -96,7 +98,7 @@ def _is_freed(job: TrainingJob, known: SupervisedJob) -> bool:
     """
     if job.suspended:
         return False
-    if known.observed.result is Result.TIMED_OUT:
+    if known.observed.result in STATUS_OF:
         return job.phase is not JobPhase.FAILED
     decision = known.decision
     adopted = decision.phase is Phase.SUSPENDED and not (decision.run or decision.hosts or known.observed.run)
@@ -145,8 +147,8 @@ def _is_listed(job: TrainingJob, pod: Pod) -> bool:
 def _result(state: State, asked: TrainingJobSpec, known: SupervisedJob | None) -> Result | None:
     job, launcher = state.job, state.launcher
     held = (job.suspended and job.phase is JobPhase.SUSPENDED) or job.phase is JobPhase.FAILED
-    if job.annotations.get(STATUS) == TIMEOUT and held:
-        return Result.TIMED_OUT
+    if held and (marked := marked_result(job.annotations)) is not None:
+        return marked
     # The launcher's exit counts before the operator has noticed it: a succeeded job must never be suspended.
     if job.phase is JobPhase.SUCCEEDED or (launcher is not None and launcher.succeeded):
         return Result.SUCCEEDED

@@ -99,6 +99,8 @@ class StateCollector(Collector):
     def _jobs(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
         phases = Counter(job.decision.phase for job in jobs)
         yield _gauge("jobs", "Jobs, by phase.", ("phase",), [((phase,), phases[phase]) for phase in Phase])
+        held = sum(job.observed.request is not None and job.decision.phase is Phase.SUSPENDED for job in jobs)
+        yield _one("held_jobs", "Suspended jobs that a person keeps suspended.", held)
         excluded = sum(len(job.decision.exclusions) for job in jobs if not job.over)
         yield _one("excluded_hosts", "Hosts that are excluded at present.", excluded)
         left = min((seconds for job in jobs if (seconds := self._left(job)) is not None), default=None)

@@ -9,7 +9,7 @@ from supervisor.decide.plan import Plan, plan
 from supervisor.decide.situation import JobFacts
 from supervisor.domain.directive import DirectiveKind, Worker
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Decision, Phase, Stop, SupervisedJob
+from supervisor.domain.job import Decision, Phase, RequestKind, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from tests.supervisor.decide.decide_world import POLICY, World
 
@@ -72,13 +72,22 @@ def _generation_grows(before: Decision, after: Decision) -> None:
 
 def _over_is_over(job: SupervisedJob, planned: Plan) -> None:
     after = planned.decision
-    assert (after.phase is Phase.FINISHED) <= job.over
+    assert after.phase is not Phase.FINISHED or job.over or _is_asked(job, RequestKind.STOP) or _was_finished(job)
     if job.over:
         assert after.phase in OVER
         assert (planned.actions, planned.wake_at) == ((), None)
         assert after.hosts == (job.decision.hosts if job.observed.running else frozenset())
         if job.decision.phase in OVER:
             assert after.reason == job.decision.reason or job.decision.phase is Phase.FINISHED
+
+
+def _is_asked(job: SupervisedJob, kind: RequestKind) -> bool:
+    request = job.observed.request
+    return request is not None and request.kind is kind
+
+
+def _was_finished(job: SupervisedJob) -> bool:
+    return job.decision.phase is Phase.FINISHED
 
 
 def _phases_follow_each_other(before: Phase, after: Phase) -> None:
@@ -132,6 +141,7 @@ def _starts_are_sound(world: World, job: SupervisedJob, facts: JobFacts, after: 
         assert after.run > max(job.decision.run, job.observed.run)
         assert not job.observed.running
         assert not job.observed.ending
+        assert job.observed.request is None
         _starts_are_not_rash(world, job, after)
 
 
@@ -148,7 +158,8 @@ def _stops_are_justified(world: World, job: SupervisedJob, facts: JobFacts, afte
     history, below = world.histories[job.name], _live(job, facts) < job.spec.min_workers
     lost = history.below_since is not None and world.now >= history.below_since + POLICY.lost_grace_seconds
     late = history.resuming_since is not None and world.now >= history.resuming_since + POLICY.resume_timeout_seconds
-    stopped = job.observed.ending or _launcher_doomed(job, facts) or (below and (bool(_doomed(job, facts)) or lost))
+    asked = job.observed.ending or job.observed.request is not None
+    stopped = asked or _launcher_doomed(job, facts) or (below and (bool(_doomed(job, facts)) or lost))
     given_up = job.decision.phase is Phase.RESUMING and after.phase is not Phase.STOPPING and late
     assert stopped or given_up
     if after.stop is not None:
@@ -206,7 +217,10 @@ def _waiting_is_bounded(world: World, after: SupervisedJob, facts: JobFacts) -> 
         assert now < history.resuming_since + POLICY.resume_timeout_seconds + POLICY.lost_grace_seconds
     if decision.phase in LIVE and history.below_since is not None and _live(after, facts) < after.spec.min_workers:
         assert now < history.below_since + POLICY.lost_grace_seconds
-    if decision.phase in WAITS and after.spec.max_wait_seconds and not decision.hosts and not after.observed.running:
+    is_free = decision.phase in WAITS and not decision.hosts and not after.observed.running
+    if is_free and after.observed.request is not None:
+        assert (decision.phase, decision.waiting_since) == (Phase.SUSPENDED, None), "it waits for a person alone"
+    elif is_free and after.spec.max_wait_seconds:
         assert decision.waiting_since is not None
         assert now < decision.waiting_since + after.spec.max_wait_seconds
 

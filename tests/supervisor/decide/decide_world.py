@@ -6,6 +6,7 @@ and reports travel, and may be late. `World.think` is what control does, with `c
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 
@@ -26,10 +27,20 @@ from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, actions, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import LauncherReport, Registration, acknowledge, observe, register
+from supervisor.decide.requests import JobEndsError, JobIsOverError, with_request
 from supervisor.decide.situation import JobFacts, RankZero
 from supervisor.domain.directive import DirectiveKind, Worker
 from supervisor.domain.ids import Host, JobName, NoticeId
-from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Result, Spec, SupervisedJob
+from supervisor.domain.job import (
+    Acknowledgement,
+    AcknowledgementKind,
+    Phase,
+    RequestKind,
+    Result,
+    Spec,
+    SupervisedJob,
+    UserRequest,
+)
 from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, Subject, SubjectKind
 from supervisor.domain.order import Action, EndJob, Order, OrderKind, SetHostList, StartRun, SuspendRun
 from tests.supervisor.decide.decide_builders import METADATA, T0
@@ -99,9 +110,9 @@ class Launcher:
             case SuspendRun():
                 self.end(-15)
                 self.applied = generation
-            case EndJob():
+            case EndJob(result):
                 self.end(-15)
-                self.result = Result.TIMED_OUT
+                self.result = result
 
     def obey(self, order: Order) -> None:
         """Does what an order says, as kubeai-run does: a command that is to end takes its time."""
@@ -114,7 +125,7 @@ class Launcher:
         else:
             self.ending = self.running
         if order.kind is OrderKind.END:
-            self.result = Result.TIMED_OUT
+            self.result = Result.TIMED_OUT if order.phase is Phase.TIMED_OUT else Result.TERMINATED
 
     def start(self, run: int) -> None:
         """Starts a run that is later than the last one, unless the job is being ended."""
@@ -252,6 +263,12 @@ class World:
         if self.launchers[name].result is None:
             self.launchers[name].asked_to_end_job = True
             self.report(name)
+
+    def ask(self, name: JobName, kind: RequestKind | None) -> None:
+        """A person suspends the job, stops it for good, or takes that back."""
+        request = None if kind is None else UserRequest(kind=kind, by="ann", reason="tests", at=self.now)
+        with suppress(JobIsOverError, JobEndsError):
+            self.jobs[name] = with_request(self.jobs[name], request)
 
     def list_hosts(self, name: JobName, listed: frozenset[Host]) -> None:
         """The operator's list changes, where the job is not over; the launcher has its present order by then."""

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Phase, Spec, SupervisedJob
+from supervisor.domain.job import Phase, Result, Spec, SupervisedJob
 from supervisor.domain.order import EndJob, LeaveHosts, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
 from tests.supervisor.decide.decide_builders import (
     POLICY,
@@ -55,7 +55,7 @@ def test_a_job_that_never_got_its_first_resources_times_out() -> None:
     job, planned = decide(waiting, seeing(), at=599)
     assert (job.decision.phase, planned.wake_at) == (Phase.WAITING, T0 + 600)
     job, planned = decide(waiting, seeing(), at=600)
-    assert (job.decision.phase, planned.actions) == (Phase.TIMED_OUT, (EndJob(),))
+    assert (job.decision.phase, planned.actions) == (Phase.TIMED_OUT, (EndJob(Result.TIMED_OUT),))
 
 
 def test_what_the_operator_makes_and_deletes_is_the_jobs_at_once() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from supervisor.decide.grant import held
 from supervisor.decide.plan import actions
 from supervisor.domain.ids import Host, JobName, Source
-from supervisor.domain.job import Framework, Phase, Result, Spec, SupervisedJob
+from supervisor.domain.job import Framework, Phase, RequestKind, Result, Spec, SupervisedJob
 from supervisor.domain.notice import NoticeClass, NoticeState, Subject, SubjectKind
 from tests.supervisor.decide.decide_builders import first, notice
 from tests.supervisor.decide.decide_rules import check
@@ -82,6 +82,7 @@ def _launcher_events(name: st.SearchStrategy[JobName], host: st.SearchStrategy[H
             partial, st.sampled_from([World.fail, World.relaunch, World.restart_unseen, World.restart_seen]), name=name
         ),
         st.builds(partial, st.just(World.end_job), name=name),
+        st.builds(partial, st.just(World.ask), name=name, kind=st.sampled_from([*RequestKind, None])),
         st.builds(partial, st.just(World.connect_rank_zero), name=name, connected=st.booleans()),
         st.builds(partial, st.just(World.list_hosts), name=name, listed=st.just(frozenset(HOSTS))),
         st.builds(partial, st.just(World.list_hosts), name=name, listed=st.sets(host, min_size=1).map(frozenset)),
@@ -162,6 +163,7 @@ def _end_well(world: World) -> None:
     for name in world.jobs:
         world.connect_rank_zero(name, connected=True)
         world.list_hosts(name, frozenset(world.machines))
+        world.ask(name, None)
         if world.jobs[name].over:
             _happen(world, [partial(World.fail, name=name), partial(World.report, name=name)])
     for _ in range(MAX_ROUNDS):

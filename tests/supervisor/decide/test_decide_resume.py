@@ -148,7 +148,7 @@ def test_waiting_too_long_times_out(job: SupervisedJob) -> None:
     waiting, planned = decide(job, seeing(), 599.9)
     assert (waiting.decision.phase, planned.wake_at) == (job.decision.phase, T0 + 600)
     ended, planned = decide(waiting, seeing(), 600)
-    assert (ended.decision.phase, planned.actions) == (Phase.TIMED_OUT, (EndJob(),))
+    assert (ended.decision.phase, planned.actions) == (Phase.TIMED_OUT, (EndJob(Result.TIMED_OUT),))
     assert ended.decision.reason == "No capacity for 3 hosts within the maximum waiting time of 600 s."
     assert order_for(ended).kind is OrderKind.END
     late = decide(ended, seeing({}, first(6)), 700).job

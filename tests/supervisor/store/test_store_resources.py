@@ -29,10 +29,12 @@ from supervisor.domain.job import (
     Growth,
     Observed,
     Phase,
+    RequestKind,
     Result,
     Spec,
     Stop,
     SupervisedJob,
+    UserRequest,
 )
 from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.jobs.registry import resources
@@ -109,6 +111,8 @@ OBSERVED = st.builds(
         step=st.none() | COUNTS,
         at=INSTANTS,
     ),
+    request=st.none()
+    | st.builds(UserRequest, kind=st.sampled_from(RequestKind), by=st.text(), reason=st.text(), at=INSTANTS),
 )
 GROWTHS = st.none() | st.builds(Growth, workers=COUNTS, number=COUNTS, until=INSTANTS, failed=COUNTS)
 CHECKPOINTS = st.none() | st.builds(CheckpointRequest, run=COUNTS, generation=COUNTS, since=INSTANTS)
@@ -324,7 +328,7 @@ def test_episodes_sources_and_machines_have_resources_of_their_own() -> None:
 
 
 def conditions(job: SupervisedJob, before: Iterable[Condition] = (), now: float = T0) -> dict[str, Condition]:
-    return {each.type: each for each in job_conditions(job.decision, before, now)}
+    return {each.type: each for each in job_conditions(job, before, now)}
 
 
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
@@ -337,6 +341,7 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
         "Running": "False",
         "Suspended": "True",
         "Finished": "False",
+        "Held": "False",
         "Disrupted": "True",
     }
     assert later["Suspended"].last_transition_time == T0 + 9
@@ -371,6 +376,26 @@ def test_a_condition_says_whether_a_job_is_disrupted(
     disrupted = conditions(replace(job, decision=replace(job.decision, **changes)))["Disrupted"]
     assert (disrupted.status, disrupted.reason) == (status, reason)
     assert disrupted.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "held", "disrupted"),
+    [
+        (RequestKind.SUSPEND, Phase.SUSPENDED, ("True", "Requested"), "False"),
+        (RequestKind.SUSPEND, Phase.STOPPING, ("False", "Stopping"), "False"),
+        (RequestKind.STOP, Phase.SUSPENDED, ("True", "Requested"), "False"),
+        (None, Phase.SUSPENDED, ("False", "Suspended"), "True"),
+    ],
+)
+def test_a_condition_says_whether_a_person_holds_a_job(
+    kind: RequestKind | None, phase: Phase, held: tuple[str, str], disrupted: str
+) -> None:
+    """`kubectl wait` tells a job that waits for a person from one that waits for capacity."""
+    request = None if kind is None else UserRequest(kind=kind, by="ann", at=T0)
+    job = observing(running_job(), request=request)
+    found = conditions(replace(job, decision=replace(job.decision, phase=phase)))
+    assert (found["Held"].status, found["Held"].reason) == held
+    assert found["Disrupted"].status == disrupted
 
 
 def test_the_condition_of_a_notice_is_a_sentence() -> None:
@@ -429,6 +454,7 @@ FULL_JOB = replace(
         launcher_lost_since=T0,
         result=Result.FAILED,
         acknowledgement=Acknowledgement(run=1, generation=1, kind=AcknowledgementKind.SAVED, step=1, at=T0),
+        request=UserRequest(kind=RequestKind.SUSPEND, by="ann", reason="power cut", at=T0),
     ),
     decision=replace(
         running_job().decision,
@@ -492,6 +518,7 @@ def test_what_the_definitions_require_is_written_and_enough_to_read(
         ("supervisedjobs", "status.observed.result", Result),
         ("supervisedjobs", "status.decision.agreement.purpose", Purpose),
         ("supervisedjobs", "status.observed.acknowledgement.kind", AcknowledgementKind),
+        ("supervisedjobs", "status.observed.request.kind", RequestKind),
     ],
 )
 def test_the_definitions_know_every_word(plural: str, path: str, words: type[StrEnum]) -> None:
