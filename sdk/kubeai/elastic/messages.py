@@ -53,10 +53,10 @@ class Pace:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer to an agreement, with the present step."""
+    """An answer to an agreement. `step` is the number of steps that are finished now."""
 
     position: Position
-    at_step: int | None
+    step: int | None
     pace: Pace
 
     def fields(self) -> dict[str, Any]:
@@ -65,9 +65,9 @@ class Reply:
         return {
             "epoch": agreement.epoch,
             "purpose": agreement.purpose.value,
-            "step": agreement.step,
+            "at_step": agreement.step,
             "answer": self.position.answer.value,
-            "at_step": self.at_step,
+            "step": self.step,
             "step_seconds": self.pace.step_seconds,
             "checkpoint_seconds": self.pace.checkpoint_seconds,
             "unread_seconds": self.pace.unread_seconds,

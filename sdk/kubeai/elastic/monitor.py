@@ -40,6 +40,7 @@ class Monitor:
         self._changed = threading.Condition()
         self._received = State()
         self._is_terminated = False
+        self._is_ending = False  # the script knows that it must stop, or exits
         self._version = 0
         self._has_polled_rank = False
         self._has_stream = False
@@ -64,14 +65,14 @@ class Monitor:
     @property
     def is_awaited(self) -> bool:
         """Whether the supervisor waits until the script calls `should_stop` or `should_checkpoint` with a step."""
-        return not self._has_stopped() and (self.state.directive.is_final or self.agreements.is_awaited)
+        return not self._is_ending and (self.state.directive.is_final or self.agreements.is_awaited)
 
     def receive(self, line: Line) -> None:
         """Apply a line. If it lowers the flag, the flag is down when this returns."""
         with self._changed:
             self._notices.append(line.notice)
             self.agreements.receive(line)
-            waits = line.is_agreed and self.agreements.takes_part(line.directive.kind)
+            waits = self.agreements.awaits_step(line)
             self._set_state(apply(self._received, line, time.monotonic(), waits_for_step=waits))
 
     def receive_annotation(self, directive: Directive, *, is_news: bool) -> None:
@@ -164,6 +165,7 @@ class Monitor:
         with self._changed:
             reached = self.agreements.settle(position, outcome=outcome)
             if reached:
+                self._is_ending |= purpose is Purpose.STOP
                 self._save_began = time.monotonic()
                 self._set_state(take_effect(self._received, self.agreements.directives[purpose]))
             else:
@@ -176,6 +178,7 @@ class Monitor:
         with self._changed:
             stops = self._has_stopped() or self._stops_alone()
             wants = stops if purpose is Purpose.STOP else self._saves_alone()
+            self._is_ending |= wants and purpose is Purpose.STOP
             if wants and self._save_began is None:
                 self._save_began = time.monotonic()
             return wants
@@ -210,6 +213,7 @@ class Monitor:
 
     def left(self) -> Report:
         """Return the report that this process exits."""
+        self._is_ending = True
         return Report(ReportKind.LEFT, self.member, self.step, self.state.directive.generation)
 
     def next_report(self) -> Report | None:

@@ -14,7 +14,7 @@ from .agreement import Held, Purpose, concerns, receive, settle
 if TYPE_CHECKING:
     from .agreement import Agreement, Position
     from .state import Line
-    from .values import Directive, DirectiveKind
+    from .values import Directive
 
 
 class Participant:
@@ -35,9 +35,16 @@ class Participant:
         is_bound = any(self.held.gate(purpose) is not None for purpose in Purpose)
         return is_bound or (asked is not None and not asked.is_settled)
 
-    def takes_part(self, kind: DirectiveKind) -> bool:
-        """Return whether the script calls the function that belongs to a directive."""
-        return any(purpose.directive is kind for purpose in self._purposes)
+    def awaits_step(self, line: Line) -> bool:
+        """Return whether the directive of a line that was received takes effect at an agreed step, or has done so."""
+        agreement = line.agreement
+        if agreement is None or not line.is_agreed or agreement.purpose not in self._purposes:
+            return False
+        position, agreed = self.held.of(agreement.purpose), self.directives.get(agreement.purpose)
+        # A line may carry a checkpoint that was saved beside a later request, which was not agreed.
+        is_later = agreed is not None and line.directive.generation != agreed.generation
+        is_done = position is not None and position.is_settled and agreement.purpose is Purpose.CHECKPOINT
+        return not (is_later and is_done)
 
     def join(self, purpose: Purpose) -> None:
         """Take part in the agreements of a purpose from now on, also in one that is already there."""
@@ -47,10 +54,11 @@ class Participant:
 
     def receive(self, line: Line) -> None:
         """Apply the agreement of a line, or that there is none."""
-        new = line.agreement
+        new = self._newest = line.agreement
         if new is not None and concerns(self.held, new):
-            self.directives[new.purpose] = replace(line.directive, kind=new.purpose.directive)
-        self._newest = new
+            known = self.held.of(new.purpose)
+            if known is None or not (known.is_settled and known.agreement.epoch == new.epoch):
+                self.directives[new.purpose] = replace(line.directive, kind=new.purpose.directive)
         self._apply(new)
 
     def at(self, purpose: Purpose, step: int) -> Position | None:
@@ -96,7 +104,7 @@ class Participant:
                 gates.lower(new.purpose, new.step)  # before the step is read, see `agreement`
             step = gates.finished_steps()
         self.held = receive(self.held, new, step)
-        if new is not None:
+        if new is not None and new.purpose in self._purposes:
             self._answer(new.purpose)
 
     def _answer(self, purpose: Purpose) -> None:

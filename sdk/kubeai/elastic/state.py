@@ -37,7 +37,7 @@ class Line:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether the directive takes effect at an agreed step, in a process that agrees."""
+        """Whether the directive is the one of a committed agreement."""
         return (
             self.agreement is not None
             and self.agreement.committed

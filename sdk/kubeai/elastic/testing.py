@@ -191,7 +191,7 @@ class FakeSupervisor:
         for attempt in range(_ATTEMPTS):
             poll, proposal = epoch + 2 * attempt, epoch + 2 * attempt + 1
             self.propose(poll, purpose=purpose)
-            step: int = max(answer["at_step"] for answer in self._answers(poll, processes)) + ahead * 2**attempt
+            step: int = max(answer["step"] for answer in self._answers(poll, processes)) + ahead * 2**attempt
             self.propose(proposal, step, purpose=purpose)
             if all(answer["answer"] == "accepted" for answer in self._answers(proposal, processes)):
                 self.commit(proposal, step, purpose=purpose)
@@ -211,13 +211,9 @@ class FakeSupervisor:
                 self._changed.wait(0.02)  # bounded: the condition may become true without a message
 
     def _answers(self, epoch: int, processes: int) -> list[Line]:
-        """Wait until this many processes, all of which know their step, have answered."""
-
-        def complete() -> list[Line]:
-            answers = [answer for answer in self.answers_of(epoch).values() if answer["at_step"] is not None]
-            return answers if len(answers) >= processes else []
-
-        return self.wait_for(complete)
+        """Wait until this many processes have answered."""
+        self.wait_for(lambda: len(self.answers_of(epoch)) >= processes)
+        return list(self.answers_of(epoch).values())
 
     def _answer(self, call: Call) -> Reply:
         with self._changed:
