@@ -19,7 +19,6 @@ long for the commit."""
 
 _SHORTEST_ROUND_SECONDS = 0.05
 _STEPS_OF_MARGIN = 4
-_CONSENT = frozenset({AnswerKind.ACCEPTED, AnswerKind.COMMITTED, AnswerKind.REACHED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def _advanced(s: Situation, held: Agreement) -> Agreement | NoAgreement:
     answers, now = s.facts.ranks.answers(held), round(s.now, 6)
     if held.step is None:
         return replace(held, step=_reachable(s, held, answers), since=now)
-    if all(answer.kind in _CONSENT for _, answer in answers):
+    if all(answer.kind is AnswerKind.ACCEPTED for _, answer in answers):
         return replace(held, committed=True, since=now)
     if s.now >= _gives_up_at(s, held):
         return NoAgreement("no proposed step was ahead of all ranks")
