@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import kubeai.elastic as kubeai
-import torch  # type: ignore[import-not-found]  # It has an environment of its own.
+import torch
 from kubeai.elastic import api
 
 _RANK = int(os.environ.get("RANK", "0"))

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import kubeai.elastic as kubeai
-import torch  # type: ignore[import-not-found]  # It has an environment of its own.
-import torch.distributed as dist  # type: ignore[import-not-found]
-from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found]
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 
 def main(checkpoint: Path, steps: int) -> None:

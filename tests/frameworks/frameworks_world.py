@@ -8,10 +8,12 @@ async with training(tmp_path, script) as job:
 """
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from kubeai.elastic.testing import FakeSupervisor
 
@@ -28,6 +30,8 @@ from tests.testkit.waiting import until, wait_until
 PROCESSES = 4
 LEAD = 40.0
 """Seconds from a notice to the end of its host. A busy machine takes some ten for an agreement and a save."""
+_AHEAD = 12
+"""Steps to a faked agreement: a busy machine takes as long for two rounds."""
 RUN_SECONDS = 240.0
 """A run takes 10 to 40 s, nearly all of it for the imports of four processes on two cores."""
 
@@ -110,7 +114,37 @@ class FakedTraining:
     losses: Path
 
     async def until_step(self, step: int) -> None:
+        """Wait until all ranks have begun so many steps."""
         await _until_step(self.child, self.losses, 1, step)
+
+    def agree_on(self, is_wanted: Callable[[int], bool]) -> int:
+        """Agree with all ranks to stop at a step that is wanted, some way ahead; returns it. Blocks."""
+        supervisor = self.supervisor
+        supervisor.propose(1)
+        known = supervisor.wait_for(lambda: self._answered(1))
+        step: int = next(filter(is_wanted, count(max(answer["step"] for answer in known) + _AHEAD)))
+        supervisor.propose(2, step)
+        answers = supervisor.wait_for(lambda: self._answered(2))
+        assert {answer["answer"] for answer in answers} == {"accepted"}
+        supervisor.commit(2, step)
+        return step
+
+    def until_left(self) -> None:
+        """Wait until all ranks are about to exit. Blocks."""
+        self.supervisor.wait_for(lambda: len(self.supervisor.reports_of("left")) >= PROCESSES)
+
+    async def end(self) -> int:
+        """Release all ranks; returns torchrun's exit code."""
+        self.supervisor.direct(directive="STOP", release=True)
+        return await self.child.wait(60)
+
+    def curves(self) -> list[Curve]:
+        """The losses of each run so far."""
+        return curves(self.losses)
+
+    def _answered(self, epoch: int) -> list[dict[str, Any]]:
+        answers = list(self.supervisor.answers_of(epoch).values())
+        return answers if len(answers) == PROCESSES else []
 
 
 @contextmanager
@@ -162,6 +196,10 @@ class Training:
     async def notice(self, lead: float = LEAD) -> None:
         """Announce that a host, and half of the ranks with it, is gone after `lead` seconds."""
         await self.world.play([Notice(0, _DOOMED, lead, "group")])
+
+    async def until_stopping(self, seconds: float = RUN_SECONDS) -> JobStatus:
+        """Wait until the job is being stopped."""
+        return await self._until_phase("Stopping", seconds)
 
     async def until_suspended(self, seconds: float = RUN_SECONDS) -> JobStatus:
         """Wait until the job is suspended."""

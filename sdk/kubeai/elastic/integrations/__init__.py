@@ -1,0 +1,1 @@
+"""Integrations with training frameworks. Each module needs its framework; none is imported by the SDK itself."""

@@ -1,0 +1,136 @@
+"""Stops and resumes a Hugging Face `Trainer`: all ranks save one checkpoint at an agreed step.
+
+    from kubeai.elastic.integrations.huggingface import train
+
+    train(trainer)  # instead of trainer.train()
+
+The checkpoints are the Trainer's own, in its `output_dir`, which is on a file system that all ranks share. They are
+written whatever `save_strategy` says. While one is being written, it holds the file `checkpoint-is-incomplete.txt`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import TrainerCallback
+
+from kubeai.elastic import api
+
+if TYPE_CHECKING:
+    import os
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+# The name that Transformers gives it where it marks its own just-in-time checkpoints.
+_INCOMPLETE = "checkpoint-is-incomplete.txt"
+# The Trainer writes it after all other files of rank 0.
+_STATE = "trainer_state.json"
+_KEY = "kubeai"
+
+
+def train(trainer: Any, **arguments: Any) -> Any:
+    """Call `trainer.train(**arguments)`, and save and exit, or save and go on, when the supervisor asks for it.
+
+    Training resumes from the newest complete checkpoint in the Trainer's `output_dir`, unless the arguments have
+    `resume_from_checkpoint`.
+
+    Returns what `trainer.train` returns. After a stop it does not return, but ends the process by SystemExit with a
+    non-zero code, before another batch is trained.
+    """
+    arguments.setdefault("resume_from_checkpoint", latest_checkpoint(trainer.args.output_dir))
+    # On a shared file system, a rank may see later than others what a run before has written.
+    (arguments["resume_from_checkpoint"],) = broadcast_object_list([arguments["resume_from_checkpoint"]])
+    args = trainer.args
+    # Without a process group, as with one process, the Trainer alone knows the rank.
+    api.init(lambda: int(args.process_index), collective=args.world_size > 1, world_size=lambda: int(args.world_size))
+    trainer.add_callback(_AgreedStop(trainer))
+    return trainer.train(**arguments)
+
+
+def latest_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
+    """Return the path of the newest complete checkpoint of a Trainer, or None if there is none."""
+    found = ((_CHECKPOINT.fullmatch(path.name), path) for path in Path(output_dir).glob("checkpoint-*"))
+    complete = [(int(name[1]), path) for name, path in found if name and _is_complete(path)]
+    return str(max(complete)[1]) if complete else None
+
+
+class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed where types are checked.
+    """Counts training steps and batches of evaluations, so that a long evaluation delays no stop.
+
+    A stop in an evaluation saves the state after the last training step. The next run continues with the next training
+    step, without the rest of that evaluation.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._step = 0
+        self._stops = False
+        self._begun = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - Trainer's hooks
+        """Report the step at which this run starts."""
+        self._step = state.stateful_callbacks.get(_KEY, {}).get("step", state.global_step)
+        api.resumed(self._step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Finish a training step, unless an evaluation follows, whose first batch finishes it."""
+        if not control.should_evaluate and self._finish_step():
+            # The Trainer writes it at once, and before anything else.
+            control.should_save = True
+        if control.should_save:
+            self._begin_save(args, state)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Mark the checkpoint that the Trainer writes at the end of an epoch."""
+        if control.should_save:
+            self._begin_save(args, state)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Finish a batch of an evaluation while training. The Trainer itself would save after the evaluation."""
+        if self._trainer.is_in_train and self._finish_step():
+            self._begin_save(args, state)
+            self._trainer._save_checkpoint(self._trainer.model, trial=None)  # noqa: SLF001 - there is no public way
+            self.on_save(args, state, control)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Complete a checkpoint, report it, and exit after a stop."""
+        accelerator = self._trainer.accelerator
+        accelerator.wait_for_everyone()
+        if args.should_save:
+            (_checkpoint(args, state) / _INCOMPLETE).unlink(missing_ok=True)
+        # No rank reports a checkpoint that could still turn out to be incomplete.
+        accelerator.wait_for_everyone()
+        api.checkpoint_saved(self._step, seconds=time.monotonic() - self._begun)
+        if self._stops:
+            api.exit_for_resume()
+
+    def _finish_step(self) -> bool:
+        """Return whether all ranks save now."""
+        self._step += 1
+        self._stops = api.should_stop(self._step)
+        return self._stops or api.should_checkpoint(self._step)
+
+    def _begin_save(self, args: Any, state: Any) -> None:
+        """Mark the checkpoint that is about to be written as incomplete."""
+        self._begun = time.monotonic()
+        state.stateful_callbacks[_KEY] = {"step": self._step}
+        if args.should_save:
+            directory = _checkpoint(args, state)
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / _INCOMPLETE).touch()
+
+
+def _checkpoint(args: Any, state: Any) -> Path:
+    return Path(args.output_dir, f"checkpoint-{state.global_step}")
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    try:
+        json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return not (checkpoint / _INCOMPLETE).exists()

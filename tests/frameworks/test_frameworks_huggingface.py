@@ -1,0 +1,102 @@
+"""Hugging Face Trainer: four processes stop and resume exactly, and a rank that cannot agree makes none hang."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of, steps_repeated
+from tests.frameworks.frameworks_world import Script, example, faked, run_alone, training
+
+_STEPS = 60
+_SAVED_EVERY = 10
+"""As in the example."""
+
+
+def _script(home: Path, directory: Path) -> Script:
+    return Script(home, example("huggingface.py"), (str(directory), str(_STEPS)), step_seconds=0.2)
+
+
+@pytest.fixture(scope="module")
+def whole(frameworks: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
+    """The losses of an undisturbed run."""
+    root = tmp_path_factory.mktemp("whole")
+    return asyncio.run(run_alone(root, _script(frameworks, root / "checkpoints")))
+
+
+@pytest.mark.brief
+async def test_a_stop_loses_no_step_and_changes_no_bit(frameworks: Path, whole: Curve, tmp_path: Path) -> None:
+    """All ranks stop at one step; with dropout and shuffled data, each loss after it is the same, bit by bit."""
+    async with training(tmp_path, _script(frameworks, tmp_path / "checkpoints")) as job:
+        await job.suspend_and_resume(step=12)
+        runs = await job.finish()
+    assert len(runs) == 2
+    assert_goes_on_exactly(whole, runs)
+
+
+async def test_an_evaluation_delays_no_stop(frameworks: Path, whole: Curve, tmp_path: Path) -> None:
+    """A stop agreed on for a batch of an evaluation saves the last training step, and the curve goes on exactly.
+
+    Every fifth training step is followed by an evaluation of four batches, so its batches are the steps 5 to 8 of 8.
+    """
+    script = _script(frameworks, tmp_path / "checkpoints")
+    with faked(tmp_path, script) as first:
+        await first.until_step(12)
+        asked = await asyncio.to_thread(first.agree_on, lambda step: step % 8 == 6)
+        await asyncio.to_thread(first.until_left)
+        assert {report["step"] for report in first.supervisor.reports_of("saved")} >= {asked}
+        assert await first.end() != 0
+    with faked(tmp_path, script, run=2) as second:
+        assert await second.child.wait(120) == 0, second.child.tail()
+        assert {report["step"] for report in second.supervisor.reports_of("resumed")} == {asked}
+        assert_goes_on_exactly(whole, second.curves())
+
+
+@pytest.mark.long
+async def test_a_supervisor_that_is_killed_while_ranks_agree_loses_no_step(
+    frameworks: Path, whole: Curve, tmp_path: Path
+) -> None:
+    """It is started again in time, and what it had agreed on or not, ranks stop at one step."""
+    slow = replace(_script(frameworks, tmp_path / "checkpoints"), step_seconds=1.0)
+    async with training(tmp_path, slow) as job:
+        await job.until_step(7)
+        await job.notice(lead=60)
+        await job.until_stopping()
+        await job.world.supervisor.kill()
+        await job.world.supervisor.start()
+        await job.until_suspended()
+        await job.give_back()
+        assert_goes_on_exactly(whole, await job.finish())
+
+
+@pytest.mark.long
+async def test_with_a_rank_that_cannot_agree_nothing_hangs(frameworks: Path, whole: Curve, tmp_path: Path) -> None:
+    """Nobody saves, because a save needs all ranks; the job resumes from the last checkpoint of the Trainer."""
+    script = replace(_script(frameworks, tmp_path / "checkpoints"), cut_off=3)
+    async with training(tmp_path, script) as job:
+        await job.until_step(_SAVED_EVERY + 2)
+        await job.notice(lead=10)
+        await job.until_suspended()
+        await job.give_back()
+        first, second = await job.finish()
+    assert 0 < _trained_again(whole, first, second) < steps_of(first)
+
+
+@pytest.mark.long
+async def test_without_an_agreement_steps_are_lost(frameworks: Path, whole: Curve, tmp_path: Path) -> None:
+    """The control: rank 0 alone is told, waits in its save for the others, and leaves no complete checkpoint."""
+    script = replace(_script(frameworks, tmp_path / "checkpoints"), agrees=False)
+    async with training(tmp_path, script) as job:
+        await job.until_step(_SAVED_EVERY + 2)
+        await job.notice(lead=15)
+        await job.until_suspended()
+        await job.give_back()
+        first, second = await job.finish()
+    assert _trained_again(whole, first, second) > 0
+
+
+def _trained_again(whole: Curve, first: Curve, second: Curve) -> int:
+    """How many steps were repeated, where ranks were ended in the midst of a step."""
+    ended = steps_of(first)
+    return steps_repeated(whole, {rank: losses[:ended] for rank, losses in first.items()}, second)
