@@ -77,7 +77,8 @@ def supervise(directory: Path) -> None:
 
 def main() -> None:
     for module in pkgutil.walk_packages(kubeai.elastic.__path__, "kubeai.elastic."):
-        if not module.name.endswith("die_with_parent"):  # a script
+        # The first is a script; an integration needs its framework.
+        if not module.name.endswith("die_with_parent") and ".integrations." not in module.name:
             importlib.import_module(module.name)
     with tempfile.TemporaryDirectory() as directory:
         supervise(Path(directory))

@@ -18,8 +18,11 @@ def test_it_is_a_namespace_package_that_owns_no_foreign_name() -> None:
 
 
 def test_it_needs_the_standard_library_alone() -> None:
+    """Only a script that uses a framework imports an integration with it."""
     foreign = set()
     for source in SOURCES:
+        if source.parent.name == "integrations":
+            continue
         for node in ast.walk(ast.parse(source.read_text(), feature_version=(3, 8))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0:

@@ -1,0 +1,164 @@
+"""Checkpoints of PyTorch training that all ranks write together: FSDP2, or DDP.
+
+    from kubeai.elastic.integrations.torch import ShardedCheckpoints
+
+    kubeai.init(collective=True)
+    checkpoints = ShardedCheckpoints("/checkpoints/resnet", model, optimizer)
+    first = checkpoints.load()
+    for step, batch in kubeai.steps(batches_from(first), checkpoints.save, first=first):
+        train(batch)
+
+torch.distributed.checkpoint writes them, and can load them. A checkpoint has its name only once it is complete. An
+incomplete one is never loaded, and the next save removes it. With the parameters, each rank saves the state of its
+random number generators, so that training continues exactly if the batches are the same.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Mapping, TypeVar
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # type: ignore[import-not-found,unused-ignore]
+
+from .random_state import random_state, set_random_state
+
+if TYPE_CHECKING:
+    import os
+
+T = TypeVar("T")
+
+_NAME = "step-{:012d}"
+_COMPLETE = re.compile(r"step-(\d{12,})")
+_DRAFT = ".incomplete-"
+
+
+class ShardedCheckpoints:
+    """The checkpoints of one job in one directory, which all ranks share.
+
+    Every rank calls `load` and `save`, with the default process group initialised. On more than one machine, the
+    directory is on a shared file system.
+
+    Args:
+        directory: Created if it is missing.
+        model: Wrapped already, by `fully_shard` or `DistributedDataParallel`.
+        optimizer: Of the wrapped model.
+        others: Whatever else has `state_dict` and `load_state_dict`, such as a learning rate scheduler. Its state is
+            that of rank 0.
+        keep: How many complete checkpoints remain. Each save removes older ones.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        others: Mapping[str, Any] | None = None,
+        keep: int = 2,
+    ) -> None:
+        if keep < 1:
+            raise ValueError(f"keep is {keep}, but one checkpoint is needed to resume from")
+        self._directory = Path(directory)
+        self._model = model
+        self._optimizer = optimizer
+        self._others = dict(others or {})
+        self._keep = keep
+
+    def load(self) -> int:
+        """Load the newest complete checkpoint and return its number of finished steps; 0 if there is none."""
+        step = on_rank_zero(lambda: max(self._complete(), default=None))
+        if step is None:
+            return 0
+        path = self._path(step)
+        state = self._state()
+        random = dcp.FileSystemReader(path).read_metadata().state_dict_metadata.get(_random_key())
+        if random is not None:  # A run with more ranks than the one that saved has none for the new ranks.
+            state[_random_key()] = torch.empty(random.size, dtype=torch.uint8)
+        dcp.load(state, checkpoint_id=path)
+        set_state_dict(
+            self._model, self._optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )
+        if random is not None:
+            _set_encoded_random_state(state[_random_key()])
+        return step
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint after `step` finished steps. Returns when it is complete, in every rank.
+
+        Does nothing if there is one of this step already.
+
+        Raises:
+            RuntimeError: Rank 0 could not prepare or publish it. Raised in every rank.
+            torch.distributed.checkpoint.CheckpointException: A rank could not write its part. Raised in every rank.
+        """
+        draft = self._directory / f"{_DRAFT}{step}"
+        if on_rank_zero(lambda: self._prepare(step)):
+            dcp.save({**self._state(), _random_key(): _encoded_random_state()}, checkpoint_id=draft)
+            on_rank_zero(lambda: self._publish(draft, step))
+
+    def _state(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self._model, self._optimizer)
+        return {"model": model, "optimizer": optimizer, **self._others}
+
+    def _path(self, step: int) -> Path:
+        return self._directory / _NAME.format(step)
+
+    def _complete(self) -> list[int]:
+        """Return the steps of the complete checkpoints, in ascending order."""
+        found = (_COMPLETE.fullmatch(path.parent.name) for path in self._directory.glob("*/.metadata"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def _prepare(self, step: int) -> bool:
+        """Remove what interrupted saves have left. Return whether the checkpoint of `step` is still to be written."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for draft in self._directory.glob(f"{_DRAFT}*"):
+            shutil.rmtree(draft)
+        return step not in self._complete()
+
+    def _publish(self, draft: Path, step: int) -> None:
+        draft.rename(self._path(step))
+        for old in self._complete()[: -self._keep]:
+            shutil.rmtree(self._path(old))
+
+
+def _random_key() -> str:
+    return f"random_{dist.get_rank()}"
+
+
+def _encoded_random_state() -> torch.Tensor:
+    """Return the state of this rank's generators as a tensor, because only tensors are saved in every rank."""
+    buffer = io.BytesIO()
+    torch.save(random_state(), buffer)
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def _set_encoded_random_state(encoded: torch.Tensor) -> None:
+    set_random_state(torch.load(io.BytesIO(encoded.numpy().tobytes())))
+
+
+def on_rank_zero(action: Callable[[], T]) -> T:
+    """Return the result of `action`, which rank 0 alone carries out, in every rank.
+
+    The others wait for it, so that no rank goes on before the file system has changed, and none waits for a rank 0 that
+    has failed.
+
+    Raises:
+        RuntimeError: `action` has failed.
+    """
+    outcome: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = action()
+        except OSError as error:
+            outcome[1] = str(error)
+    dist.broadcast_object_list(outcome)
+    if outcome[1] is not None:
+        raise RuntimeError(f"the checkpoint of rank 0: {outcome[1]}")
+    result: T = outcome[0]
+    return result

@@ -1,0 +1,79 @@
+"""FSDP2 with torch.distributed.checkpoint: a save needs all ranks, so they stop at one agreed step or not at all."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulator.cloud.process import TooLate
+from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly
+from tests.frameworks.frameworks_world import Script, example, faked, run_alone, training
+
+_STEPS = 600
+_EVERY = 50
+"""The example saves unasked after so many steps."""
+_HANG_SECONDS = 20.0
+"""A save of this job takes less than a second."""
+
+
+def fsdp(frameworks: Path, root: Path) -> Script:
+    return Script(frameworks, example("fsdp.py"), (str(root / "checkpoints"), str(_STEPS)))
+
+
+@pytest.fixture(scope="module")
+def whole(frameworks: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
+    """The losses of an uninterrupted run."""
+    root = tmp_path_factory.mktemp("whole")
+    return asyncio.run(run_alone(root, fsdp(frameworks, root)))
+
+
+@pytest.mark.brief
+async def test_all_ranks_stop_at_one_step_and_resume_exactly(frameworks: Path, tmp_path: Path, whole: Curve) -> None:
+    """Dropout included, because each rank's random number generators continue as well."""
+    async with training(tmp_path, fsdp(frameworks, tmp_path)) as job:
+        await job.suspend_and_resume(step=20)
+        assert_goes_on_exactly(whole, await job.finish())
+
+
+@pytest.mark.long
+async def test_a_supervisor_killed_in_mid_agreement_loses_no_step(
+    frameworks: Path, tmp_path: Path, whole: Curve
+) -> None:
+    """A rank stands still, so that the agreement is not carried out before the supervisor is killed and started."""
+    async with training(tmp_path, fsdp(frameworks, tmp_path)) as job:
+        await job.until_step(20)
+        job.stall(3)
+        await job.notice()
+        await job.world.until(lambda status: status.jobs[0].phase == "Stopping", "the job to be stopping")
+        await job.world.supervisor.kill()
+        job.go_on()
+        await job.world.supervisor.start()
+        await job.until_suspended()
+        await job.give_back()
+        assert_goes_on_exactly(whole, await job.finish())
+
+
+@pytest.mark.long
+async def test_with_a_rank_that_cannot_agree_nothing_hangs(frameworks: Path, tmp_path: Path, whole: Curve) -> None:
+    """Nobody saves alone. The job is suspended, and resumes from its last complete checkpoint."""
+    async with training(tmp_path, replace(fsdp(frameworks, tmp_path), cut_off=2)) as job:
+        await job.suspend_and_resume(step=_EVERY + 5)
+        _, second = await job.finish()
+    first = {len(losses) - len(second[rank]) for rank, losses in whole.items()}
+    assert len(first) == 1
+    assert first <= set(range(_EVERY, _STEPS, _EVERY))
+    assert {rank: losses[-len(second[rank]) :] for rank, losses in whole.items()} == second
+
+
+@pytest.mark.long
+async def test_without_an_agreement_the_save_of_rank_zero_hangs_or_aborts(frameworks: Path, tmp_path: Path) -> None:
+    """The collectives of its save meet those of the others' next step."""
+    with faked(tmp_path, replace(fsdp(frameworks, tmp_path), agrees=False)) as job:
+        await job.until_step(5)
+        job.supervisor.direct(0, directive="STOP")
+        with suppress(TooLate):
+            assert await job.child.wait(_HANG_SECONDS) != 0
+        assert not job.supervisor.reports_of("saved")
+    assert not list((tmp_path / "checkpoints").glob("step-*"))
