@@ -125,7 +125,7 @@ def _reachable(s: Situation, held: Agreement, answers: Iterable[tuple[RankState,
 
 
 def _step_at(instant: float, answer: Answer, step_seconds: float | None) -> int:
-    return answer.at_step + (1 if step_seconds is None else math.ceil(max(0.0, instant - answer.at) / step_seconds))
+    return answer.step + (1 if step_seconds is None else math.ceil(max(0.0, instant - answer.at) / step_seconds))
 
 
 def _round_ends_at(s: Situation, held: Agreement) -> float:

@@ -48,17 +48,17 @@ class AnswerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A rank's answer to the poll, proposal or commit of `epoch` and `step`, received at `at` (Unix seconds).
+    """A rank's answer to the poll, proposal or commit of `epoch` and `at_step`, received at `at` (Unix seconds).
 
-    `at_step` is the number of steps that the rank had finished.
+    `step` is the number of steps that the rank had finished.
     """
 
     epoch: int
-    step: int | None
+    at_step: int | None
     kind: AnswerKind
-    at_step: int
+    step: int
     at: float
 
     def is_to(self, agreement: Agreement) -> bool:
         """Whether it answers this agreement and not another attempt or another step."""
-        return (self.epoch, self.step) == (agreement.epoch, agreement.step)
+        return (self.epoch, self.at_step) == (agreement.epoch, agreement.step)

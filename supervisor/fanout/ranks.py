@@ -162,8 +162,4 @@ class RankStates:
 
 def _estimated(before: Answer | None, now: Answer) -> float | None:
     """Seconds for each step between two answers, for a process that has not measured them yet."""
-    return (
-        None
-        if before is None or now.at_step <= before.at_step
-        else (now.at - before.at) / (now.at_step - before.at_step)
-    )
+    return None if before is None or now.step <= before.step else (now.at - before.at) / (now.step - before.step)

@@ -44,7 +44,7 @@ class AgreeingProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgreementAnswer(AgreeingProcess, frozen=True, kw_only=True):
-    """The fields of a report of kind `agreement`: `step` is that of the agreement, `at_step` the rank's own."""
+    """The fields of a report of kind `agreement`: `step` is the rank's own, `at_step` that of the agreement."""
 
     epoch: Epoch | None = None
     purpose: Annotated[str, Meta(max_length=63)] | None = None
@@ -57,9 +57,9 @@ class AgreementAnswer(AgreeingProcess, frozen=True, kw_only=True):
 
     def answered(self, now: float) -> Answer | None:
         """The answer, received at `now`; None from a rank that does not know its step."""
-        if self.epoch is None or self.answer is None or self.at_step is None:
+        if self.epoch is None or self.answer is None or self.step is None:
             return None
-        return Answer(epoch=self.epoch, step=self.step, kind=self.answer, at_step=self.at_step, at=now)
+        return Answer(epoch=self.epoch, at_step=self.at_step, kind=self.answer, step=self.step, at=now)
 
     @property
     def measured(self) -> Measurements:

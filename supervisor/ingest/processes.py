@@ -137,7 +137,7 @@ class ProcessEndpoints:
         worker = self._worker(principal, sent)
         self.processes.rank(principal.job, sent.process, sent.rank)
         self.ranks.said(worker, sent.statement())
-        self.on_step(worker, sent.at_step if sent.kind is ReportKind.AGREEMENT else sent.step)
+        self.on_step(worker, sent.step)
         answer = sent.answered(self.clock.now()) if sent.kind is ReportKind.AGREEMENT else None
         if answer is not None:
             self.ranks.answered(worker, answer, sent.measured)

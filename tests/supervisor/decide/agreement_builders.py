@@ -21,10 +21,10 @@ def rank_states(size: int = SIZE, **changes: object) -> tuple[RankState, ...]:
 
 
 def answering(
-    states: Iterable[RankState], agreement: Agreement, kind: AnswerKind, *, at: float, at_step: int = 100
+    states: Iterable[RankState], agreement: Agreement, kind: AnswerKind, *, at: float, step: int = 100
 ) -> tuple[RankState, ...]:
     """All of these give the same answer, `at` seconds after `T0`."""
-    answer = Answer(epoch=agreement.epoch, step=agreement.step, kind=kind, at_step=at_step, at=T0 + at)
+    answer = Answer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=T0 + at)
     return tuple(replace(state, answer=answer, epoch=agreement.epoch) for state in states)
 
 

@@ -42,9 +42,9 @@ def _polled(states: tuple[RankState, ...] = STATES) -> SupervisedJob:
     return decide(_running(), stopping_for(states)).job
 
 
-def _proposed(at: float = 0.1, at_step: int = 100) -> SupervisedJob:
+def _proposed(at: float = 0.1, step: int = 100) -> SupervisedJob:
     job = _polled()
-    return decide(job, stopping_for(answering(STATES, present(job), DECLINED, at=at, at_step=at_step)), at).job
+    return decide(job, stopping_for(answering(STATES, present(job), DECLINED, at=at, step=step)), at).job
 
 
 def _committed(at: float = 0.2) -> SupervisedJob:
@@ -72,16 +72,16 @@ def test_the_ranks_are_polled_first() -> None:
 def test_the_proposed_step_is_ahead_of_every_rank_for_two_rounds() -> None:
     """The round took 0.1 s and a step takes 0.1 s, so the furthest rank is two steps further when the commit comes."""
     job = _polled()
-    states = answering(STATES, present(job), DECLINED, at=0.1, at_step=100)
-    ahead = answering(STATES[3:], present(job), DECLINED, at=0.1, at_step=105)
+    states = answering(STATES, present(job), DECLINED, at=0.1, step=100)
+    ahead = answering(STATES[3:], present(job), DECLINED, at=0.1, step=105)
     agreement = present(decide(job, stopping_for((*states[:3], *ahead)), 0.1).job)
     assert (agreement.epoch, agreement.step, agreement.committed) == (1, 105 + 2 + 1, False)
 
 
 def test_a_rank_that_answered_long_ago_is_expected_further_on() -> None:
     job = _polled()
-    early = answering(STATES[:1], present(job), DECLINED, at=0.1, at_step=100)
-    late = answering(STATES[1:], present(job), DECLINED, at=1.1, at_step=100)
+    early = answering(STATES[:1], present(job), DECLINED, at=0.1, step=100)
+    late = answering(STATES[1:], present(job), DECLINED, at=1.1, step=100)
     step = present(decide(job, stopping_for((*early, *late)), 1.1).job).step
     assert step == 100 + 32 + 1  # 1 s since its answer and twice 1.1 s for the rounds.
 
@@ -105,7 +105,7 @@ def test_a_rank_that_is_too_far_moves_the_step(kind: AnswerKind) -> None:
     """With another epoch, and at once: all have just named their steps."""
     job = _proposed()
     before = present(job)
-    late = answering(STATES[:1], before, kind, at=0.2, at_step=110)
+    late = answering(STATES[:1], before, kind, at=0.2, step=110)
     facts = stopping_for((*late, *answering(STATES[1:], before, ACCEPTED, at=0.2)))
     after = present(decide(job, facts, 0.2).job)
     assert (after.epoch, after.committed) == (before.epoch + 1, False)
@@ -203,7 +203,7 @@ def test_with_time_the_ranks_train_on() -> None:
     assert decide(waiting, facts, 200).job.decision == waiting.decision
     asked = decide(waiting, facts, 270.7).job
     assert (present(asked).epoch, present(asked).step, present(asked).began) == (2, None, T0 + 270.7)
-    later = stopping_for(answering(states, present(asked), DECLINED, at=270.8, at_step=2000))
+    later = stopping_for(answering(states, present(asked), DECLINED, at=270.8, step=2000))
     assert present(decide(asked, later, 270.8).job).step == 2000 + 2 + 1
 
 
@@ -280,13 +280,13 @@ def test_another_leader_commits_what_the_last_one_proposed() -> None:
 def test_a_commit_that_came_too_late_is_followed_by_another_attempt() -> None:
     """Its leader died before it was sent, so the ranks went on. They still stop, and nobody acts meanwhile."""
     job = _committed()
-    facts = stopping_for(answering(STATES, present(job), PASSED, at=60.5, at_step=700), since=T0 + 60)
+    facts = stopping_for(answering(STATES, present(job), PASSED, at=60.5, step=700), since=T0 + 60)
     polled = decide(job, facts, 60.5).job
     assert (polled.decision.phase, present(polled).epoch, present(polled).step) == (Phase.STOPPING, 2, None)
     assert {_told(polled, rank).kind for rank in range(SIZE)} == {DirectiveKind.RUN}
-    states = answering(STATES, present(polled), DECLINED, at=60.6, at_step=701)
+    states = answering(STATES, present(polled), DECLINED, at=60.6, step=701)
     proposed = decide(polled, stopping_for(states, since=T0 + 60), 60.6).job
-    states = answering(STATES, present(proposed), ACCEPTED, at=60.7, at_step=701)
+    states = answering(STATES, present(proposed), ACCEPTED, at=60.7, step=701)
     again = decide(proposed, stopping_for(states, since=T0 + 60), 60.7).job
     assert present(again).committed
     assert {_told(again, rank).kind for rank in range(SIZE)} == {DirectiveKind.STOP}

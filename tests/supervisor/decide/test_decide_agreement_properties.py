@@ -42,12 +42,12 @@ class _Scene:
         """Another leader: what the ranks have said is lost."""
         self.states, self.since = {}, self.now
 
-    def answer(self, rank: int, kind: AnswerKind, at_step: int, back: int) -> None:
+    def answer(self, rank: int, kind: AnswerKind, step: int, back: int) -> None:
         """A rank answers the present agreement or an earlier one."""
         if rank not in self.states or back >= len(self.known):
             return
         agreement = self.known[-1 - back]
-        answer = Answer(epoch=agreement.epoch, step=agreement.step, kind=kind, at_step=at_step, at=self.now)
+        answer = Answer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=self.now)
         self.states[rank] = replace(self.states[rank], answer=answer, step_seconds=0.1)
         if kind is AnswerKind.ACCEPTED:
             self.consents.setdefault((agreement.epoch, agreement.step), set()).add(rank)
@@ -62,8 +62,8 @@ class _Scene:
                 self.restart()
             case "notice", bool(there):
                 self.noticed = there
-            case "answer", int(rank), AnswerKind() as kind, int(at_step), int(back):
-                self.answer(rank, kind, at_step, back)
+            case "answer", int(rank), AnswerKind() as kind, int(step), int(back):
+                self.answer(rank, kind, step, back)
             case "all", AnswerKind() as kind:
                 for rank in range(SIZE):
                     self.answer(rank, kind, 100, 0)

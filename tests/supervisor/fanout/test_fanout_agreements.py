@@ -56,8 +56,8 @@ class Rank:
         fields = {
             "epoch": agreement["epoch"],
             "purpose": agreement["purpose"],
-            "step": agreement["step"],
-            "at_step": step,
+            "at_step": agreement["step"],
+            "step": step,
             "answer": answer,
             "step_seconds": STEP_SECONDS,
             "checkpoint_seconds": self.checkpoint_seconds,
