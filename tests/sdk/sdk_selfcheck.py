@@ -33,7 +33,8 @@ def train() -> None:
     from kubeai.elastic import api as kubeai  # noqa: PLC0415
 
     heard: List[object] = []  # noqa: UP006 - Python 3.8
-    kubeai.init(rank=lambda: 0, sigterm=True)
+    kubeai.init(rank=lambda: 0, sigterm=True, world_size=lambda: 1)
+    kubeai.resumed(0)
     kubeai.on_notice(heard.append)
     wait(lambda: heard and kubeai.notice() is not None)
     assert 80 < kubeai.seconds_left() <= 90  # type: ignore[operator]
@@ -50,10 +51,15 @@ def train() -> None:
     assert kubeai.check_alive()
     kubeai.checkpoint_saved(3)
     assert not kubeai.should_checkpoint()
-    wait(lambda: not kubeai.check_alive())
+    step = 0
+    while not kubeai.should_stop(step):
+        assert not kubeai.should_checkpoint(step)
+        time.sleep(0.005)
+        step += 1
     assert kubeai.directive().kind is kubeai.DirectiveKind.STOP
+    assert kubeai.stop_is_agreed()
     assert os.waitpid(child, 0)[1] >> 8 == 4
-    sys.exit(-1)
+    kubeai.exit_for_resume()
 
 
 def supervise(directory: Path) -> None:
@@ -66,10 +72,10 @@ def supervise(directory: Path) -> None:
             supervisor.wait_for(lambda: supervisor.open_streams)
             supervisor.direct(0, directive="CHECKPOINT", notice=NOTICE, seconds_left=90)
             assert supervisor.wait_for(lambda: supervisor.reports_of("saved"))[0]["step"] == 3
-            supervisor.direct(0, directive="STOP")
+            supervisor.agree(1)
             supervisor.wait_for(lambda: supervisor.reports_of("left"))
             supervisor.direct(0, directive="STOP", release=True)
-            assert script.wait(60) == 255
+            assert script.wait(60) == 75
         finally:
             script.kill()
             script.wait()

@@ -4,7 +4,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from kubeai.elastic.ranks import RANK, NumberWatch
+from kubeai.elastic.ranks import RANK, WORLD_SIZE, NumberWatch
 from kubeai.elastic.stderr import StderrLog
 
 
@@ -111,3 +111,19 @@ def test_a_failing_callable_is_one_line(capfd: pytest.CaptureFixture[str]) -> No
     watch.callable = lambda: 1 // 0
     assert [watch.poll() for _ in range(3)] == [None, None, None]
     assert capfd.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"])
+def test_the_number_of_ranks_is_read_likewise(name: str) -> None:
+    """First the framework, then the callable, then the environment. 0 and -1 are no number of ranks."""
+    modules = {"torch.distributed": _module(is_available=_says(rank=True), is_initialized=_says(rank=False))}
+    watch = NumberWatch(WORLD_SIZE, modules, {name: "5"}, StderrLog())
+    assert watch.poll() == 5
+    watch.callable = _says(0)
+    assert watch.poll() == 5
+    watch.callable = _says(6)
+    assert watch.poll() == 6
+    modules["torch.distributed"] = _module(
+        is_available=_says(rank=True), is_initialized=_says(rank=True), get_world_size=_says(7)
+    )
+    assert watch.poll() == 7
