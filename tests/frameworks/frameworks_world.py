@@ -8,6 +8,7 @@ async with training(tmp_path, script) as job:
 """
 
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,8 @@ _AHEAD = 12
 RUN_SECONDS = 240.0
 """A run takes 10 to 40 s, nearly all of it for the imports of four processes on two cores."""
 
+# What the supervisor says of a stop while ranks are on their way to a step.
+_AGREEING = re.compile(r"stop at one step|save after step")
 _CHECKOUT = Path(__file__).parents[2]
 _DOOMED = Node("node2")
 
@@ -197,13 +200,13 @@ class Training:
         """Announce that a host, and half of the ranks with it, is gone after `lead` seconds."""
         await self.world.play([Notice(0, _DOOMED, lead, "group")])
 
-    async def until_stopping(self, seconds: float = RUN_SECONDS) -> JobStatus:
-        """Wait until the job is being stopped."""
-        return await self._until_phase("Stopping", seconds)
+    async def until_agreeing(self, seconds: float = RUN_SECONDS) -> JobStatus:
+        """Wait until the ranks are asked for a step, or have agreed on one that they have not reached."""
+        return await self._until(lambda job: bool(_AGREEING.search(job.reason)), "agreeing", seconds)
 
     async def until_suspended(self, seconds: float = RUN_SECONDS) -> JobStatus:
         """Wait until the job is suspended."""
-        return await self._until_phase("Suspended", seconds)
+        return await self._until(lambda job: job.phase == "Suspended", "suspended", seconds)
 
     async def give_back(self) -> None:
         """Withdraw the notice, so that the job gets its host back."""
@@ -236,13 +239,13 @@ class Training:
         assert status is not None
         return status
 
-    async def _until_phase(self, phase: str, seconds: float) -> JobStatus:
-        def reached(job: JobStatus | None) -> bool:
+    async def _until(self, condition: Callable[[JobStatus], bool], what: str, seconds: float) -> JobStatus:
+        def holds(job: JobStatus | None) -> bool:
             self.job.child.check()
-            return job is not None and job.phase == phase
+            return job is not None and condition(job)
 
         name = self.job.plan.name
-        status = await self.world.until(lambda status: reached(status.job(name)), f"{name} to be {phase}", seconds)
+        status = await self.world.until(lambda status: holds(status.job(name)), f"{name} to be {what}", seconds)
         found = status.job(name)
         assert found is not None
         return found
@@ -252,10 +255,12 @@ class Training:
 async def training(root: Path, script: Script, settings: Mapping[str, str] | None = None) -> AsyncIterator[Training]:
     """Start a job of the script in a new world; `settings` are variables of its supervisor.
 
-    At the end everything is stopped. A process that survives that is an error.
+    The job is stopped as soon as that is certain, as just in time it would be done before. At the end everything is
+    stopped. A process that survives that is an error.
     """
     losses = _losses(root)
-    async with world(root / "world", ["node1", _DOOMED], settings=ServiceSettings(settings or {})) as one:
+    settings = {"JOB_SUPERVISOR_JUST_IN_TIME": "false", **(settings or {})}
+    async with world(root / "world", ["node1", _DOOMED], settings=ServiceSettings(settings)) as one:
         job = one.start_job(_Plan(min_workers=2, max_workers=2, script=script), script.environment(losses))
         yield Training(one, job, losses)
 

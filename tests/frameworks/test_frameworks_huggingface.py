@@ -9,6 +9,9 @@ import pytest
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of, steps_repeated
 from tests.frameworks.frameworks_world import Script, example, faked, run_alone, training
 
+# A run imports for half a minute on a busy machine, and a test has three of them.
+pytestmark = pytest.mark.timeout(900)
+
 _STEPS = 60
 _SAVED_EVERY = 10
 """As in the example."""
@@ -62,7 +65,7 @@ async def test_a_supervisor_that_is_killed_while_ranks_agree_loses_no_step(
     async with training(tmp_path, slow) as job:
         await job.until_step(7)
         await job.notice(lead=60)
-        await job.until_stopping()
+        await job.until_agreeing()
         await job.world.supervisor.kill()
         await job.world.supervisor.start()
         await job.until_suspended()

@@ -112,7 +112,7 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
         """Return whether all ranks save now."""
         self._step += 1
         self._stops = api.should_stop(self._step)
-        return self._stops or api.should_checkpoint(self._step)
+        return api.should_checkpoint(self._step) or self._stops
 
     def _begin_save(self, args: Any, state: Any) -> None:
         """Mark the checkpoint that is about to be written as incomplete."""
