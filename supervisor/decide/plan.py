@@ -16,7 +16,7 @@ from supervisor.decide.policy import Policy
 from supervisor.decide.reasons import finished, running, waiting
 from supervisor.decide.situation import JobFacts, Situation
 from supervisor.decide.stopping import acknowledged_at, everyone_at, last_moment, stop_deadline, stopping
-from supervisor.decide.together import is_saving, saving_until
+from supervisor.decide.together import awaited_until, is_saving, saving_until
 from supervisor.decide.waiting import WAITS, run_is_possible, start_at, wait
 from supervisor.domain.agreement import Purpose
 from supervisor.domain.capability import Capability
@@ -198,7 +198,8 @@ def _instants(s: Situation, decision: Decision) -> list[float | None]:
     ahead = [next_change(each, s.now, s.policy) for notices in s.facts.ahead.values() for each in notices]
     agreed = [at for purpose in Purpose for at in instants(s, purpose)]
     saved = saving_until(s, decision.agreement) if decision.agreement is not None and is_saving(s) else None
-    return [decision.window_until, decision.resume_until, grow, asked, lost, saved, *agreed, *moments, *ahead]
+    settled = [decision.window_until, decision.resume_until, grow, asked, lost, saved, awaited_until(s)]
+    return [*settled, *agreed, *moments, *ahead]
 
 
 def _stop_instants(s: Situation, stop: Stop) -> list[float | None]:

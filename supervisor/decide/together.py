@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from supervisor.decide.agreement import NoAgreement, just_in_time, negotiated, poll, under_way
+from supervisor.decide.agreement import ROUND_SECONDS, NoAgreement, just_in_time, negotiated, poll, under_way
+from supervisor.decide.ranks import names
 from supervisor.decide.reasons import agreeing, alone, insisting, running, training_on
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import stop, with_agreement
@@ -15,8 +16,10 @@ def stop_together(s: Situation, why: str) -> Decision:
 
     If all ranks can agree, the job keeps running until they have; otherwise it stops at once, rank 0 first.
     """
+    if s.job.observed.running and s.now < awaited_until(s):
+        return s.previous
     if not s.job.observed.running or not _can_agree(s):
-        return stop(s, why)
+        return stop(s, _with_opposed(s, why))
     if is_saving(s):
         return s.previous
     outcome = negotiated(s, Purpose.STOP)
@@ -85,6 +88,23 @@ def _committed_checkpoint(s: Situation) -> Agreement | None:
 
 def _can_agree(s: Situation) -> bool:
     return under_way(s, Purpose.STOP) is not None or s.facts.ranks.agree_to(Purpose.STOP)
+
+
+def awaited_until(s: Situation) -> float:
+    """Until when a supervisor that has just been started waits for the ranks to return: they may be able to agree."""
+    if s.facts.ranks.states or s.facts.rank_zero.connected:
+        return s.facts.since
+    end = s.facts.since + ROUND_SECONDS
+    return end if s.breaks_at is None else min(end, s.breaks_at - s.policy.margin_seconds)
+
+
+def _with_opposed(s: Situation, why: str) -> str:
+    """The reason of a stop without an agreement; it names the ranks that do not agree if the others do."""
+    ranks = s.facts.ranks
+    opposed = ranks.opposed(Purpose.STOP)
+    if len(opposed) == len(ranks.states):
+        return why
+    return (insisting if ranks.collective else alone)(why, f"{names(opposed)} cannot agree to one")
 
 
 def _has_time(s: Situation) -> bool:
