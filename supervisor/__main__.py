@@ -103,7 +103,7 @@ def _parser() -> CommandParser:
     launcher = kinds.add_parser("launcher", help="a token for one launcher")
     launcher.add_argument("--name", required=True, type=_name)
     viewer = kinds.add_parser("viewer", help="a token that may read the status")
-    operator = kinds.add_parser("operator", help="a token that may read the status and hold drills")
+    operator = kinds.add_parser("operator", help="a token that may also steer jobs, drain nodes and hold drills")
     operator.add_argument("--name", required=True, type=_name)
     for kind, days in (
         (agent, _SERVICE_DAYS),

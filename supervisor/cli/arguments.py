@@ -7,7 +7,7 @@ from typing import Any
 from servicekit.commands import CommandParser
 from servicekit.completion import add_completion
 from supervisor.cli.output import Output
-from supervisor.domain.drill import LONGEST_SECONDS, SHORTEST_SECONDS
+from supervisor.domain.drill import LONGEST_DRAIN_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS
 
 DATA_DIR = Path("./job-supervisor-data")
 _SHORTEST_INTERVAL = 0.1
@@ -65,6 +65,11 @@ who starts a job of that name later continues from the checkpoint.""",
     ),
 }
 
+_DRAIN = """\
+Announces that a node goes in --lead seconds, as a cloud would: jobs leave it, saved first where too few workers remain,
+and processes that are still there are told to leave right before. The node is not used again until
+`job-supervisor undrain`, whatever its own metadata say. On a cluster it is also cordoned."""
+
 _HISTORY = """\
 Shows what happened, in the order of time: notices and their ends, decisions with their reasons, rank 0's answers,
 suspensions. It tells what is still known, and says how far back that goes; it is no archive."""
@@ -89,6 +94,7 @@ def parser(prog: str = "job-supervisor") -> CommandParser:
     history.add_argument("job", metavar="JOB", nargs="?", help="one job (default: all)")
     commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")
     _add_steering(commands, common)
+    _add_drains(commands, common)
     _add_simulate(commands, common)
     add_completion(root, commands)
     return root
@@ -153,6 +159,26 @@ def _add_steering(commands: Any, common: CommandParser) -> None:
             verb.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
 
 
+def _add_drains(commands: Any, common: CommandParser) -> None:
+    drain = commands.add_parser(
+        "drain",
+        parents=[common],
+        help="have jobs leave a node until it is undrained",
+        description=_DRAIN,
+        formatter_class=_FORM,
+    )
+    drain.add_argument("node", metavar="NODE", help="stand-alone the name of the node's agent")
+    drain.add_argument("--lead", type=_lead, default=300.0, metavar="SECONDS", help="300s, 5m or 300 (default 5m)")
+    drain.add_argument("--reason", default="", metavar="TEXT", help="why, for whoever looks at the node")
+    drain.add_argument("--wait", action="store_true", help="show what happens until no job uses the node")
+    drain.add_argument(
+        "--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="with --wait: 90s, 10m or 90 (default 10m)"
+    )
+    drain.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
+    undrain = commands.add_parser("undrain", parents=[common], help="let jobs use a drained node again")
+    undrain.add_argument("node", metavar="NODE", help="the node")
+
+
 def _add_simulate(commands: Any, common: CommandParser) -> None:
     drill = commands.add_parser(
         "simulate", parents=[common], help="run a fire drill", description=_SIMULATE, formatter_class=_FORM
@@ -175,12 +201,20 @@ def _interval(text: str) -> float:
 
 
 def _seconds(text: str) -> float:
+    return _duration(text, LONGEST_SECONDS)
+
+
+def _lead(text: str) -> float:
+    return _duration(text, LONGEST_DRAIN_SECONDS)
+
+
+def _duration(text: str, longest: float) -> float:
     units = {"s": 1, "m": 60, "h": 3600}
     number, factor = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
     try:
         seconds = float(number) * factor
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 120s, 2m or 120") from None
-    if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
-        raise argparse.ArgumentTypeError(f"must be between {SHORTEST_SECONDS:g} and {LONGEST_SECONDS:g} seconds")
+    if not SHORTEST_SECONDS <= seconds <= longest:
+        raise argparse.ArgumentTypeError(f"must be between {SHORTEST_SECONDS:g} and {longest:g} seconds")
     return seconds

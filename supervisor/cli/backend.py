@@ -40,5 +40,11 @@ class Backend(Protocol):
     async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:
         """Asks something of a job, or with None takes it back; returns once a supervisor knows of it."""
 
+    async def drain(self, node: Subject, lead: float, by: str, reason: str) -> None:
+        """Drains a node, or changes by when and why; returns once a supervisor has accepted it."""
+
+    async def undrain(self, node: Subject) -> None:
+        """Ends the drain of a node; that there is none is not an error."""
+
     async def end(self, subject: Subject | None) -> list[Subject]:
         """Ends the drill on a subject early, or all drills; returns the subjects whose drill ended."""

@@ -3,8 +3,8 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
@@ -26,7 +26,7 @@ from servicekit.kubernetes.objects import Metadata, Object, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cli import cluster_history
 from supervisor.cli.backend import Subject
-from supervisor.cli.cluster_requests import ask_job
+from supervisor.cli.cluster_requests import ask_job, drain_node, undrain_node
 from supervisor.cli.errors import (
     CliError,
     DeniedError,
@@ -210,13 +210,53 @@ class ClusterBackend:
             "The next one does."
         )
 
+    async def drain(self, node: Subject, lead: float, by: str, reason: str) -> None:
+        """See `Backend`."""
+        text = f"{by}: {reason}" if reason else by
+        at = datetime.fromtimestamp(self._clock.now() + lead, UTC)
+        with self._changing_node(node):
+            await drain_node(self._server, node.name, at, text)
+        await self._until_drained(node, text)
+
+    async def undrain(self, node: Subject) -> None:
+        """See `Backend`."""
+        with self._changing_node(node):
+            await undrain_node(self._server, node.name)
+        await self._until_drained(node, None)
+
+    async def _until_drained(self, node: Subject, message: str | None) -> None:
+        """Waits until a supervisor has stored the drain with that message, or its end."""
+        until = time.monotonic() + _ACCEPT_SECONDS
+        while time.monotonic() < until:
+            noticed = await self._active()
+            found = [each.message for each in noticed if each.drains and each.subject.name == node.name]
+            if found == ([] if message is None else [message]):
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+        raise NotNowError(
+            f"Node {node.name} is annotated, but no supervisor has acted on it within {_ACCEPT_SECONDS:g} s. Does one "
+            "lead? The next one does."
+        )
+
+    @contextmanager
+    def _changing_node(self, node: Subject) -> Iterator[None]:
+        try:
+            yield
+        except NotFoundError as error:
+            raise UnknownError(f"There is no node {node.name}.") from error
+        except ApiError as error:
+            raise self._cli_error(error, "nodes", "get and patch") from error
+
     async def _drills(self) -> list[ReclaimNotice]:
+        return [each for each in await self._active() if each.simulated]
+
+    async def _active(self) -> list[ReclaimNotice]:
         try:
             records, _ = await self._notices.list()
         except ApiError as error:
             raise self._cli_error(error, "ReclaimNotices") from error
         notices = [each.value for each in records if each.value is not None]
-        return [each for each in notices if each.simulated and each.state is NoticeState.ACTIVE]
+        return [each for each in notices if each.state is NoticeState.ACTIVE]
 
     async def _ask(self, subject: Subject, lead: float, by: str) -> str:
         """Writes the Event; returns the uid of the object that it regards."""

@@ -5,11 +5,11 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from servicekit.completion import print_completion
-from supervisor.cli import drilling, showing, steering
+from supervisor.cli import draining, drilling, showing, steering
 from supervisor.cli.arguments import parser
 from supervisor.cli.backend import Backend
 from supervisor.cli.connect import connect
@@ -17,6 +17,19 @@ from supervisor.cli.errors import CliError, ExitCode
 from supervisor.cli.output import complain
 
 _PLUGIN = "kubectl-"
+
+_VERBS: Mapping[str, Callable[[Backend, argparse.Namespace], Awaitable[ExitCode]]] = {
+    "status": showing.status,
+    "explain": showing.explained,
+    "history": showing.history,
+    "nodes": showing.nodes,
+    "suspend": steering.steer,
+    "resume": steering.steer,
+    "stop": steering.steer,
+    "drain": draining.drain,
+    "undrain": draining.undrain,
+    "simulate": drilling.simulate,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,23 +55,7 @@ async def _run(given: argparse.Namespace, *, plugin: bool) -> ExitCode:
     if task is not None:  # SIGTERM acts like Ctrl-C: with --wait, the drill is ended.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with connect(given, os.environ, plugin=plugin) as backend:
-        return await _done(backend, given)
-
-
-async def _done(backend: Backend, given: argparse.Namespace) -> ExitCode:
-    match given.command:
-        case "status":
-            return await showing.status(backend, given)
-        case "explain":
-            return await showing.explained(backend, given)
-        case "history":
-            return await showing.history(backend, given)
-        case "nodes":
-            return await showing.nodes(backend, given)
-        case "suspend" | "resume" | "stop":
-            return await steering.steer(backend, given)
-        case _:
-            return await drilling.simulate(backend, given)
+        return await _VERBS[given.command](backend, given)
 
 
 if __name__ == "__main__":

@@ -21,17 +21,17 @@ PhaseHistory = dict[str, list[str]]
 """The phases that each job went through, in order."""
 
 
-def consequences(subject: Subject, status: Status) -> list[str]:
-    """Sentences that tell what the drill will do, shown before it is confirmed."""
+def consequences(subject: Subject, status: Status, until: str = "the drill is over") -> list[str]:
+    """Sentences that tell what a notice about the subject will do `until` its end, shown before it is confirmed."""
     jobs = [job for job in status.concerned(subject.kind, subject.name) if not job.over]
     if not jobs:
-        return [f"No supervised job is on {subject.kind} {subject.name}: the drill only creates a notice."]
-    return [_consequence(job, status.hosts_on(job, subject.kind, subject.name)) for job in jobs]
+        return [f"No supervised job is on {subject.kind} {subject.name}: only a notice is created."]
+    return [_consequence(job, until, status.hosts_on(job, subject.kind, subject.name)) for job in jobs]
 
 
-def _consequence(job: Job, affected: list[Host]) -> str:
+def _consequence(job: Job, until: str, affected: list[Host]) -> str:
     if not job.running:
-        return f"{job.job} is {job.phase}, and will not start there until the drill is over."
+        return f"{job.job} is {job.phase}, and will not start there until {until}."
     left = len(set(job.workers) - {host.host for host in affected})
     stops = "saves a checkpoint, is suspended, and resumes as a new run when there is capacity"
     if any(host.launcher for host in affected):
@@ -39,7 +39,7 @@ def _consequence(job: Job, affected: list[Host]) -> str:
     if left < job.min_workers:
         share = f"{left} of {len(job.workers)} workers would remain and it needs {job.min_workers}"
         return f"{job.job} {stops}, because {share}."
-    return f"{job.job} continues with {left} of {len(job.workers)} workers until the drill is over."
+    return f"{job.job} continues with {left} of {len(job.workers)} workers until {until}."
 
 
 async def follow(backend: Backend, subject: Subject, before: Status, output: Output) -> PhaseHistory:

@@ -139,9 +139,7 @@ class HttpBackend:
     async def subject(self, text: str) -> Subject:
         """See `Backend`; the supervisor checks later whether it knows an agent of that name."""
         if text.startswith(_POD):
-            raise UsageError(
-                "This supervisor holds drills on nodes, by the name of their agent; pods need --kubeconfig."
-            )
+            raise UsageError("This supervisor knows nodes, by the name of their agent; pods need --kubeconfig.")
         return Subject(kind=SubjectKind.NODE, name=text.removeprefix(_NODE))
 
     async def begin(self, subject: Subject, lead: float, by: str) -> None:  # noqa: ARG002 - the token says by whom
@@ -153,6 +151,15 @@ class HttpBackend:
         requested = {"node": None if subject is None else subject.name}
         ended = (await self._call("POST", "/v1/drills/end", requested, _Ended)).ended
         return [Subject(kind=SubjectKind.NODE, name=name) for name in ended]
+
+    async def drain(self, node: Subject, lead: float, by: str, reason: str) -> None:  # noqa: ARG002 - as above
+        """See `Backend`."""
+        asked = {"node": node.name, "lead_seconds": lead, "reason": reason}
+        await self._call("POST", "/v1/drains", asked, dict[str, Any])
+
+    async def undrain(self, node: Subject) -> None:
+        """See `Backend`."""
+        await self._call("POST", "/v1/drains/end", {"node": node.name}, _Ended)
 
     async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:  # noqa: ARG002 - as above
         """See `Backend`."""

@@ -61,13 +61,17 @@ async def steer(backend: Backend, given: argparse.Namespace) -> ExitCode:
     if not is_asked:
         if goal.request is not None and not given.yes:
             confirm(f"{goal.verb.capitalize()} {before.job}?", f"{before.job} was left alone.")
-        reason = " ".join(getattr(given, "reason", "").split())[:_LONGEST_REASON]
-        await backend.ask(before.job, goal.request, whoami(), reason)
+        await backend.ask(before.job, goal.request, whoami(), reason_of(given))
     phases = await _follow(backend, goal, before, given.timeout, say) if given.wait else []
     if not given.output.for_people:
         value = {"job": before.job, "asked": goal.verb, "phases": phases}
         given.output.value(value, job_names([before.job]))
     return ExitCode.DONE
+
+
+def reason_of(given: argparse.Namespace) -> str:
+    """The reason that a person has given, on one line and cut to what a supervisor takes; empty for none."""
+    return " ".join(getattr(given, "reason", "").split())[:_LONGEST_REASON]
 
 
 def _already(goal: _Goal, job: Job) -> Iterator[str]:

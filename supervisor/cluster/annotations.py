@@ -27,6 +27,13 @@ STOP = f"{PREFIX}stop"
 REQUESTED = f"{PREFIX}requested-workers"
 """How many workers a job asked for that was resumed with fewer."""
 
+DRAIN = f"{PREFIX}drain"
+"""On a node: a person drains it, as long as it is there. The value is as that of `SUSPEND`."""
+DRAIN_AT = f"{PREFIX}drain-at"
+"""On such a node: when it has to be empty (RFC 3339); without it after the default lead."""
+DRAIN_CORDONED = f"{PREFIX}drain-cordoned"
+"""On such a node: the drain has cordoned it, and its end takes that back."""
+
 EXCLUDED = f"{PREFIX}excluded-hosts"
 """On a launcher's pod: the hosts that it leaves out, one a line."""
 DIRECTIVE = f"{PREFIX}directive"

@@ -106,10 +106,14 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node. `ready` is what the cluster says; `conditions` are all that it has. `unread` is as a pod's."""
+    """One node. `ready` is what the cluster says; `annotations` are our own, `conditions` all that it has.
+
+    `unread` is as a pod's.
+    """
 
     metadata: Metadata
     labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
     allocatable: Resources = field(default_factory=dict)

@@ -135,6 +135,7 @@ def node_or_outline(data: bytes | msgspec.Raw) -> Node:
         return Node(
             metadata=read.metadata.kept(),
             labels=read.metadata.labels or {},
+            annotations=_own(read.metadata),
             cordoned=True,
             provider_id=_text(read.spec, "providerID"),
             unread=str(error),
@@ -184,6 +185,7 @@ def read_node(data: bytes | msgspec.Raw) -> Node:
     return Node(
         metadata=read.metadata.kept(),
         labels=read.metadata.labels or {},
+        annotations=_own(read.metadata),
         taints=tuple(
             Taint(key=each.key, value=each.value, effect=Effect(each.effect)) for each in read.spec.taints or ()
         ),

@@ -9,6 +9,8 @@ from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import (
     API_SOURCES,
+    OF_PEOPLE,
+    OPERATOR,
     SIMULATED,
     Announcement,
     NoticeClass,
@@ -66,11 +68,13 @@ def _end(notice: ReclaimNotice, presence: Presence) -> NoticeState:
 def ends_at(notice: ReclaimNotice, presence: Presence, policy: Policy) -> float:
     """The instant at which `end_if_due` ends an active notice, if nothing else does before.
 
-    A drill ends at its deadline, as its subject stays. A notice that names no time to act stands until it is withdrawn
-    or its subject is not seen any more.
+    A drill ends at its deadline, as its subject stays; a drain if the subject is gone. A notice that names no time to
+    act stands until it is withdrawn or its subject is not seen any more.
     """
     if notice.simulated:
         return deadline_of(notice, policy)
+    if presence is not Presence.GONE and notice.drains:
+        return math.inf
     if presence is Presence.PRESENT and is_timeless(notice):
         return math.inf
     match presence:
@@ -146,7 +150,7 @@ def _binds(notice: ReclaimNotice, host: Host, identities: NodeIdentities) -> boo
     Notices on an earlier machine do not. Sudden notices of the API server do not if the node's own metadata denies
     them: node problem detectors also announce a reclaim when they lose their network.
     """
-    if notice.simulated:  # It has the uid of the machine or of the Node object, and the metadata cannot deny it.
+    if notice.source in OF_PEOPLE:
         present_uids = {uids[host] for uids in (identities.machines, identities.objects) if host in uids}
         return not present_uids or notice.subject.uid in present_uids
     from_api = notice.source in API_SOURCES
@@ -277,5 +281,5 @@ def _is_over(report: Report) -> bool:
 
 
 def _passed(report: Report, policy: Policy) -> bool:
-    is_hint = report.notice_class is NoticeClass.HINT
-    return not is_hint and report.seconds_left is not None and report.seconds_left <= -policy.expire_seconds
+    stands = report.notice_class is NoticeClass.HINT or report.source == OPERATOR
+    return not stands and report.seconds_left is not None and report.seconds_left <= -policy.expire_seconds

@@ -19,7 +19,7 @@ from functools import cached_property
 
 from supervisor.domain.ids import Host
 from supervisor.domain.machine import UNKNOWN_MACHINE, Machine, PriceClass
-from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice
+from supervisor.domain.notice import OF_PEOPLE, NoticeClass, NoticeState, ReclaimNotice
 
 Rank = tuple[int, bool, bool, bool, float, Host]
 
@@ -78,11 +78,11 @@ def pool_of(machine: Machine) -> CapacityPool | None:
 
 
 def reclaimed_pools(noticed: Mapping[Host, ReclaimNotice], machines: Mapping[Host, Machine]) -> frozenset[CapacityPool]:
-    """The pools with a machine whose notice is acted on; drills say nothing of a pool."""
+    """The pools with a machine whose notice is acted on; what people announce says nothing of a pool."""
     affected = (
         pool_of(machines[host])
         for host, notice in noticed.items()
-        if notice.state is NoticeState.ACTIVE and not notice.simulated and host in machines
+        if notice.state is NoticeState.ACTIVE and notice.source not in OF_PEOPLE and host in machines
     )
     return frozenset(pool for pool in affected if pool is not None)
 

@@ -17,7 +17,13 @@ API_SOURCES = frozenset({EVENT, POD_CONDITION, NODE_CONDITION, NODE_MAINTENANCE,
 SIMULATED = Source("simulated")
 """The source of fire drills: everything that follows from a reclaim happens, but not the reclaim itself."""
 
-NOT_OF_AGENTS = API_SOURCES | {SIMULATED}
+OPERATOR = Source("operator")
+"""A person drains the node. Such a notice stands until a person ends it, or the node is gone."""
+
+OF_PEOPLE = frozenset({SIMULATED, OPERATOR})
+"""No metadata deny these. Their notices contain the uid of a machine or of a Node object."""
+
+NOT_OF_AGENTS = API_SOURCES | OF_PEOPLE
 """Sources that agents may not report."""
 
 
@@ -127,6 +133,11 @@ class ReclaimNotice:
     def simulated(self) -> bool:
         """Whether the notice is a drill's."""
         return self.source == SIMULATED
+
+    @property
+    def drains(self) -> bool:
+        """Whether a person drains the subject."""
+        return self.source == OPERATOR
 
     @property
     def holds(self) -> bool:

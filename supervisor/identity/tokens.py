@@ -75,7 +75,7 @@ class Viewer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator(Viewer):
-    """An operator, who may also hold drills; `name` appears in the log and the notice."""
+    """An operator, who may also steer jobs, drain nodes and hold drills; `name` appears in log, reasons and notices."""
 
     name: str
 

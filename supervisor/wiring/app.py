@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from supervisor.control.facts import Facts, NoCluster
 from supervisor.control.loop import Control, ControlDependencies
 from supervisor.control.requests import PlanRequests
 from supervisor.domain.directive import Worker
+from supervisor.domain.notice import OPERATOR, SIMULATED
 from supervisor.fanout.heartbeat import Heartbeat
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
@@ -25,6 +27,7 @@ from supervisor.identity.authenticator import Authenticator
 from supervisor.identity.tokens import Tokens
 from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.agents import AgentDependencies, ReclaimService
+from supervisor.ingest.drains import DrainEndpoints
 from supervisor.ingest.drills import DrillEndpoints
 from supervisor.ingest.expiry import Expiry
 from supervisor.ingest.launchers import LauncherEndpoints
@@ -32,6 +35,7 @@ from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.ingest.quotas import LauncherQuotas
 from supervisor.ingest.relays import RelayEndpoints
+from supervisor.ingest.requested_notices import RequestedNotices
 from supervisor.ingest.requests import RequestEndpoints
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.jobs.adapter import Adapters
@@ -197,6 +201,7 @@ class Supervisor:
             clock=clock,
             on_step=_both(hooks.on_step, groups.on_step),
         )
+        requested = partial(RequestedNotices, store=store, agents=agents, policy=settings, clock=clock)
         endpoints: tuple[Endpoints, ...] = (
             LauncherEndpoints(
                 store=store,
@@ -209,7 +214,8 @@ class Supervisor:
             ),
             process_endpoints,
             RelayEndpoints(process_endpoints),
-            DrillEndpoints(store=store, agents=agents, authenticate=authenticate, policy=settings, clock=clock),
+            DrillEndpoints(notices=requested(source=SIMULATED), authenticate=authenticate),
+            DrainEndpoints(notices=requested(source=OPERATOR), authenticate=authenticate),
             RequestEndpoints(store=store, authenticate=authenticate, clock=clock),
             StatusEndpoint(snapshot=reader.snapshot, authenticate=authenticate),
             *([self._page] if self._page else []),

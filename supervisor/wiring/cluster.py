@@ -196,8 +196,10 @@ class Cluster:
         """Whether the subject exists; None if the cluster cannot tell, for example about a machine."""
         subject = notice.subject
         if subject.kind is SubjectKind.NODE:
-            here = self.view.node_uids.get(Host(subject.name)) == subject.uid
-            return here if notice.source in API_SOURCES else None
+            uid = self.view.node_uids.get(Host(subject.name))
+            if notice.drains:  # Of the Node object or, at the request of an operator, of the machine.
+                return False if uid is None else (uid == subject.uid or None)
+            return uid == subject.uid if notice.source in API_SOURCES else None
         pod = self.view.pod(subject.uid)
         if pod is None or pod.over:
             return False

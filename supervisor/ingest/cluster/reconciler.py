@@ -15,6 +15,7 @@ from supervisor.cluster.view import ClusterView
 from supervisor.decide.policy import Policy
 from supervisor.decide.signals import Signal, apply_signal
 from supervisor.domain.notice import ReclaimNotice, Subject, SubjectKind
+from supervisor.ingest.cluster.drains import drain_signal
 from supervisor.ingest.cluster.signals import (
     drill_signal,
     event_signal,
@@ -141,7 +142,14 @@ class SignalReconciler:
             asked = drill_signal((event for event, _ in self._drills.about_node(node)), subject)
             announced = event_signal(self._events.about_node(node), subject)
             tainted = taint_signal(node, self._taint_leads, self._cluster_now())
-            signals = (node_signal(node, lead), maintenance_signal(node), tainted, announced, asked)
+            signals = (
+                node_signal(node, lead),
+                maintenance_signal(node),
+                drain_signal(node),
+                tainted,
+                announced,
+                asked,
+            )
         yield from (signal for signal in signals if signal is not None)
 
     def _on_pod(self, before: Pod | None, after: Pod | None) -> None:
