@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from supervisor.cli.status import Acknowledgement, Host, Job, Notice, Status
+from supervisor.cli.status import Acknowledgement, Agreement, Host, Job, Notice, Status
 from supervisor.cli.text import duration, listed
 from supervisor.domain.notice import NoticeClass
 
@@ -36,8 +36,25 @@ def _phase(job: Job) -> Iterator[str]:
         yield f"  Run {job.run} is running on {_count(len(job.workers), 'host')}{excluded}. {requested}"
     else:
         yield f"  No run is active. {requested}"
+    if job.agreement is not None:
+        yield f"  {agreement_sentence(job.agreement)}"
     if job.acknowledgement is not None:
         yield f"  {acknowledgement_sentence(job.acknowledgement)}"
+
+
+def agreement_sentence(agreement: Agreement) -> str:
+    act = "stop" if agreement.purpose == "stop" else "save and continue"
+    if agreement.committed:
+        sentence = f"All ranks {act} after step {agreement.step}."
+    elif agreement.step is not None:
+        sentence = f"It is proposed that all ranks {act} after step {agreement.step}."
+    else:
+        sentence = f"The ranks are asked for a step after which all of them {act}."
+    if agreement.waits_for and not agreement.committed:
+        sentence += f" No answer yet: {agreement.waits_for}."
+    if agreement.unread_seconds is not None and agreement.unread_seconds >= 1:
+        sentence += f" Flag not read for {duration(agreement.unread_seconds)}."
+    return sentence
 
 
 def acknowledgement_sentence(answer: Acknowledgement) -> str:

@@ -59,6 +59,16 @@ class MissingHost(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """The agreement of a job's ranks on a step; see `AgreementView`."""
+
+    purpose: str
+    step: int | None = None
+    committed: bool = False
+    waits_for: str = ""
+    unread_seconds: float | None = None
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One job; `seconds_left` is the time until the first of its noticed hosts is gone.
 
@@ -81,6 +91,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     seconds_left: float | None = None
     request: Request | None = None
     acknowledgement: Acknowledgement | None = None
+    agreement: Agreement | None = None
     host_states: list[Host] = []
     prospects: list[Prospect] = []
     waits_for: str = ""

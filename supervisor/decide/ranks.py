@@ -103,6 +103,12 @@ class Ranks:
         return self.left.issuperset(self.absent) and all(each.acknowledged >= generation for each in self.states)
 
     @property
+    def unread_seconds(self) -> float | None:
+        """The longest time for which a process has not asked whether to stop; None if no process knows."""
+        known = (each.unread_seconds for each in self.states)
+        return max((seconds for seconds in known if seconds is not None), default=None)
+
+    @property
     def slowest_checkpoint(self) -> float | None:
         """Seconds; None if no process knows."""
         known = (each.checkpoint_seconds for each in self.states)

@@ -12,6 +12,7 @@ from supervisor.domain.notice import Subject
 from supervisor.domain.placement import Placement
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
+from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.observability.journal import Listener
@@ -52,6 +53,7 @@ class LiveState:
     agents: AgentRegistry
     unconfirmed: UnconfirmedNotices
     processes: Processes
+    ranks: RankStates
     launchers: Launchers
     noticed: NoticedHosts
     placements: Placements

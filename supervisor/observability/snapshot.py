@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from supervisor.decide.missing import NOTHING, Missing
 from supervisor.decide.policy import Policy
+from supervisor.decide.ranks import NO_RANKS, Ranks
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.machine import Machine
@@ -21,7 +22,8 @@ class JobStatus:
     """A job with the facts that only the streams and the cluster know.
 
     `noticed` maps each noticed host to its most urgent notice. `placements` is None if the hosts are nodes. `streams`
-    are the hosts with a connected process. `since` is when the phase began. `missing` returns what a waiting job lacks.
+    are the hosts with a connected process, and `ranks` what the processes say about agreed steps. `since` is when the
+    phase began. `missing` returns what a waiting job lacks.
     """
 
     job: SupervisedJob
@@ -30,6 +32,7 @@ class JobStatus:
     streams: frozenset[Host]
     since: float | None
     missing: Callable[[], Missing] = lambda: NOTHING
+    ranks: Ranks = NO_RANKS
 
     def node(self, host: Host) -> Host:
         """The node of a host."""

@@ -6,6 +6,7 @@ from functools import partial
 from importlib.metadata import version
 
 from supervisor.decide.missing import Missing
+from supervisor.decide.ranks import NO_RANKS
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
@@ -97,6 +98,7 @@ class StatusReader:
             placements=self.live.placements(job.name),
             streams=self.live.processes.hosts(job.name),
             since=self.phases.since(job),
+            ranks=self.live.ranks.of(job.name, job.observed.run) if job.decision.agreement else NO_RANKS,
         )
 
 

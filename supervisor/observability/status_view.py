@@ -5,6 +5,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from supervisor.decide.classes import is_acted_on
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.prospects import prospects
+from supervisor.decide.ranks import names
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, UserRequest
 from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
@@ -16,6 +17,7 @@ from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 from supervisor.observability.views import (
     AcknowledgementView,
     AgentView,
+    AgreementView,
     CoverageView,
     GroupView,
     HostView,
@@ -83,6 +85,7 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
         simulated=any(notice.simulated for host, notice in _own(status) if notice.state is NoticeState.ACTIVE),
         request=_request(observed.request, snapshot.now),
         acknowledgement=_acknowledgement(observed.acknowledgement, snapshot.now),
+        agreement=_agreement(status, snapshot.now),
         prospects=[ProspectView(prospect.what, _until(prospect.at, snapshot.now)) for prospect in prospects(job)],
         waits_for=missing.summary,
         missing_hosts=[MissingHostView(one.host, one.lack, one.why) for one in missing.hosts if one.host in on_page],
@@ -121,6 +124,21 @@ def _request(asked: UserRequest | None, now: float) -> RequestView | None:
     if asked is None:
         return None
     return RequestView(kind=asked.kind, by=asked.by, reason=asked.reason, age_seconds=max(0.0, now - asked.at))
+
+
+def _agreement(status: JobStatus, now: float) -> AgreementView | None:
+    agreement = status.job.decision.agreement
+    if agreement is None or status.job.over:
+        return None
+    return AgreementView(
+        purpose=agreement.purpose,
+        epoch=agreement.epoch,
+        step=agreement.step,
+        committed=agreement.committed,
+        age_seconds=max(0.0, now - agreement.since),
+        waits_for=names(status.ranks.silent(agreement)),
+        unread_seconds=status.ranks.unread_seconds,
+    )
 
 
 def _acknowledgement(given: Acknowledgement | None, now: float) -> AcknowledgementView | None:

@@ -6,6 +6,7 @@ Times are seconds before or after `now` of the view, so that clients need no syn
 from dataclasses import dataclass
 
 from supervisor.decide.missing import Lack
+from supervisor.domain.agreement import Purpose
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.job import AcknowledgementKind, Framework, Phase, RequestKind, Result
 from supervisor.domain.machine import PriceClass
@@ -34,6 +35,23 @@ class AcknowledgementView:
     kind: AcknowledgementKind
     step: int | None
     age_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgreementView:
+    """The agreement of a job's ranks on a step, as it is asked for (`step` None), proposed or committed.
+
+    `waits_for` names the ranks that have not answered. `unread_seconds`: for how long a rank has not asked whether to
+    stop, at most; None if it is unknown.
+    """
+
+    purpose: Purpose
+    epoch: int
+    step: int | None
+    committed: bool
+    age_seconds: float
+    waits_for: str
+    unread_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +138,7 @@ class JobView:
     simulated: bool
     request: RequestView | None
     acknowledgement: AcknowledgementView | None
+    agreement: AgreementView | None
     prospects: list[ProspectView]
     waits_for: str
     missing_hosts: list[MissingHostView]

@@ -154,6 +154,7 @@ class Supervisor:
             agents=agents,
             unconfirmed=unconfirmed,
             processes=self._processes,
+            ranks=ranks,
             launchers=self._launchers,
             noticed=facts.noticed,
             placements=cluster_facts.placements,

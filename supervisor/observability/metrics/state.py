@@ -112,6 +112,21 @@ class StateCollector(Collector):
             unanswered.add_metric((), left)
         yield unanswered
 
+        unread = _family(
+            "unread_seconds",
+            "Longest time for which a rank that is to agree on a step has not asked whether to stop; no sample if no "
+            "rank is asked.",
+        )
+        seconds = max((found for job in jobs if (found := self._unread(job)) is not None), default=None)
+        if seconds is not None:
+            unread.add_metric((), seconds)
+        yield unread
+
+    def _unread(self, job: SupervisedJob) -> float | None:
+        if job.decision.agreement is None or job.over:
+            return None
+        return self._live.ranks.of(job.name, job.observed.run).unread_seconds
+
     def _left(self, job: SupervisedJob) -> float | None:
         """Seconds that a STOP waits for rank 0: until the first host is gone, or else until the stop times out."""
         stop = job.decision.stop

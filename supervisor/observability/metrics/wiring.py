@@ -15,6 +15,7 @@ from supervisor.domain.directive import Directive, Worker
 from supervisor.domain.ids import JobName, Source
 from supervisor.observability.hooks import LiveState, NodeLocations, unknown_location
 from supervisor.observability.journal import Listener
+from supervisor.observability.metrics.agreements import AgreementMetrics
 from supervisor.observability.metrics.jobs import JobMetrics
 from supervisor.observability.metrics.latencies import Latencies
 from supervisor.observability.metrics.named_jobs import NamedJobs
@@ -152,9 +153,10 @@ class LeaderMetrics:
         self._registry.register(self._named)
         self._registry.register(StateCollector(live, self._sources))
         self._latencies = Latencies(self._registry, live.noticed, self._clock.now)
+        agreements = AgreementMetrics(self._registry)
         jobs = JobMetrics(self._registry, live.noticed, live.policy, self._named)
         # Named jobs come first, so that a job has its place when another listener reports something about it.
-        return (self._named, self._notices, jobs, self._suspensions, self._latencies, self._steps)
+        return (self._named, self._notices, jobs, agreements, self._suspensions, self._latencies, self._steps)
 
     @log_errors_once
     def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:

@@ -9,7 +9,7 @@ from supervisor.cli.backend import Subject
 from supervisor.cli.drill import consequences
 from supervisor.cli.explain import explain
 from supervisor.cli.overview import overview
-from supervisor.cli.status import Agent, Host, Job, Notice, Status
+from supervisor.cli.status import Agent, Agreement, Host, Job, Notice, Status
 from supervisor.cli.table import write
 from supervisor.cli.text import age, duration, listed, printable
 from supervisor.domain.ids import JobName
@@ -255,3 +255,18 @@ def test_a_waiting_job_can_use_hosts_whose_notices_are_ahead() -> None:
     job = _job("resnet", phase="Waiting", running=False, hosts=["n1"], host_states=[])
     view = _view(job, notices=[_ahead(NoticeClass.HINT)])
     assert [host.notice for host in view.hosts_of(job)] == [None]
+
+
+@pytest.mark.parametrize(
+    ("agreement", "sentence"),
+    [
+        ({"purpose": "stop"}, "The ranks are asked for a step after which all of them stop."),
+        (
+            {"purpose": "stop", "step": 9, "waits_for": "rank 3", "unread_seconds": 31.0},
+            "It is proposed that all ranks stop after step 9. No answer yet: rank 3. Flag not read for 31 s.",
+        ),
+        ({"purpose": "checkpoint", "step": 9, "committed": True}, "All ranks save and continue after step 9."),
+    ],
+)
+def test_an_agreement_is_explained(agreement: dict[str, Any], sentence: str) -> None:
+    assert f"  {sentence}\n" in _said(_job(agreement=Agreement(**agreement)))

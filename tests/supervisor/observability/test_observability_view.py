@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor.decide.missing import Lack, Missing, MissingHost
+from supervisor.decide.ranks import Ranks
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState, ReclaimNotice, Subject, SubjectKind
@@ -16,6 +18,7 @@ from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 from supervisor.observability.status_view import status_view
 from supervisor.observability.views import HostView, JobView, LeaderView, StatusView
 from supervisor.refusals import Code, Wire
+from tests.supervisor.decide.agreement_builders import answering, rank_states
 from tests.supervisor.decide.decide_builders import (
     METADATA,
     POLICY,
@@ -161,6 +164,20 @@ def test_a_drill_is_marked_wherever_it_is_shown() -> None:
 def test_what_is_not_durable_is_shown_apart() -> None:
     shown = seen(job_seen(running_job()), unconfirmed=(notice(1),))
     assert ([each.subject for each in shown.unconfirmed], shown.notices) == (["n1"], [])
+
+
+def test_an_agreement_says_who_has_not_answered() -> None:
+    """Nor read its flag; a job without one shows none."""
+    states = tuple(replace(state, unread_seconds=31.0 * (state.rank == 1)) for state in rank_states(2))
+    held = Agreement(epoch=3, purpose=Purpose.STOP, run=1, step=42, since=T0 - 2, began=T0 - 3)
+    job = replace(running_job(), decision=replace(running_job().decision, agreement=held))
+    heard = answering(states[:1], held, AnswerKind.ACCEPTED, at=0.0)
+    shown = only_job(seen(job_seen(job, ranks=Ranks((*heard, states[1]))))).agreement
+    assert shown is not None
+    assert (shown.purpose, shown.epoch, shown.step, shown.committed) == (Purpose.STOP, 3, 42, False)
+    assert (shown.waits_for, shown.unread_seconds) == ("rank 1 (flag not read for 31 s)", 31.0)
+    assert shown.age_seconds == NOW - T0 + 2
+    assert only_job(seen(job_seen(running_job()))).agreement is None
 
 
 def test_an_acknowledgement_has_an_age() -> None:

@@ -12,6 +12,7 @@ from supervisor.domain.machine import UNKNOWN_MACHINE
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
+from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.observability.hooks import LiveState
@@ -57,11 +58,13 @@ class Story:
 
 
 def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
+    processes = Processes(lambda _job: None, clock.now, lambda _job: None)
     return LiveState(
         snapshot=snapshot,
         agents=AgentRegistry(lambda: None, clock.now),
         unconfirmed=UnconfirmedNotices(lambda: None, clock),
-        processes=Processes(lambda _job: None, clock.now, lambda _job: None),
+        processes=processes,
+        ranks=RankStates(processes.workers, lambda _job: None, lambda _job: None),
         launchers=Launchers(lambda _job, _uid, _run: "", clock.now),
         noticed=lambda _job: {},
         placements=lambda _job: None,

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from servicekit.metrics import registry
+from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import AcknowledgementKind, Phase, SupervisedJob
+from supervisor.domain.job import AcknowledgementKind, Phase, Stop, SupervisedJob
 from supervisor.observability.journal import JobForgotten
+from supervisor.observability.metrics.agreements import AgreementMetrics
 from supervisor.observability.metrics.jobs import JobMetrics
 from supervisor.observability.metrics.latencies import Latencies, certain
 from supervisor.observability.metrics.named_jobs import NamedJobs
@@ -268,6 +271,32 @@ def test_a_loss_without_notice_has_no_notice_to_count_from() -> None:
     assert certain(job, noticed(notice(1), notice(2)), T0) is None
     launched = replace(job, spec=replace(job.spec, launcher_host=Host("n9")))
     assert certain(launched, noticed(notice(1), notice(9)), T0) == notice(9)
+
+
+def test_agreements_are_counted_by_their_outcome() -> None:
+    """Each attempt counts once, and its time from the first poll to the commit."""
+    story = Story(running_job(spec(6, 6)), registry())
+    story.listeners = [AgreementMetrics(story.registry)]
+
+    def agreed(at: float, agreement: Agreement | None, **changes: Any) -> None:
+        story.becomes(replace(story.job, decision=replace(story.job.decision, agreement=agreement, **changes)), at)
+
+    poll = Agreement(epoch=1, purpose=Purpose.STOP, run=1, since=T0, began=T0)
+    agreed(0.0, poll)
+    agreed(1.0, None)
+    agreed(2.0, replace(poll, epoch=2))
+    proposal = replace(poll, epoch=2, step=7)
+    agreed(2.1, proposal)
+    commit = replace(proposal, committed=True, since=T0 + 0.25)
+    agreed(2.2, commit, stop=Stop(run=1, generation=6, since=T0))
+    agreed(2.3, replace(poll, epoch=3))
+    agreed(9.0, None)
+    agreed(9.5, replace(poll, epoch=4, purpose=Purpose.CHECKPOINT))
+    agreed(9.6, replace(poll, epoch=5))
+    for outcome in ("committed", "missed", "withdrawn", "failed"):
+        assert story.value("agreements_total", purpose="stop", outcome=outcome) == 1, outcome
+    assert story.value("agreements_total", purpose="checkpoint", outcome="withdrawn") == 1
+    assert story.measured("agreement_seconds") == (1, 0.25)
 
 
 def test_steps_are_lost_where_the_next_run_says_an_earlier_one() -> None:
