@@ -293,7 +293,7 @@ def _spawned(root: Path, script: Script, losses: Path, variables: Mapping[str, s
         yield child
     finally:
         # Torchrun's workers have sessions of their own, and the next one may be starting.
-        wait_until(lambda: not _killed(root), "no process to be left")
+        wait_until(lambda: not _killed(root) and not child.running, "no process to be left")
 
 
 def _killed(root: Path) -> list[Leftover]:

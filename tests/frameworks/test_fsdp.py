@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulator.cloud.process import TooLate
-from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly
+from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of
 from tests.frameworks.frameworks_world import Script, example, faked, run_alone, training
 
 _STEPS = 600
@@ -23,10 +23,27 @@ def fsdp(frameworks: Path, root: Path) -> Script:
 
 
 @pytest.fixture(scope="module")
-def whole(frameworks: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
-    """The losses of an uninterrupted run."""
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an uninterrupted run, with what interrupted saves of an earlier one have left."""
     root = tmp_path_factory.mktemp("whole")
+    for name in (".incomplete-30", f"step-{_EVERY:012d}"):
+        (root / "checkpoints" / name).mkdir(parents=True)
+        (root / "checkpoints" / name / "__0_0.distcp").touch()
+    return root
+
+
+@pytest.fixture(scope="module")
+def whole(frameworks: Path, root: Path) -> Curve:
+    """The losses of the uninterrupted run."""
     return asyncio.run(run_alone(root, fsdp(frameworks, root)))
+
+
+@pytest.mark.brief
+def test_an_incomplete_checkpoint_is_ignored_and_removed(whole: Curve, root: Path) -> None:
+    """The run starts from step 0, and its last two checkpoints are all that remains."""
+    assert steps_of(whole) == _STEPS
+    remaining = {path.name for path in (root / "checkpoints").iterdir()}
+    assert remaining == {f"step-{step:012d}" for step in (_STEPS - _EVERY, _STEPS)}
 
 
 @pytest.mark.brief
@@ -46,7 +63,7 @@ async def test_a_supervisor_killed_in_mid_agreement_loses_no_step(
         await job.until_step(20)
         job.stall(3)
         await job.notice()
-        await job.world.until(lambda status: status.jobs[0].phase == "Stopping", "the job to be stopping")
+        await job.until_agreeing()
         await job.world.supervisor.kill()
         job.go_on()
         await job.world.supervisor.start()

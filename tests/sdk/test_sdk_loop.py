@@ -1,12 +1,15 @@
 """`steps`: what it asks, saves and reports between two batches."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 import pytest
 from kubeai.elastic import api as library
 from kubeai.elastic import loop
+from kubeai.elastic.testing import FakeSupervisor
+
+from tests.sdk.sdk_scripts import Start
 
 
 @dataclass
@@ -124,3 +127,35 @@ def test_a_checkpoint_every_zero_steps_is_refused_before_training(api: Recorder)
     with pytest.raises(ValueError, match="every is 0"):
         loop.steps("abc", api.save, every=0)
     assert not api.calls
+
+
+COST = """
+    import time
+    import kubeai.elastic as kubeai
+
+    STEPS = 20_000
+
+    def nanoseconds(steps):
+        begun = time.perf_counter_ns()
+        for _ in steps:
+            pass
+        return (time.perf_counter_ns() - begun) / STEPS
+
+    kubeai.init(rank=lambda: 0)
+    while kubeai.directive().generation == 0:
+        time.sleep(0.01)
+    own = min(nanoseconds(kubeai.steps(range(STEPS), print)) for _ in range(20))
+    print("cost", round(own - min(nanoseconds(enumerate(range(STEPS))) for _ in range(20))))
+"""
+
+
+def test_a_step_costs_little(
+    supervisor: FakeSupervisor, start: Start, record_property: Callable[[str, object], None]
+) -> None:
+    """Less than a microsecond on an idle machine, while a supervisor is connected."""
+    supervisor.direct(generation=1)
+    script = start(COST)
+    script.wait_for_line("cost")
+    cost = int(script.out.read_text().split()[-1])
+    record_property("nanoseconds a step", cost)
+    assert cost < 10_000

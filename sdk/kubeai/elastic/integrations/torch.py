@@ -119,7 +119,10 @@ class ShardedCheckpoints:
         self._directory.mkdir(parents=True, exist_ok=True)
         for draft in self._directory.glob(f"{_DRAFT}*"):
             shutil.rmtree(draft)
-        return step not in self._complete()
+        if step in self._complete():
+            return False
+        shutil.rmtree(self._path(step), ignore_errors=True)  # an old one whose removal was interrupted
+        return True
 
     def _publish(self, draft: Path, step: int) -> None:
         draft.rename(self._path(step))

@@ -1,0 +1,96 @@
+"""Saves and exits between two optimizer steps of a DeepSpeed engine when the supervisor asks for it.
+
+    from kubeai.elastic.integrations.deepspeed import supervise
+
+    kubeai.init(collective=True)
+    engine, *_ = deepspeed.initialize(...)
+    first = supervise(engine, "/checkpoints/resnet")  # loads the last checkpoint
+    for batch in batches_from(first):
+        engine.backward(engine(batch))
+        engine.step()
+
+It wraps `engine.step()`. Pipeline engines, whose `train_batch()` does not call it, are not supported.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Mapping
+
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+
+from kubeai.elastic import api, identity
+from kubeai.elastic.loop import finish_step
+
+from .random_state import random_state, set_random_state
+from .torch import on_rank_zero
+
+if TYPE_CHECKING:
+    import os
+
+
+def supervise(engine: Any, directory: str | os.PathLike[str], others: Mapping[str, Any] | None = None) -> int:
+    """Load the last complete checkpoint, if any, and let `engine.step()` save and exit when it is asked to.
+
+    A step is an update of the parameters, whose gradients may have been accumulated over several calls of
+    `engine.step()`. Calls in between neither save nor exit, because no checkpoint holds accumulated gradients.
+
+    Args:
+        engine: Of `deepspeed.initialize`, the same in every rank.
+        directory: Of checkpoints, on a file system that all ranks share. It is created by the first save.
+        others: Whatever else has `state_dict` and `load_state_dict`. Its state is that of rank 0.
+
+    Returns:
+        The number of finished steps in the checkpoint, `engine.global_steps`; 0 without one.
+
+    Raises:
+        ValueError: The engine writes checkpoints in the background, so that nobody knows when they are complete; or the
+            last one lacks the state of one of `others`.
+    """
+    checkpoints = _Checkpoints(engine, Path(directory), dict(others or {}))
+    checkpoints.load()
+    api.resumed(engine.global_steps)
+    update = engine.step
+
+    def step(*args: Any, **kwargs: Any) -> None:
+        before = engine.global_steps
+        update(*args, **kwargs)
+        if engine.global_steps != before:
+            finish_step(engine.global_steps, checkpoints.save)
+
+    engine.step = step
+    return int(engine.global_steps)
+
+
+class _Checkpoints:
+    """The checkpoints of one engine. DeepSpeed's file `latest` names the complete one to resume from."""
+
+    def __init__(self, engine: Any, directory: Path, others: Mapping[str, Any]) -> None:
+        if engine.checkpoint_engine.is_decoupled():
+            raise ValueError("a decoupled checkpoint engine is not supported: its checkpoints complete after the save")
+        self._engine = engine
+        self._directory = directory
+        self._others = others
+
+    def load(self) -> None:
+        if not (self._directory / "latest").exists():
+            return
+        _, saved = self._engine.load_checkpoint(str(self._directory))
+        for name, other in self._others.items():
+            if name not in saved.get("others", {}):
+                raise ValueError(f"the last checkpoint in {self._directory} has no state of {name!r}")
+            other.load_state_dict(saved["others"][name])
+        random = saved.get("random", [])  # missing in a checkpoint that the script has saved by itself
+        if len(random) == dist.get_world_size():
+            set_random_state(random[dist.get_rank()])
+
+    def save(self, step: int) -> None:
+        """Return when the checkpoint is complete and `latest` names it, in every rank."""
+        # The client state is that of rank 0, except for ZeRO's stage 3.
+        random: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(random, random_state())
+        client = {"others": {name: other.state_dict() for name, other in self._others.items()}, "random": random}
+        tag = f"global_step{step}"
+        # DeepSpeed's rank 0 writes `latest` before the others have written their parts, and returns after a barrier.
+        self._engine.save_checkpoint(str(self._directory), tag=tag, client_state=client, save_latest=False)
+        on_rank_zero(lambda: identity.write_atomically(self._directory / "latest", tag, mode=0o644))
