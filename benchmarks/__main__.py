@@ -12,6 +12,7 @@ from benchmarks import results, table
 from benchmarks.machine import machine
 from benchmarks.results import Outcome, Results
 from benchmarks.scenarios import (
+    agreement,
     check_alive,
     cluster,
     fanout,
@@ -40,6 +41,7 @@ class Scenario(Protocol):
 SCENARIOS: Mapping[str, Scenario] = {
     "path": path.run,
     "fanout": fanout.run,
+    "agreement": agreement.run,
     "measuring": metrics.run,
     "storm": reconnection.run,
     "scale": scale.run,

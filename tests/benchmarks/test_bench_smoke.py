@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks.harness.fleet import FleetSize
-from benchmarks.scenarios import metrics, webhook
+from benchmarks.scenarios import agreement, metrics, webhook
 from benchmarks.scenarios.fanout import Load
 
 
@@ -21,3 +21,13 @@ async def test_a_few_pods_are_shaped(tmp_path: Path) -> None:
     outcome = await webhook.run(tmp_path, short=True)
     values = [{figure.label: figure.value for figure in row.figures} for row in outcome.rows]
     assert all(0 < each["answer p50"] < each["asked by HTTPS p50"] < 10 for each in values)
+
+
+async def test_a_few_ranks_agree_and_meet_at_a_barrier(tmp_path: Path) -> None:
+    """With a late rank the barrier blocks all ranks, and the agreement none."""
+    case = agreement.Case(name="16 ranks", ranks=16, late_seconds=0.6)
+    ours, theirs = [
+        {figure.label: figure.value for figure in row.figures} for row in await agreement.measure(tmp_path, case)
+    ]
+    assert (ours["blocked max"], ours["proposal → all committed p50"] > 0) == (0, True)
+    assert 0.3 < theirs["blocked p50"] <= theirs["blocked max"] < 10
