@@ -46,6 +46,10 @@ class AnswerKind(StrEnum):
     REACHED = "reached"
 
 
+_STAGES = (AnswerKind.DECLINED, AnswerKind.ACCEPTED, AnswerKind.COMMITTED, AnswerKind.PASSED, AnswerKind.REACHED)
+"""The order in which a rank gives its answers to one proposal."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A rank's answer to the poll, proposal or commit of `epoch` and `at_step`, received at `at` (Unix seconds).
@@ -58,6 +62,15 @@ class Answer:
     kind: AnswerKind
     step: int
     at: float
+
+    def follows(self, other: "Answer") -> bool:
+        """Whether the rank gave this answer after `other`, or it is the same: answers may be repeated and overtaken."""
+        return self.stage >= other.stage
+
+    @property
+    def stage(self) -> tuple[int, bool, int]:
+        """Grows from each answer of a rank to its next one."""
+        return self.epoch, self.at_step is not None, _STAGES.index(self.kind)
 
     def is_to(self, agreement: Agreement) -> bool:
         """Whether it answers this agreement and not another attempt or another step."""

@@ -102,8 +102,8 @@ class RankStates:
             step_seconds=measured.step_seconds or _estimated(state.answer, answer) or state.step_seconds,
             checkpoint_seconds=measured.checkpoint_seconds or state.checkpoint_seconds,
             unread_seconds=measured.unread_seconds,
-            # Ranks answer for each purpose: what they say about an earlier epoch may come last.
-            answer=answer if state.answer is None or answer.epoch >= state.answer.epoch else state.answer,
+            # What a rank says about an earlier epoch or stage may come last.
+            answer=answer if state.answer is None or answer.follows(state.answer) else state.answer,
         )
         self._count(worker, job, answer)
 

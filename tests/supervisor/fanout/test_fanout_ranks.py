@@ -1,0 +1,34 @@
+"""What is remembered of the answers of ranks, which may be repeated and may overtake each other."""
+
+import pytest
+
+from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
+from supervisor.domain.directive import Worker
+from supervisor.domain.ids import Host, JobName
+from supervisor.fanout.ranks import Measurements, RankStates, Statement
+
+JOB = JobName("job")
+WORKER = Worker("process", JOB, 1, Host("n1"), 0)
+PROPOSAL = Agreement(epoch=2, purpose=Purpose.STOP, run=1, step=20, since=0.0, began=0.0)
+
+
+def _answer(kind: AnswerKind, at_step: int | None = 20, epoch: int = 2) -> Answer:
+    return Answer(epoch=epoch, at_step=at_step, kind=kind, step=17, at=1.0)
+
+
+@pytest.mark.parametrize(
+    ("last", "late"),
+    [
+        (_answer(AnswerKind.ACCEPTED), _answer(AnswerKind.DECLINED, None)),
+        (_answer(AnswerKind.ACCEPTED), _answer(AnswerKind.ACCEPTED, 90, epoch=1)),
+        (_answer(AnswerKind.REACHED), _answer(AnswerKind.COMMITTED)),
+    ],
+    ids=["the poll", "an earlier attempt", "the commit"],
+)
+def test_an_answer_that_comes_late_replaces_no_later_one(last: Answer, late: Answer) -> None:
+    """Otherwise the rank would count as silent, and all others would wait at the step."""
+    ranks = RankStates(lambda _: [WORKER], lambda _: PROPOSAL, lambda _: None)
+    ranks.said(WORKER, Statement(purposes=frozenset({Purpose.STOP})))
+    for answer in (last, late):
+        ranks.answered(WORKER, answer, Measurements())
+    assert [state.answer for state in ranks.of(JOB, 1).states] == [last]
