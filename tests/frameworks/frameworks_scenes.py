@@ -1,0 +1,42 @@
+"""What a fake supervisor does to a job: it stops all ranks at a step that a test chooses, or tells rank 0 alone."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from simulator.cloud.process import TooLate
+from tests.frameworks.frameworks_world import PROCESSES, RUN_SECONDS, Script, faked
+
+_HANG_SECONDS = 20.0
+"""A save of these jobs takes less than a second."""
+
+
+async def stop_at(root: Path, script: Script, step: int) -> None:
+    """Start the job, stop it at this step, and wait until all of its ranks have saved and exited.
+
+    The step is agreed on before training starts, so that no rank is beyond it.
+    """
+    with faked(root, _without_hold(script)) as job:
+        job.supervisor.commit(1, step)
+        assert await job.child.wait(RUN_SECONDS) != 0
+        saved = job.supervisor.reports_of("saved")
+        assert {report["rank"] for report in saved} == set(range(PROCESSES)), job.child.tail()
+        assert {report["step"] for report in saved} == {step}
+
+
+async def tell_one_rank(root: Path, script: Script, step: int) -> list[int]:
+    """Tell rank 0 alone to stop once training has reached this step; returns the steps that it has reported as saved.
+
+    Nobody waits for a job that hangs longer than a save takes.
+    """
+    with faked(root, _without_hold(replace(script, agrees=False))) as job:
+        await job.until_step(step)
+        job.supervisor.direct(0, directive="STOP")
+        with suppress(TooLate):
+            assert await job.child.wait(_HANG_SECONDS) != 0
+        return [report["step"] for report in job.supervisor.reports_of("saved")]
+
+
+def _without_hold(script: Script) -> Script:
+    """The fake supervisor releases nobody."""
+    return replace(script, variables={"KUBEAI_EXIT_HOLD": "0"})
