@@ -11,11 +11,12 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from kubeai.elastic import sockets
 from kubeai.elastic.commands.orders import MalformedOrder, OrderKind, order_of
 from kubeai.elastic.commands.workspace import Workspace
 from kubeai.elastic.state import MalformedLine, State, advance, apply, parse
 from kubeai.elastic.values import DirectiveKind
-from kubeai.elastic.wire import Endpoint, Refused, Unreachable, _open_sockets, open_stream, post
+from kubeai.elastic.wire import Endpoint, Refused, Unreachable, open_stream, post
 
 from tests.hostile.hostile_fuzz import each_field_odd, spoken
 from tests.sdk.sdk_lines import MESSAGE
@@ -152,4 +153,4 @@ def test_no_answer_is_more_than_a_refusal_or_nothing(answer: bytes) -> None:
         hear(there)
     with one_answer(answer) as there, contextlib.suppress(Refused, Unreachable):
         assert isinstance(post(there, "/v1/processes/report", {}), dict)
-    assert not _open_sockets
+    assert not sockets._open

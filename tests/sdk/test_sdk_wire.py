@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubeai.elastic import sockets
 from kubeai.elastic.framing import MAX_LINE
 from kubeai.elastic.testing import FakeSupervisor
-from kubeai.elastic.wire import Backoff, Endpoint, Refused, Stream, Unreachable, _open_sockets, open_stream, post
+from kubeai.elastic.wire import Backoff, Endpoint, Refused, Stream, Unreachable, open_stream, post
 
 STREAM = "/v1/processes/stream"
 REPORT = "/v1/processes/report"
@@ -58,7 +59,7 @@ def answer(status: str, body: bytes, *headers: str) -> bytes:
 @pytest.fixture(autouse=True)
 def _nothing_stays_open() -> Iterator[None]:
     yield
-    assert not _open_sockets
+    assert not sockets._open
 
 
 def test_a_post_says_what_it_is_given_and_returns_the_answer(supervisor: FakeSupervisor) -> None:

@@ -22,6 +22,7 @@ from simulator.certificates import Authority
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
+from supervisor.fanout.processes import Processes
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.hooks import MetricsHooks, NoMetrics
@@ -348,6 +349,7 @@ def launcher_hello(job: str, hosts: list[str], **changes: Any) -> dict[str, Any]
 class Served:
     store: SqliteStore
     peers: Peers
+    processes: Processes
     _stop: asyncio.Event
     _task: asyncio.Task[None]
     _since: float = field(default_factory=time.monotonic)
@@ -429,7 +431,7 @@ async def serving(  # noqa: PLR0913 - each has a default
     try:
         await until(lambda: endpoints.exists() or task.done())
         async with Peers.of(tokens, json.loads(endpoints.read_bytes()), ca) as peers:
-            yield Served(store, peers, stop, task)
+            yield Served(store, peers, supervisor._processes, stop, task)
     finally:
         stop.set()
         await task

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from . import exit_hook, flag, gates, identity, wire
+from . import exit_hook, flag, gates, identity, sockets
 from .agreed_step import AgreedStep
 from .annotations import AnnotationWatch
 from .arbiter import Arbiter
@@ -131,7 +131,7 @@ class Session:
         self._is_child = True
         gates.abandon_in_child()
         with contextlib.suppress(OSError):
-            wire.abandon_in_child()
+            sockets.abandon_in_child()
 
     def _end(self, uplink: Uplink, listener: Listener) -> None:
         if self._is_child:
@@ -140,6 +140,7 @@ class Session:
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C skips the wait
             exit_hook.report_exit(self._monitor, uplink, self._stderr, exit_hook.hold_seconds(os.environ))
         listener.close()
+        uplink.close()
 
 
 def _whole(step: int | None) -> int | None:

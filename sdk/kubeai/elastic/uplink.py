@@ -9,6 +9,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from . import identity, wire
+from .share import Share
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Uplink:
         self._process = os.urandom(16).hex()
         self._own_run: tuple[str | None, int | None] | None = None
         self._learned_run: int | None = None
+        self._share = Share(self._relay_endpoint)
 
     def open(self, hello: Hello) -> wire.Stream:
         """Open the stream. Raises RunIsOver, wire.Refused or wire.Unreachable."""
@@ -49,7 +51,8 @@ class Uplink:
         if own.run is None:
             body["run"] = self._learned_run
         with _translated():
-            return wire.open_stream(_endpoint(own), _STREAM, body)
+            shared = self._share.open(own, _STREAM, body)
+            return shared or wire.open_stream(_endpoint(own), _STREAM, body)
 
     def report(self, report: Report, timeout: float = 5.0) -> None:
         """Post a report and return when it is confirmed. Raises as `open` does."""
@@ -57,7 +60,12 @@ class Uplink:
         run = self._learned_run if own.run is None else own.run
         body = {**self._common_fields(), **report.fields(), "run": run}
         with _translated():
-            wire.post(_endpoint(own), _REPORT, body, timeout)
+            if not self._share.post(_REPORT, body, timeout):
+                wire.post(_endpoint(own), _REPORT, body, timeout)
+
+    def close(self) -> None:
+        """Stop relaying for other processes. Callable from another thread."""
+        self._share.close()
 
     def learn_run(self, run: int) -> None:
         """Remember the run that the supervisor assigned. It is sent back if the identity directory names none."""
@@ -71,6 +79,12 @@ class Uplink:
         """
         with contextlib.suppress(OSError):
             identity.write_atomically(self._directory / "stopped", f"{directive.run} {directive.generation}\n")
+
+    def _relay_endpoint(self) -> wire.Endpoint:
+        try:
+            return _endpoint(self._identity())
+        except RunIsOver as error:
+            raise wire.Refused(http.HTTPStatus.CONFLICT, "run_is_over", "a later run has begun") from error
 
     def _common_fields(self) -> dict[str, Any]:
         return {"process": self._process, "host": _host()}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import random
 import socket
 import ssl
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from . import local, sockets
 from .framing import MAX_LINE, ChunkDecoder, LineSplitter
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 5.0
 _RECEIVE_BYTES = 65536
 _FAULTS = (OSError, http.client.HTTPException, ValueError)
-
-# All open connections. A module variable, because a forked child must find them without an object of the parent's
-# threads, whose locks may have been held during the fork. A closed socket in it is harmless.
-_open_sockets: set[socket.socket] = set()
 
 
 class Refused(Exception):  # noqa: N818 - the name describes the outcome
@@ -52,7 +48,10 @@ class Unreachable(Exception):  # noqa: N818 - as above
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where to call: `http://HOST:PORT` or `https://HOST:PORT`, with a bearer token and an optional CA file (PEM)."""
+    """Where to call: `http://HOST:PORT` or `https://HOST:PORT`, with a bearer token and an optional CA file (PEM).
+
+    A relay is at `unix:NAME`, see `local`.
+    """
 
     address: str
     token: str = field(repr=False)
@@ -94,6 +93,7 @@ class Stream:
         self._silence = silence
         self._reading = threading.RLock()
         self._closed = False
+        self.was_silent = False
         self._chunks = ChunkDecoder()
         self._lines = LineSplitter()
 
@@ -104,6 +104,15 @@ class Stream:
         self.close()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (message for message in self.messages() if message.get("type") != "heartbeat")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yield each line as iterating does, and heartbeats too."""
         yield from self._messages(self._first)
         while not self._chunks.ended:
             data = self._receive()
@@ -114,19 +123,17 @@ class Stream:
     def close(self) -> None:
         """End the stream, from any thread. A waiting reader wakes up and its iteration ends."""
         self._closed = True
-        _shut(self._sock)
+        sockets.shut(self._sock)
         # The shutdown wakes the reader, which releases the lock. Closing earlier would free the descriptor's number
         # while the reader still uses it.
         with self._reading:
             self._response.close()
-            _release(self._sock)
+            sockets.release(self._sock)
 
     def _messages(self, data: bytes) -> Iterator[dict[str, Any]]:
         try:
             for line in self._lines.feed(self._chunks.feed(data)):
-                message = _object(line)
-                if message.get("type") != "heartbeat":
-                    yield message
+                yield _object(line)
         except ValueError as error:
             raise Unreachable(f"malformed stream: {error}") from error
 
@@ -135,6 +142,7 @@ class Stream:
             with self._reading:
                 data = self._sock.recv(_RECEIVE_BYTES)
         except socket.timeout as error:
+            self.was_silent = True
             raise Unreachable(f"no data for {self._silence:g} s") from error
         except _FAULTS as error:
             if self._closed:
@@ -149,7 +157,7 @@ def post(endpoint: Endpoint, path: str, body: Mapping[str, Any], timeout: float 
     """Post a JSON object and return the response. Raises Refused or Unreachable. `timeout` is per step."""
     with _translated(endpoint), contextlib.ExitStack() as stack:
         sock = _connect(endpoint, timeout)
-        stack.callback(_release, sock)
+        stack.callback(sockets.release, sock)
         response = _exchange(sock, endpoint, path, body)
         stack.callback(response.close)
         return _object(_content(response))
@@ -162,7 +170,7 @@ def open_stream(endpoint: Endpoint, path: str, hello: Mapping[str, Any], silence
     """
     with _translated(endpoint), contextlib.ExitStack() as stack:
         sock = _connect(endpoint, min(_CONNECT_SECONDS, silence))
-        stack.callback(_release, sock)
+        stack.callback(sockets.release, sock)
         sock.settimeout(silence)
         response = _exchange(sock, endpoint, path, hello)
         stack.callback(response.close)
@@ -173,18 +181,47 @@ def open_stream(endpoint: Endpoint, path: str, hello: Mapping[str, Any], silence
         return stream
 
 
-def abandon_in_child() -> None:
-    """Release the parent's connections in a forked child, without sending anything on them.
+class Connection:
+    """A connection for one post after another. It is opened when it is needed, and again after the peer has closed it.
 
-    The child's copies of the descriptors would keep a dead parent's streams open. They cannot be closed cleanly here
-    (locks may be held by threads that do not exist in the child), so /dev/null replaces them.
+    A post may then be sent twice, so only what may be repeated is posted.
     """
-    null = os.open(os.devnull, os.O_RDWR)
-    for sock in _open_sockets:
-        if sock.fileno() >= 0:
-            os.dup2(null, sock.fileno(), inheritable=False)
-    os.close(null)
-    _open_sockets.clear()
+
+    def __init__(self) -> None:
+        self._sock: socket.socket | None = None
+        self._endpoint: Endpoint | None = None
+
+    def post(self, endpoint: Endpoint, path: str, body: Mapping[str, Any], timeout: float = 5.0) -> dict[str, Any]:
+        """Post as the function `post` does."""
+        with _translated(endpoint):
+            sock = self._sock if endpoint == self._endpoint else None
+            if sock is not None:
+                try:
+                    return self._post(sock, endpoint, path, body)
+                except socket.timeout:
+                    raise
+                except _FAULTS:
+                    pass  # the peer has closed a connection that was idle
+            self.close()
+            self._sock, self._endpoint = _connect(endpoint, timeout), endpoint
+            return self._post(self._sock, endpoint, path, body)
+
+    def close(self) -> None:
+        """Close the connection; the next post opens another."""
+        if self._sock is not None:
+            sockets.release(self._sock)
+            self._sock = None
+
+    def _post(self, sock: socket.socket, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        keep = False
+        try:
+            with contextlib.closing(_exchange(sock, endpoint, path, body)) as response:
+                answer = _object(_content(response))
+                keep = not response.will_close
+        finally:
+            if not keep:
+                self.close()
+        return answer
 
 
 @contextlib.contextmanager
@@ -205,6 +242,8 @@ def _hint(endpoint: Endpoint, error: Exception) -> str:
 
 
 def _connect(endpoint: Endpoint, timeout: float) -> socket.socket:
+    if endpoint.address.startswith(local.SCHEME):
+        return local.connect(endpoint.address[len(local.SCHEME) :], timeout)
     parts = urlsplit(endpoint.address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("not an http:// or https:// address")
@@ -218,14 +257,14 @@ def _connect_any(host: str, port: int, timeout: float) -> socket.socket:
     # As bytes: a str would go through the idna codec, whose first use imports modules in this thread.
     for family, kind, protocol, _, where in socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM):
         sock = socket.socket(family, kind, protocol)
-        _open_sockets.add(sock)  # before it connects, because a fork may happen meanwhile
+        sockets.adopt(sock)  # before it connects, because a fork may happen meanwhile
         try:
             sock.settimeout(timeout)
             sock.connect(where)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             failure = error
-            _release(sock)
+            sockets.release(sock)
         else:
             return sock
     raise failure
@@ -236,14 +275,14 @@ def _wrap_tls(sock: socket.socket, endpoint: Endpoint, host: str) -> socket.sock
         context = _tls_context(endpoint.ca)
         secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     except _FAULTS:
-        _release(sock)
+        sockets.release(sock)
         raise
-    _open_sockets.discard(sock)
-    _open_sockets.add(secure)
+    sockets.disown(sock)
+    sockets.adopt(secure)
     try:
         secure.do_handshake()
     except _FAULTS:
-        _release(secure)
+        sockets.release(secure)
         raise
     return secure
 
@@ -302,16 +341,3 @@ def _object(line: bytes) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - the peer's fault, not a wrong type of the caller
     return message
-
-
-def _shut(sock: socket.socket) -> None:
-    # Use the plain socket's shutdown also for TLS: SSLSocket's would remove the session that a reading thread uses.
-    with contextlib.suppress(OSError):
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-
-def _release(sock: socket.socket) -> None:
-    # Shut down first, so that the peer sees the end even if a forked child still has a copy of the descriptor.
-    _shut(sock)
-    sock.close()
-    _open_sockets.discard(sock)
