@@ -65,7 +65,7 @@ def test_the_plain_loop_goes_on_where_it_stopped(supervisor: FakeSupervisor, exa
     assert script.stdout.readline() == "from step 7\n"
     script.terminate()
     assert script.wait(PATIENCE) == 75
-    again = example("plain_loop.py", "9")
+    again = example("plain_loop.py", "300")
     assert again.stdout is not None
     first = int(again.stdout.readline().split()[-1])
     assert first >= 7
