@@ -52,7 +52,7 @@ async def test_a_drained_node_is_empty_until_it_is_undrained(line_plane: Control
         job = await one.job("j", JobPlan(workers=2, min_workers=2, steps=300, step_seconds=0.1))
         await one.training(job, workers=2)
         await one.decided(job, "Running")
-        node, where = await one.node_of("j-worker-1"), ("--kubeconfig", one.here.kubeconfig)
+        node, where = await one.node_of("j-worker-1"), ("--kubeconfig", line_plane.cluster.kubeconfig)
         said = await run("drain", node, "--reason", "new kernel", "--wait", "--yes", *where)
         assert said.code == 0, said.err + said.out
         held = await one.decided(job, "Suspended")

@@ -199,11 +199,13 @@ def test_a_job_that_a_person_resumes_is_taken_up_anew(*, in_place: bool, freed: 
     assert (KIND.observe(running(), known, NOW) is None) == freed
 
 
-def test_a_job_that_timed_out_is_over_until_a_person_resumes_it() -> None:
-    timed_out = {**OPTED_IN, **_OURS, f"{PREFIX}job-status": "timeout"}
-    known = observed(state(asked=_SUSPENDED, annotations=timed_out), suspended(observed(running())))
-    assert known.observed.result is Result.TIMED_OUT
-    assert KIND.observe(state(annotations=timed_out), known, NOW) is None
+@pytest.mark.parametrize(("status", "result"), [("timeout", Result.TIMED_OUT), ("stopped", Result.TERMINATED)])
+def test_a_job_that_was_ended_here_is_over_until_a_person_resumes_it(status: str, result: Result) -> None:
+    """It waited for too long, or a person has stopped it."""
+    marked = {**OPTED_IN, **_OURS, f"{PREFIX}job-status": status}
+    known = observed(state(asked=_SUSPENDED, annotations=marked), suspended(observed(running())))
+    assert known.observed.result is result
+    assert KIND.observe(state(annotations=marked), known, NOW) is None
 
 
 @pytest.mark.parametrize(

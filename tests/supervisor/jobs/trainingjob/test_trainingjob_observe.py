@@ -279,11 +279,16 @@ def test_a_launcher_that_has_succeeded_is_believed_at_once() -> None:
     assert taken(seen, in_phase(taken(running()), Phase.STOPPING)).observed.result is Result.SUCCEEDED
 
 
-def test_a_job_that_timed_out_is_over() -> None:
-    marks = {f"{PREFIX}job-suspended": "true", f"{PREFIX}job-status": "timeout"}
+@pytest.mark.parametrize(
+    ("status", "decided", "ended"),
+    [("timeout", Phase.TIMED_OUT, Result.TIMED_OUT), ("stopped", Phase.FINISHED, Result.TERMINATED)],
+)
+def test_a_job_that_was_ended_here_is_over(status: str, decided: Phase, ended: Result) -> None:
+    """It waited for too long, or a person has stopped it; a failure of its pods meanwhile is not the job's."""
+    marks = {f"{PREFIX}job-suspended": "true", f"{PREFIX}job-status": status}
     marked = {**OPTED_IN, **marks, f"{PREFIX}suspended-by": "elastic-job-supervisor"}
-    known = in_phase(taken(running()), Phase.TIMED_OUT)
-    for phase, result in ((JobPhase.CREATED, None), (JobPhase.SUSPENDED, Result.TIMED_OUT)):
+    known = in_phase(taken(running()), decided)
+    for phase, result in ((JobPhase.CREATED, None), (JobPhase.SUSPENDED, ended), (JobPhase.FAILED, ended)):
         seen = state(job(status={"phase": phase}, annotations=marked), [])
         assert taken(seen, known).observed.result is result
 

@@ -201,6 +201,20 @@ async def test_a_shorter_list_is_one_group(scene: tuple[Served, Scrape]) -> None
     assert 0.1 <= found.value("notice_to_decision_seconds_sum", decision="shrink") < 30
 
 
+async def test_a_job_that_a_person_suspends_is_told_from_one_that_waits(scene: tuple[Served, Scrape]) -> None:
+    """Alerts on jobs that wait for long leave it out."""
+    served, ask = scene
+    await served.peers.agents(["n1"])
+    for name in ("held", "waiting"):
+        await served.peers.launcher(name, ["n2"])
+    token = served.peers.tokens.operator("ann")
+    await served.peers.post("/v1/jobs/suspend", token, {"job": "held"})
+    await until(lambda: served.job("held").decision.phase is Phase.SUSPENDED)
+    found = await ask()
+    assert (found.value("held_jobs"), found.value("jobs", phase="Suspended")) == (1, 1)
+    assert found.value("jobs", phase="Waiting") == 1
+
+
 async def test_steps_are_lost_where_the_next_run_begins_earlier(scene: tuple[Served, Scrape]) -> None:
     """Rank 0 acknowledged step 7, and says after the resume that it is at step 5; what it says later counts no more."""
     served, ask = scene
