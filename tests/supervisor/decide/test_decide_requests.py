@@ -8,12 +8,15 @@ from supervisor.decide.grant import grants
 from supervisor.decide.missing import NOTHING, Nodes, missing
 from supervisor.decide.orders import order_for
 from supervisor.decide.prospects import prospects
+from supervisor.decide.ranks import Ranks
 from supervisor.decide.registration import LauncherReport, Registration, UnknownJobError, register
 from supervisor.decide.requests import ClusterJobError, JobEndsError, JobIsOverError, with_request
+from supervisor.domain.agreement import AnswerKind
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase, RequestKind, Result, SupervisedJob, UserRequest
 from supervisor.domain.order import EndJob, OrderKind, SetHostList, SuspendRun
+from tests.supervisor.decide.agreement_builders import SIZE, answering, present, rank_states, stopping_for
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,
@@ -188,3 +191,35 @@ def test_a_suspension_outlives_its_launcher(request_: UserRequest | None, kept: 
         assert SetHostList not in map(type, decide(again, seeing(granted=first(6)), 60).plan.actions)
     over = register(observing(known, result=Result.FAILED), hello, live=False, now=T0 + 60)
     assert over.observed.request is None
+
+
+_TRAINING = tuple(replace(state, checkpoint_seconds=20.0) for state in rank_states())
+"""Ranks that agree, and of which it is known how long a checkpoint takes."""
+
+
+def test_ranks_that_agree_stop_at_one_step_at_once() -> None:
+    """A reclaim that leaves time for training would wait; a person does not. The reason keeps who asked and why."""
+    job = _asked(running_job(spec(SIZE, SIZE), SIZE))
+    job = decide(job, stopping_for(_TRAINING)).job
+    assert job.decision.reason == "ann has suspended the job: power cut. All ranks are to stop at one step."
+    job = decide(job, stopping_for(answering(_TRAINING, present(job), AnswerKind.DECLINED, at=0.1)), 0.1).job
+    assert present(job).step is not None
+    job = decide(job, stopping_for(answering(_TRAINING, present(job), AnswerKind.ACCEPTED, at=0.2)), 0.2).job
+    assert job.decision.phase is Phase.STOPPING
+    assert job.decision.stop is not None
+    saved = tuple(replace(state, acknowledged=job.decision.stop.generation) for state in _TRAINING)
+    job = decide(answered(job, step=103), stopping_for(saved, acknowledged=range(SIZE)), 1).job
+    job = decide(obeyed(job), seeing(), 2).job
+    assert (job.decision.phase, job.decision.agreement) == (Phase.SUSPENDED, None)
+    assert job.decision.reason.startswith("ann has suspended the job: power cut. All ranks save")
+    assert job.decision.reason.endswith("All ranks have saved a checkpoint of step 103.")
+
+
+def test_a_request_that_is_taken_back_before_the_commit_costs_nothing() -> None:
+    """The ranks were only asked for a step, and train on."""
+    quiet = replace(seeing(), ranks=Ranks(_TRAINING))
+    job = decide(_asked(running_job(spec(SIZE, SIZE), SIZE)), quiet).job
+    assert job.decision.agreement is not None
+    job = decide(_asked(job, None), quiet, 0.1).job
+    assert (job.decision.phase, job.decision.agreement) == (Phase.RUNNING, None)
+    assert job.decision.reason == "Run 1 is running on 4 hosts."

@@ -55,6 +55,12 @@ class _Scene:
     def known(self) -> SupervisedJob | None:
         return self.store.snapshot().jobs.get(_NAME)
 
+    @property
+    def asked(self) -> tuple[str, str, str] | None:
+        """What a person asks of the job, as it is stored."""
+        request = None if self.known is None else self.known.observed.request
+        return None if request is None else (request.kind, request.by, request.reason)
+
     def shows(self, one: TrainingJob | None) -> None:
         self.cache.listed = True
         if one is None:
@@ -97,6 +103,14 @@ async def test_a_queued_job_is_none_of_the_supervisors_business(scene: _Scene) -
     assert scene.known is None
     scene.shows(job())
     await until(lambda: scene.known is not None, "the job is stored")
+
+
+async def test_what_a_person_asks_by_an_annotation_is_stored_and_taken_back(scene: _Scene) -> None:
+    """Of a job of whatever kind: the kind need not know of it."""
+    scene.shows(job(annotations={**OPTED_IN, "job-supervisor.kube-ai.io/suspend": "ann: power cut"}))
+    await until(lambda: scene.asked == ("suspend", "ann", "power cut"))
+    scene.shows(job(annotations=OPTED_IN))
+    await until(lambda: scene.known is not None and scene.asked is None)
 
 
 async def test_what_is_in_place_is_a_fact_of_the_job_that_was_decided_about(scene: _Scene) -> None:
