@@ -23,7 +23,6 @@ from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.processes import Hello, Report, ReportKind
 from tests.agreement.agreement_network import Network, Stream
 
-_WRITE_SECONDS = 0.01
 _NEVER = float("inf")
 
 
@@ -137,9 +136,8 @@ class Supervisor:
             self._wake_at(planned.wake_at)
             return
         self._is_writing = True
-        self._network.timeline.after(
-            self._network.random.uniform(0.001, _WRITE_SECONDS), lambda: self._write(job.decision, planned)
-        )
+        # A store is as slow as the network to it.
+        self._network.timeline.after(self._network.delay(), lambda: self._write(job.decision, planned))
 
     def _write(self, before: Decision, planned: Plan) -> None:
         self._is_writing = False
