@@ -1,6 +1,8 @@
 """Hugging Face Trainer: four processes stop and resume exactly, and a rank that cannot agree makes none hang."""
 
 import asyncio
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.frameworks.frameworks_world import Script, example, faked, run_alone,
 pytestmark = pytest.mark.timeout(900)
 
 _STEPS = 60
+_MODULE = "kubeai.elastic.integrations.huggingface"
 _SAVED_EVERY = 10
 """As in the example."""
 
@@ -97,6 +100,32 @@ async def test_without_an_agreement_steps_are_lost(frameworks: Path, whole: Curv
         await job.give_back()
         first, second = await job.finish()
     assert _trained_again(whole, first, second) > 0
+
+
+def test_a_checkpoint_that_is_not_complete_is_left_out(frameworks: Path, tmp_path: Path) -> None:
+    """One that is marked, one whose state was not written to its end, and one that has none."""
+    _checkpoint(tmp_path, 9, "{}")
+    _checkpoint(tmp_path, 10, "{}")
+    _checkpoint(tmp_path, 20, '{"epoch": 0')
+    _checkpoint(tmp_path, 30, None)
+    (_checkpoint(tmp_path, 40, "{}") / "checkpoint-is-incomplete.txt").touch()
+    asked = f"import {_MODULE} as module; print(module.latest_checkpoint({str(tmp_path)!r}))"
+    said = subprocess.run(
+        [str(frameworks / "bin" / "python"), "-c", asked],
+        env={**os.environ, **_script(frameworks, tmp_path).environment(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert said.stdout.splitlines()[-1] == str(tmp_path / "checkpoint-10")
+
+
+def _checkpoint(directory: Path, step: int, state: str | None) -> Path:
+    checkpoint = directory / f"checkpoint-{step}"
+    checkpoint.mkdir()
+    if state is not None:
+        (checkpoint / "trainer_state.json").write_text(state, encoding="ascii")
+    return checkpoint
 
 
 def _trained_again(whole: Curve, first: Curve, second: Curve) -> int:
