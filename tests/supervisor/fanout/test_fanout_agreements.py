@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from supervisor.domain.job import Phase
 from tests.testkit.serving import AgentPeer, LauncherPeer, ProcessPeer, Refusal, Served, serving
 from tests.testkit.waiting import until
@@ -25,6 +27,7 @@ class Rank:
         self.start = start
         self.began = time.monotonic()
         self.answers = True
+        self.answers_proposals = True
         self.checkpoint_seconds: float | None = None
         self.seen: list[dict[str, Any]] = []
         self.stops_at: int | None = None
@@ -36,9 +39,10 @@ class Rank:
     async def run(self) -> None:
         """Answers until the stream ends."""
         while line := await self.peer.lines.any():
-            if line["type"] == "directive" and line["agreement"] and self.answers:
+            if line.get("agreement") and self.answers:
                 self.seen.append(line)
-                await self.answer(line)
+                if self.answers_proposals or line["agreement"]["step"] is None:
+                    await self.answer(line)
 
     async def answer(self, line: Mapping[str, Any]) -> None:
         agreement, step = line["agreement"], self.step
@@ -81,7 +85,11 @@ class Ranks:
         peers = self.served.peers
         self.agents = await peers.agents(NODES)
         self.launcher, order = await peers.running("job", NODES)
-        self.token = order["token"]
+        await self.connect(order["token"], **says)
+
+    async def connect(self, token: str, **says: Any) -> None:
+        """Starts the ranks of a run that goes on."""
+        peers, self.token = self.served.peers, token
         for number, node in enumerate(NODES):
             peer = await peers.process(self.token, node, number, **{**AGREES, **says})
             self.ranks.append(Rank(number, peer, 100 + number % 2))
@@ -174,3 +182,97 @@ async def test_a_withdrawal_before_the_commit_leaves_nothing_behind(tmp_path: Pa
         await until(runs, "nothing is agreed on")
         assert (job.decision.phase, job.decision.reason) == (Phase.RUNNING, "Run 1 is running on 8 hosts.")
         assert {line["directive"] for rank in job.ranks for line in rank.seen} <= {"RUN", "LEAVE"}
+
+
+async def test_another_supervisor_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+    """It knows the proposal, hears of the ranks again, and they all stop at one step."""
+    async with agreeing(tmp_path) as job:
+        for rank in job.ranks:
+            rank.answers_proposals = False
+        await job.agents["n8"].notices("n8")
+
+        async def is_proposed() -> bool:
+            return job.decision.agreement is not None and job.decision.agreement.step is not None
+
+        await until(is_proposed, "a step is proposed")
+        token, epoch = job.token, job.decision.agreement.epoch
+    async with serving(tmp_path) as served:
+        job = Ranks(served)
+        await job.connect(token)
+        try:
+            (step,) = await job.stop_steps()
+        finally:
+            await job.end()
+        assert job.decision.agreement.epoch >= epoch
+        assert job.decision.agreement.step == step
+        assert job.decision.phase is Phase.STOPPING
+
+
+async def test_a_commit_that_ranks_have_passed_is_followed_by_another(tmp_path: Path) -> None:
+    """They say so, and stop a little later, at one step as well."""
+    async with agreeing(tmp_path) as job:
+        await job.agents["n8"].notices("n8")
+        (first,) = await job.stop_steps()
+        for rank in job.ranks:
+            rank.stops_at = None
+        line = job.ranks[0].seen[-1]
+        for rank in job.ranks:
+            await rank.says("passed", line, first + 1)
+        (second,) = await job.stop_steps()
+        assert second > first
+        assert job.decision.reason.endswith(f"All ranks save after step {second}.")
+
+
+async def test_status_says_who_has_not_answered(tmp_path: Path) -> None:
+    async with agreeing(tmp_path, agreement_timeout_seconds=30.0) as job:
+        job.ranks[3].answers = False
+        await job.agents["n8"].notices("n8")
+
+        async def waits() -> bool:
+            (shown,) = (await job.served.status())["jobs"]
+            return (shown["agreement"] or {}).get("waits_for") == "rank 3"
+
+        await until(waits, "the status names the rank")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epoch": None},
+        {"answer": None},
+        {"answer": "perhaps"},
+        {"epoch": -1},
+        {"epoch": 2**40},
+        {"step": -1},
+        {"step": 1.5},
+        {"step_seconds": -1.0},
+        {"unread_seconds": "long"},
+        {"world_size": 0},
+        {"world_size": 10**9},
+        {"agrees": "stop"},
+        {"agrees": ["stop"] * 100},
+        {"agrees": ["x" * 100]},
+        {"collective": "yes"},
+    ],
+)
+async def test_a_malformed_answer_is_refused(served: Served, changes: dict[str, Any]) -> None:
+    """And changes nothing; the stream stays as it was."""
+    await served.peers.agent("n1")
+    _, order = await served.peers.running("job", ["n1"])
+    peer = await served.peers.process(order["token"], "n1", 0, **AGREES)
+    line = await peer.lines.any()
+    good = {"epoch": 1, "purpose": "stop", "at_step": None, "answer": "declined", "step": 7}
+    assert await peer.reports("agreement", line, **{**good, **changes}) == Refusal(400, "malformed")
+    assert await peer.reports("agreement", line, **good) == Refusal(200, None)
+
+
+async def test_what_later_versions_say_is_left_out(served: Served) -> None:
+    """A purpose that is not known yet, and an answer of a rank that does not know its step."""
+    await served.peers.agent("n1")
+    _, order = await served.peers.running("job", ["n1"])
+    says = {"agrees": ["stop", "migrate"], "agreement": {"epoch": 3, "purpose": "migrate", "step": 5, "later": 1}}
+    peer = await served.peers.process(order["token"], "n1", 0, **says)
+    line = await peer.lines.any()
+    answer = {"epoch": 1, "purpose": "stop", "at_step": None, "answer": "declined", "step": None}
+    assert await peer.reports("agreement", line, **answer, agreement=None) == Refusal(200, None)
+    assert await peer.reports("resumed", line, step=40) == Refusal(200, None)
