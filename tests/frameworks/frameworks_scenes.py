@@ -14,9 +14,10 @@ _HANG_SECONDS = 20.0
 async def stop_at(root: Path, script: Script, step: int) -> None:
     """Start the job, stop it at this step, and wait until all of its ranks have saved and exited.
 
-    The step is agreed on before training starts, so that no rank is beyond it.
+    The step has to be some way beyond the first one: until a rank has asked once, a stop is not one at an agreed step.
     """
     with faked(root, _without_hold(script)) as job:
+        await job.until_step(2)
         job.supervisor.commit(1, step)
         assert await job.child.wait(RUN_SECONDS) != 0
         saved = job.supervisor.reports_of("saved")

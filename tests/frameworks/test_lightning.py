@@ -42,7 +42,7 @@ async def test_a_stop_in_mid_epoch_changes_no_loss(frameworks: Path, tmp_path: P
 @pytest.mark.long
 async def test_a_stop_in_a_validation_changes_no_loss(frameworks: Path, tmp_path: Path, whole: Curve) -> None:
     """All ranks save the state before the validation, and the next run repeats it."""
-    script = replace(_script(frameworks, tmp_path), step_seconds=0.0)
+    script = replace(_script(frameworks, tmp_path), step_seconds=0.3)
     await stop_at(tmp_path, script, _EPOCH_STEPS + 3)
     (first,) = curves(tmp_path / "losses")
     assert {len(losses) for losses in first.values()} == {_EPOCH_STEPS}
