@@ -10,6 +10,8 @@ import msgspec
 
 from benchmarks.clients import agreement, barrier
 from benchmarks.clients.lockstep import Lockstep
+from benchmarks.clients.ranks import Run
+from benchmarks.clients.speech import Service
 from benchmarks.harness.client import A, Client
 from benchmarks.harness.fleet import Fleet, FleetSize, fleet
 from benchmarks.results import Figure, Outcome, Row, Target, Unit
@@ -25,13 +27,15 @@ _RANKS_PER_HOST = 8
 METHOD = """\
 One job in lockstep, whose ranks finish a step every 250 ms. A node is noticed, so that the job has to stop. The
 supervisor is real, a process of its own with its own store and tokens. The ranks are protocol clients in two other
-processes on the same cores, each with a stream of its own and the SDK's rules. *Proposal → all committed* is from the
-first rank's receipt of the step that was then committed to the receipt of its commit. The alternative is what
-frameworks do: all ranks block at their next step, publish their number of finished steps to a key-value store over TCP
-and wait for each other; the step is the largest number plus one. *Asked → all know* is from the first rank that is
-asked, there from the announcement, until each knows the step. *Blocked* is how long each rank stands still for that:
-with the supervisor only for a commit that comes after the step itself, with the barrier from its next step on. In the
-second case the messages of one rank take a second, while it trains on."""
+processes on the same cores, with the SDK's rules. The eight ranks of a pod share a stream and a connection for their
+messages, as with the SDK's relay. *No relays* is for comparison: each rank has a stream of its own, and a connection
+for each message. *Proposal → all committed* is from the first rank's receipt of the step that was then committed to
+the receipt of its commit. The alternative is what frameworks do: all ranks block at their next step, publish their
+number of finished steps to a key-value store over TCP and wait for each other; the step is the largest number plus one.
+*Asked → all know* is from the first rank that is asked, there from the announcement, until each knows the step.
+*Blocked* is how long each rank stands still for that: with the supervisor only for a commit that comes after the step
+itself, with the barrier from its next step on. In the second case the messages of one rank take a second, while it
+trains on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,7 @@ def cases(*, short: bool) -> list[Case]:
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """Measure both ways in each case."""
+    """Measure every way in each case."""
     rows: list[Row] = []
     for number, case in enumerate(cases(short=short)):
         rows += await measure(root / str(number), case)
@@ -73,18 +77,24 @@ async def run(root: Path, *, short: bool) -> Outcome:
 
 
 async def measure(root: Path, case: Case) -> list[Row]:
-    """Measure one case: with the supervisor, and with a barrier."""
-    ours, theirs = await _supervisor(root, case), await _barrier(case)
-    return [_row(f"{case.name}: supervisor", case, ours), _row(f"{case.name}: barrier", case, theirs)]
+    """Measure one case: with the supervisor and a relay in each pod, without relays, and with a barrier."""
+    relayed = await _supervisor(root / "relays", case, relays=True)
+    alone = await _supervisor(root / "alone", case, relays=False)
+    target = None if case.late_seconds else Target(at_most=_STEP_SECONDS + _PROMPT_SECONDS)
+    return [
+        _row(f"{case.name}: supervisor", relayed, target),
+        _row(f"{case.name}: supervisor, no relays", alone),
+        _row(f"{case.name}: barrier", await _barrier(case)),
+    ]
 
 
-async def _supervisor(root: Path, case: Case) -> _Measured:
+async def _supervisor(root: Path, case: Case, *, relays: bool) -> _Measured:
     nodes = case.ranks // _RANKS_PER_HOST
     size = FleetSize(nodes=nodes, streams=case.ranks, jobs=1, framework="torchrun")
     async with fleet(root, size, tls=False) as peers, _started("agreement", agreement.Agreed) as clients:
         await peers.start_jobs()
         clock = Lockstep(time.monotonic(), _STEP_SECONDS)
-        for client, join in zip(clients, _joins(peers, case, clock), strict=True):
+        for client, join in zip(clients, _joins(peers, case, clock, relays=relays), strict=True):
             await client.request(join)
         for client in clients:
             client.send(agreement.Agree(_WAIT_SECONDS))
@@ -92,18 +102,14 @@ async def _supervisor(root: Path, case: Case) -> _Measured:
         return _agreed([await client.receive() for client in clients], clock)
 
 
-def _joins(peers: Fleet, case: Case, clock: Lockstep) -> list[agreement.Join]:
+def _joins(peers: Fleet, case: Case, clock: Lockstep, *, relays: bool) -> list[agreement.Join]:
     job, address, each = peers.jobs[0], peers.server.endpoints.http_address, case.ranks // _CLIENTS
     first = agreement.Join(
-        host=address.host,
-        port=address.port,
-        job=job.shape.name,
-        token=job.token,
-        hosts=list(job.shape.hosts),
+        service=Service(address.host, address.port, job.token),
+        run=Run(job.shape.name, list(job.shape.hosts), case.ranks, clock),
         first=0,
         count=each,
-        world_size=case.ranks,
-        clock=clock,
+        relays=relays,
         late=1 if case.late_seconds else 0,
         late_seconds=case.late_seconds,
     )
@@ -159,22 +165,21 @@ async def _started(
             await client.end()
 
 
-def _row(name: str, case: Case, measured: _Measured) -> Row:
+def _row(name: str, measured: _Measured, prompt: Target | None = None) -> Row:
     known, blocked = summarize(measured.known), summarize(measured.blocked)
     figures = [
         Figure(label="asked → all know p50", value=known.p50, unit=Unit.SECONDS),
         Figure(label="asked → all know max", value=known.maximum, unit=Unit.SECONDS),
     ]
-    target = None
+    unblocked = None
     if measured.committed is not None:
-        committed, target = summarize(measured.committed), Target(at_most=0.0)
-        bound = None if case.late_seconds else Target(at_most=_STEP_SECONDS + _PROMPT_SECONDS)
+        committed, unblocked = summarize(measured.committed), Target(at_most=0.0)
         figures += [
             Figure(label="proposal → all committed p50", value=committed.p50, unit=Unit.SECONDS),
-            Figure(label="proposal → all committed max", value=committed.maximum, unit=Unit.SECONDS, target=bound),
+            Figure(label="proposal → all committed max", value=committed.maximum, unit=Unit.SECONDS, target=prompt),
         ]
     figures += [
         Figure(label="blocked p50", value=blocked.p50, unit=Unit.SECONDS),
-        Figure(label="blocked max", value=blocked.maximum, unit=Unit.SECONDS, target=target),
+        Figure(label="blocked max", value=blocked.maximum, unit=Unit.SECONDS, target=unblocked),
     ]
     return Row(case=name, figures=tuple(figures))
