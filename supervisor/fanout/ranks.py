@@ -127,11 +127,7 @@ class RankStates:
             return NO_RANKS
         workers = [worker for worker in self._connected(name) if worker.run == run]
         job.states = {each.process: job.states[each.process] for each in workers if each.process in job.states}
-        unknown = RankState(process="", rank=None)
-        states = (
-            replace(job.states.get(each.process, unknown), process=each.process, rank=each.rank) for each in workers
-        )
-        return Ranks(tuple(states), frozenset(job.left))
+        return Ranks(tuple(_state(each, job.states.get(each.process)) for each in workers), frozenset(job.left))
 
     def forget_others(self, jobs: Collection[JobName]) -> None:
         """Forgets the processes of all other jobs."""
@@ -158,6 +154,13 @@ class RankStates:
         job.expected.processes.discard(worker.process)
         if not job.expected.processes:
             self._on_complete(worker.job)
+
+
+def _state(worker: Worker, said: RankState | None) -> RankState:
+    """The state of a connected process with its present rank. Copying 1,024 states for each plan took 15 ms."""
+    if said is None:
+        return RankState(process=worker.process, rank=worker.rank)
+    return said if said.rank == worker.rank else replace(said, rank=worker.rank)
 
 
 def _estimated(before: Answer | None, now: Answer) -> float | None:

@@ -4,8 +4,11 @@ A token identifies one agent and its node, one launcher, the processes of one ru
 """
 
 import secrets
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +23,8 @@ SECRET_FILE = "token-secret"  # noqa: S105 - the file's name, not a secret
 ALGORITHM = "HS256"
 _AUDIENCE = "elastic-job-supervisor"
 _SECRET_BYTES = 32
+_MAX_VERIFIED = 4096
+"""The tokens whose claims are remembered. Verifying one takes as long as handling the report that came with it."""
 
 
 class BadTokenError(Exception):
@@ -88,6 +93,7 @@ class Tokens:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
+        self._verified = lru_cache(_MAX_VERIFIED)(self._verify)  # What it raises is not remembered.
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -132,9 +138,16 @@ class Tokens:
         Raises:
             BadTokenError: The token is missing or invalid.
         """
-        token = token_in(authorization)
+        claims = self._verified(token_in(authorization))
+        until = _until(claims)
+        if until is not None and until <= time.time():  # It may have expired since it was verified.
+            raise BadTokenError("the token has expired")
+        return _principal(claims)
+
+    def _verify(self, token: str) -> Mapping[str, Any]:
+        """Returns the claims of a token. Raises BadTokenError."""
         try:
-            claims = jwt.decode(token, self._secret, algorithms=[ALGORITHM], audience=_AUDIENCE)
+            return jwt.decode(token, self._secret, algorithms=[ALGORITHM], audience=_AUDIENCE)
         except jwt.ExpiredSignatureError as error:  # Raised only after the signature was verified.
             raise BadTokenError("the token has expired") from error
         except (
@@ -143,7 +156,6 @@ class Tokens:
             OverflowError,
         ) as error:  # Bytes that are not text; an infinite `exp`.
             raise BadTokenError("the token is not from this supervisor") from error
-        return _principal(claims)
 
     def _sign(self, claims: dict[str, Any], until: float | None = None) -> str:
         expiry = {} if until is None else {"exp": int(until)}
@@ -162,7 +174,7 @@ def token_in(authorization: str | None) -> str:
     return token
 
 
-def _principal(claims: dict[str, Any]) -> Principal:
+def _principal(claims: Mapping[str, Any]) -> Principal:
     match claims:
         case {"kind": "agent", "node": str(node)} if is_name(node):
             return Agent(Host(node))
@@ -177,7 +189,7 @@ def _principal(claims: dict[str, Any]) -> Principal:
     raise BadTokenError("the token identifies no principal")
 
 
-def _until(claims: dict[str, Any]) -> float | None:
+def _until(claims: Mapping[str, Any]) -> float | None:
     return float(claims["exp"]) if "exp" in claims else None
 
 

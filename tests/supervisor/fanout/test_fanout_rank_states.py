@@ -87,6 +87,12 @@ def test_a_process_that_never_said_anything_cannot_agree(scene: _Scene) -> None:
     assert not scene.ranks.of(JOB, 1).agree_to(Purpose.STOP)
 
 
+def test_a_process_counts_with_its_present_rank(scene: _Scene) -> None:
+    scene.workers[5] = replace(scene.workers[5], rank=SIZE)
+    ranks = scene.ranks.of(JOB, 1)
+    assert (ranks.states[5].rank, list(ranks.absent)) == (SIZE, [5])
+
+
 def test_another_run_begins_anew(scene: _Scene) -> None:
     """And nobody of an earlier one speaks for it."""
     for worker in list(scene.workers.values()):

@@ -124,6 +124,15 @@ def test_a_token_that_has_expired_is_told_from_one_that_is_not_ours() -> None:
         TOKENS.authenticate(f"Bearer {Tokens(b'x' * 32).viewer(time.time() - 1)}")
 
 
+def test_a_token_that_was_accepted_before_is_refused_once_it_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    until = int(time.time()) + 3600
+    header = f"Bearer {TOKENS.viewer(until)}"
+    assert TOKENS.authenticate(header) == Viewer(until=until)
+    monkeypatch.setattr(time, "time", lambda: until)
+    with pytest.raises(BadTokenError, match="the token has expired"):
+        TOKENS.authenticate(header)
+
+
 @pytest.mark.parametrize("days", ["0", "-1", "nan", "inf", "40000", "soon"])
 def test_days_that_are_none_are_refused(days: str) -> None:
     with pytest.raises(SystemExit) as ended:
