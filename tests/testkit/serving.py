@@ -107,6 +107,10 @@ class Lines:
             lines.append(line)
         return lines
 
+    def discard_received(self) -> None:
+        """Forgets the lines that have arrived: the next heartbeat is one that is sent from now on."""
+        self._response.content.read_nowait()
+
     def close(self) -> None:
         self._response.close()
 

@@ -41,6 +41,7 @@ async def served(tmp_path: Path, plans: Counter[str]) -> AsyncIterator[Served]:
 async def settled(launcher: LauncherPeer, plans: Counter[str]) -> None:
     """All that was to be planned was: between two heartbeats nothing is."""
     while True:
+        launcher.lines.discard_received()
         plans.clear()
         await launcher.lines.before_heartbeat()
         await launcher.lines.before_heartbeat()

@@ -157,16 +157,23 @@ def test_little_time_shortens_the_time_out() -> None:
     "states",
     [
         (),
-        (*STATES[:3], replace(STATES[3], purposes=frozenset({Purpose.CHECKPOINT}))),
         rank_states(purposes=frozenset()),
     ],
-    ids=["unknown", "one-does-not", "none-does"],
+    ids=["unknown", "none-does"],
 )
 def test_ranks_that_cannot_all_agree_stop_as_ever(states: tuple[RankState, ...]) -> None:
     """The decision is that of a job whose processes have never heard of an agreement."""
     job, plain = _polled(states), decide(_running(), stopping_for(())).job
     assert job == plain
     assert job.decision.phase is Phase.STOPPING
+
+
+def test_one_rank_that_cannot_agree_has_rank_0_save_alone() -> None:
+    """The reason names the rank, as the others could have stopped with rank 0."""
+    job = _polled((*STATES[:3], replace(STATES[3], purposes=frozenset({Purpose.CHECKPOINT}))))
+    assert job.decision.phase is Phase.STOPPING
+    assert job.decision.agreement is None
+    assert "rank 3 cannot agree" in job.decision.reason
 
 
 def test_a_process_that_cannot_agree_and_joins_in_the_middle_ends_it() -> None:
