@@ -14,7 +14,7 @@ _COMMIT_SECONDS = 2.0  # how long a rank waits at the step for a commit; the oth
 
 
 class AgreedStep:
-    """What `should_stop` and `should_checkpoint` do at an open gate."""
+    """Answers `should_stop` and `should_checkpoint` at an open gate."""
 
     def __init__(self, monitor: Monitor, arbiter: Arbiter) -> None:
         self._monitor = monitor

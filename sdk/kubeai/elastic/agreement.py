@@ -1,4 +1,4 @@
-"""One rank's side of an agreement on a step: values in, values out, no clock, no thread.
+"""The state machine of one rank that agrees on a step, as pure functions without a clock or a thread.
 
 The supervisor asks all ranks for their step (a poll: `step` is None), proposes a step S that all of them can still
 reach, and commits S once all have accepted. A rank accepts only while its own step is below S.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Purpose(str, Enum):
-    """What the ranks do together at the agreed step."""
+    """The action that all ranks take at the agreed step."""
 
     STOP = "stop"
     CHECKPOINT = "checkpoint"
@@ -33,7 +33,7 @@ class Purpose(str, Enum):
 
 
 class Answer(str, Enum):
-    """What a rank says about an agreement."""
+    """A rank's answer to an agreement."""
 
     DECLINED = "declined"
     """The step is unknown (a poll), or this rank has already finished it."""
@@ -49,7 +49,7 @@ class Answer(str, Enum):
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the supervisor says. `epoch` numbers the attempts of a job and is never used again."""
+    """A poll, a proposal or a commit. `epoch` numbers the attempts of a job and is never used again."""
 
     epoch: int
     purpose: Purpose

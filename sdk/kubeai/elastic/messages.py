@@ -1,4 +1,4 @@
-"""What this process tells the supervisor: the hello of its stream, and its reports."""
+"""Builds the messages of this process to the supervisor: the hello of its stream, and its reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ReportKind(str, Enum):
 
 @dataclass(frozen=True)
 class Member:
-    """What this process is among the ranks of its job, and how it can stop with them."""
+    """The place of this process among the ranks of its job, and how it can stop with them."""
 
     rank: int | None = None
     world_size: int | None = None

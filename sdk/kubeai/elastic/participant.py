@@ -1,4 +1,4 @@
-"""What this process has agreed to, and the answers that it still has to give.
+"""Keeps what this process has agreed to, and the answers that it still has to give.
 
 Not thread-safe: the monitor calls everything here with its lock held.
 """
