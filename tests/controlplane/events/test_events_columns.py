@@ -92,7 +92,7 @@ async def test_conditions_can_be_waited_for(here: Scene, tmp_path: Path) -> None
     (wide,) = columns(await kubectl(cluster, tmp_path, "get", "sj", "-o", "wide"))
     assert (wide["SAVED STEP"], wide["PHASE"]) == ("7", "Suspended")
     described = await kubectl(cluster, tmp_path, "describe", "sj", _JOB)
-    assert described.count(suspended.decision.reason) == 1 + 4
+    assert described.count(suspended.decision.reason) == 1 + 5
 
 
 async def test_what_was_stored_before_is_read_and_gets_its_conditions_with_its_next_change(here: Scene) -> None:
@@ -101,7 +101,7 @@ async def test_what_was_stored_before_is_read_and_gets_its_conditions_with_its_n
         await put_job(store, running)
     earlier = await here.api.get(job_path(_JOB))
     conditions = [each for each in earlier["status"]["conditions"] if each["type"] != "Disrupted"]
-    assert len(conditions) == 3
+    assert len(conditions) == 4
     await here.api.patch(f"{job_path(_JOB)}/status", {"status": {"conditions": conditions}})
     before = await here.api.get(job_path(_JOB))
     async with here.place.opened() as store:
