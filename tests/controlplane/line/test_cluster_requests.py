@@ -42,3 +42,29 @@ async def test_a_job_is_saved_held_by_its_annotation_and_resumed(line_plane: Con
         assert not status.get("restartCount")
         figures = one.verdict(job).figures
         assert (figures.steps_lost, figures.suspensions, figures.resumes) == (0, 1, 1)
+
+
+async def test_a_drained_node_is_empty_until_it_is_undrained(line_plane: ControlPlane, tmp_path: Path) -> None:
+    """Its agent says that all is clear; the job is saved, and resumes there once the annotations are gone."""
+    async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
+        await one.nodes("n0", "n1", gpus=1)
+        await one.connected()
+        job = await one.job("j", JobPlan(workers=2, min_workers=2, steps=300, step_seconds=0.1))
+        await one.training(job, workers=2)
+        await one.decided(job, "Running")
+        node, where = await one.node_of("j-worker-1"), ("--kubeconfig", line_plane.cluster.kubeconfig)
+        said = await run("drain", node, "--reason", "new kernel", "--wait", "--yes", *where)
+        assert said.code == 0, said.err + said.out
+        held = await one.decided(job, "Suspended")
+        assert "j-worker-1 will be reclaimed, says operator" in held["status"]["decision"]["reason"]
+        shown = await run("nodes", *where)
+        assert "operator" in shown.out
+        assert (await one.api.get(f"/api/v1/nodes/{node}"))["spec"]["unschedulable"]
+        said = await run("undrain", node, *where)
+        assert said.code == 0, said.err
+        drained = await one.api.get(f"/api/v1/nodes/{node}")
+        assert not drained["spec"].get("unschedulable")
+        assert not [name for name in drained["metadata"].get("annotations", {}) if "/drain" in name]
+        await one.jobs.phase(job.name, "Succeeded", seconds=90)
+        figures = one.verdict(job).figures
+        assert (figures.steps_lost, figures.suspensions, figures.resumes) == (0, 1, 1)
