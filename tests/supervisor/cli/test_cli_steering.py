@@ -90,9 +90,9 @@ async def test_a_run_that_saved_nothing_is_an_error(served: Served, tmp_path: Pa
 async def test_the_wait_is_bounded_and_the_request_stands(served: Served, tmp_path: Path) -> None:
     await served.peers.agents(NODES)
     await served.peers.running("resnet", NODES)
-    said = await _steer("suspend", "resnet", "--wait", "--timeout", "1s", "--data-dir", tmp_path)
+    said = await _steer("suspend", "resnet", "--wait", "--timeout", "5s", "--data-dir", tmp_path)
     assert said.code == 75
-    assert "After 1 s, resnet is Stopping" in said.err
+    assert "After 5 s, resnet is Stopping" in said.err
     assert "The request stands." in said.err
     assert served.job("resnet").observed.request is not None
 
