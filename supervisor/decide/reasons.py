@@ -19,6 +19,7 @@ from supervisor.domain.notice import SIMULATED, NoticeClass, ReclaimNotice
 
 _MAX_NAMES = 5
 _DRILL = "Drill: "
+_ALL_SAVE = " All ranks save after step "
 
 
 def is_drill(reason: str) -> bool:
@@ -136,7 +137,8 @@ def training_on(why: str) -> str:
 
 
 def all_stop_at(why: str, step: int) -> str:
-    return f"{why} All ranks save after step {step}."
+    """Replaces the step of an earlier agreement, which ranks have passed."""
+    return f"{why.partition(_ALL_SAVE)[0]}{_ALL_SAVE}{step}."
 
 
 def alone(why: str, who: str) -> str:

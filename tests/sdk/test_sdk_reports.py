@@ -83,6 +83,38 @@ def test_a_saved_checkpoint_is_reported_until_it_is_confirmed(supervisor: FakeSu
     assert supervisor.reports_of("left")[0]["step"] == supervisor.reports_of("saved")[1]["step"]
 
 
+def test_a_checkpoint_is_reported_before_the_exit_that_follows_it(supervisor: FakeSupervisor, start: Start) -> None:
+    """Although the thread that reports checkpoints is busy: the supervisor takes the first report for the answer."""
+    script = start(
+        """
+        import sys, time
+        import kubeai.elastic as kubeai
+
+        def hang(notice):
+            print("hanging", flush=True)
+            time.sleep(600)
+
+        kubeai.on_notice(hang)
+        kubeai.init(rank=lambda: 0)
+        while kubeai.check_alive():
+            time.sleep(0.005)
+        kubeai.checkpoint_saved(step=7)
+        sys.exit(-1)
+        """,
+        KUBEAI_EXIT_HOLD="0",
+    )
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(notice={"id": "a/1", "source": "a", "host": "node-1", "seconds_left": 9})
+    script.wait_for_line("hanging")
+    supervisor.direct(0, directive="STOP", generation=4)
+    assert script.end() == 255
+    said = [report.body for report in supervisor.reports if report.body["kind"] != "rank"]
+    assert [(report["kind"], report["step"], report["generation"]) for report in said] == [
+        ("saved", 7, 4),
+        ("left", 7, 4),
+    ]
+
+
 def test_notices_are_shown_at_once_and_called_about_once(supervisor: FakeSupervisor, start: Start) -> None:
     """A new id, or one that comes back after it was withdrawn; a function that raises is one line."""
     script = start(

@@ -71,11 +71,22 @@ def _report_left(monitor: Monitor, uplink: Uplink, stderr: StderrLog, deadline: 
 
 
 def _post(monitor: Monitor, uplink: Uplink, retry: RetryPolicy, deadline: float) -> float | None:
-    """Post once. Return None when the report is delivered or no longer needed, otherwise the seconds until a retry."""
+    """Post once. Return None when the report is delivered or no longer needed, otherwise the seconds until a retry.
+
+    A checkpoint that the reporter has not reported yet is reported first: after `left` it would come too late.
+    """
     try:
-        uplink.report(monitor.left(), timeout=min(_POST_SECONDS, max(0.001, deadline - time.monotonic())))
+        saved = monitor.unreported_save()
+        if saved is not None:
+            uplink.report(saved, timeout=_seconds_for_post(deadline))
+            monitor.confirm(saved)
+        uplink.report(monitor.left(), timeout=_seconds_for_post(deadline))
     except RunIsOver:
         monitor.end_run()
     except (Refused, Unreachable) as error:
         return retry.after(error)
     return None
+
+
+def _seconds_for_post(deadline: float) -> float:
+    return min(_POST_SECONDS, max(0.001, deadline - time.monotonic()))

@@ -216,6 +216,11 @@ class Monitor:
         self._is_ending = True
         return Report(ReportKind.LEFT, self.member, self.step, self.state.directive.generation)
 
+    def unreported_save(self) -> Report | None:
+        """Return the report of a saved checkpoint that is not known to be delivered."""
+        with self._changed:
+            return self._saved
+
     def next_report(self) -> Report | None:
         """Return the next report to send: a saved checkpoint first, then a changed rank."""
         with self._changed:

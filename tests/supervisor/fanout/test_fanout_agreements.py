@@ -213,14 +213,15 @@ async def test_a_commit_that_ranks_have_passed_is_followed_by_another(tmp_path: 
     async with agreeing(tmp_path) as job:
         await job.agents["n8"].notices("n8")
         (first,) = await job.stop_steps()
+        line = job.ranks[0].seen[-1]
         for rank in job.ranks:
             rank.stops_at = None
-        line = job.ranks[0].seen[-1]
+            rank.start += first + 1 - rank.step
         for rank in job.ranks:
             await rank.says("passed", line, first + 1)
         (second,) = await job.stop_steps()
         assert second > first
-        assert job.decision.reason.endswith(f"All ranks save after step {second}.")
+        assert job.decision.reason.endswith(f"stopping. All ranks save after step {second}.")
 
 
 async def test_status_says_who_has_not_answered(tmp_path: Path) -> None:
