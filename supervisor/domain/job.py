@@ -16,6 +16,17 @@ class Framework(StrEnum):
     TORCHRUN = "torchrun"
 
 
+class OnLoss(StrEnum):
+    """What a job wants when it loses workers.
+
+    SHRINK: it continues with those that remain, if they are enough. HOLD: its number of workers is fixed, so it saves,
+    waits for a replacement and continues with all of them.
+    """
+
+    SHRINK = "shrink"
+    HOLD = "hold"
+
+
 class Phase(StrEnum):
     """The phase of a job.
 
@@ -55,6 +66,9 @@ class Spec:
 
     `least_to_start`: the fewest hosts that a run starts on, if those are more than `min_workers`, with which a run may
     continue.
+    `worker_multiple`: every size of a run is a multiple of it, and so is `requested_workers`; it is the product of the
+    tensor and pipeline parallel sizes, in hosts. `supervisor.decide.size` has the sizes that follow from all of these.
+    `ignored`: a sentence for each request of the job that was not understood.
     """
 
     framework: Framework
@@ -65,6 +79,9 @@ class Spec:
     launcher_host: Host | None = None
     capabilities: frozenset[Capability] = frozenset()
     least_to_start: int | None = None
+    on_loss: OnLoss = OnLoss.SHRINK
+    worker_multiple: int = 1
+    ignored: tuple[str, ...] = ()
 
     def can(self, capability: Capability) -> bool:
         """Whether the job has a capability."""

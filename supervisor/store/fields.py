@@ -66,6 +66,8 @@ def _encoded(value: Any, name: str = "") -> Any:
             return {_camel_case(key): _encoded(each, key) for key, each in value.items() if each is not None}
         case [dict(), *_]:
             return [_encoded(each) for each in value]
+        case tuple():  # JSON has only lists, and what is written is compared with what is read.
+            return list(value)
         case float() | int() if name in _INSTANTS:
             return msgspec.to_builtins(datetime.fromtimestamp(value, UTC))
     return value

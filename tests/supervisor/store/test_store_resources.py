@@ -28,6 +28,7 @@ from supervisor.domain.job import (
     Framework,
     Growth,
     Observed,
+    OnLoss,
     Phase,
     RequestKind,
     Result,
@@ -89,6 +90,9 @@ SPECS = st.builds(
     launcher_host=st.none() | st.just(Host("n9")),
     capabilities=st.frozensets(st.sampled_from(Capability)),
     least_to_start=st.none() | COUNTS,
+    on_loss=st.sampled_from(OnLoss),
+    worker_multiple=COUNTS,
+    ignored=st.lists(st.text(), max_size=2).map(tuple),
 )
 OBSERVED = st.builds(
     Observed,
@@ -447,7 +451,15 @@ def without_optional(schema: dict[str, Any], value: Any) -> Any:
 FULL_NOTICE = replace(notice(1, left=30), announced="soon", message="why", ended_at=T0)
 FULL_JOB = replace(
     running_job(),
-    spec=replace(running_job().spec, launcher_host=Host("n9"), least_to_start=1, capabilities=frozenset(Capability)),
+    spec=replace(
+        running_job().spec,
+        launcher_host=Host("n9"),
+        least_to_start=1,
+        capabilities=frozenset(Capability),
+        on_loss=OnLoss.HOLD,
+        worker_multiple=2,
+        ignored=("worker-multiple is ignored.",),
+    ),
     observed=replace(
         running_job().observed,
         exit_code=1,

@@ -112,7 +112,17 @@ def test_a_job_that_runs_notices_nothing(job: SupervisedJob) -> None:
     assert decided.decision == job.decision
 
 
-_LATER = {"notice_class", "cancellable", "checkpoint", "agreement", "epochs", "request"}
+_LATER = {
+    "notice_class",
+    "cancellable",
+    "checkpoint",
+    "agreement",
+    "epochs",
+    "request",
+    "on_loss",
+    "worker_multiple",
+    "ignored",
+}
 """Fields that the version before did not have."""
 
 _LATER_CONDITIONS = {"Held"}
