@@ -72,7 +72,7 @@ def test_it_installs_alone_and_its_commands_run(wheel: Path, clean: Clean) -> No
     assert {path.name for path in clean.packages.iterdir() if "dist-info" in path.name} == {
         f"kubeai_elastic-{kubeai.elastic.__version__}.dist-info"
     }
-    for command in ("kubeai-run", "kubeai-discover-hosts"):
+    for command in ("kubeai-run", "kubeai-discover-hosts", "kubeai-each-host"):
         shown = subprocess.run([clean.home / "bin" / command, "--help"], check=True, capture_output=True, text=True)
         assert shown.stdout.startswith(f"usage: {command}")
         version = subprocess.run(

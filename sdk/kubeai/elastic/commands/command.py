@@ -55,9 +55,19 @@ class Command:
         """Send SIGKILL to the whole group."""
         self._signal(signal.SIGKILL)
 
+    def end_within(self, seconds: float) -> None:
+        """Send SIGTERM to the whole group now, and SIGKILL after so many seconds if it has not ended. Call it once."""
+        self.terminate()
+        threading.Thread(target=self._kill_after, args=(seconds,), name="command-end", daemon=True).start()
+
     def join(self) -> None:
         """Wait until the group has ended and ``on_exit`` was called."""
         self._waiter.join()
+
+    def _kill_after(self, seconds: float) -> None:
+        self._waiter.join(seconds)
+        if self._waiter.is_alive():
+            self.kill()
 
     def _wait(self) -> None:
         code = self._process.wait()
