@@ -183,6 +183,7 @@ lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions a
 	HOROVOD_SKIP_COMPILE=1 $(LOCK) $(ARGS) requirements/horovod.in -o requirements/horovod.txt
 	$(LOCK) --no-emit-package horovod -c requirements/horovod.txt requirements/horovod.in -o requirements/horovod-build.txt
 	$(LOCK) --no-deps $(ARGS) requirements/frameworks.in -o requirements/frameworks.txt
+	$(LOCK) --no-deps requirements/torchrun.in -o requirements/torchrun.txt
 	printf 'setuptools\nwheel\n' | $(LOCK) --no-deps -c requirements/frameworks.txt - -o requirements/frameworks-build.txt
 
 first-hour: ## Follow README.md on one machine: in a fresh clone of the last commit, with an empty environment

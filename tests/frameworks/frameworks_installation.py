@@ -1,6 +1,6 @@
-"""The training frameworks in an environment of their own, outside the checkout, made once for each set of requirements.
+"""Training frameworks in environments of their own, outside the checkout, each made once for its requirements.
 
-Run as a module: prints where it is, made where it is missing.
+Run as a module: prints where they are, made where they are missing. Arguments are their names [frameworks].
 """
 
 import hashlib
@@ -8,14 +8,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.frameworks import frameworks_stand_in
 
 _REQUIREMENTS = Path(__file__).parents[2] / "requirements"
-# DeepSpeed is built from source. Its build cannot be isolated, as that would not be locked, so what its setup.py
-# imports has to be there before it.
-_LOCKS = (_REQUIREMENTS / "frameworks-build.txt", _REQUIREMENTS / "frameworks.txt")
 # 30 s on an idle machine with a near registry, for 0.6 GB.
 _SECONDS = 900.0
 
@@ -24,18 +22,35 @@ class NotInstallable(Exception):  # noqa: N818  # It names what is so.
     """The frameworks cannot be installed here; the message says why."""
 
 
-def installed() -> Path:
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What is installed together: files of locked requirements, one after the other."""
+
+    name: str
+    locks: tuple[str, ...]
+
+    def paths(self) -> list[Path]:
+        return [_REQUIREMENTS / lock for lock in self.locks]
+
+
+# DeepSpeed is built from source. Its build cannot be isolated, as that would not be locked, so what its setup.py
+# imports has to be there before it.
+FRAMEWORKS = Environment("frameworks", ("frameworks-build.txt", "frameworks.txt"))
+OLDER_TORCH = Environment("torchrun", ("torchrun.txt",))
+
+
+def installed(environment: Environment = FRAMEWORKS) -> Path:
     """The environment's directory; made first where it is missing.
 
     Raises:
         NotInstallable: It is missing and cannot be made.
     """
-    home = _home()
+    home = _home(environment)
     if not home.exists():
         home.parent.mkdir(parents=True, exist_ok=True)
         # Made beside its final place and then renamed: whoever finds it finds all of it, and of two makers one wins.
         with tempfile.TemporaryDirectory(dir=home.parent, prefix=".making-") as making:
-            _make(Path(making) / "venv")
+            _make(environment, Path(making) / "venv")
             _rename(Path(making) / "venv", home)
     return home
 
@@ -44,17 +59,16 @@ def site_packages(home: Path) -> Path:
     return home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 
-def _home() -> Path:
+def _home(environment: Environment) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    wanted = (
-        b"".join(file.read_bytes() for file in (*_LOCKS, Path(frameworks_stand_in.__file__))) + sys.version.encode()
-    )
-    return cache / "elastic-job-supervisor" / f"frameworks-{hashlib.sha256(wanted).hexdigest()[:12]}"
+    files = (*environment.paths(), Path(frameworks_stand_in.__file__))
+    wanted = b"".join(file.read_bytes() for file in files) + sys.version.encode()
+    return cache / "elastic-job-supervisor" / f"{environment.name}-{hashlib.sha256(wanted).hexdigest()[:12]}"
 
 
-def _make(venv: Path) -> None:
+def _make(environment: Environment, venv: Path) -> None:
     _run([sys.executable, "-m", "venv", str(venv)])
-    for lock in _LOCKS:
+    for lock in environment.paths():
         # Through the module: scripts of the environment name the directory it was made in, not the one it ends up in.
         pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         # A copy in pip's cache would be half a gigabyte that nobody needs again. Python compiles what is imported.
@@ -95,7 +109,9 @@ def _rename(made: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.stdout.write(f"{installed()}\n")
-    except NotInstallable as reason:
-        sys.exit(f"The training frameworks cannot be installed: {reason}")
+    for wanted in (FRAMEWORKS, OLDER_TORCH):
+        try:
+            if wanted.name in (sys.argv[1:] or [FRAMEWORKS.name]):
+                sys.stdout.write(f"{installed(wanted)}\n")
+        except NotInstallable as reason:
+            sys.exit(f"The training frameworks cannot be installed: {reason}")
