@@ -87,7 +87,7 @@ class Uplink:
             raise wire.Refused(http.HTTPStatus.CONFLICT, "run_is_over", "a later run has begun") from error
 
     def _common_fields(self) -> dict[str, Any]:
-        return {"process": self._process, "host": _host()}
+        return {"process": self._process, "host": host_name()}
 
     def _identity(self) -> identity.Identity:
         own = identity.read(self._directory)
@@ -153,6 +153,7 @@ def _endpoint(own: identity.Identity) -> wire.Endpoint:
     return wire.Endpoint(own.address, own.token, own.ca)
 
 
-def _host() -> str:
+def host_name() -> str:
+    """Return the name under which the supervisor knows this host."""
     # Horovod's name first: its processes have the launcher's environment, including HOSTNAME.
     return os.environ.get("HOROVOD_HOSTNAME") or os.environ.get("KUBEAI_HOST") or socket.gethostname()

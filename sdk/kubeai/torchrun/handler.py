@@ -1,0 +1,193 @@
+"""The rendezvous handler of torchrun: enters the rounds that the supervisor decides, and parks between them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.elastic.rendezvous import (  # type: ignore[import-not-found,unused-ignore]
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
+
+from kubeai.elastic import identity
+from kubeai.elastic.stderr import StderrLog
+
+from . import member, stores
+from .guard import Guard
+from .link import Link
+from .member import Enter, Exit, MemberState, StartToJoin
+from .membership import Membership
+from .settings import address_of, processes_of
+from .workers import JOINS, Workers
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[import-not-found,unused-ignore]
+
+    from .rounds import Round, StoreAddress
+
+_SLICE_SECONDS = 0.25  # between two looks at the round a signal is handled
+_PROGRESS_SECONDS = 0.05
+_IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
+
+
+class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
+    """One member. `parameters` are torch's RendezvousParameters.
+
+    Raises:
+        UnknownProcesses: See `processes_of`.
+    """
+
+    def __init__(self, parameters: Any) -> None:
+        self._run_id = str(parameters.run_id)
+        directory = identity.directory()
+        own = identity.read(directory)
+        self._host = address_of(parameters, None if own is None else own.address)
+        self._stderr = StderrLog()
+        processes = processes_of(parameters)
+        self._membership = Membership(MemberState(uuid.uuid4().hex, processes, self._host))
+        self._workers = Workers(processes)
+        self._guard = Guard(self._workers.directory)
+        self._stores: dict[int, TCPStore] = {}
+        self._published = 0
+        self._is_identical = os.environ.get(_IDENTICAL)
+        self._link = Link(directory, self._membership, self._regroup, self._stderr)
+        self._link.start()
+        threading.Thread(target=self._watch_workers, name="rendezvous-workers", daemon=True).start()
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The workers are clients of the round's store, so no port can be taken by another process meanwhile."""
+        return True
+
+    def get_backend(self) -> str:
+        """Return the name of the backend."""
+        return "kubeai"
+
+    def get_run_id(self) -> str:
+        """Return what --rdzv-id says."""
+        return self._run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait until this member is part of a newer round, or starts to join one, and return its place.
+
+        Raises:
+            SystemExit: The job has ended, or a later run has begun.
+        """
+        self._membership.wait()
+        while True:
+            step = self._membership.next_step(_SLICE_SECONDS)
+            if isinstance(step, Exit):
+                raise SystemExit(step.code)
+            if isinstance(step, StartToJoin):
+                return self._start_to_join()
+            info = self._enter(step) if isinstance(step, Enter) else None
+            if info is not None:
+                return info
+
+    def num_nodes_waiting(self) -> int:
+        """Return 1 if the workers must be stopped for a newer round, else 0."""
+        return int(self._membership.must_rejoin)
+
+    def is_closed(self) -> bool:
+        """Return False: the supervisor alone ends a job."""
+        return False
+
+    def set_closed(self) -> None:
+        """Do nothing: the supervisor alone ends a job."""
+
+    def shutdown(self) -> bool:
+        """Tell the supervisor that this agent ends. The job goes on."""
+        has_ended = sys.exc_info()[0] is None  # torch calls it while an exception passes, too
+        self._membership.change(lambda state: replace(state, ended=has_ended))
+        self._link.close()
+        self._guard.dismiss()
+        return True
+
+    def _enter(self, step: Enter) -> RendezvousInfo | None:
+        """Enter a round with new workers. Returns None if its store cannot be reached."""
+        entered = step.round
+        index = entered.index_of(self._membership.state.member) or 0
+        try:
+            store, where = self._store_of(entered, index)
+        except stores.CannotReach as error:
+            self._stderr.once(f"store {entered.number}", f"round {entered.number} has no store: {error}")
+            self._membership.change(lambda state: replace(state, unreachable=entered.number))
+            return None
+        entered = replace(entered, store=where)
+        self._stores = {entered.number: store}
+        self._workers.forget()
+        self._workers.publish(entered, index)
+        self._published = entered.number
+        self._set_environment(entered.number, joins=False, identical=entered.is_uniform)
+        self._membership.change(lambda state: _in_round(state, entered))
+        size = len(entered.members)
+        self._stderr.once(f"round {entered.number}", f"round {entered.number}: member {index} of {size}")
+        return _info(store, where, index, size)
+
+    def _start_to_join(self) -> RendezvousInfo:
+        """Start workers on a store of their own; they join a later round in process."""
+        line = self._membership.line
+        store, where = stores.open_store(self._host)
+        self._stores[0] = store
+        self._workers.forget()
+        self._set_environment(line.wanted if line else 0, joins=True, identical=True)
+        self._membership.change(member.start_to_join)
+        return _info(store, where, 0, 1)
+
+    def _store_of(self, entered: Round, index: int) -> tuple[TCPStore, StoreAddress]:
+        if index == 0:
+            return stores.open_store(self._host)
+        if entered.store is None:
+            raise stores.CannotReach("it is not open")
+        return stores.connect(entered.store), entered.store
+
+    def _regroup(self) -> None:
+        """Tell the workers of a round that they enter in process. Runs after each line, in the link's thread."""
+        known = self._membership.state.known
+        if known is None or not known.in_process or known.number <= self._published:
+            return
+        index = known.index_of(self._membership.state.member) or 0
+        if index == 0 and known.store is None:
+            store, where = stores.open_store(self._host)
+            self._stores[known.number] = store
+            known = replace(known, store=where)
+        if known.store is not None:
+            entered = known
+            self._workers.publish(entered, index)
+            self._published = entered.number
+            self._membership.change(lambda state: _in_round(state, entered))
+
+    def _set_environment(self, number: int, *, joins: bool, identical: bool) -> None:
+        """Set what the workers inherit. With equal numbers of workers, agents need not exchange them."""
+        os.environ.pop(JOINS, None)
+        os.environ.update(self._workers.environment(number, joins=joins))
+        if self._is_identical is None:
+            os.environ[_IDENTICAL] = str(int(identical))
+
+    def _watch_workers(self) -> None:
+        """Report what the workers say of themselves."""
+        timer = threading.Event()
+        while not timer.wait(_PROGRESS_SECONDS):
+            self._membership.change(self._with_progress)
+
+    def _with_progress(self, state: MemberState) -> MemberState:
+        if state.waits:
+            return state
+        said = self._workers.progress()
+        return replace(state, started=said.started, ready=max(said.ready, state.ready))
+
+
+def _info(store: TCPStore, where: StoreAddress, index: int, size: int) -> RendezvousInfo:
+    return RendezvousInfo(store, index, size, RendezvousStoreInfo(where.address, where.port))
+
+
+def _in_round(state: MemberState, entered: Round) -> MemberState:
+    holds = entered.index_of(state.member) == 0 and entered.store is not None
+    store = (entered.number, entered.store) if holds and entered.store is not None else None
+    return replace(member.enter(state, entered), store=store)

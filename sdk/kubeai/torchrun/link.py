@@ -1,0 +1,151 @@
+"""The two threads that talk to the supervisor: one reads the stream, the other reports this member's state."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from kubeai.elastic import identity, wire
+from kubeai.elastic.uplink import host_name
+
+from .rounds import MalformedLine, parse_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from kubeai.elastic.stderr import StderrLog
+
+    from .membership import Membership
+
+_STREAM, _REPORT = "/v1/rendezvous/stream", "/v1/rendezvous/report"
+# The supervisor takes a member that is silent for 3 s for a frozen one.
+_HEARTBEAT_SECONDS = 1.0
+_SILENCE_SECONDS = 15.0
+_SLOWEST_SECONDS = 2.0
+
+
+class Link:
+    """The connection of one member to its supervisor. The identity is read again for each call.
+
+    Args:
+        directory: The identity directory.
+        membership: What is reported, and what lines are applied to.
+        after_line: Called in the reading thread after each line.
+        stderr: Where faults are written.
+    """
+
+    def __init__(
+        self, directory: Path, membership: Membership, after_line: Callable[[], None], stderr: StderrLog
+    ) -> None:
+        self._directory = directory
+        self._membership = membership
+        self._after_line = after_line
+        self._stderr = stderr
+        self._run: int | None = None
+        self._stream: wire.Stream | None = None
+        self._closed = threading.Event()
+        self._posting = threading.Lock()
+        self._connection = wire.Connection()
+        self._revision = 0
+        self._threads = [
+            threading.Thread(target=self._follow_for_ever, name="rendezvous-lines", daemon=True),
+            threading.Thread(target=self._report_for_ever, name="rendezvous-reports", daemon=True),
+        ]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether both threads have ended, after `close` or because a later run has begun."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def start(self) -> None:
+        """Start both threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Report the last state, if the supervisor can be reached, and end the stream."""
+        if not self._closed.is_set():
+            with contextlib.suppress(wire.Unreachable, wire.Refused):
+                self._report(timeout=2.0)
+            self._closed.set()
+            self._membership.wake()
+            if self._stream is not None:
+                self._stream.close()
+        self._connection.close()
+
+    def _follow_for_ever(self) -> None:
+        backoff = wire.Backoff(maximum=_SLOWEST_SECONDS)
+        while not self._closed.is_set():
+            try:
+                self._follow(backoff)
+            except wire.Refused as refusal:
+                if refusal.code == "run_is_over":
+                    self._membership.end_run()
+                    self._closed.set()
+                self._stderr.once(f"refused {refusal.code}", f"the supervisor refuses this elastic agent: {refusal}")
+            except wire.Unreachable as fault:
+                if not self._closed.is_set():
+                    self._stderr.once("absent", f"no supervisor: {fault}. Training continues without changes of hosts")
+            finally:
+                self._membership.set_absent(absent=True)
+            self._closed.wait(backoff.next())
+
+    def _follow(self, backoff: wire.Backoff) -> None:
+        with wire.open_stream(self._endpoint(), _STREAM, self._body(), _SILENCE_SECONDS) as stream:
+            self._stream = stream
+            if self._closed.is_set():
+                return
+            opened_at = time.monotonic()
+            self._membership.set_absent(absent=False)
+            for message in stream:
+                if message.get("type") == "rendezvous":
+                    self._apply(message)
+                if time.monotonic() > opened_at + _SLOWEST_SECONDS:
+                    backoff.reset()
+
+    def _apply(self, message: Mapping[str, Any]) -> None:
+        try:
+            line = parse_line(message)
+        except MalformedLine as error:
+            self._stderr.once("line", f"ignoring a malformed line: {error}")
+            return
+        if self._run is None:
+            self._run = line.run
+        self._membership.receive(line)
+        self._after_line()
+
+    def _report_for_ever(self) -> None:
+        while not self._closed.is_set():
+            version = self._membership.version
+            try:
+                self._report()
+            except (wire.Refused, wire.Unreachable):
+                self._closed.wait(_HEARTBEAT_SECONDS / 4)  # the stream says what is wrong
+            else:
+                self._membership.wait_beyond(version, _HEARTBEAT_SECONDS)
+
+    def _report(self, timeout: float = 5.0) -> None:
+        with self._posting:
+            if self._membership.absent_seconds:
+                raise wire.Unreachable("there is no stream")
+            self._revision += 1
+            body = {**self._body(), "revision": self._revision}
+            self._connection.post(self._endpoint(), _REPORT, body, timeout)
+
+    def _body(self) -> dict[str, Any]:
+        state = self._membership.state
+        return {"member": state.member, "run": self._run, "host": host_name(), "state": state.fields()}
+
+    def _endpoint(self) -> wire.Endpoint:
+        own = identity.read(self._directory)
+        if own is None:
+            raise wire.Unreachable(f"no supervisor is configured in {self._directory}")
+        if self._run is None:
+            self._run = own.run
+        if own.run is not None and own.run != self._run:
+            # An agent that outlives its run must not speak with the token of the next one.
+            raise wire.Refused(409, "run_is_over", "a later run has begun")
+        return wire.Endpoint(own.address, own.token, own.ca)

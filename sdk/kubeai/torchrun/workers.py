@@ -1,0 +1,74 @@
+"""The files through which an elastic agent and its own workers talk, in a private directory.
+
+The agent replaces `round.json` at each round. A worker that can join or regroup in process replaces
+`worker-LOCAL_RANK.json`: `{"pid", "started", "round"}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kubeai.elastic.identity import write_atomically
+
+if TYPE_CHECKING:
+    from .rounds import Round
+
+DIRECTORY = "KUBEAI_RENDEZVOUS_DIR"
+ROUND = "KUBEAI_RENDEZVOUS_ROUND"
+JOINS = "KUBEAI_RENDEZVOUS_JOINS"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What all workers of this agent have said: whether they wait to join, and the newest round all train in."""
+
+    started: bool = False
+    ready: int = 0
+
+
+class Workers:
+    """The directory of one agent's workers, of which there are `processes`."""
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self.directory = Path(tempfile.mkdtemp(prefix="kubeai-rendezvous-"))
+
+    def publish(self, entered: Round, index: int) -> None:
+        """Replace `round.json` by a round that has a store and whose member `index` is this one. Raises OSError."""
+        members = [{"host": one.host, "address": one.address, "processes": one.processes} for one in entered.members]
+        content = {
+            "number": entered.number,
+            "in_process": entered.in_process,
+            "node": index,
+            "base_rank": entered.base_rank(index),
+            "world_size": entered.world_size,
+            "members": members,
+            "store": None if entered.store is None else vars(entered.store),
+        }
+        write_atomically(self.directory / "round.json", json.dumps(content))
+
+    def forget(self) -> None:
+        """Remove what the workers before have said. Call it before new ones start."""
+        for file in self.directory.glob("worker-*.json"):
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+    def environment(self, number: int, *, joins: bool) -> dict[str, str]:
+        """Return the variables of workers that start in round `number`."""
+        return {DIRECTORY: str(self.directory), ROUND: str(number), **({JOINS: "1"} if joins else {})}
+
+    def progress(self) -> Progress:
+        """Return what all workers have said; nothing while one has not written its file."""
+        try:
+            said = [
+                json.loads((self.directory / f"worker-{rank}.json").read_text(encoding="utf-8"))
+                for rank in range(self._processes)
+            ]
+            return Progress(all(one["started"] for one in said), min(int(one["round"]) for one in said))
+        except (OSError, ValueError, TypeError, KeyError):
+            return Progress()

@@ -1,0 +1,47 @@
+"""Rounds, and the lines that tell of them."""
+
+import json
+from typing import Any
+
+import pytest
+from kubeai.torchrun.rounds import Line, MalformedLine, Round, RoundMember, StoreAddress, parse_line
+
+TWO = Round(
+    7,
+    (RoundMember("m1", "n1", "10.0.0.1", 2), RoundMember("m2", "n2", "10.0.0.2", 3)),
+    store=StoreAddress("10.0.0.1", 4000),
+)
+
+
+def test_a_round_survives_the_wire() -> None:
+    about: dict[str, Any] = {"run": 1, "wanted": 7, "starts": True, "release": 143, "reason": "b"}
+    message = json.loads(json.dumps({**about, "round": TWO.fields()}))
+    assert parse_line(message) == Line(1, 7, TWO, starts=True, release=143, reason="b")
+
+
+def test_ranks_are_counted_through_the_members() -> None:
+    assert (TWO.world_size, TWO.base_rank(0), TWO.base_rank(1), TWO.is_uniform) == (5, 0, 2, False)
+    assert (TWO.index_of("m2"), TWO.index_of("m3")) == (1, None)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"wanted": None},
+        {"wanted": -1},
+        {"wanted": True},
+        {"wanted": "7"},
+        {"run": None},
+        {"release": "0"},
+        {"round": []},
+        {"round": {"number": 1}},
+        {"round": {"number": 0, "members": TWO.fields()["members"]}},
+        {"round": {"number": 1, "members": []}},
+        {"round": {"number": 1, "members": [{"member": "m1"}]}},
+        {"round": {**TWO.fields(), "store": {"address": "10.0.0.1"}}},
+        {"round": {**TWO.fields(), "store": "10.0.0.1"}},
+    ],
+)
+def test_a_malformed_line_is_told_from_a_good_one(fault: dict[str, Any]) -> None:
+    with pytest.raises(MalformedLine):
+        parse_line({"run": 1, "wanted": 7, "round": TWO.fields(), **fault})
