@@ -23,7 +23,8 @@ from .guard import Guard
 from .link import Link
 from .member import Enter, Exit, MemberState, StartToJoin
 from .membership import Membership
-from .settings import address_of, processes_of
+from .peer_link import Peers
+from .settings import address_of, away_seconds_of, processes_of
 from .workers import JOINS, Workers
 
 if TYPE_CHECKING:
@@ -51,9 +52,18 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._stderr = StderrLog()
         processes = processes_of(parameters)
         self._membership = Membership(MemberState(uuid.uuid4().hex, processes, self._host))
+        self._peers = Peers(
+            self._host,
+            self._membership,
+            least=parameters.min_nodes,
+            away_seconds=away_seconds_of(parameters),
+            stderr=self._stderr,
+        )
+        self._membership.change(lambda state: replace(state, address=self._peers.address))
         self._workers = Workers(processes)
         self._guard = Guard(self._workers.directory)
-        self._stores: dict[int, TCPStore] = {}
+        self._stores = stores.Stores()
+        self._base: Round | None = None  # the last round entered with new workers
         self._published = 0
         self._is_identical = os.environ.get(_IDENTICAL)
         self._link = Link(directory, self._membership, self._regroup, self._stderr)
@@ -82,6 +92,8 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._membership.wait()
         while True:
             step = self._membership.next_step(_SLICE_SECONDS)
+            if step is None:
+                self._peers.look()
             if isinstance(step, Exit):
                 raise SystemExit(step.code)
             if isinstance(step, StartToJoin):
@@ -106,6 +118,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         has_ended = sys.exc_info()[0] is None  # torch calls it while an exception passes, too
         self._membership.change(lambda state: replace(state, ended=has_ended))
         self._link.close()
+        self._peers.close()
         self._guard.dismiss()
         return True
 
@@ -120,7 +133,8 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
             self._membership.change(lambda state: replace(state, unreachable=entered.number))
             return None
         entered = replace(entered, store=where)
-        self._stores = {entered.number: store}
+        self._stores.restart(store)
+        self._base = entered
         self._workers.forget()
         self._workers.publish(entered, index)
         self._published = entered.number
@@ -134,7 +148,8 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         """Start workers on a store of their own; they join a later round in process."""
         line = self._membership.line
         store, where = stores.open_store(self._host)
-        self._stores[0] = store
+        self._stores.start_alone(store)
+        self._base = None
         self._workers.forget()
         self._set_environment(line.wanted if line else 0, joins=True, identical=True)
         self._membership.change(member.start_to_join)
@@ -155,13 +170,24 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         index = known.index_of(self._membership.state.member) or 0
         if index == 0 and known.store is None:
             store, where = stores.open_store(self._host)
-            self._stores[known.number] = store
+            self._stores.regroup(store)
             known = replace(known, store=where)
         if known.store is not None:
             entered = known
             self._workers.publish(entered, index)
             self._published = entered.number
             self._membership.change(lambda state: _in_round(state, entered))
+            self._count_out(entered)
+
+    def _count_out(self, entered: Round) -> None:
+        """Let no agent wait at its end for members that have left in process."""
+        base = self._base
+        if base is None or base.store is None:
+            return
+        left = [index for index, one in enumerate(base.members) if entered.index_of(one.member) is None]
+        if left:
+            arguments = (base.store, left, len(base.members))
+            threading.Thread(target=stores.count_out, args=arguments, name="rendezvous-left", daemon=True).start()
 
     def _set_environment(self, number: int, *, joins: bool, identical: bool) -> None:
         """Set what the workers inherit. With equal numbers of workers, agents need not exchange them."""

@@ -133,6 +133,8 @@ def adopt(state: MemberState, line: Line) -> MemberState:
     newer = regroups(state, line)
     if newer is not None:
         return enter(state, newer)
+    if state.waits and line.wanted <= state.round:
+        return replace(state, failed=True)  # nobody has formed the round that it waits for
     known, told = state.known, line.round
     has_store = told is not None and told.store is not None and told.number == state.round
     return replace(state, known=told) if has_store and known is not None and known.store is None else state

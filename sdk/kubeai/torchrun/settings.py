@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import socket
 import sys
 from typing import Any
 from urllib.parse import urlsplit
+
+_AWAY_SECONDS = 10.0  # A supervisor that is restarted is back before
 
 
 class UnknownProcesses(ValueError):  # noqa: N818 - the name describes what is missing
@@ -44,6 +47,18 @@ def address_of(parameters: Any, supervisor: str | None) -> str:
                 probe.connect(target)  # sends nothing
                 return str(probe.getsockname()[0])
     return socket.getfqdn()
+
+
+def away_seconds_of(parameters: Any) -> float:
+    """Return `away_seconds` of --rdzv-conf: how long the supervisor is away before members form rounds without it.
+
+    Raises:
+        ValueError: It is no number of seconds.
+    """
+    seconds = float(parameters.get("away_seconds", _AWAY_SECONDS))
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"away_seconds={seconds} in --rdzv-conf is no number of seconds")
+    return seconds
 
 
 def _positive(text: str) -> int:

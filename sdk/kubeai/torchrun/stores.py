@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import socket
+from collections import deque
 from datetime import timedelta
+from typing import Sequence
 
 from torch.distributed import TCPStore  # type: ignore[import-not-found,unused-ignore]
 
 from .rounds import StoreAddress
 
+# Private keys of torch's agents: they wait for each other at a normal end. A test for each version of torch reads them.
+_EXIT_BARRIER = "torchelastic/agent/terminal_state"
 _WAIT = timedelta(seconds=60)  # for a key that another agent writes
 _CONNECT_SECONDS = 3.0
 
@@ -38,3 +42,43 @@ def connect(where: StoreAddress) -> TCPStore:
         raise CannotReach(f"{where.address}:{where.port}: {error}") from error
     store.set_timeout(_WAIT)
     return store
+
+
+class Stores:
+    """The stores that this agent holds open.
+
+    Workers use the store of the round they are in. Agents wait for each other in that of the last round which they
+    have entered with new workers, even if its holder has left since.
+    """
+
+    def __init__(self) -> None:
+        self._base: TCPStore | None = None
+        self._alone: TCPStore | None = None
+        self._regrouped: deque[TCPStore] = deque(maxlen=2)  # some workers may still be in the one before
+
+    def restart(self, store: TCPStore) -> None:
+        """Keep the store of a round that all members enter with new workers, and no other."""
+        self._base, self._alone = store, None
+        self._regrouped.clear()
+
+    def start_alone(self, store: TCPStore) -> None:
+        """Keep the store of workers that join later, beside those which other members use."""
+        self._alone = store
+
+    def regroup(self, store: TCPStore) -> None:
+        """Keep the store of a round in process."""
+        self._regrouped.append(store)
+
+
+def count_out(where: StoreAddress, members: Sequence[int], size: int) -> None:
+    """Let the agents of a round of `size` members not wait for these at their end, who have left in process.
+
+    Every remaining agent may call it: each member is counted once. If the store is gone, nobody waits.
+    """
+    try:
+        store = connect(where)
+        for member in members:
+            if store.add(f"kubeai/left/{member}", 1) == 1 and store.add(f"{_EXIT_BARRIER}/num_members", 1) == size:
+                store.set(f"{_EXIT_BARRIER}/last_member", "")
+    except (CannotReach, RuntimeError):
+        return
