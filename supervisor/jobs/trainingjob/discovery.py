@@ -53,7 +53,19 @@ for entry in $lines; do
 done
 # The first list may be in use already, and is taken as it is: asking is for those that come later.
 [ -r "$admitted" ] || last=$nl$kept
-new=$(for entry in $kept; do
+
+# Hosts join only some time after others have left: a worker that joins before the others have formed their new ring
+# waits for their states, which they do not send after a leave (Horovod issue 3494).
+now=$(date +%s 2>/dev/null)
+held=
+for entry in $last; do
+  case $nl$kept in *"$nl${entry%%:*}:"* | *"$nl${entry%%:*}$nl"*) ;; *) held=yes ;; esac
+done
+[ -n "$held" ] && { printf '%s\n' "$now" >"$edl/left_at"; } 2>/dev/null
+[ -r "$edl/left_at" ] && read -r left_at <"$edl/left_at" && [ -n "$now" ] && [ -n "$left_at" ] &&
+  [ "$now" -ge "$left_at" ] && [ $((now - left_at)) -lt "${EDL_JOIN_DELAY:-5}" ] && held=yes
+
+new=$([ -n "$held" ] || for entry in $kept; do
   case $last in
     *"$nl$entry$nl"*) ;;
     *) (answers "${entry%%:*}" </dev/null >/dev/null 2>&1 && printf '%s\n' "$entry") & ;;

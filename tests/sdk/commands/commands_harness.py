@@ -115,7 +115,13 @@ class Launchpad:
 def discover(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*STRICT, DISCOVER, *arguments],
-        env={**os.environ, "KUBEAI_DIR": str(directory), "KUBEAI_HOSTS_PORT": "0", **environ},
+        env={
+            **os.environ,
+            "KUBEAI_DIR": str(directory),
+            "KUBEAI_HOSTS_PORT": "0",
+            "KUBEAI_JOIN_DELAY": "0",
+            **environ,
+        },
         capture_output=True,
         text=True,
         timeout=60,

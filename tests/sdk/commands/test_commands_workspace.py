@@ -70,9 +70,11 @@ def test_a_word_of_a_stop_is_a_run_and_a_generation(text: str, word: Stop | None
 
 def test_a_new_run_asks_every_host_anew(tmp_path: Path) -> None:
     place = workspace(tmp_path)
-    (tmp_path / "hosts.last").write_text("a\n", encoding="utf-8")
+    notes = [tmp_path / name for name in ("hosts.last", "hosts.unreachable", "hosts.printed", "hosts.left")]
+    for note in notes:
+        note.write_text("a\n", encoding="utf-8")
     place.enter_run(2, "t")
-    assert not (tmp_path / "hosts.last").exists()
+    assert not any(note.exists() for note in notes)
 
 
 def test_a_run_is_complete_for_its_processes_once_its_token_is_there(tmp_path: Path) -> None:

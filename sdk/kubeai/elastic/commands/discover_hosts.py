@@ -3,7 +3,8 @@
 Made for Horovod's ``--host-discovery-script``. Horovod calls it every second and kills the whole job when it exits
 non-zero, or when a listed host is unreachable for 30 s. So it always exits with 0, and a host that was not in the last
 good list is admitted only once its port answers. It does not talk to the supervisor: kubeai-run maintains the files
-``hosts`` (the granted ones) and ``exclusions``. An exclusion always wins.
+``hosts`` (the granted ones) and ``exclusions``. An exclusion always wins. Hosts join only some time after others have
+left, see `list_changes`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from kubeai.elastic.version import __version__
 
-from . import hosts
+from . import hosts, list_changes
 
 if TYPE_CHECKING:
     from typing import Callable, Iterable, NoReturn, Sequence
@@ -31,6 +32,9 @@ _LAST = "hosts.last"
 _UNREACHABLE = "hosts.unreachable"
 # All new hosts together: Horovod asks again after 1 s.
 _PORT_SECONDS = 0.5
+# Longer than the time between two commits of a training script: only then do its workers see that hosts have left.
+_JOIN_DELAY_VARIABLE = "KUBEAI_JOIN_DELAY"
+_JOIN_DELAY_SECONDS = 5.0
 _MAX_NAMES = 5
 _STDOUT, _STDERR = 1, 2
 
@@ -49,7 +53,8 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the hosts and return 0. Problems are reported in one line on stderr."""
     problems: list[str] = []
-    lines = _answer(sys.argv[1:] if argv is None else argv, problems)
+    directory = os.environ.get("KUBEAI_DIR") or _DEFAULT_DIRECTORY
+    lines = _paced(directory, _answer(directory, sys.argv[1:] if argv is None else argv, problems), problems)
     try:
         _write(_STDOUT, _text(lines))
     except OSError as error:
@@ -60,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _answer(argv: Sequence[str], problems: list[str]) -> list[str]:
-    directory = os.environ.get("KUBEAI_DIR") or _DEFAULT_DIRECTORY
+def _answer(directory: str, argv: Sequence[str], problems: list[str]) -> list[str]:
     obstacle = _obstacle_check(directory, problems)
     last = _last_good(directory)
     try:
@@ -81,6 +85,30 @@ def _answer(argv: Sequence[str], problems: list[str]) -> list[str]:
     elif is_news and unreachable:
         problems.append(f"left out, as they do not answer on port {options.port}: {_some(unreachable)}")
     return chosen
+
+
+def _paced(directory: str, lines: list[str], problems: list[str]) -> list[str]:
+    try:
+        return list_changes.paced(directory, lines, _join_delay(problems))
+    except OSError as error:
+        problems.append(f"cannot remember the list: {error.strerror}")
+        return lines
+
+
+def _join_delay(problems: list[str]) -> float:
+    """How many seconds after a leave hosts may join. From the environment alone, so that it also holds for bad options.
+
+    A negative number, a word and ``nan`` are refused.
+    """
+    text = os.environ.get(_JOIN_DELAY_VARIABLE) or str(_JOIN_DELAY_SECONDS)
+    try:
+        seconds = float(text)
+        if seconds >= 0:
+            return seconds
+    except ValueError:
+        pass
+    problems.append(f"{_JOIN_DELAY_VARIABLE}: {text!r} is not a number of seconds, using {_JOIN_DELAY_SECONDS:g}")
+    return _JOIN_DELAY_SECONDS
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _STOPPED, _TOKEN, _CA = "stopped", "token", "ca.crt"
 _LAST_HOSTS, _HOSTS, _EXCLUSIONS = "hosts.last", "hosts", "exclusions"
-_UNREACHABLE = "hosts.unreachable"
+_UNREACHABLE, _PRINTED, _LEFT = "hosts.unreachable", "hosts.printed", "hosts.left"
 
 
 class Workspace:
@@ -74,9 +74,10 @@ class Workspace:
         """
         self._remove(_TOKEN)
         failpoint(At.TOKEN_REMOVED)
-        # A new run probes every host again, because nothing has watched the list since the last command ended.
-        self._remove(_LAST_HOSTS)
-        self._remove(_UNREACHABLE)
+        # A new run probes every host again, because nothing has watched the list since the last command ended. And
+        # nobody is in it yet whom a host that joins could disturb.
+        for name in (_LAST_HOSTS, _UNREACHABLE, _PRINTED, _LEFT):
+            self._remove(name)
         failpoint(At.LAST_HOSTS_REMOVED)
         identity.write_atomically(self.directory / "run", f"{run}\n")
         failpoint(At.RUN_WRITTEN)

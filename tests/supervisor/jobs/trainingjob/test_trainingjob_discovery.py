@@ -31,6 +31,7 @@ class Launcher:
             "EDL": str(self.edl),
             "KUBEAI_DIR": str(self.edl / "mounted"),
             "EDL_PORT": str(self.port),
+            "EDL_JOIN_DELAY": "0",
             **variables,
         }
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -72,6 +73,29 @@ def test_all_hosts_are_listed_until_some_are_left_out(launcher: Launcher) -> Non
     assert launcher.hosts() == ["127.0.0.1:1", "127.0.0.3:1"]
     launcher.leaves_out()
     assert launcher.hosts() == LISTED.splitlines()
+
+
+def test_a_leave_and_a_join_are_two_changes(launcher: Launcher) -> None:
+    """Hosts that leave go at once, hosts that join or come back wait some seconds: Horovod's workers would hang."""
+    delay = {"EDL_JOIN_DELAY": "5"}
+    assert launcher.hosts(**delay) == LISTED.splitlines()
+    launcher.leaves_out("127.0.0.2")
+    launcher.lists(f"{LISTED}localhost:1\n")
+    assert launcher.hosts(**delay) == ["127.0.0.1:1", "127.0.0.3:1"]
+    launcher.leaves_out()
+    assert launcher.hosts(**delay) == ["127.0.0.1:1", "127.0.0.3:1"]
+    left_at = launcher.edl / "left_at"
+    left_at.write_text(f"{int(left_at.read_text(encoding='ascii')) - 6}\n", encoding="ascii")
+    assert launcher.hosts(**delay) == [*LISTED.splitlines(), "localhost:1"]
+
+
+def test_a_clock_that_was_set_back_holds_no_host_back(launcher: Launcher) -> None:
+    delay = {"EDL_JOIN_DELAY": "5"}
+    launcher.lists("127.0.0.1:1\n")
+    assert launcher.hosts(**delay) == ["127.0.0.1:1"]
+    launcher.lists(LISTED)
+    (launcher.edl / "left_at").write_text("99999999999\n", encoding="ascii")
+    assert launcher.hosts(**delay) == LISTED.splitlines()
 
 
 def test_what_is_mounted_counts_as_well(launcher: Launcher) -> None:
