@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _SLICE_SECONDS = 0.25  # between two looks at the round a signal is handled
 _PROGRESS_SECONDS = 0.05
+_SETTLE_SECONDS = 0.5
+_LINGER_SECONDS = 10.0
 _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 
 
@@ -65,6 +68,9 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._stores = stores.Stores()
         self._base: Round | None = None  # the last round entered with new workers
         self._published = 0
+        self._has_ended = False
+        self._is_ending = threading.Event()
+        self._closing = threading.Lock()
         self._is_identical = os.environ.get(_IDENTICAL)
         self._link = Link(directory, self._membership, self._regroup, self._stderr)
         self._link.start()
@@ -114,13 +120,34 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         """Do nothing: the supervisor alone ends a job."""
 
     def shutdown(self) -> bool:
-        """Tell the supervisor that this agent ends. The job goes on."""
-        has_ended = sys.exc_info()[0] is None  # torch calls it while an exception passes, too
-        self._membership.change(lambda state: replace(state, ended=has_ended))
-        self._link.close()
-        self._peers.close()
-        self._guard.dismiss()
+        """Record that this agent ends. The job goes on.
+
+        torch calls it up to three times. Only during the last call of a failed agent does an exception pass, so the
+        supervisor is told a moment later.
+        """
+        self._has_ended = sys.exc_info()[0] is None
+        if not self._is_ending.is_set():
+            self._is_ending.set()
+            closing = threading.Timer(_SETTLE_SECONDS, self._close)
+            closing.daemon = True
+            closing.start()
+            atexit.register(self._close)
         return True
+
+    def _close(self) -> None:
+        """Tell the supervisor, and disconnect."""
+        with self._closing:
+            self._membership.change(lambda state: replace(state, ended=self._has_ended))
+            self._link.report_last()
+            if self._is_needed():
+                self._membership.wait_until(lambda line: line.release is not None, _LINGER_SECONDS)
+            self._link.close()
+            self._peers.close()
+
+    def _is_needed(self) -> bool:
+        """Return whether workers of other agents use a store of this agent, which waits for no exit barrier."""
+        state = self._membership.state
+        return state.ended and self._base is None and state.store is not None and not self._membership.absent_seconds
 
     def _enter(self, step: Enter) -> RendezvousInfo | None:
         """Enter a round with new workers. Returns None if its store cannot be reached."""

@@ -65,15 +65,18 @@ class Link:
         for thread in self._threads:
             thread.start()
 
-    def close(self) -> None:
-        """Report the last state, if the supervisor can be reached, and end the stream."""
+    def report_last(self) -> None:
+        """Report the state once more, if the supervisor can be reached."""
         if not self._closed.is_set():
             with contextlib.suppress(wire.Unreachable, wire.Refused):
                 self._report(timeout=2.0)
-            self._closed.set()
-            self._membership.wake()
-            if self._stream is not None:
-                self._stream.close()
+
+    def close(self) -> None:
+        """End the stream and both threads."""
+        self._closed.set()
+        self._membership.wake()
+        if self._stream is not None:
+            self._stream.close()
         self._connection.close()
 
     def _follow_for_ever(self) -> None:

@@ -60,7 +60,7 @@ def test_it_reports_each_change_and_its_last_state(
     membership.wait()
     coordinator.wait_for(lambda: coordinator.members.get("n1", {}).get("waits"))
     membership.change(lambda state: replace(state, waits=False, ended=True))
-    link.close()
+    link.report_last()
     last = coordinator.reports[-1].body
     assert (last["member"], last["state"]["ended"]) == ("m1", True)
     revisions = [report.body["revision"] for report in coordinator.reports]
