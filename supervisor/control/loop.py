@@ -25,6 +25,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.failpoints import At
+from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
 from supervisor.jobs.adapter import Adapter
@@ -48,6 +49,7 @@ class ControlDependencies:
     facts: Facts
     processes: Processes
     ranks: RankStates
+    members: MemberStreams
     adapter: Adapter
     leadership: Leadership
     policy: Policy
@@ -97,7 +99,9 @@ class Control:
         """Plans the jobs that have changed or are due; returns the seconds until the next one is due, None: never."""
         snapshot, now = self._deps.store.snapshot(), self._deps.clock.now()
         # Processes are told about a notice before there is a decision about it.
-        self._deps.processes.refresh(self._visibly_changed(snapshot, self._schedule.changed(snapshot.jobs)))
+        changed = self._visibly_changed(snapshot, self._schedule.changed(snapshot.jobs))
+        self._deps.processes.refresh(changed)
+        self._deps.members.refresh(changed)
         if not self._deps.leadership.may_act():
             return _RETRY_SECONDS
         granted = self._deps.facts.granted(snapshot.jobs)
@@ -136,6 +140,7 @@ class Control:
             more=grant.more,
             rank_zero=self._deps.processes.rank_zero(job.name, job.observed.run),
             ranks=self._deps.ranks.of(job.name, job.observed.run),
+            members=self._deps.members.of(job.name, job.observed.run),
             since=max(self._since, self._deps.facts.caught_up_at),
         )
         return plan(job, facts, now, self._deps.policy)
@@ -173,6 +178,7 @@ class Control:
             failpoint(At.DECISION_STORED)
             _record(job.decision, decided, self._deps.facts.noticed(job.name))
             self._deps.processes.refresh([job.name])
+            self._deps.members.refresh([job.name])
             failpoint(At.DIRECTIVES_PUSHED)
         if not self._deps.leadership.may_act():  # The write may have taken longer than the lease.
             return False

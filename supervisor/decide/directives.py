@@ -83,7 +83,7 @@ def _kind(
     own = notices.get(worker.host)
     if decision.stop is not None and worker.run <= decision.stop.run:
         return _stopping(decision, decision.stop, worker, own, policy)
-    if decision.phase in (Phase.SUSPENDED, Phase.TIMED_OUT):
+    if decision.phase in (Phase.SUSPENDED, Phase.TIMED_OUT) or _awaits_round(job, worker):
         return DirectiveKind.STOP, decision.generation, None
     if own is not None and worker.host in decision.exclusions:
         return DirectiveKind.LEAVE, decision.excluded_at, deadline_of(own, policy) - policy.leave_margin_seconds
@@ -95,10 +95,16 @@ def _kind(
     return DirectiveKind.RUN, decision.generation, None
 
 
+def _awaits_round(job: SupervisedJob, worker: Worker) -> bool:
+    """Whether the ranks save and hold at an agreed step, and their elastic agents then start others."""
+    agreement = _agreement(job, worker)
+    return agreement is not None and agreement.committed and agreement.purpose is Purpose.RENDEZVOUS
+
+
 def _checkpoint_generation(job: SupervisedJob, worker: Worker) -> int | None:
     """The generation of the last CHECKPOINT for a worker; it stays the same, as a new one is a new request."""
     decision, request = job.decision, job.decision.checkpoint
-    restarts = decision.exclusions and job.spec.framework is Framework.TORCHRUN
+    restarts = decision.exclusions and job.spec.framework is Framework.TORCHRUN and decision.round is None
     asked_at = [decision.excluded_at] if restarts else []
     agreement = _agreement(job, worker)
     is_open = agreement is not None and agreement.purpose is Purpose.CHECKPOINT and not agreement.committed

@@ -22,6 +22,7 @@ from supervisor.decide.reasons import (
     shrinking,
     withdrawn,
 )
+from supervisor.decide.rendezvous import changes_members, with_round
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import stop
 from supervisor.decide.together import saved_together, stop_together, withdrawn_stop
@@ -48,7 +49,8 @@ def live(s: Situation) -> Decision:
         before = replace(before, below_min_since=None, reason=_running(before))
     if before.phase is Phase.RESUMING:
         return _resuming(s, before)
-    return saved_together(s, with_checkpoint(s, _sized(s, _restarted(s, before))))
+    decision = with_round(s, _sized(s, _restarted(s, before)))
+    return decision if changes_members(s, decision) else saved_together(s, with_checkpoint(s, decision))
 
 
 def _reason_to_stop(s: Situation) -> str | None:

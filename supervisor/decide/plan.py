@@ -14,6 +14,7 @@ from supervisor.decide.live import live
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
 from supervisor.decide.reasons import finished, running, waiting
+from supervisor.decide.rendezvous import instants as round_instants
 from supervisor.decide.situation import JobFacts, Situation
 from supervisor.decide.stopping import acknowledged_at, everyone_at, last_moment, stop_deadline, stopping
 from supervisor.decide.together import awaited_until, is_saving, saving_until
@@ -199,7 +200,7 @@ def _instants(s: Situation, decision: Decision) -> list[float | None]:
     agreed = [at for purpose in Purpose for at in instants(s, purpose)]
     saved = saving_until(s, decision.agreement) if decision.agreement is not None and is_saving(s) else None
     settled = [decision.window_until, decision.resume_until, grow, asked, lost, saved, awaited_until(s)]
-    return [*settled, *agreed, *moments, *ahead]
+    return [*settled, *agreed, *moments, *ahead, *round_instants(s)]
 
 
 def _stop_instants(s: Situation, stop: Stop) -> list[float | None]:

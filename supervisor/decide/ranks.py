@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
 
 _MAX_NAMES = 5
-_ACTED = frozenset({AnswerKind.REACHED, AnswerKind.PASSED})
+_ACTED = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,12 @@ class Ranks:
     def have_passed(self, agreement: Agreement) -> bool:
         """Whether a rank has gone on past the step of this agreement."""
         return any(answer.kind is AnswerKind.PASSED for _, answer in self.answers(agreement))
+
+    def have_held(self, agreement: Agreement) -> bool:
+        """Whether every rank of the run waits at the step of this agreement, outside any collective."""
+        return self.have_answered(agreement) and all(
+            answer.kind is AnswerKind.HELD for _, answer in self.answers(agreement)
+        )
 
     def have_acknowledged(self, generation: int) -> bool:
         """Whether every rank has said that it saved or left because of the STOP of `generation`."""

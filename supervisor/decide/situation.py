@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from supervisor.decide.members import NO_MEMBERS, Members
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranking import BY_NAME, Ranking
@@ -40,6 +41,7 @@ class JobFacts:
         more: See `Grant`.
         rank_zero: Whether rank 0 is connected.
         ranks: What the connected processes say about agreed steps.
+        members: The elastic agents of a job that torchrun runs.
         since: When this supervisor began to receive notices, at its start or after an outage of its store (Unix
             seconds). Notices that were announced before arrive a moment later.
     """
@@ -55,6 +57,7 @@ class JobFacts:
     more: int = 0
     rank_zero: RankZero = RankZero(connected=True, since=0.0)
     ranks: Ranks = NO_RANKS
+    members: Members = NO_MEMBERS
     since: float = 0.0
 
 

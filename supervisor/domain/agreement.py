@@ -7,10 +7,16 @@ from supervisor.domain.instant import Instant
 
 
 class Purpose(StrEnum):
-    """What all ranks do at an agreed step. STOP: save and exit. CHECKPOINT: save and continue."""
+    """What all ranks do at an agreed step.
+
+    STOP: save and exit. CHECKPOINT: save and continue. RENDEZVOUS: save and wait for the end of the process, because an
+    elastic agent starts another one in the next round. REGROUP: wait for the next round, and continue in it.
+    """
 
     STOP = "stop"
     CHECKPOINT = "checkpoint"
+    RENDEZVOUS = "rendezvous"
+    REGROUP = "regroup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +42,7 @@ class AnswerKind(StrEnum):
 
     ACCEPTED: it is below the proposed step. DECLINED: it names its step, as the answer to a poll or because it is past
     the proposed step. COMMITTED: it will act at the step. PASSED: it has gone on past the step. REACHED: it has stopped
-    or is saving at the step.
+    or is saving at the step. HELD: it waits at the step, outside any collective, for what follows.
     """
 
     ACCEPTED = "accepted"
@@ -44,9 +50,17 @@ class AnswerKind(StrEnum):
     COMMITTED = "committed"
     PASSED = "passed"
     REACHED = "reached"
+    HELD = "held"
 
 
-_STAGES = (AnswerKind.DECLINED, AnswerKind.ACCEPTED, AnswerKind.COMMITTED, AnswerKind.PASSED, AnswerKind.REACHED)
+_STAGES = (
+    AnswerKind.DECLINED,
+    AnswerKind.ACCEPTED,
+    AnswerKind.COMMITTED,
+    AnswerKind.PASSED,
+    AnswerKind.REACHED,
+    AnswerKind.HELD,
+)
 """The order in which a rank gives its answers to one proposal."""
 
 

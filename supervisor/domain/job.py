@@ -7,6 +7,7 @@ from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.instant import Instant
+from supervisor.domain.rendezvous import Round
 
 
 class Framework(StrEnum):
@@ -186,7 +187,7 @@ class Decision:
 
     `hosts` are the job's to use. `exclusions` are those of them that will be reclaimed, excluded since generation
     `excluded_at`. Each `…_since` and `…_until` is None while it does not apply. `agreement` is the last agreement on a
-    step that was not given up, `epochs` the last epoch in use.
+    step that was not given up, `epochs` the last epoch in use. `round` is the last one of a job that torchrun runs.
     """
 
     generation: int
@@ -208,6 +209,7 @@ class Decision:
     checkpoint: CheckpointRequest | None = None
     agreement: Agreement | None = None
     epochs: int = 0
+    round: Round | None = None
 
     @property
     def agreed_stop(self) -> Agreement | None:

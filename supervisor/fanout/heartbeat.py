@@ -1,23 +1,28 @@
-"""Heartbeats on the streams to launchers and training processes."""
+"""Heartbeats on the streams to launchers, elastic agents and training processes."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from supervisor.fanout.launchers import Launchers
-from supervisor.fanout.processes import Processes
+
+class Streams(Protocol):
+    """Streams of one kind of peer."""
+
+    async def heartbeat(self) -> None:
+        """Sends a heartbeat on each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Sends a heartbeat on every stream every `seconds`."""
 
-    processes: Processes
-    launchers: Launchers
+    streams: Sequence[Streams]
     seconds: float
 
     async def run(self) -> None:
         """Root task: sends heartbeats."""
         while True:
             await asyncio.sleep(self.seconds)
-            await self.processes.heartbeat()
-            await self.launchers.heartbeat()
+            for each in self.streams:
+                await each.heartbeat()

@@ -9,7 +9,7 @@ from supervisor.domain.directive import Worker
 from supervisor.domain.ids import JobName
 from supervisor.fanout.processes import MAX_STREAMS
 
-_FINAL = frozenset({AnswerKind.REACHED, AnswerKind.PASSED})
+_FINAL = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
 """The answers after which a rank has nothing more to say about a commit."""
 
 

@@ -14,6 +14,7 @@ from supervisor.domain.agreement import Agreement
 from supervisor.domain.instant import Instant
 from supervisor.domain.job import Acknowledgement, CheckpointRequest, Decision, Growth, Observed, Stop, UserRequest
 from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.rendezvous import Round
 from supervisor.store.conditions import Condition
 
 Fields = dict[str, Any]
@@ -30,6 +31,7 @@ _WITH_INSTANTS = (
     Growth,
     Observed,
     ReclaimNotice,
+    Round,
     Stop,
     UserRequest,
 )

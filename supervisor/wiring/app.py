@@ -18,9 +18,12 @@ from supervisor.control.facts import Facts, NoCluster
 from supervisor.control.loop import Control, ControlDependencies
 from supervisor.control.requests import PlanRequests
 from supervisor.domain.directive import Worker
+from supervisor.domain.ids import JobName
+from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import OPERATOR, SIMULATED
 from supervisor.fanout.heartbeat import Heartbeat
 from supervisor.fanout.launchers import Launchers
+from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
 from supervisor.identity.authenticator import Authenticator
@@ -35,6 +38,7 @@ from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.ingest.quotas import LauncherQuotas
 from supervisor.ingest.relays import RelayEndpoints
+from supervisor.ingest.rendezvous import RendezvousEndpoints
 from supervisor.ingest.requested_notices import RequestedNotices
 from supervisor.ingest.requests import RequestEndpoints
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
@@ -129,6 +133,7 @@ class Supervisor:
         requests = PlanRequests(changes.notify)
         self._processes = Processes(facts.directives, clock.now, requests.add, hooks.on_directives_sent)
         ranks = RankStates(self._processes.workers, facts.agreement, requests.add)
+        self._members = MemberStreams(self._job, requests.add)
         self._launchers = Launchers(tokens.process, clock.now, facts.waits_for)
         leader = _leader(cluster, clock, store, self._processes)
         control = Control(
@@ -137,6 +142,7 @@ class Supervisor:
                 facts=facts,
                 processes=self._processes,
                 ranks=ranks,
+                members=self._members,
                 adapter=Adapters(StandaloneJobs(self._launchers), leader.actuator if leader else None),
                 leadership=leadership,
                 policy=settings,
@@ -215,6 +221,9 @@ class Supervisor:
             ),
             process_endpoints,
             RelayEndpoints(process_endpoints),
+            RendezvousEndpoints(
+                store=store, members=self._members, refusals=refusals, authenticate=authenticate, clock=clock
+            ),
             DrillEndpoints(notices=requested(source=SIMULATED), authenticate=authenticate),
             DrainEndpoints(notices=requested(source=OPERATOR), authenticate=authenticate),
             RequestEndpoints(store=store, authenticate=authenticate, clock=clock),
@@ -236,6 +245,7 @@ class Supervisor:
             launchers=self._launchers,
             processes=self._processes,
             ranks=ranks,
+            members=self._members,
             clock=clock,
             seconds=settings.retention_hours * 3600,
         )
@@ -244,7 +254,7 @@ class Supervisor:
             "ageing": expiry.run,
             "journal": journal.run,
             "watch": self._watch,
-            "heartbeat": Heartbeat(self._processes, self._launchers, settings.heartbeat_seconds).run,
+            "heartbeat": Heartbeat((self._processes, self._members, self._launchers), settings.heartbeat_seconds).run,
             "retention": self.retention.run,
             "servers": servers.run,
             **({"page": self._page.viewers.run} if self._page else {}),
@@ -262,6 +272,9 @@ class Supervisor:
         """
         await run_tasks({"store": self._store.run, **self.tasks, **beside}, stop)
 
+    def _job(self, name: JobName) -> SupervisedJob | None:
+        return self._store.snapshot().jobs.get(name)
+
     async def _watch(self) -> None:
         version = 0
         while True:
@@ -275,6 +288,7 @@ class Supervisor:
             self._page.viewers.finish("the supervisor is stopping")
         self._reclaim.finish()
         self._processes.finish("the supervisor is stopping")
+        self._members.finish("the supervisor is stopping")
         self._launchers.finish("the supervisor is stopping")
 
 

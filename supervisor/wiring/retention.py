@@ -9,6 +9,7 @@ from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
+from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry
@@ -30,6 +31,7 @@ class Retention:
     launchers: Launchers
     processes: Processes
     ranks: RankStates
+    members: MemberStreams
     clock: Clock
     seconds: float
 
@@ -54,4 +56,5 @@ class Retention:
         self.launchers.forget_others(jobs)
         self.processes.forget_others(jobs)
         self.ranks.forget_others(jobs)
+        self.members.forget_others(jobs)
         failpoint(At.PRUNED)

@@ -259,6 +259,14 @@ class Peers:
         await peer.connect()
         return peer
 
+    async def member(self, token: str, host: str, **says: Any) -> "MemberPeer":
+        """A connected elastic agent that waits for a round; `says` are fields of its state."""
+        peer = MemberPeer(self, token, host, {"processes": 2, "address": f"{host}:0", "waits": True, **says})
+        await peer.connect()
+        peer.alive = asyncio.create_task(peer.live())
+        self._stack.callback(peer.alive.cancel)
+        return peer
+
 
 @dataclass(slots=True)
 class LauncherPeer:
@@ -294,6 +302,72 @@ class ProcessPeer:
     async def reports(self, kind: str, directive: Mapping[str, Any], **changes: Any) -> Refusal:
         answer = {"kind": kind, "step": 7, "run": directive["run"], "generation": directive["generation"]}
         return await self.peers.post("/v1/processes/report", self.token, {**self.who, **answer, **changes})
+
+
+@dataclass(slots=True)
+class MemberPeer:
+    """An elastic agent on the wire."""
+
+    peers: Peers
+    token: str
+    host: str
+    state: dict[str, Any]
+    member: str = ""
+    revision: int = 0
+    alive: asyncio.Task[None] | None = None
+    _lines: list[Lines] = field(default_factory=list)
+
+    @property
+    def lines(self) -> Lines:
+        return self._lines[-1]
+
+    @property
+    def _who(self) -> dict[str, Any]:
+        return {"member": self.member or f"member-on-{self.host}", "host": self.host, "run": None}
+
+    async def connect(self) -> Lines:
+        hello = {**self._who, "state": self.state}
+        self._lines.append(await self.peers.lines("/v1/rendezvous/stream", self.token, hello))
+        return self.lines
+
+    def end(self) -> None:
+        """Ends it without a word: its connection breaks."""
+        self.freeze()
+        self.lines.close()
+
+    def freeze(self) -> None:
+        """Lets it report nothing more; its connection stays."""
+        if self.alive is not None:
+            self.alive.cancel()
+
+    async def says(self, **changes: Any) -> Refusal:
+        self.state = {**self.state, **changes}
+        self.revision += 1
+        report = {**self._who, "state": self.state, "revision": self.revision}
+        return await self.peers.post("/v1/rendezvous/report", self.token, report)
+
+    async def live(self) -> None:
+        """Reports each half second that nothing has changed."""
+        while True:
+            await asyncio.sleep(0.5)
+            await self.says()
+
+    async def enters(self, number: int, **changes: Any) -> dict[str, Any]:
+        """Waits for a round and enters it; its first member opens a store."""
+        line = await self.round(number)
+        known = {"number": number, "hosts": [each["host"] for each in line["round"]["members"]], "in_process": False}
+        is_first = line["round"]["members"][0]["host"] == self.host
+        store = {"round": number, "address": "127.0.0.1", "port": 4000 + number} if is_first else None
+        entered = {"round": number, "waits": False, "failed": False, "known": known, "store": store}
+        assert await self.says(**{**entered, **changes}) == Refusal(200, None)
+        return line
+
+    async def round(self, number: int) -> dict[str, Any]:
+        """The line with the round of that number, of which this member is part."""
+        while True:
+            line = await self.lines.matching(type="rendezvous", wanted=number)
+            if line["round"] is not None and line["round"]["number"] == number:
+                return line
 
 
 def _channel(address: str, ca: bytes | None) -> grpc.aio.Channel:

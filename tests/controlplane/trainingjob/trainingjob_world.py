@@ -24,6 +24,7 @@ from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, S
 from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import NoticeState, Subject, SubjectKind
 from supervisor.domain.placement import Placement
+from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.agent_registry import AgentRegistry
@@ -247,6 +248,7 @@ async def supervising(
                 facts=facts,
                 processes=processes,
                 ranks=RankStates(processes.workers, facts.agreement, requests.add),
+                members=MemberStreams(store.snapshot().jobs.get, requests.add),
                 adapter=Adapters(actuator, actuator),
                 leadership=AlwaysLeader(),
                 policy=rules,

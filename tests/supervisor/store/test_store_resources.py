@@ -38,6 +38,7 @@ from supervisor.domain.job import (
     UserRequest,
 )
 from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice, SubjectKind
+from supervisor.domain.rendezvous import Round
 from supervisor.jobs.registry import resources
 from supervisor.store.codec import Codec, Record
 from supervisor.store.conditions import Condition, job_conditions, notice_condition
@@ -130,6 +131,15 @@ AGREEMENTS = st.none() | st.builds(
     since=INSTANTS,
     began=INSTANTS,
 )
+ROUNDS = st.none() | st.builds(
+    Round,
+    number=COUNTS,
+    run=COUNTS,
+    members=st.lists(st.text(), max_size=3).map(tuple),
+    hosts=st.lists(st.just(Host("n9")), max_size=3).map(tuple),
+    in_process=st.booleans(),
+    since=INSTANTS,
+)
 STOPS = st.none() | st.builds(Stop, run=COUNTS, generation=COUNTS, since=INSTANTS, everyone=st.booleans())
 
 
@@ -158,6 +168,7 @@ def decisions(draw: st.DrawFn) -> Decision:
             checkpoint=CHECKPOINTS,
             agreement=AGREEMENTS,
             epochs=COUNTS,
+            round=ROUNDS,
         )
     )
     return decision
@@ -481,6 +492,7 @@ FULL_JOB = replace(
         checkpoint=CheckpointRequest(run=1, generation=1, since=T0),
         agreement=Agreement(epoch=1, purpose=Purpose.STOP, run=1, step=1, since=T0, began=T0),
         epochs=1,
+        round=Round(number=1, run=1, members=("m",), hosts=(Host("n1"),), since=T0),
     ),
 )
 

@@ -118,6 +118,7 @@ _LATER = {
     "checkpoint",
     "agreement",
     "epochs",
+    "round",
     "request",
     "on_loss",
     "worker_multiple",

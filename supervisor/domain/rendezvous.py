@@ -1,0 +1,23 @@
+"""The rendezvous of a torchrun job: which of its elastic agents train together, in an order that gives ranks."""
+
+from dataclasses import dataclass
+
+from supervisor.domain.ids import Host
+from supervisor.domain.instant import Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The members that train together, one for each host, until the next round.
+
+    `number` grows with each round of a job and is never used again. `members` are the ids of the elastic agents,
+    `hosts` their hosts in the same order: the first one holds the store. `in_process`: the training processes continue
+    and build a new process group; otherwise their agents start new ones. `since` is when it was decided.
+    """
+
+    number: int
+    run: int
+    members: tuple[str, ...]
+    hosts: tuple[Host, ...]
+    in_process: bool = False
+    since: Instant

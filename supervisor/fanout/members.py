@@ -1,0 +1,227 @@
+"""The connected elastic agents of torchrun jobs, and the line that each was last sent. Nothing here is stored."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.decide.members import NO_MEMBERS, Member, Members
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.rendezvous import Round
+from supervisor.fanout.lines import HEARTBEAT, LineStream, line
+
+GONE_SECONDS = 0.3
+"""A member whose stream has ended is gone after this time: it may only have lost its connection."""
+
+SILENT_SECONDS = 3.0
+"""Members report each second. One that has not for this time is frozen, and gone although its stream is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberId:
+    """A member on the wire."""
+
+    job: JobName
+    run: int
+    host: Host
+    member: str
+
+
+@dataclass(slots=True)
+class _Connection:
+    id: MemberId
+    state: Member
+    stream: LineStream | None = None
+    sent: bytes = b""
+    revision: int = 0
+    heard_at: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True)
+class _Job:
+    run: int
+    connections: dict[Host, _Connection] = field(default_factory=dict)
+
+
+class MemberStreams:
+    """The streams to elastic agents; each gets the present rounds of its job.
+
+    Args:
+        job: A job by its name; None if it is unknown.
+        on_change: Called with a job whose members have changed.
+    """
+
+    def __init__(self, job: Callable[[JobName], SupervisedJob | None], on_change: Callable[[JobName], None]) -> None:
+        self._job = job
+        self._on_change = on_change
+        self._jobs: dict[JobName, _Job] = {}
+
+    def attach(self, sender: MemberId, state: Member, stream: LineStream) -> None:
+        """Adds a member and sends it its line. It replaces another member of its host."""
+        job = self._jobs.get(sender.job)
+        if job is None or job.run < sender.run:
+            job = self._jobs[sender.job] = _Job(sender.run)
+        before = job.connections.get(sender.host)
+        if before is not None:
+            self._end(before, "replaced by a newer stream")
+        connection = job.connections[sender.host] = _Connection(sender, state, stream)
+        if before is not None and before.id == sender:
+            connection.revision = before.revision
+        self._hear(connection)
+        self._on_change(sender.job)
+        self._send(connection)
+
+    def detach(self, sender: MemberId, stream: LineStream) -> None:
+        """Records that a stream has ended. Its member is gone if it does not return soon."""
+        connection = self._found(sender)
+        if connection is None or connection.stream is not stream:
+            return
+        connection.stream = None
+        self._expire(connection, GONE_SECONDS)
+
+    def report(self, sender: MemberId, state: Member, revision: int) -> bool:
+        """Records what a member says; returns False if it has no stream, or has said something newer."""
+        connection = self._found(sender)
+        if connection is None or connection.stream is None or revision <= connection.revision:
+            return False
+        connection.revision = revision
+        self._hear(connection)
+        if state != connection.state:
+            connection.state = state
+            self._on_change(sender.job)
+            self.refresh([sender.job])
+        return True
+
+    def since(self, sender: MemberId) -> float | None:
+        """When this member connected first (Unix seconds); None if it is new."""
+        connection = self._found(sender)
+        return None if connection is None else connection.state.since
+
+    def of(self, name: JobName, run: int) -> Members:
+        """The members of a run."""
+        job = self._jobs.get(name)
+        if job is None or job.run != run or not job.connections:
+            return NO_MEMBERS
+        return Members({host: each.state for host, each in job.connections.items()})
+
+    def refresh(self, names: Iterable[JobName]) -> None:
+        """Sends the members of these jobs their lines, if those have changed."""
+        for name in names:
+            for connection in self._connections(name):
+                self._send(connection)
+
+    def count(self, name: JobName) -> int:
+        """The number of members of a job."""
+        return len(self._connections(name))
+
+    def forget_others(self, jobs: Collection[JobName]) -> None:
+        """Forgets all other jobs without a stream."""
+        self._jobs = {name: job for name, job in self._jobs.items() if name in jobs or job.connections}
+
+    async def heartbeat(self) -> None:
+        """Sends a heartbeat on every stream."""
+        for name in list(self._jobs):
+            for connection in self._connections(name):
+                if connection.stream is not None:
+                    connection.stream.push(HEARTBEAT)
+
+    def finish(self, reason: str) -> None:
+        """Ends every stream with a goodbye."""
+        for name in list(self._jobs):
+            for connection in self._connections(name):
+                self._end(connection, reason)
+        self._jobs.clear()
+
+    def _connections(self, name: JobName) -> list[_Connection]:
+        job = self._jobs.get(name)
+        return [] if job is None else list(job.connections.values())
+
+    def _found(self, sender: MemberId) -> _Connection | None:
+        job = self._jobs.get(sender.job)
+        connection = None if job is None else job.connections.get(sender.host)
+        return connection if connection is not None and connection.id == sender else None
+
+    def _hear(self, connection: _Connection) -> None:
+        self._expire(connection, SILENT_SECONDS)
+
+    def _expire(self, connection: _Connection, seconds: float) -> None:
+        """Lets a member be gone after so many seconds, unless it is heard before."""
+        if connection.timer is not None:
+            connection.timer.cancel()
+        connection.timer = asyncio.get_running_loop().call_later(seconds, self._gone, connection)
+
+    def _gone(self, connection: _Connection) -> None:
+        job = self._jobs.get(connection.id.job)
+        if job is not None and job.connections.get(connection.id.host) is connection:
+            del job.connections[connection.id.host]
+            # A frozen member finds its stream ended when it goes on, and connects again.
+            self._end(connection, "silent")
+            self._on_change(connection.id.job)
+
+    def _end(self, connection: _Connection, reason: str) -> None:
+        if connection.timer is not None:
+            connection.timer.cancel()
+        if connection.stream is not None:
+            connection.stream.finish(reason)
+            connection.stream = None
+
+    def _send(self, connection: _Connection) -> None:
+        job = self._job(connection.id.job)
+        if job is None or connection.stream is None:
+            return
+        data = line(message(job, self.of(job.name, connection.id.run), connection.id))
+        if data != connection.sent:
+            connection.sent = data
+            connection.stream.push(data)
+
+
+def message(job: SupervisedJob, members: Members, to: MemberId) -> Mapping[str, Any]:
+    """The line to one member."""
+    decision = job.decision
+    held = decision.round if decision.round is not None and decision.round.run == to.run else None
+    is_part = held is not None and to.member in held.members
+    return {
+        "type": "rendezvous",
+        "job": job.name,
+        "run": to.run,
+        "generation": decision.generation,
+        "reason": decision.reason,
+        "wanted": 0 if held is None else held.number,
+        "round": _round(held, members) if held is not None and is_part else None,
+        "starts": False,
+        "release": 0 if not is_part and _is_over(job, members, held) else None,
+    }
+
+
+def _is_over(job: SupervisedJob, members: Members, held: Round | None) -> bool:
+    """Whether a member that is in no round has nothing to wait for: all that train have ended, or the job has."""
+    if job.over or held is None:
+        return job.over
+    training = [each for each in members.by_host.values() if each.member in held.members]
+    return members.have_ended and all(each.ended for each in training)
+
+
+def _round(held: Round, members: Members) -> Mapping[str, Any]:
+    first = members.by_host.get(held.hosts[0])
+    store = first.store if first is not None and first.store is not None else None
+    return {
+        "number": held.number,
+        "in_process": held.in_process,
+        "members": [_member(name, host, members) for name, host in zip(held.members, held.hosts, strict=True)],
+        "store": {"address": store.address, "port": store.port}
+        if store is not None and store.round == held.number
+        else None,
+    }
+
+
+def _member(name: str, host: Host, members: Members) -> Mapping[str, Any]:
+    found = members.by_host.get(host)
+    is_there = found is not None and found.member == name
+    return {
+        "member": name,
+        "host": host,
+        "address": found.address if found is not None and is_there else "",
+        "processes": found.processes if found is not None and is_there else 1,
+    }

@@ -1,0 +1,237 @@
+"""Which elastic agents of a torchrun job train together: what a supervisor tells them, and what their reports cause."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from supervisor.domain.rendezvous import Round
+from tests.testkit.serving import AgentPeer, MemberPeer, Refusal, Served, serving
+from tests.testkit.waiting import until
+
+NODES = ["n1", "n2", "n3", "n4"]
+AGREES: Mapping[str, Any] = {"agrees": ["stop", "checkpoint", "rendezvous"], "world_size": 4}
+SPEC: Mapping[str, Any] = {"framework": "torchrun", "min_workers": 2, "requested_workers": 4, "max_workers": 4}
+
+
+class Elastic:
+    """A job of four members, of which it needs two."""
+
+    def __init__(self, served: Served, agents: Mapping[str, AgentPeer], token: str) -> None:
+        self.served = served
+        self.agents = agents
+        self.token = token
+        self.members: dict[str, MemberPeer] = {}
+
+    async def join(self, host: str, **says: Any) -> MemberPeer:
+        self.members[host] = peer = await self.served.peers.member(self.token, host, **says)
+        return peer
+
+    async def enter(self, number: int, *hosts: str) -> None:
+        """Waits until these members have the round, which has no other members, and have entered it."""
+        lines = await asyncio.gather(*(self.members[host].enters(number) for host in hosts))
+        assert [each["host"] for each in lines[0]["round"]["members"]] == list(hosts)
+
+    @property
+    def round(self) -> Round:
+        held = self.served.job("job").decision.round
+        assert held is not None
+        return held
+
+
+@asynccontextmanager
+async def elastic(directory: Path, **settings: Any) -> AsyncIterator[Elastic]:
+    async with serving(directory, **settings) as served:
+        agents = await served.peers.agents(NODES)
+        _, order = await served.peers.running("job", NODES, **SPEC)
+        yield Elastic(served, agents, order["token"])
+
+
+@asynccontextmanager
+async def training(directory: Path, **settings: Any) -> AsyncIterator[Elastic]:
+    """A job whose members are all in round 1."""
+    async with elastic(directory, **settings) as job:
+        for host in NODES:
+            await job.join(host)
+        await job.enter(1, *NODES)
+        yield job
+
+
+async def test_the_first_round_has_all_hosts_in_order(tmp_path: Path) -> None:
+    """And the address of the store, as soon as its first member has opened it."""
+    async with elastic(tmp_path, resume_delay_seconds=60.0) as job:
+        for host in reversed(NODES):
+            await job.join(host)
+        await job.enter(1, *NODES)
+        line = await job.members["n3"].lines.matching(type="rendezvous")
+        assert line["round"]["store"] == {"address": "127.0.0.1", "port": 4001}
+        assert line["round"]["members"][1] == {
+            "member": "member-on-n2",
+            "host": "n2",
+            "address": "n2:0",
+            "processes": 2,
+        }
+        assert (line["wanted"], line["release"], line["starts"]) == (1, None, False)
+
+
+async def test_a_round_without_all_hosts_begins_after_a_delay(tmp_path: Path) -> None:
+    async with elastic(tmp_path, resume_delay_seconds=0.2) as job:
+        await job.join("n2")
+        await job.join("n4")
+        await job.enter(1, "n2", "n4")
+
+
+async def test_a_noticed_member_parks_and_the_others_keep_their_order(tmp_path: Path) -> None:
+    """Its ranks cannot agree on a step, so the round changes at once; a withdrawal lets it back in at the end."""
+    async with training(tmp_path) as job:
+        await job.agents["n1"].notices("n1")
+        await job.enter(2, "n2", "n3", "n4")
+        parked = await job.members["n1"].lines.matching(type="rendezvous", wanted=2)
+        assert (parked["round"], parked["release"]) == (None, None)
+        assert await job.members["n1"].says(waits=True) == Refusal(200, None)
+        await job.agents["n1"].notices("n1", revision=2, withdrawn=True)
+        await job.enter(3, "n2", "n3", "n4", "n1")
+
+
+async def test_a_lost_member_is_left_out_and_its_successor_joins(tmp_path: Path) -> None:
+    async with training(tmp_path) as job:
+        job.members["n3"].end()
+        await job.enter(2, "n1", "n2", "n4")
+        job.members["n3"].member = "another"
+        await job.join("n3")
+        await job.enter(3, "n1", "n2", "n4", "n3")
+
+
+async def test_a_frozen_member_is_left_out(tmp_path: Path) -> None:
+    """It finds its stream ended when it goes on, and waits for the next round."""
+    async with training(tmp_path) as job:
+        job.members["n2"].freeze()
+        await job.enter(2, "n1", "n3", "n4")
+        assert await job.members["n2"].lines.matching(type="goodbye")
+
+
+async def test_a_connection_that_returns_at_once_changes_nothing(tmp_path: Path) -> None:
+    async with training(tmp_path) as job:
+        member = job.members["n2"]
+        member.lines.close()
+        await member.connect()
+        line = await member.round(1)
+        await member.says(ready=1)
+        assert line["wanted"] == 1
+        assert job.round.number == 1
+
+
+async def test_failed_workers_start_again_together_with_the_others(tmp_path: Path) -> None:
+    async with training(tmp_path) as job:
+        assert await job.members["n4"].says(waits=True, failed=True) == Refusal(200, None)
+        await job.enter(2, *NODES)
+
+
+async def test_parked_members_are_released_once_training_has_ended(tmp_path: Path) -> None:
+    """Nobody forms another round then, although members leave one by one."""
+    async with training(tmp_path) as job:
+        await job.agents["n1"].notices("n1")
+        await job.enter(2, "n2", "n3", "n4")
+        assert await job.members["n1"].says(waits=True) == Refusal(200, None)
+        for host in ("n2", "n3", "n4"):
+            assert await job.members[host].says(ended=True) == Refusal(200, None)
+        await job.members["n1"].lines.matching(type="rendezvous", release=0)
+        assert job.round.number == 2
+
+
+async def test_ranks_that_agree_hold_before_the_members_change(tmp_path: Path) -> None:
+    """All stop at one step; the next round comes when each of them holds, and not before."""
+    async with training(tmp_path, agreement_timeout_seconds=30.0) as job:
+        ranks = [await job.served.peers.process(job.token, host, rank, **AGREES) for rank, host in enumerate(NODES)]
+
+        async def asked() -> bool:
+            return len(job.served.processes.workers(job.served.job("job").name)) == len(NODES)
+
+        await until(asked, "all ranks are connected")
+        await job.agents["n1"].notices("n1")
+        for answer, directive in (("declined", "RUN"), ("accepted", "RUN"), ("committed", "STOP")):
+            for rank in ranks:
+                line = await _stage(rank.lines, answer)
+                assert line["directive"] in (directive, "LEAVE" if directive == "RUN" else directive)
+                await _answers(rank, line, answer)
+        for rank in ranks[1:]:
+            await _answers(rank, line, "held")
+        assert job.round.number == 1
+        await _answers(ranks[0], line, "held")
+        await job.enter(2, "n2", "n3", "n4")
+        assert job.served.job("job").decision.agreement is None
+
+
+async def test_a_rank_that_never_holds_delays_the_change_until_the_last_moment(tmp_path: Path) -> None:
+    async with training(tmp_path, agreement_timeout_seconds=30.0, leave_margin_seconds=1.0) as job:
+        ranks = [await job.served.peers.process(job.token, host, rank, **AGREES) for rank, host in enumerate(NODES)]
+        await job.agents["n1"].notices("n1", left=4.0)
+        for answer in ("declined", "accepted"):
+            for rank in ranks:
+                await _answers(rank, await _stage(rank.lines, answer), answer)
+        await job.enter(2, "n2", "n3", "n4")
+
+
+async def test_a_supervisor_that_is_started_again_leaves_the_members_alone(tmp_path: Path) -> None:
+    async with training(tmp_path) as job:
+        held, token = job.round, job.token
+        states = {host: member.state for host, member in job.members.items()}
+        await job.served.stop()
+    async with serving(tmp_path) as served:
+        again = Elastic(served, {}, token)
+        for host in NODES:
+            await again.join(host, **states[host])
+        line = await again.members["n1"].round(1)
+        assert line["wanted"] == 1
+        assert again.round == held
+
+
+async def test_members_that_formed_a_round_without_a_supervisor_keep_it(tmp_path: Path) -> None:
+    async with elastic(tmp_path) as job:
+        known = {"number": 7, "hosts": ["n4", "n2"], "in_process": False}
+        for host in ("n2", "n4"):
+            await job.join(host, waits=False, round=7, known=known)
+
+        async def taken_over() -> bool:
+            held = job.served.job("job").decision.round
+            return held is not None and (held.number, held.hosts) == (7, ("n4", "n2"))
+
+        await until(taken_over, "the supervisor knows the round")
+
+
+async def test_malformed_states_are_refused(tmp_path: Path) -> None:
+    async with training(tmp_path) as job:
+        member = job.members["n1"]
+        for field, value in (("processes", 0), ("round", -1), ("store", {"round": 1}), ("waits", "yes")):
+            before = member.state[field]
+            assert await member.says(**{field: value}) == Refusal(400, "malformed")
+            member.state[field] = before
+        older = {"member": "member-on-n1", "host": "n1", "run": None, "state": member.state, "revision": 0}
+        assert await job.served.peers.post("/v1/rendezvous/report", job.token, older) == Refusal(409, "older_revision")
+
+
+async def _stage(lines: Any, answer: str) -> dict[str, Any]:
+    """The next line that asks for this answer."""
+    while True:
+        line: dict[str, Any] = await lines.matching(type="directive")
+        agreement = line["agreement"]
+        if agreement is not None:
+            is_poll, is_committed = agreement["step"] is None, agreement["committed"]
+            stage = "declined" if is_poll else "committed" if is_committed else "accepted"
+            if stage == answer:
+                assert agreement["purpose"] == "rendezvous"
+                return line
+
+
+async def _answers(rank: Any, line: Mapping[str, Any], answer: str) -> None:
+    agreement = line["agreement"]
+    fields = {
+        "epoch": agreement["epoch"],
+        "purpose": agreement["purpose"],
+        "at_step": agreement["step"],
+        "answer": answer,
+        "step_seconds": 0.05,
+    }
+    step = 100 if agreement["step"] is None else agreement["step"] - 1
+    assert await rank.reports("agreement", line, **{**fields, "step": step}) == Refusal(200, None)
