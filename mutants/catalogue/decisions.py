@@ -10,7 +10,7 @@ _DIRECTIVES = "supervisor/decide/directives.py"
 _WAITING = "supervisor/decide/waiting.py"
 _REGISTRATION = "supervisor/decide/registration.py"
 
-_BELOW_MINIMUM = "if s.noticed and left < spec.min_workers:"
+_BELOW_MINIMUM = "if s.noticed and not usable_workers(left, spec):"
 _EXCLUSIONS_ORDERED = "exclusions=tuple(sorted(decision.exclusions)),"
 
 MUTANTS = (
@@ -23,12 +23,12 @@ MUTANTS = (
     Mutant(
         name="stops-with-one-worker-too-many",
         breaks="Stops the job if exactly its minimum remains.",
-        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.noticed and left <= spec.min_workers:"),),
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.noticed and not usable_workers(left - 1, spec):"),),
     ),
     Mutant(
         name="stops-with-one-worker-too-few",
         breaks="Continues with one worker less than the minimum.",
-        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.noticed and left < spec.min_workers - 1:"),),
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.noticed and not usable_workers(left + 1, spec):"),),
     ),
     Mutant(
         name="never-stops",
@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(
         name="never-excludes",
         breaks="Decides to shrink and excludes no host.",
-        edits=(Edit(_LIVE, "        exclusions=s.noticed,\n", "        exclusions=before.exclusions,\n"),),
+        edits=(Edit(_LIVE, "        exclusions=before.hosts - kept,\n", "        exclusions=before.exclusions,\n"),),
         in_ci=True,
     ),
     Mutant(
@@ -48,8 +48,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _LIVE,
-                "hosts=hosts, exclusions=before.exclusions & unusable",
-                "hosts=hosts, exclusions=before.exclusions & s.present",
+                "exclusions = (before.exclusions & s.unusable) | surplus",
+                "exclusions = (before.exclusions & s.present) | surplus",
             ),
         ),
         in_ci=True,

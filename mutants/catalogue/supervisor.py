@@ -101,8 +101,8 @@ MUTANTS = (
             ),
             Edit(
                 "supervisor/decide/live.py",
-                "    if s.noticed and left < spec.min_workers:\n",
-                "    if s.noticed and left < spec.min_workers and s.previous.phase is not Phase.RESUMING:\n",
+                "    if s.noticed and not usable_workers(left, spec):\n",
+                "    if s.noticed and not usable_workers(left, spec) and s.previous.phase is not Phase.RESUMING:\n",
             ),
             Edit(
                 _FACTS,

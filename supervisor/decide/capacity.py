@@ -3,12 +3,14 @@
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from supervisor.decide.fit import NODE_NAME
 from supervisor.decide.grant import Grant
 from supervisor.decide.packing import BinPacker, scarce
 from supervisor.decide.policy import Policy
 from supervisor.decide.probe import probe_at, probe_size
+from supervisor.decide.size import joining_workers, startable_workers
 from supervisor.domain.capacity import Demand, LabelOperator, NodeCapacity, Requirement, ResourceRequest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
@@ -90,7 +92,9 @@ def allocate(
         spec = each.job.spec
         if _could_take_one(noticed, each.request):
             granted[each.job.name] = Grant(held_up=True)
-        elif count := usable.take(each.request, spec.start_workers, min(spec.requested_workers, _hosts(each.job))):
+        elif count := usable.take(
+            each.request, min(spec.requested_workers, _hosts(each.job)), partial(startable_workers, spec=spec)
+        ):
             granted[each.job.name] = Grant(first_hosts(each.job, count))
             busy |= _kind(each.request)
         else:
@@ -148,7 +152,8 @@ def _growths(
     for each in sorted(growth_candidates, key=lambda each: each.job.name):
         worker = _elsewhere(each.request.worker, each.nodes)
         free = _kind(each.request).isdisjoint(wanted) and not noticed.has_room(worker)
-        if free and (count := usable.take(ResourceRequest(worker=worker), 1, each.more)):
+        size = partial(joining_workers, len(each.job.decision.hosts), spec=each.job.spec)
+        if free and (count := usable.take(ResourceRequest(worker=worker), each.more, size)):
             granted[each.job.name] = Grant(more=count)
     return granted
 

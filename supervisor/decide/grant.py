@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from supervisor.decide.ranking import BY_NAME, Ranking
+from supervisor.decide.size import joining_workers, most_workers, startable_workers
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 
@@ -36,10 +37,10 @@ def grants(
     """The hosts that each job may start on, or grow by; jobs that get none are not in the result.
 
     `available` are the hosts whose agent is connected and whose sources all answer "no notice". Waiting jobs come
-    first, in the order of their waiting time, and each gets all it needs or nothing. Hosts that a waiting job could use
-    are not given to a running one: a start is worth more than a growth. `noticed` are the hosts that must not be used:
-    a job whose launcher is on one of them cannot start, so nothing is reserved for it. `ranking` chooses among more
-    hosts than a job wants.
+    first, in the order of their waiting time, and each gets all it needs or nothing, and no host that its size cannot
+    include. Hosts that a waiting job could use are not given to a running one: a start is worth more than a growth.
+    `noticed` are the hosts that must not be used: a job whose launcher is on one of them cannot start, so nothing is
+    reserved for it. `ranking` chooses among more hosts than a job wants.
     """
     ordered = sorted(jobs, key=_queue_order)
     free = available.difference(*(held(job) for job in ordered))
@@ -50,13 +51,12 @@ def grants(
             continue
         wanted = free & usable(job)
         if waits(job):
-            allocate = (
-                ranking.best(wanted, job.spec.requested_workers) if len(wanted) >= job.spec.min_workers else frozenset()
-            )
+            allocate = ranking.best(wanted, startable_workers(len(wanted), job.spec))
             # Only free hosts: a waiting job may list thousands of hosts that do not exist at present.
             unmet |= frozenset() if allocate else wanted
         else:
-            allocate = ranking.best(wanted - unmet, _room(job))
+            wanted -= unmet
+            allocate = ranking.best(wanted, joining_workers(_own(job, noticed), len(wanted), job.spec))
         if allocate:
             granted[job.name] = allocate
             free -= allocate
@@ -88,4 +88,9 @@ def _room(job: SupervisedJob) -> int:
     """How many more hosts a running job may take; excluded hosts do not count against its maximum."""
     if job.decision.phase is not Phase.RUNNING or job.held_back or job.over:
         return 0
-    return max(0, job.spec.max_workers - len(job.decision.hosts - job.decision.exclusions))
+    return max(0, most_workers(job.spec) - len(job.decision.hosts - job.decision.exclusions))
+
+
+def _own(job: SupervisedJob, noticed: Collection[Host]) -> int:
+    """How many hosts a job has that can be used, also those that it leaves out for its size."""
+    return len(job.decision.hosts - job.decision.exclusions.intersection(noticed))

@@ -19,7 +19,7 @@ def grown_by_operator(s: Situation, before: Decision) -> Decision:
     growth = before.growing
     if growth is not None:
         return _asked(s, before, growth)
-    if not s.policy.growth_delay_seconds or not s.facts.more or before.exclusions:
+    if not s.policy.growth_delay_seconds or not s.facts.more or before.exclusions & s.unusable:
         return replace(before, capacity_since=None)
     before = replace(before, capacity_since=s.now if before.capacity_since is None else before.capacity_since)
     if s.now < grows_at(before, s.policy):

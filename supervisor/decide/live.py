@@ -13,17 +13,21 @@ from supervisor.decide.reasons import (
     joined,
     launcher_missing,
     launcher_noticed,
+    left_unused,
     lost_hosts,
     probe_failed,
     requested,
     resume_failed,
     retrying,
+    returned,
     running,
     shrinking,
+    unused,
     withdrawn,
 )
 from supervisor.decide.rendezvous import changes_members, with_round
 from supervisor.decide.situation import Situation
+from supervisor.decide.size import most_workers, takes_any_size, usable_workers
 from supervisor.decide.stopping import stop
 from supervisor.decide.together import saved_together, stop_together, withdrawn_stop
 from supervisor.domain.capability import Capability
@@ -38,23 +42,23 @@ def live(s: Situation) -> Decision:
     before, spec = s.previous, s.job.spec
     if spec.can(Capability.STARTS_RUNS) and before.phase is not Phase.RESUMING and not s.job.observed.running:
         return _left_to_operator(s, before)
-    why = _reason_to_stop(s)
+    before = _cleared(s, withdrawn_stop(before))
+    left = len(before.hosts - before.exclusions - s.noticed)
+    why = _reason_to_stop(s, left)
     if why is not None:
         return stop_together(s, why)
-    left = s.present - s.noticed - s.terminating
-    before = _cleared(s, withdrawn_stop(before))
-    if len(left) < spec.min_workers:
-        return _lost(s, before, len(left))
+    if not usable_workers(left, spec):
+        return _lost(s, before, left)
     if before.below_min_since is not None:
-        before = replace(before, below_min_since=None, reason=_running(before))
+        before = replace(before, below_min_since=None, reason=_running(s, before))
     if before.phase is Phase.RESUMING:
         return _resuming(s, before)
     decision = with_round(s, _sized(s, _restarted(s, before)))
     return decision if changes_members(s, decision) else saved_together(s, with_checkpoint(s, decision))
 
 
-def _reason_to_stop(s: Situation) -> str | None:
-    """Why the run must stop; None if it may continue."""
+def _reason_to_stop(s: Situation, left: int) -> str | None:
+    """Why the run must stop; None if it may continue, with at most `left` hosts."""
     spec, notices = s.job.spec, s.facts.notices
     if s.job.observed.ending:
         return ending()
@@ -62,8 +66,7 @@ def _reason_to_stop(s: Situation) -> str | None:
         return requested(s.job.observed.request)
     if spec.launcher_host is not None and spec.launcher_host in notices:
         return launcher_noticed(spec.launcher_host, notices[spec.launcher_host])
-    left = len(s.present - s.noticed - s.terminating)
-    if s.noticed and left < spec.min_workers:
+    if s.noticed and not usable_workers(left, spec):
         return below_minimum(s.noticed, notices, left, spec)
     return None
 
@@ -72,20 +75,45 @@ def _cleared(s: Situation, before: Decision) -> Decision:
     """Removes hosts that left the list, and takes exclusions back whose notices were withdrawn.
 
     New hosts of a controller are the job's at once. If others have joined meanwhile, an excluded host above the maximum
-    is released instead of taken back. A host whose pod is terminating stays excluded until it is gone.
+    is released instead of taken back. A host whose pod is terminating stays excluded until it is gone. Hosts that the
+    size of the run cannot include are excluded as well.
     """
-    unusable = s.noticed | s.terminating
-    back = (before.exclusions & s.present) - unusable
-    room = max(0, s.job.spec.max_workers - len(s.present - unusable - back))
+    back = (before.exclusions & s.present) - s.unusable
+    room = max(0, most_workers(s.job.spec) - len(s.present - s.unusable - back))
     makes_hosts = s.job.spec.can(Capability.MAKES_HOSTS)
     # A controller lists all hosts that it made.
     over = frozenset[Host]() if makes_hosts else back - s.facts.ranking.best(back, room)
-    hosts, workers = s.present - over, len(s.present - over - unusable)
-    new, lost = s.present - before.hosts - unusable, before.hosts - before.exclusions - s.present
+    hosts = s.present - over
+    surplus = _surplus(s, before, hosts)
+    exclusions = (before.exclusions & s.unusable) | surplus
+    workers, back = len(hosts - s.unusable - surplus), back - surplus
+    new, lost = s.present - before.hosts - s.unusable - surplus, before.hosts - before.exclusions - s.present
     reason = gone(lost, workers) if lost and makes_hosts else before.reason
     reason = joined(new, workers) if new else reason
-    reason = withdrawn(back, workers) if back else reason
-    return replace(before, hosts=hosts, exclusions=before.exclusions & unusable, reason=reason)
+    if back:
+        reason = withdrawn(back, workers) if takes_any_size(s.job.spec) else returned(back, workers)
+    cleared = replace(before, hosts=hosts, exclusions=exclusions, reason=reason)
+    if surplus <= before.exclusions:
+        return cleared
+    return replace(cleared, phase=Phase.SHRINKING, reason=left_unused(surplus, workers, s.job.spec))
+
+
+def _surplus(s: Situation, before: Decision, hosts: frozenset[Host]) -> frozenset[Host]:
+    """The hosts that a run leaves out although they could be used, as its size cannot include them.
+
+    Those in use stay in use where possible, those without a notice first. While the launcher has not confirmed yet
+    that hosts have left, none is taken back: in one change of the list, leaving and joining can block the launcher.
+    """
+    spec = s.job.spec
+    if takes_any_size(spec) or before.phase is Phase.RESUMING:
+        return frozenset()
+    used = (before.hosts - before.exclusions) & hosts
+    unused = hosts - used - s.unusable
+    candidates = used if before.phase is Phase.SHRINKING else used | unused
+    # With too few for any size, the job waits for others or stops.
+    size = usable_workers(len(candidates), spec) or len(candidates)
+    first = sorted(s.facts.ranking.ordered(candidates), key=lambda host: (host not in used, host in s.noticed))
+    return (used | unused).difference(first[:size])
 
 
 def _left_to_operator(s: Situation, before: Decision) -> Decision:
@@ -169,9 +197,9 @@ def _sized(s: Situation, before: Decision) -> Decision:
     if pending:
         return _collected(s, before, pending)
     if before.window_until is not None:
-        before = replace(before, window_until=None, reason=_running(before))
+        before = replace(before, window_until=None, reason=_running(s, before))
     if before.phase is Phase.SHRINKING:
-        return replace(before, phase=Phase.RUNNING, reason=_running(before)) if _is_in_place(s, before) else before
+        return replace(before, phase=Phase.RUNNING, reason=_running(s, before)) if _is_in_place(s, before) else before
     if s.job.spec.can(Capability.GROWS):
         return grown_by_operator(s, before)
     return before if s.job.spec.can(Capability.MAKES_HOSTS) else _grown(s, before)
@@ -182,8 +210,10 @@ def _is_in_place(s: Situation, before: Decision) -> bool:
     return s.stored.exclusions == before.exclusions and s.job.observed.applied >= s.stored.generation
 
 
-def _running(decision: Decision) -> str:
-    return running(decision.run, len(decision.hosts - decision.exclusions))
+def _running(s: Situation, decision: Decision) -> str:
+    says = running(decision.run, len(decision.hosts - decision.exclusions))
+    surplus = decision.exclusions - s.unusable
+    return f"{says} {unused(surplus, s.job.spec)}" if surplus else says
 
 
 def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Decision:
@@ -192,13 +222,14 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
         if before.window_until == until:
             return before  # Otherwise each notice of a group of twenty would cost a write without new information.
         return replace(before, window_until=until, reason=collecting(pending, s.facts.notices))
-    left = before.hosts - s.noticed
+    remaining = before.hosts - before.exclusions - s.noticed
+    kept = s.facts.ranking.best(remaining, usable_workers(len(remaining), s.job.spec))
     return replace(
         before,
         phase=Phase.SHRINKING,
-        exclusions=s.noticed,
+        exclusions=before.hosts - kept,
         window_until=None,
-        reason=shrinking(pending, s.facts.notices, len(left), s.job.spec),
+        reason=shrinking(pending, s.facts.notices, len(kept), s.job.spec, remaining - kept),
     )
 
 

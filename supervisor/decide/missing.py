@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.decide.grant import waits
+from supervisor.decide.size import least_to_start
 from supervisor.domain.ids import STANDALONE, Host, JobName, Source, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -85,7 +86,7 @@ def _lack(host: Host, job: SupervisedJob, nodes: Nodes) -> MissingHost | None:
 
 def _summary(job: SupervisedJob, found: Sequence[MissingHost], nodes: Nodes) -> Iterator[str]:
     listed, launcher = len(job.observed.hosts), job.spec.launcher_host
-    usable, needed = listed - len(found), job.spec.start_workers
+    usable, needed = listed - len(found), least_to_start(job.spec)
     yield f"{usable} of {listed} listed hosts can be used, and {needed} {'is' if needed == 1 else 'are'} needed."
     if listed < needed:
         yield f"The launcher's host list is too short: it has {listed}."

@@ -1,6 +1,6 @@
 """The bin packer: tracks the free resources of nodes while pods are assigned to them."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 from supervisor.decide.fit import ONE_POD, PODS, accepts, how_many
 from supervisor.domain.capacity import Demand, NodeCapacity, ResourceRequest, Resources
@@ -24,21 +24,18 @@ class BinPacker:
         self._free: list[Resources] = [node.free for node in self._free_capacity]
         self._accepted: dict[Hashable, dict[int, bool]] = {}
 
-    def take(self, request: ResourceRequest, least: int, most: int) -> int:
+    def take(self, request: ResourceRequest, most: int, size: Callable[[int], int]) -> int:
         """Assigns room to a job's launcher and to at most `most` workers; returns how many workers.
 
-        If fewer than `least` fit, it assigns nothing and returns 0.
+        `size` says how many workers a job uses of those that fit; if that is 0, nothing is assigned.
         """
         before = list(self._free)
-        count = self._give(request.worker, most)
-        if count >= max(1, least) and request.launcher is not None and not self._give(request.launcher, 1):
-            # The workers may have taken the only room for the launcher.
-            self._free = list(before)
-            count = self._launcher_first(request.worker, request.launcher, most)
-        if count < max(1, least):
-            self._free = before
-            return 0
-        return count
+        fitting = self._fit(request, most)
+        count = size(fitting)
+        if count and count == fitting:
+            return count
+        self._free = before
+        return self.take(request, count, size) if count else 0
 
     def hold(self, demand: Demand, count: int) -> None:
         """Reserves room for pods that are not bound yet, as far as there is room."""
@@ -47,6 +44,16 @@ class BinPacker:
     def has_room(self, demand: Demand) -> bool:
         """Whether one such pod fits on any node."""
         return next(self._spots(demand), None) is not None
+
+    def _fit(self, request: ResourceRequest, most: int) -> int:
+        """Assigns room to the launcher and as many workers as fit; returns how many workers, 0 without a launcher."""
+        before = list(self._free)
+        count = self._give(request.worker, most)
+        if count and request.launcher is not None and not self._give(request.launcher, 1):
+            # The workers may have taken the only room for the launcher.
+            self._free = before
+            count = self._launcher_first(request.worker, request.launcher, most)
+        return count
 
     def _launcher_first(self, worker: Demand, launcher: Demand, most: int) -> int:
         """Places the launcher where it costs the fewest workers."""

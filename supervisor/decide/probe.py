@@ -4,6 +4,7 @@ The pods wait for a limited time, and the job is suspended again if no capacity 
 """
 
 from supervisor.decide.policy import Policy
+from supervisor.decide.size import least_to_start
 from supervisor.domain.job import Decision, SupervisedJob
 
 _MAX_DOUBLINGS = 5
@@ -21,4 +22,4 @@ def probe_at(decision: Decision, policy: Policy) -> float:
 
 def probe_size(job: SupervisedJob) -> int:
     """Alternates between the requested and the minimum size, as only a part of the capacity may appear."""
-    return job.spec.start_workers if job.decision.failed_resumes % 2 else job.spec.requested_workers
+    return least_to_start(job.spec) if job.decision.failed_resumes % 2 else job.spec.requested_workers

@@ -6,6 +6,7 @@ They predict what `plan` will do and decide nothing. Like reasons, they contain 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from supervisor.decide.size import least_to_start, least_workers
 from supervisor.decide.waiting import run_is_possible
 from supervisor.domain.capability import Capability
 from supervisor.domain.job import Decision, Phase, RequestKind, SupervisedJob, UserRequest
@@ -59,7 +60,7 @@ def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
 def _capacity(job: SupervisedJob) -> Prospect:
     if job.decision.capacity_since is not None:
         return Prospect("there is capacity; it starts if that lasts a moment")
-    least, verb = job.spec.start_workers, "starts" if job.decision.run == 0 else "resumes"
+    least, verb = least_to_start(job.spec), "starts" if job.decision.run == 0 else "resumes"
     if job.spec.can(Capability.MAKES_HOSTS):
         return Prospect(f"it {verb} when nodes without a notice have room for at least {least} of its workers")
     free = "are connected without a notice and not used by another job"
@@ -75,7 +76,7 @@ def _live(job: SupervisedJob) -> Iterator[Prospect]:
     elif decision.exclusions:
         yield Prospect("excluded hosts return if their notices are withdrawn")
     if decision.below_min_since is not None:
-        yield Prospect(f"it stops soon unless at least {job.spec.min_workers} hosts are back")
+        yield Prospect(f"it stops soon unless at least {least_workers(job.spec)} hosts are back")
     yield from _growth(decision)
 
 

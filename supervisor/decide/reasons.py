@@ -5,11 +5,13 @@ No sentence contains a number that changes with time alone, so that a decision c
 
 from collections.abc import Collection, Mapping
 
+from supervisor.decide.size import least_to_start, least_workers, takes_any_size
 from supervisor.domain.ids import Host
 from supervisor.domain.job import (
     Acknowledgement,
     AcknowledgementKind,
     Observed,
+    OnLoss,
     RequestKind,
     Result,
     Spec,
@@ -28,7 +30,8 @@ def is_drill(reason: str) -> bool:
 
 
 def waiting(spec: Spec) -> str:
-    return f"Waiting for {spec.min_workers} to {spec.requested_workers} hosts without a notice."
+    least, most = least_to_start(spec), spec.requested_workers
+    return f"Waiting for {most if least == most else f'{least} to {most}'} hosts without a notice."
 
 
 def started(run: int, workers: int, spec: Spec, *, first: bool) -> str:
@@ -84,12 +87,36 @@ def withdrawn(hosts: Collection[Host], workers: int) -> str:
     return f"{_names(hosts)} will not be reclaimed after all; now {workers} hosts."
 
 
+def returned(hosts: Collection[Host], workers: int) -> str:
+    """Hosts that were excluded, for a notice or for the size of the run, are used again."""
+    verb = "is" if len(hosts) == 1 else "are"
+    return f"{_names(hosts)} {verb} used again; now {workers} hosts."
+
+
+def unused(hosts: Collection[Host], spec: Spec) -> str:
+    """Hosts without a notice are excluded for the size of the run."""
+    verb = "is" if len(hosts) == 1 else "are"
+    return f"{_names(hosts)} {verb} left out, as {_sizes(spec)}."
+
+
+def left_unused(hosts: Collection[Host], workers: int, spec: Spec) -> str:
+    return f"{unused(hosts, spec)} Continuing with {workers} hosts."
+
+
 def collecting(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> str:
     return f"{_noticed(hosts, notices)}; waiting a moment for further notices of the same group."
 
 
-def shrinking(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice], left: int, spec: Spec) -> str:
-    return f"{_noticed(hosts, notices)}; continuing with {left} hosts (minimum {spec.min_workers})."
+def shrinking(
+    hosts: Collection[Host],
+    notices: Mapping[Host, ReclaimNotice],
+    left: int,
+    spec: Spec,
+    surplus: Collection[Host] = (),
+) -> str:
+    """`surplus` are hosts without a notice that are excluded with the others."""
+    says = f"{_noticed(hosts, notices)}; continuing with {left} hosts ({_minimum(spec)})."
+    return f"{says} {unused(surplus, spec)}" if surplus else says
 
 
 def saving(notices: Mapping[Host, ReclaimNotice]) -> str:
@@ -100,7 +127,7 @@ def saving(notices: Mapping[Host, ReclaimNotice]) -> str:
 
 
 def below_minimum(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice], left: int, spec: Spec) -> str:
-    return f"{_noticed(hosts, notices)}; {left} hosts would remain (minimum {spec.min_workers}): stopping."
+    return f"{_noticed(hosts, notices)}; {left} hosts would remain ({_minimum(spec)}): stopping."
 
 
 def launcher_noticed(host: Host, notice: ReclaimNotice) -> str:
@@ -123,7 +150,7 @@ def freed() -> str:
 
 
 def lost_hosts(live: int, spec: Spec) -> str:
-    return f"Hosts were lost without a notice; {live} hosts remain (minimum {spec.min_workers})."
+    return f"Hosts were lost without a notice; {live} hosts remain ({_minimum(spec)})."
 
 
 def agreeing(why: str) -> str:
@@ -194,17 +221,31 @@ def launcher_lost(run: int) -> str:
 
 
 def timed_out(spec: Spec) -> str:
-    return f"No capacity for {spec.min_workers} hosts within the maximum waiting time of {spec.max_wait_seconds:g} s."
+    least, wait = least_to_start(spec), spec.max_wait_seconds
+    return f"No capacity for {least} hosts within the maximum waiting time of {wait:g} s."
 
 
-def left_out(hosts: Collection[Host]) -> str:
+def left_out(hosts: Collection[Host], spec: Spec) -> str:
     """The steady state after hosts were excluded."""
     verb = "is" if len(hosts) == 1 else "are"
-    return f"{_names(hosts)} {verb} excluded because of a notice."
+    or_size = "" if takes_any_size(spec) else f", or as {_sizes(spec)}"
+    return f"{_names(hosts)} {verb} excluded because of a notice{or_size}."
 
 
 def finished(result: Result) -> str:
     return f"The job has ended: {result.value.replace('_', ' ')}."
+
+
+def _minimum(spec: Spec) -> str:
+    """The fewest hosts; where the job does not take every size above that, also why."""
+    least = f"minimum {least_workers(spec)}"
+    return least if takes_any_size(spec) else f"{least}, as {_sizes(spec)}"
+
+
+def _sizes(spec: Spec) -> str:
+    if spec.on_loss is OnLoss.HOLD:
+        return f"the job holds its size of {spec.requested_workers}"
+    return f"the number of workers must be a multiple of {spec.worker_multiple}"
 
 
 def _noticed(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> str:

@@ -96,6 +96,11 @@ class Situation:
         """The excluded hosts whose pods are terminating: they will not return, even without a notice."""
         return self.present & self.previous.exclusions & self.facts.terminating
 
+    @property
+    def unusable(self) -> frozenset[Host]:
+        """The job's present hosts that will go, noticed or terminating."""
+        return self.noticed | self.terminating
+
     def deadline(self, hosts: frozenset[Host]) -> float | None:
         """The earliest deadline of `hosts`; None if none has a notice."""
         return min(

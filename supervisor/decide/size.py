@@ -7,6 +7,11 @@ A job that shrinks takes every multiple of `worker_multiple` from its minimum to
 from supervisor.domain.job import OnLoss, Spec
 
 
+def takes_any_size(spec: Spec) -> bool:
+    """Whether every size between minimum and maximum does."""
+    return spec.on_loss is OnLoss.SHRINK and spec.worker_multiple == 1
+
+
 def usable_workers(count: int, spec: Spec) -> int:
     """How many of `count` hosts a run may go on with, as many as possible; 0 if they are too few.
 

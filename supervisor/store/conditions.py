@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from supervisor.decide.reasons import left_out
 from supervisor.domain.instant import Instant
-from supervisor.domain.job import Decision, Phase, SupervisedJob
+from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.sentences import sentence
 
@@ -52,16 +52,17 @@ def _job_conditions(job: SupervisedJob, now: Instant) -> Iterator[Condition]:
         yield _condition(kind, now, decision.phase, decision.reason, holds=decision.phase in phases)
     held = is_requested and decision.phase is Phase.SUSPENDED
     yield _condition("Held", now, "Requested" if held else decision.phase, decision.reason, holds=held)
-    yield _disrupted(decision, now, is_requested=is_requested)
+    yield _disrupted(job, now, is_requested=is_requested)
 
 
-def _disrupted(decision: Decision, now: Instant, *, is_requested: bool) -> Condition:
+def _disrupted(job: SupervisedJob, now: Instant, *, is_requested: bool) -> Condition:
     """Says whether a reclaim, or the loss of hosts, and not a person keeps the job from what it asked for."""
+    decision = job.decision
     reason, message, holds = decision.phase.value, decision.reason, True
     if decision.phase in {Phase.STOPPING, Phase.SUSPENDED}:
         holds = not is_requested
     elif decision.exclusions:
-        reason, message = "HostsExcluded", left_out(decision.exclusions)
+        reason, message = "HostsExcluded", left_out(decision.exclusions, job.spec)
     elif decision.window_until is not None:
         reason = "CollectingGroup"
     else:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from supervisor.cluster.annotations import MAX_WAIT, OURS, REQUESTED, SUSPENDED_BY
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.plan import first_decision
+from supervisor.decide.size import least_to_start
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
@@ -134,7 +135,7 @@ def _has_begun(state: State, asked: MpiJobSpec, spec: Spec) -> bool:
         return True
     starting = [pod for pod in state.workers if pod.phase is PodPhase.PENDING and pod.node]
     running = [pod for pod in state.workers if pod.phase is PodPhase.RUNNING]
-    return len(state.workers) >= asked.replicas and not starting and len(running) >= spec.start_workers
+    return len(state.workers) >= asked.replicas and not starting and len(running) >= least_to_start(spec)
 
 
 def _hosts(state: State, spec: Spec, *, running: bool) -> frozenset[Host]:

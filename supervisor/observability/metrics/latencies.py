@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Histogram
 
 from servicekit.metrics import exemplar
+from supervisor.decide.size import least_workers
 from supervisor.domain.directive import Directive, DirectiveKind
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
@@ -150,7 +151,7 @@ def certain(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice], now: floa
         (notice for host, notice in noticed.items() if host in present and notice.first_seen <= now),
         key=lambda notice: notice.first_seen,
     )
-    spare = max(0, len(present) - job.spec.min_workers)
+    spare = max(0, len(present) - least_workers(job.spec))
     found = [notices[spare]] if spare < len(notices) else []
     if launcher is not None and launcher in noticed:
         found.append(noticed[launcher])

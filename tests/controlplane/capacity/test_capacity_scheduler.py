@@ -35,7 +35,7 @@ def _demand(stage: Stage, pod: Mapping[str, Any]) -> Demand:
 def _room_for(stage: Stage, names: list[str], demand: Demand) -> int:
     """On those nodes as the scheduler has them: those also that are cordoned, to pods that tolerate that."""
     rooms = FreeCapacity(stage.view).nodes({Host(name) for name in names}).noticed
-    return BinPacker(rooms).take(ResourceRequest(worker=demand), 1, _MANY)
+    return BinPacker(rooms).take(ResourceRequest(worker=demand), _MANY, int)
 
 
 def _resumed(job: SupervisedJob, hosts: frozenset[Host]) -> SupervisedJob:

@@ -7,6 +7,7 @@ from supervisor.decide.notices import deadline_of
 from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.situation import JobFacts
+from supervisor.decide.size import takes_any_size, usable_workers
 from supervisor.domain.directive import DirectiveKind, Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase, RequestKind, Stop, SupervisedJob
@@ -28,6 +29,7 @@ def check(world: World, job: SupervisedJob, facts: JobFacts, planned: Plan) -> N
     if planned.decision.phase in LIVE:
         _never_below_minimum_with_a_notice(after, facts)
         _hosts_are_sound(after, facts)
+        _none_joins_for_one_that_leaves(job, after)
     if planned.decision.phase in (Phase.RUNNING, Phase.SHRINKING):
         _excluded_are_the_doomed(world, after, facts)
     if job.decision.phase is Phase.STOPPING is planned.decision.phase:
@@ -51,6 +53,12 @@ def _doomed(job: SupervisedJob, facts: JobFacts) -> frozenset[Host]:
 
 def _live(job: SupervisedJob, facts: JobFacts) -> int:
     return len(_present(job) - _doomed(job, facts))
+
+
+def _too_few(job: SupervisedJob, facts: JobFacts) -> bool:
+    """Whether the hosts that a decided job uses make no size that it could have."""
+    used = _present(job) - job.decision.exclusions - _doomed(job, facts)
+    return not usable_workers(len(used), job.spec)
 
 
 def _launcher_doomed(job: SupervisedJob, facts: JobFacts) -> bool:
@@ -104,15 +112,31 @@ def _phases_follow_each_other(before: Phase, after: Phase) -> None:
 
 
 def _never_below_minimum_with_a_notice(after: SupervisedJob, facts: JobFacts) -> None:
-    assert not _doomed(after, facts) or _live(after, facts) >= after.spec.min_workers
+    assert not _doomed(after, facts) or not _too_few(after, facts)
     assert not _launcher_doomed(after, facts)
 
 
 def _hosts_are_sound(after: SupervisedJob, facts: JobFacts) -> None:
     decision = after.decision
     assert decision.hosts <= after.observed.hosts
-    assert decision.exclusions <= decision.hosts & facts.notices.keys(), "a withdrawn notice leaves no exclusion"
+    assert decision.exclusions <= decision.hosts
     assert len(decision.hosts - decision.exclusions) <= after.spec.max_workers
+    surplus = decision.exclusions - facts.notices.keys()
+    if takes_any_size(after.spec):
+        assert not surplus, "a withdrawn notice leaves no exclusion"
+    elif decision.phase is not Phase.RESUMING and not _too_few(after, facts):
+        used = len(decision.hosts - decision.exclusions)
+        assert usable_workers(used, after.spec) == used, "every size is one that the job can have"
+        may_join = decision.phase is Phase.RUNNING
+        assert not may_join or usable_workers(used + len(surplus), after.spec) == used, "no host is left out in vain"
+
+
+def _none_joins_for_one_that_leaves(before: SupervisedJob, after: SupervisedJob) -> None:
+    """Both in one change of the list can block a launcher; a host that is gone without a notice has left before."""
+    if before.decision.phase not in LIVE or takes_any_size(after.spec):
+        return
+    used, now_used = (job.decision.hosts - job.decision.exclusions for job in (before, after))
+    assert not (used & after.observed.hosts) - now_used or not now_used - used
 
 
 def _excluded_are_the_doomed(world: World, after: SupervisedJob, facts: JobFacts) -> None:
@@ -120,7 +144,7 @@ def _excluded_are_the_doomed(world: World, after: SupervisedJob, facts: JobFacts
     if decision.phase is Phase.RUNNING:
         assert decision.exclusions <= world.launchers[after.name].exclusions, "Shrinking ends when the list is in place"
     if decision.window_until is None:
-        assert decision.exclusions == doomed
+        assert decision.exclusions & facts.notices.keys() == doomed
         return
     pending = doomed - decision.exclusions
     assert pending
@@ -135,7 +159,8 @@ def _list_is_frozen(before: Decision, after: Decision) -> None:
 
 def _starts_are_sound(world: World, job: SupervisedJob, facts: JobFacts, after: Decision) -> None:
     if job.decision.phase in WAITS and after.phase in LIVE:
-        assert job.spec.min_workers <= len(after.hosts) <= job.spec.requested_workers
+        assert len(after.hosts) == usable_workers(len(after.hosts), job.spec) <= job.spec.requested_workers
+        assert after.hosts
         assert after.hosts <= facts.granted
         assert not after.hosts & facts.notices.keys()
         assert after.run > max(job.decision.run, job.observed.run)
@@ -155,7 +180,8 @@ def _starts_are_not_rash(world: World, job: SupervisedJob, after: Decision) -> N
 def _stops_are_justified(world: World, job: SupervisedJob, facts: JobFacts, after: Decision) -> None:
     if job.decision.phase not in LIVE or after.phase in (*LIVE, *OVER):
         return
-    history, below = world.histories[job.name], _live(job, facts) < job.spec.min_workers
+    history, below = world.histories[job.name], not usable_workers(_live(job, facts), job.spec)
+    below = below or (_too_few(job, facts) and not takes_any_size(job.spec))
     lost = history.below_since is not None and world.now >= history.below_since + POLICY.lost_grace_seconds
     late = history.resuming_since is not None and world.now >= history.resuming_since + POLICY.resume_timeout_seconds
     asked = job.observed.ending or job.observed.request is not None
@@ -215,7 +241,7 @@ def _waiting_is_bounded(world: World, after: SupervisedJob, facts: JobFacts) -> 
     decision, history, now = after.decision, world.histories[after.name], world.now
     if decision.phase is Phase.RESUMING and history.resuming_since is not None:
         assert now < history.resuming_since + POLICY.resume_timeout_seconds + POLICY.lost_grace_seconds
-    if decision.phase in LIVE and history.below_since is not None and _live(after, facts) < after.spec.min_workers:
+    if decision.phase in LIVE and history.below_since is not None and _too_few(after, facts):
         assert now < history.below_since + POLICY.lost_grace_seconds
     is_free = decision.phase in WAITS and not decision.hosts and not after.observed.running
     if is_free and after.observed.request is not None:
@@ -264,7 +290,7 @@ def _orders_follow(after: SupervisedJob) -> None:
 
 def _remember(world: World, after: SupervisedJob, facts: JobFacts) -> None:
     history, decision = world.histories[after.name], after.decision
-    below = decision.phase in LIVE and _live(after, facts) < after.spec.min_workers
+    below = decision.phase in LIVE and _too_few(after, facts)
     history.below_since = (history.below_since or world.now) if below else None
     resuming = decision.phase is Phase.RESUMING
     history.resuming_since = (history.resuming_since or world.now) if resuming else None

@@ -90,7 +90,7 @@ def test_a_running_job_grows_to_its_maximum() -> None:
     job = observing(running_job(spec(3, 6), 5), hosts=first(9))
     assert grants([job], first(9)) == {job.name: hosts(6)}
     excluding = replace(job, decision=replace(job.decision, exclusions=hosts(1, 2)))
-    assert grants([excluding], first(9)) == {job.name: hosts(6, 7, 8)}
+    assert grants([excluding], first(9), noticed=hosts(1, 2)) == {job.name: hosts(6, 7, 8)}
     assert grants([observing(running_job(), hosts=first(9))], first(9)) == {}
 
 

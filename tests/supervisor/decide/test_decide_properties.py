@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from supervisor.decide.grant import held
 from supervisor.decide.plan import actions
+from supervisor.decide.size import usable_workers
 from supervisor.domain.ids import Host, JobName, Source
-from supervisor.domain.job import Framework, Phase, RequestKind, Result, Spec, SupervisedJob
+from supervisor.domain.job import Framework, OnLoss, Phase, RequestKind, Result, Spec, SupervisedJob
 from supervisor.domain.notice import NoticeClass, NoticeState, Subject, SubjectKind
 from tests.supervisor.decide.decide_builders import first, notice
 from tests.supervisor.decide.decide_rules import check
@@ -107,13 +108,17 @@ def _names(jobs: int) -> list[JobName]:
 @st.composite
 def _specs(draw: st.DrawFn, most: int) -> Spec:
     least, requested, largest = sorted(draw(st.tuples(*[st.integers(2, most)] * 3)))
+    multiple = draw(st.sampled_from([1, 1, 2, 3]))
+    requested = max(multiple, requested - requested % multiple)
     return Spec(
         framework=draw(st.sampled_from(Framework)),
-        min_workers=least,
-        max_workers=largest,
+        min_workers=min(least, requested),
+        max_workers=max(largest, requested),
         requested_workers=requested,
         max_wait_seconds=draw(st.sampled_from([0.0, 0.0, 100.0])),
         launcher_host=draw(st.sampled_from([None, None, Host("n1"), Host("elsewhere")])),
+        on_loss=draw(st.sampled_from([OnLoss.SHRINK, OnLoss.SHRINK, OnLoss.HOLD])),
+        worker_multiple=multiple,
     )
 
 
@@ -183,7 +188,8 @@ def _is_well(world: World, name: JobName) -> bool:
         return not launcher.running
     if job.decision.phase is Phase.TIMED_OUT:
         return bool(job.spec.max_wait_seconds)
-    enough = job.spec.min_workers <= len(launcher.in_use) <= job.spec.max_workers
+    workers = len(launcher.in_use)
+    enough = workers == usable_workers(workers, job.spec) and 0 < workers <= job.spec.max_workers
     settled = launcher.applied == job.decision.generation and not job.decision.exclusions
     return job.decision.phase is Phase.RUNNING and enough and settled
 

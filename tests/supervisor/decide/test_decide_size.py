@@ -16,6 +16,7 @@ from supervisor.decide.size import (
 )
 from supervisor.domain.job import OnLoss, Spec
 from tests.supervisor.decide.decide_builders import spec
+from tests.testkit.properties import examples
 
 COUNTS = st.integers(0, 40)
 
@@ -30,6 +31,7 @@ def specs(draw: st.DrawFn) -> Spec:
     return replace(asked, worker_multiple=multiple, on_loss=draw(st.sampled_from(OnLoss)), least_to_start=least)
 
 
+@examples(200)
 @given(asked=specs(), count=COUNTS)
 def test_a_size_is_the_largest_that_the_job_wants(asked: Spec, count: int) -> None:
     """It is a multiple, is not below the minimum, and no larger one would do."""
@@ -38,6 +40,7 @@ def test_a_size_is_the_largest_that_the_job_wants(asked: Spec, count: int) -> No
     assert size == max((n for n in wanted if not hold or n == asked.requested_workers), default=0)
 
 
+@examples(200)
 @given(asked=specs(), count=COUNTS)
 def test_a_run_starts_on_at_most_what_was_requested(asked: Spec, count: int) -> None:
     size = startable_workers(count, asked)
@@ -46,6 +49,7 @@ def test_a_run_starts_on_at_most_what_was_requested(asked: Spec, count: int) -> 
     assert (size > 0) == (count >= least_to_start(asked))
 
 
+@examples(200)
 @given(asked=specs(), workers=COUNTS, count=COUNTS)
 def test_hosts_join_only_to_make_another_size(asked: Spec, workers: int, count: int) -> None:
     """A run takes none that it could not use, and none above its maximum."""
@@ -55,6 +59,7 @@ def test_hosts_join_only_to_make_another_size(asked: Spec, workers: int, count: 
         assert usable_workers(workers + more, asked) == workers + more <= asked.max_workers
 
 
+@examples(200)
 @given(asked=specs(), count=COUNTS)
 def test_the_bounds_are_sizes(asked: Spec, count: int) -> None:
     """They are what a job can be told that it needs, and gets at most."""
