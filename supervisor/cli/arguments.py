@@ -27,7 +27,8 @@ where the command connects to, the first of these that applies:
 exit codes:
   0    done
   64   wrong usage, or what was not confirmed
-  66   no such job, node or pod, or a job that has ended
+  65   check has found an error, or with --strict anything at all
+  66   no such job, node or pod, or a job that has ended; for check also no such file, or no job in it
   69   no answer from that address
   75   not possible now, try again later. With --wait: a job has not come to rest in time, or has saved nothing
   76   the server's certificate is not trusted, or its answer is not understood
@@ -70,6 +71,11 @@ Announces that a node goes in --lead seconds, as a cloud would: jobs leave it, s
 and processes that are still there are told to leave right before. The node is not used again until
 `job-supervisor undrain`, whatever its own metadata say. On a cluster it is also cordoned."""
 
+_CHECK = """\
+Reads jobs and says what would go wrong at a reclaim, and the fix: TrainingJobs, MPIJobs, PyTorchJobs, TFJobs, Volcano
+Jobs and batch Jobs. A running job of the cluster or of a supervisor is read as it is there, with what the supervisor
+has measured. Nothing is changed. docs/guide/check.md explains each rule."""
+
 _HISTORY = """\
 Shows what happened, in the order of time: notices and their ends, decisions with their reasons, rank 0's answers,
 suspensions. It tells what is still known, and says how far back that goes; it is no archive."""
@@ -96,6 +102,7 @@ def parser(prog: str = "job-supervisor") -> CommandParser:
     _add_steering(commands, common)
     _add_drains(commands, common)
     _add_simulate(commands, common)
+    _add_check(commands, common)
     add_completion(root, commands)
     return root
 
@@ -188,6 +195,32 @@ def _add_simulate(commands: Any, common: CommandParser) -> None:
     drill.add_argument("--wait", action="store_true", help="show what happens until the drill is over; Ctrl-C ends it")
     drill.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
     drill.add_argument("--end", action="store_true", help="end the drill on NODE|POD early; without NODE|POD, end all")
+
+
+def _add_check(commands: Any, common: CommandParser) -> None:
+    check = commands.add_parser(
+        "check",
+        parents=[common],
+        help="say what would go wrong at a reclaim of a job",
+        description=_CHECK,
+        formatter_class=_FORM,
+    )
+    check.add_argument(
+        "targets",
+        nargs="*",
+        metavar="FILE|JOB",
+        help="a file with manifests, - for standard input, KIND/NAME on the cluster, or the name of a supervised job",
+    )
+    check.add_argument(
+        "--command", dest="line", metavar="LINE", help="check a command line of kubeai-run, torchrun or horovodrun"
+    )
+    check.add_argument(
+        "--checkpoint",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long a checkpoint takes: 90s, 2m or 90 (default: as measured, else 30s)",
+    )
+    check.add_argument("--strict", action="store_true", help="exit with 65 also for warnings and hints")
 
 
 def _interval(text: str) -> float:

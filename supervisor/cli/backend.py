@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from servicekit.kubernetes.client import Resource
 from supervisor.cli.history import Entry
 from supervisor.cli.status import Status
 from supervisor.domain.ids import JobName
@@ -24,6 +25,9 @@ class Backend(Protocol):
 
     async def status(self) -> Status:
         """Reads the present status."""
+
+    async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
+        """The object of a job as the cluster has it, without a namespace that of the context; None if none is shown."""
 
     async def labelled(self, selector: str) -> Container[JobName]:
         """The names of the jobs whose objects have labels that match."""

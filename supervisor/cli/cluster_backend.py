@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
@@ -94,6 +95,18 @@ class _Pod(msgspec.Struct, frozen=True):
     spec: _PodSpec = _PodSpec()
 
 
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """A whole object, also with the parts that nobody here knows."""
+
+    metadata: Metadata
+    document: object
+
+
+def _whole(data: bytes | msgspec.Raw) -> _Manifest:
+    return _Manifest(msgspec.json.decode(data, type=_Object).metadata, msgspec.json.decode(data))
+
+
 class ClusterBackend:
     """Create it with `open`. It sees one namespace, or all namespaces if `namespace` is empty."""
 
@@ -141,6 +154,17 @@ class ClusterBackend:
         unseen = [_STREAMS]
         noticed, pods = await self._noticed(unseen), await self._placements(unseen)
         return status_of(jobs, noticed, pods, self._clock.now(), unseen)
+
+    async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
+        """See `Backend`."""
+        where = ObjectKey(namespace or self._namespace or self._server.namespace, name)
+        client = ResourceClient(self._server, resource, _whole)
+        try:
+            return (await client.get(where)).document
+        except NotFoundError as error:
+            raise UnknownError(f"There is no {resource.kind} {name} in the namespace {where.namespace}.") from error
+        except ApiError as error:
+            raise self._cli_error(error, f"{resource.kind}s", "get") from error
 
     async def labelled(self, selector: str) -> Container[JobName]:
         """See `Backend`."""

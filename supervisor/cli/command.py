@@ -54,6 +54,11 @@ async def _run(given: argparse.Namespace, *, plugin: bool) -> ExitCode:
     task = asyncio.current_task()
     if task is not None:  # SIGTERM acts like Ctrl-C: with --wait, the drill is ended.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    if given.command == "check":  # A file is checked without any supervisor or cluster.
+        # Imported here: no other command needs the rules.
+        from supervisor.cli import checking  # noqa: PLC0415
+
+        return await checking.check_all(given, lambda: connect(given, os.environ, plugin=plugin))
     async with connect(given, os.environ, plugin=plugin) as backend:
         return await _VERBS[given.command](backend, given)
 

@@ -8,6 +8,7 @@ class ExitCode(IntEnum):
 
     DONE = 0
     USAGE = 64
+    FOUND = 65
     UNKNOWN = 66
     UNREACHABLE = 69
     NOT_NOW = 75

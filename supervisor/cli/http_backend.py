@@ -14,6 +14,7 @@ from yarl import URL
 
 from servicekit.address import is_loopback
 from servicekit.connect_errors import connect_error_reason
+from servicekit.kubernetes.client import Resource
 from supervisor.cli.backend import Subject
 from supervisor.cli.errors import (
     CliError,
@@ -124,6 +125,10 @@ class HttpBackend:
         while (after := pages[-1].next) is not None:
             pages.append(await self._call("GET", f"/v1/status?after={quote(after)}", None, _Page))
         return _joined(pages)
+
+    async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:  # noqa: ARG002 - it shows none
+        """See `Backend`; a supervisor's status has no manifests."""
+        return None
 
     async def labelled(self, selector: str) -> Container[JobName]:
         """See `Backend`; a supervisor's status has no labels."""

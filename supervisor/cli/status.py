@@ -96,6 +96,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     prospects: list[Prospect] = []
     waits_for: str = ""
     missing_hosts: list[MissingHost] = []
+    checkpoint_seconds: float | None = None
+    unread_seconds: float | None = None
 
     @property
     def namespace(self) -> str:

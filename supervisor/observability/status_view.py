@@ -89,6 +89,8 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
         prospects=[ProspectView(prospect.what, _until(prospect.at, snapshot.now)) for prospect in prospects(job)],
         waits_for=missing.summary,
         missing_hosts=[MissingHostView(one.host, one.lack, one.why) for one in missing.hosts if one.host in on_page],
+        checkpoint_seconds=None if job.over else status.ranks.slowest_checkpoint,
+        unread_seconds=None if job.over else status.ranks.unread_seconds,
         host_states=[_host(host, status, workers, snapshot) for host in part.hosts if host in own],
     )
 

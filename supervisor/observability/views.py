@@ -142,6 +142,8 @@ class JobView:
     prospects: list[ProspectView]
     waits_for: str
     missing_hosts: list[MissingHostView]
+    checkpoint_seconds: float | None
+    unread_seconds: float | None
     host_states: list[HostView]
 
 

@@ -1,0 +1,90 @@
+"""A job as the rules see it: the same for every kind of manifest, and for a command line."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from supervisor.check.command import Launch
+from supervisor.check.values import Value
+from supervisor.cluster.annotations import opts_in
+
+
+class Kind(StrEnum):
+    """The kinds that can be checked."""
+
+    TRAINING_JOB = "TrainingJob"
+    MPI_JOB = "MPIJob"
+    PYTORCH_JOB = "PyTorchJob"
+    TF_JOB = "TFJob"
+    VOLCANO_JOB = "Volcano Job"
+    JOB = "Job"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A volume that a container sees: its path, and the type of the volume as Kubernetes names it."""
+
+    path: str
+    volume: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """The pods of one role.
+
+    Attributes:
+        name: The role, or the name of a Volcano task.
+        path: Where the manifest has it.
+        leads: Whether the job cannot go on without this pod: a launcher, a master or a chief.
+        replicas: How many pods there are.
+        restart_policy: That of the role, not of its pod template; empty if it is not written.
+        annotations: Those of the pod template.
+        labels: Those of the pod template.
+        pod: The spec of the pod template.
+        environment: The variables with a literal value, also those that the controller adds.
+        texts: The command line of each container as one text.
+        launches: The programs that the containers start, as far as they can be recognized.
+        mounts: The mounted volumes.
+    """
+
+    name: str
+    path: str
+    leads: bool = False
+    replicas: int = 1
+    restart_policy: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pod: Mapping[str, Value] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedJob:
+    """A job; `spec` is that of the manifest, for what only one kind has."""
+
+    kind: Kind
+    name: str
+    namespace: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Value] = field(default_factory=dict)
+    roles: tuple[Role, ...] = ()
+
+    def __str__(self) -> str:
+        place = f"{self.namespace}/" if self.namespace else ""
+        return f"{self.kind} {place}{self.name}"
+
+    @property
+    def opts_in(self) -> bool:
+        """Whether the job or any of its templates opts in."""
+        return opts_in(self.annotations) or any(opts_in(role.annotations) for role in self.roles)
+
+    def launches(self, *programs: str) -> Iterator[tuple[Role, Launch]]:
+        """The places where one of these programs is started."""
+        for role in self.roles:
+            for launch in role.launches:
+                if launch.program in programs:
+                    yield role, launch

@@ -1,0 +1,101 @@
+"""What the controller does with a pod that is gone, and how often."""
+
+from collections.abc import Iterator
+
+from supervisor.check.command import KUBEAI_RUN
+from supervisor.check.finding import Facts, Problem, Severity, rule
+from supervisor.check.job import CheckedJob, Kind
+from supervisor.check.kinds import SHAPES
+from supervisor.check.torchrun import agents
+from supervisor.check.values import at, number, text
+
+_KUBEAI = "kubeai"
+
+
+@rule("worker-not-replaced", Severity.WARNING, "a restart policy that replaces no worker")
+def worker_not_replaced(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+    for role in job.roles if job.kind is Kind.TRAINING_JOB else ():
+        if not role.leads and role.restart_policy != "Always":
+            written = role.restart_policy or "Never, the default"
+            yield Problem(
+                f"{role.path}.restartPolicy",
+                f"A worker that is lost is not replaced (restartPolicy is {written}), so the job stays smaller.",
+                "Set restartPolicy of the workers to Always.",
+            )
+
+
+@rule("loss-fails-job", Severity.ERROR, "a controller that fails the job when one of its pods is deleted")
+def loss_fails_job(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+    for role in job.roles:
+        if job.kind is Kind.PYTORCH_JOB and role.restart_policy == "Never":
+            yield Problem(
+                f"{role.path}.restartPolicy",
+                f"The job fails for good as soon as a pod of {role.name} is evicted, because restartPolicy is Never.",
+                "Set restartPolicy to OnFailure.",
+            )
+        elif job.kind is Kind.TF_JOB and not (_is_dynamic(job) and role.name.lower() == "worker"):
+            yield Problem(
+                role.path,
+                f"The job fails for good as soon as a pod of {role.name} is evicted, whatever its restartPolicy is.",
+                "Set spec.enableDynamicWorker to true."
+                if role.name.lower() == "worker"
+                else f"Keep the pods of {role.name} on nodes that are not reclaimed.",
+            )
+
+
+@rule("failure-is-final", Severity.WARNING, "a job that is not started again after its launcher has failed")
+def failure_is_final(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+    if job.kind is Kind.TRAINING_JOB and text(job.spec, "restartPolicy") != "OnFailure":
+        written = text(job.spec, "restartPolicy") or "Never, the default"
+        yield Problem(
+            "spec.restartPolicy",
+            f"A loss without a notice that fails the launcher fails the job for good (restartPolicy is {written}).",
+            "Set spec.restartPolicy to OnFailure.",
+        )
+
+
+@rule("no-retries", Severity.WARNING, "a number of retries that is 0")
+def no_retries(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+    if job.kind in SHAPES:
+        budget = SHAPES[job.kind].budget
+        if number(job.spec, *budget) == 0:
+            yield Problem(
+                ".".join(("spec", *budget)),
+                f"{budget[-1]} is 0, so the first failure that a reclaim causes fails the job for good.",
+                f"Set {budget[-1]} to 3 or more.",
+            )
+    for _, launch in job.launches(KUBEAI_RUN):
+        if launch.option("--back-off-limit") == "0":
+            yield Problem(
+                "kubeai-run --back-off-limit",
+                "kubeai-run starts the command no second time, so the first loss without a notice ends the job.",
+                "Use --back-off-limit 3 or more.",
+            )
+
+
+@rule("no-torchrun-restarts", Severity.ERROR, "torchrun without restarts, which the loss of any node takes one of")
+def no_torchrun_restarts(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+    for agent in agents(job):
+        if agent.max_restarts == 0 and agent.fixed_nodes != 1 and agent.backend != _KUBEAI and not agent.standalone:
+            yield Problem(
+                f"{agent.place} --max-restarts",
+                "torchrun has no restarts (max_restarts is 0, its default), and each node that leaves takes one from "
+                "every other node: the first reclaim ends the job.",
+                f"Use the rendezvous backend {_KUBEAI}, with which an announced leave takes none; or allow restarts, "
+                "as with --max-restarts=10.",
+            )
+
+
+@rule("deadline-while-suspended", Severity.ERROR, "a deadline that passes while the job is suspended")
+def deadline_while_suspended(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+    """Kubernetes compares the deadline with the first start before it resets that. MPIJobs are cured when resumed."""
+    if job.kind is Kind.JOB and number(job.spec, "activeDeadlineSeconds") is not None:
+        yield Problem(
+            "spec.activeDeadlineSeconds",
+            "The deadline also runs while the job is suspended, so the job may fail in the moment when it resumes.",
+            "Remove activeDeadlineSeconds, or clear status.startTime of the suspended job before it resumes.",
+        )
+
+
+def _is_dynamic(job: CheckedJob) -> bool:
+    return at(job.spec, "enableDynamicWorker") is True

@@ -1,0 +1,131 @@
+"""A good manifest of each kind, in which no rule finds anything but that some kinds are not supervised."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from supervisor.check.checking import NO_FACTS, check
+from supervisor.check.finding import Facts, Finding
+from supervisor.check.job import CheckedJob, Kind
+from supervisor.check.reading import job_of_command, jobs_in
+
+Manifest = dict[str, Any]
+
+MANAGED = "job-supervisor.kube-ai.io/managed-by-job-supervisor"
+OPTED_IN = {MANAGED: "true"}
+HOROVODRUN = "horovodrun -np $(wc -l </etc/mpi/hostfile) --min-np 2 --host-discovery-script /etc/mpi/discover_hosts.sh"
+ARENA = "horovodrun -np $((${workers}*${gpus})) --min-np 2 --host-discovery-script /etc/edl/discover_hosts.sh"
+RUN = "kubeai-run --job a --max-workers 4 --"
+TORCHRUN = "torchrun --rdzv-backend=kubeai --rdzv-id=a --nnodes=2:4 --nproc-per-node=8"
+
+
+def template(command: str = "", **spec: Any) -> Manifest:
+    container: Manifest = {"name": "main", "image": "none"}
+    if command:
+        container |= {"command": ["sh", "-c"], "args": [command]}
+    return {"metadata": {"annotations": dict(OPTED_IN)}, "spec": {"containers": [container], **spec}}
+
+
+def _object(version: str, kind: str, spec: Manifest) -> Manifest:
+    metadata = {"name": "resnet", "namespace": "training", "annotations": dict(OPTED_IN)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _training_job() -> Manifest:
+    launcher = template(f"{ARENA} python train.py")
+    launcher["spec"]["containers"][0]["env"] = [{"name": "workers", "value": "4"}]
+    worker = {"replicas": 4, "minReplicas": 2, "maxReplicas": 8, "restartPolicy": "Always", "template": template()}
+    roles = {"launcher": {"template": launcher}, "worker": worker}
+    return _object(
+        "kai.alibabacloud.com/v1alpha1", "TrainingJob", {"restartPolicy": "OnFailure", "etReplicaSpecs": roles}
+    )
+
+
+def _mpi_job() -> Manifest:
+    worker = {"replicas": 4, "template": template()}
+    roles = {"Launcher": {"template": template(f"{HOROVODRUN} python train.py")}, "Worker": worker}
+    made = _object("kubeflow.org/v2beta1", "MPIJob", {"mpiReplicaSpecs": roles})
+    made["metadata"]["annotations"]["job-supervisor.kube-ai.io/min-workers"] = "2"
+    return made
+
+
+def _pytorch_job() -> Manifest:
+    master = {"replicas": 1, "restartPolicy": "OnFailure", "template": template("torchrun train.py")}
+    worker = {"replicas": 3, "restartPolicy": "OnFailure", "template": template("torchrun train.py")}
+    policy = {"minReplicas": 2, "maxReplicas": 4, "rdzvBackend": "kubeai"}
+    spec = {"elasticPolicy": policy, "pytorchReplicaSpecs": {"Master": master, "Worker": worker}}
+    return _object("kubeflow.org/v1", "PyTorchJob", spec)
+
+
+def _tf_job() -> Manifest:
+    """Without a chief, which would fail the job: so it counts as succeeded with worker 0, of which a rule warns."""
+    roles = {"Worker": {"replicas": 4, "restartPolicy": "OnFailure", "template": template("python train.py")}}
+    return _object("kubeflow.org/v1", "TFJob", {"enableDynamicWorker": True, "tfReplicaSpecs": roles})
+
+
+def _volcano_job() -> Manifest:
+    task = {"name": "worker", "replicas": 4, "template": template(f"{TORCHRUN} train.py")}
+    policies = [{"event": "TaskCompleted", "action": "CompleteJob"}]
+    return _object("batch.volcano.sh/v1alpha1", "Job", {"minAvailable": 2, "policies": policies, "tasks": [task]})
+
+
+def _job() -> Manifest:
+    ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    spec = {"backoffLimit": 6, "podFailurePolicy": {"rules": [ignored]}, "template": template("python train.py")}
+    return _object("batch/v1", "Job", spec)
+
+
+GOOD: dict[Kind, Callable[[], Manifest]] = {
+    Kind.TRAINING_JOB: _training_job,
+    Kind.MPI_JOB: _mpi_job,
+    Kind.PYTORCH_JOB: _pytorch_job,
+    Kind.TF_JOB: _tf_job,
+    Kind.VOLCANO_JOB: _volcano_job,
+    Kind.JOB: _job,
+}
+
+GOOD_COMMANDS = (
+    f"{RUN} horovodrun -np {{workers}} --host-discovery-script kubeai-discover-hosts python train.py -np 4",
+    f"{RUN} kubeai-each-host -- {TORCHRUN} train.py",
+    f"{TORCHRUN} train.py --standalone",
+    "horovodrun -np $PROCESSES --host-discovery-script ./hosts.sh python train.py",
+    "torchrun --standalone --nproc-per-node=8 train.py",
+)
+"""The options of the training scripts look like those of a launcher, and are not."""
+
+ALLOWED = {
+    Kind.PYTORCH_JOB: {"kind-not-supervised"},
+    Kind.TF_JOB: {"kind-not-supervised", "one-success-ends-job"},
+    Kind.VOLCANO_JOB: {"kind-not-supervised"},
+    Kind.JOB: {"kind-not-supervised"},
+}
+
+
+def changed(made: Manifest, path: str, value: object) -> Manifest:
+    """The manifest with another value at a path such as `spec.tasks.0.policies`; None removes what is there."""
+    result = copy.deepcopy(made)
+    target: Any = result
+    *above, last = path.split(".")
+    for name in above:
+        target = target[int(name)] if isinstance(target, list) else target.setdefault(name, {})
+    if isinstance(target, list):
+        target[int(last)] = value
+    elif value is None:
+        target.pop(last, None)
+    else:
+        target[last] = value
+    return result
+
+
+def read(made: Manifest) -> CheckedJob:
+    (job,) = jobs_in(made)
+    return job
+
+
+def found(made: Manifest | str, facts: Facts = NO_FACTS) -> Sequence[Finding]:
+    """The findings of a manifest, or of a command line."""
+    return check(job_of_command(made) if isinstance(made, str) else read(made), facts)
+
+
+def ids(findings: Sequence[Finding]) -> set[str]:
+    return {finding.rule for finding in findings}

@@ -1,0 +1,215 @@
+"""Each rule finds the bad manifest of each kind that it is about, and nothing in the good ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from supervisor.check.checking import NO_FACTS
+from supervisor.check.finding import Facts, Severity
+from supervisor.check.job import Kind
+from supervisor.check.registry import RULES
+from tests.supervisor.check.check_manifests import (
+    ALLOWED,
+    ARENA,
+    GOOD,
+    GOOD_COMMANDS,
+    HOROVODRUN,
+    MANAGED,
+    TORCHRUN,
+    Manifest,
+    changed,
+    found,
+    ids,
+    template,
+)
+
+_TRAINING, _MPI, _PYTORCH, _TF, _VOLCANO, _JOB = GOOD
+_TEMPLATES = {
+    _TRAINING: "spec.etReplicaSpecs.worker.template",
+    _MPI: "spec.mpiReplicaSpecs.Worker.template",
+    _PYTORCH: "spec.pytorchReplicaSpecs.Worker.template",
+    _TF: "spec.tfReplicaSpecs.Worker.template",
+    _VOLCANO: "spec.tasks.0.template",
+    _JOB: "spec.template",
+}
+_LAUNCHERS = {
+    _TRAINING: "spec.etReplicaSpecs.launcher.template",
+    _MPI: "spec.mpiReplicaSpecs.Launcher.template",
+    _PYTORCH: "spec.pytorchReplicaSpecs.Master.template",
+}
+_COMMANDS = {**_TEMPLATES, **{kind: _LAUNCHERS[kind] for kind in (_TRAINING, _MPI)}}
+_YES, _NO = True, False
+_POLICY = "spec.elasticPolicy"
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A change of a good manifest that a rule must find."""
+
+    rule: str
+    kind: Kind
+    path: str
+    value: Any
+    facts: Facts = NO_FACTS
+
+    @property
+    def manifest(self) -> Manifest:
+        return changed(GOOD[self.kind](), self.path, self.value)
+
+
+def _script(kind: Kind, command: str) -> tuple[Kind, str, list[str]]:
+    return kind, f"{_COMMANDS[kind]}.spec.containers.0.args", [command]
+
+
+def _each(rule: str, paths: dict[Kind, str], below: str, value: Any, facts: Facts = NO_FACTS) -> list[Bad]:
+    return [Bad(rule, kind, f"{path}.{below}", value, facts) for kind, path in paths.items()]
+
+
+def _stored(volume: Manifest) -> list[Bad]:
+    """A checkpoint in a volume of the pods that train."""
+    pod = {
+        "containers": [
+            {
+                "name": "main",
+                "command": ["python", "train.py", "--checkpoint-dir=/ckpt/run"],
+                "volumeMounts": [{"name": "a", "mountPath": "/ckpt"}],
+            }
+        ],
+        "volumes": [{"name": "a", **volume}],
+    }
+    return [Bad("checkpoint-on-node", kind, f"{path}.spec", pod) for kind, path in _TEMPLATES.items()]
+
+
+_STANDALONE = "torchrun --standalone --nproc-per-node=8 train.py"
+_C10D = "torchrun --rdzv-backend=c10d --rdzv-endpoint=worker-0:29400 --nnodes=1:4 --max-restarts=9 train.py"
+_NO_RESTARTS = "torchrun --rdzv-backend=etcd-v2 --rdzv-endpoint=etcd:2379 --nnodes=1:4 train.py"
+_FIXED = "torchrun --nnodes 4 --rdzv_backend kubeai train.py"
+_TRAIN_TORCH = [_PYTORCH, _TF, _VOLCANO, _JOB]
+
+BAD: Sequence[Bad] = [
+    *(Bad("kind-not-supervised", kind, "spec.suspend", _NO) for kind in (_PYTORCH, _TF, _VOLCANO, _JOB)),
+    *_each("pods-not-opted-in", _TEMPLATES, "metadata.annotations", None),
+    *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", 5),
+    *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", None, Facts(checkpoint_seconds=45.0)),
+    *(Bad("flag-not-read", kind, "spec.suspend", _NO, Facts(unread_seconds=31.0)) for kind in GOOD),
+    *_stored({"emptyDir": {}}),
+    *_stored({"hostPath": {"path": "/mnt"}}),
+    *(Bad("exit-code-hidden", *_script(kind, "python train.py || true")) for kind in GOOD),
+    Bad("one-success-ends-job", _PYTORCH, "spec.pytorchReplicaSpecs.Master", None),
+    Bad("one-success-ends-job", _TF, "spec.suspend", _NO),
+    Bad("loss-fails-job", _PYTORCH, "spec.pytorchReplicaSpecs.Worker.restartPolicy", "Never"),
+    Bad("loss-fails-job", _TF, "spec.enableDynamicWorker", None),
+    Bad("loss-fails-job", _TF, "spec.tfReplicaSpecs.PS", {"template": template()}),
+    Bad("worker-not-replaced", _TRAINING, "spec.etReplicaSpecs.worker.restartPolicy", None),
+    Bad("failure-is-final", _TRAINING, "spec.restartPolicy", "Never"),
+    *(Bad("no-retries", kind, "spec.backoffLimit", 0) for kind in (_TRAINING, _JOB)),
+    *(Bad("no-retries", kind, "spec.runPolicy.backoffLimit", 0) for kind in (_MPI, _PYTORCH, _TF)),
+    Bad("no-retries", _VOLCANO, "spec.maxRetry", 0),
+    *(Bad("no-torchrun-restarts", *_script(kind, _NO_RESTARTS)) for kind in _TRAIN_TORCH),
+    Bad("no-torchrun-restarts", _PYTORCH, _POLICY, {}),
+    Bad("deadline-while-suspended", _JOB, "spec.activeDeadlineSeconds", 3600),
+    Bad("eviction-counts", _JOB, "spec.podFailurePolicy", None),
+    Bad("eviction-counts", _JOB, "spec.podFailurePolicy.rules.0.action", "Count"),
+    Bad("eviction-fails-job", _JOB, "spec.podFailurePolicy.rules.0.action", "FailJob"),
+    Bad("eviction-restarts-job", _VOLCANO, "spec.policies.0", {"event": "PodEvicted", "action": "RestartJob"}),
+    Bad("eviction-restarts-job", _VOLCANO, "spec.policies.0", {"events": ["*"], "action": "AbortJob"}),
+    Bad("eviction-restarts-job", _VOLCANO, "spec.tasks.0.policies", [{"event": "PodFailed", "action": "TerminateJob"}]),
+    Bad("rendezvous-standalone", _PYTORCH, f"{_POLICY}.standalone", _YES),
+    *(Bad("rendezvous-standalone", *_script(kind, _STANDALONE)) for kind in (_PYTORCH, _TF, _VOLCANO)),
+    Bad("rendezvous-store-on-worker", _PYTORCH, f"{_POLICY}.rdzvBackend", None),
+    *(Bad("rendezvous-store-on-worker", *_script(kind, _C10D)) for kind in _TRAIN_TORCH),
+    *(Bad("rendezvous-notices-late", *_script(kind, _NO_RESTARTS)) for kind in _TRAIN_TORCH),
+    Bad("fixed-processes", *_script(_TRAINING, f"{ARENA} -np 8 python train.py")),
+    Bad("fixed-processes", *_script(_TRAINING, "horovodrun --num-proc=8 python train.py")),
+    Bad("fixed-processes", *_script(_MPI, f"{HOROVODRUN} -np 4 python train.py")),
+    Bad("fixed-processes", *_script(_MPI, "mpirun --allow-run-as-root -np 4 python train.py")),
+    *(Bad("fixed-nodes", *_script(kind, _FIXED)) for kind in _TRAIN_TORCH),
+    Bad("fixed-nodes", _PYTORCH, _POLICY, None),
+    *(Bad("static-hosts", *_script(kind, "horovodrun -np $N python train.py")) for kind in (_TRAINING, _MPI)),
+    Bad("static-hosts", *_script(_MPI, "mpirun -np $N python train.py")),
+    Bad("no-room-to-shrink", _TRAINING, "spec.etReplicaSpecs.worker.minReplicas", 8),
+    Bad("no-room-to-shrink", _TRAINING, "spec.etReplicaSpecs.worker.minReplicas", None),
+    Bad("no-room-to-shrink", _MPI, "metadata.annotations", {MANAGED: "true"}),
+    Bad("no-room-to-shrink", _PYTORCH, f"{_POLICY}.minReplicas", 4),
+    *_each("launcher-on-spot", _LAUNCHERS, "spec.nodeSelector", {"karpenter.sh/capacity-type": "spot"}),
+    *_each("launcher-on-spot", _LAUNCHERS, "metadata.labels", {"alibabacloud.com/compute-qos": "best-effort"}),
+]
+
+BAD_COMMANDS = [
+    ("exit-code-hidden", "sh -c 'torchrun --rdzv-backend=kubeai --nnodes=1:4 train.py; exit 0'"),
+    ("save-grace-too-short", "kubeai-run --job a --max-workers 4 --save-grace 10 -- python train.py"),
+    ("no-retries", "kubeai-run --job a --max-workers 4 --back-off-limit=0 -- python train.py"),
+    ("no-torchrun-restarts", "torchrun --rdzv-backend=c10d --rdzv-endpoint=a:1 --nnodes=1:4 train.py"),
+    (
+        "rendezvous-standalone",
+        f"kubeai-run --job a --max-workers 4 -- kubeai-each-host -- {TORCHRUN} --standalone t.py",
+    ),
+    ("rendezvous-standalone", f"PET_STANDALONE=1 {TORCHRUN} train.py"),
+    ("rendezvous-store-on-worker", "python -m torch.distributed.run --rdzv_backend c10d --nnodes 1:2 train.py"),
+    ("rendezvous-notices-late", "PET_RDZV_BACKEND=c10d PET_MAX_RESTARTS=9 torchrun --nnodes 1:2 train.py"),
+    ("fixed-processes", "kubeai-run --job a --max-workers 4 -- horovodrun -np 4 python train.py"),
+    ("fixed-nodes", "torchrun --rdzv-backend=kubeai --nnodes=4:4 train.py"),
+    ("static-hosts", "horovodrun -np {workers} -H a:1,b:1 python train.py"),
+    ("no-room-to-shrink", "kubeai-run --job a --min-workers 4 --max-workers 4 -- python train.py"),
+]
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_nothing_is_found_in_a_good_manifest(kind: Kind) -> None:
+    assert ids(found(GOOD[kind]())) == ALLOWED.get(kind, set())
+
+
+@pytest.mark.parametrize("line", GOOD_COMMANDS)
+def test_nothing_is_found_in_a_good_command_line(line: str) -> None:
+    assert not found(line)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.rule}-{bad.kind}-{bad.path.rpartition('.')[2]}")
+def test_a_bad_manifest_is_found(bad: Bad) -> None:
+    (first, *_) = [each for each in found(bad.manifest, bad.facts) if each.rule == bad.rule]
+    assert first.job == f"{bad.kind} training/resnet"
+    assert first.where
+
+
+@pytest.mark.parametrize(("rule", "line"), BAD_COMMANDS)
+def test_a_bad_command_line_is_found(rule: str, line: str) -> None:
+    assert rule in ids(found(line))
+
+
+@pytest.mark.parametrize("kind", [_TRAINING, _MPI])
+def test_a_job_that_opts_in_nowhere_is_found(kind: Kind) -> None:
+    """And is not told of its templates as well."""
+    made = changed(GOOD[kind](), "metadata.annotations", None)
+    for path in (_TEMPLATES[kind], _LAUNCHERS[kind]):
+        made = changed(made, f"{path}.metadata.annotations", None)
+    assert "not-opted-in" in ids(found(made))
+    assert "pods-not-opted-in" not in ids(found(made))
+
+
+def test_every_rule_has_a_bad_manifest_or_command_line() -> None:
+    tried = {bad.rule for bad in BAD} | {rule for rule, _ in BAD_COMMANDS} | {"not-opted-in"}
+    assert tried == {rule.id for rule in RULES}
+
+
+def test_the_worst_is_first() -> None:
+    made = changed(
+        changed(GOOD[_TRAINING](), "spec.restartPolicy", "Never"), "spec.etReplicaSpecs.worker.minReplicas", 8
+    )
+    made = changed(made, f"{_TEMPLATES[_TRAINING]}.metadata.annotations", None)
+    assert [each.severity for each in found(made)] == list(Severity)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.rule}-{bad.kind}-{bad.path.rpartition('.')[2]}")
+def test_problem_and_fix_are_sentences(bad: Bad) -> None:
+    for each in found(bad.manifest, bad.facts):
+        assert each.problem.endswith(".")
+        assert each.fix.endswith(".")
+
+
+def test_a_measured_checkpoint_is_called_so() -> None:
+    facts = Facts(checkpoint_seconds=42.0, measured=True)
+    (first, *_) = found(GOOD[_MPI](), facts)
+    assert "a checkpoint takes 42 s as measured" in first.problem
+    assert "killed 30 s (the default)" in first.problem
