@@ -5,8 +5,10 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING
 
+from . import elastic_agent
+from .agreement import Purpose
+
 if TYPE_CHECKING:
-    from .agreement import Purpose
     from .arbiter import Arbiter
     from .monitor import Monitor
 
@@ -23,8 +25,10 @@ class AgreedStep:
     def arrive(self, purpose: Purpose, step: int) -> bool:
         """Return whether to stop or to save after `step` finished steps. Raises TypeError if that is no integer."""
         step = operator.index(step)
-        self._monitor.join(purpose)
-        return self._settle(purpose, step) or self._monitor.wants_alone(purpose)
+        purposes = [purpose, Purpose.RENDEZVOUS] if purpose is Purpose.STOP and elastic_agent.has_round() else [purpose]
+        for each in purposes:
+            self._monitor.join(each)
+        return any(self._settle(each, step) for each in purposes) or self._monitor.wants_alone(purpose)
 
     def _settle(self, purpose: Purpose, step: int) -> bool:
         position = self._monitor.wait_at(purpose, step, _COMMIT_SECONDS)

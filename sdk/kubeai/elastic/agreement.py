@@ -24,12 +24,16 @@ class Purpose(str, Enum):
     """The action that all ranks take at the agreed step."""
 
     STOP = "stop"
+    """Save and exit."""
     CHECKPOINT = "checkpoint"
+    """Save and go on."""
+    RENDEZVOUS = "rendezvous"
+    """Save and hold until the elastic agent ends the process, to start another one in the next round."""
 
     @property
     def directive(self) -> DirectiveKind:
         """The directive that takes effect at the agreed step."""
-        return DirectiveKind.STOP if self is Purpose.STOP else DirectiveKind.CHECKPOINT
+        return DirectiveKind.CHECKPOINT if self is Purpose.CHECKPOINT else DirectiveKind.STOP
 
 
 class Answer(str, Enum):
@@ -45,6 +49,8 @@ class Answer(str, Enum):
     """This rank has gone past the step, and will not stop or save for this agreement."""
     REACHED = "reached"
     """This rank has stopped or saves at the step."""
+    HELD = "held"
+    """This rank waits at the step, outside any collective, for the end of its process."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Position:
     @property
     def is_settled(self) -> bool:
         """Whether this rank has stopped or saved for it, or has gone past it."""
-        return self.answer in (Answer.PASSED, Answer.REACHED)
+        return self.answer in (Answer.PASSED, Answer.REACHED, Answer.HELD)
 
     @property
     def is_final(self) -> bool:
@@ -82,7 +88,7 @@ class Position:
     @property
     def is_committed(self) -> bool:
         """Whether this rank stops or saves at the step, or has done so."""
-        return self.answer in (Answer.COMMITTED, Answer.REACHED)
+        return self.answer in (Answer.COMMITTED, Answer.REACHED, Answer.HELD)
 
 
 @dataclass(frozen=True)
@@ -92,10 +98,16 @@ class Held:
     epoch: int = 0
     stop: Position | None = None
     checkpoint: Position | None = None
+    rendezvous: Position | None = None
+
+    @property
+    def positions(self) -> Mapping[Purpose, Position | None]:
+        """The position for each purpose."""
+        return {Purpose.STOP: self.stop, Purpose.CHECKPOINT: self.checkpoint, Purpose.RENDEZVOUS: self.rendezvous}
 
     def of(self, purpose: Purpose) -> Position | None:
         """Return the position for a purpose."""
-        return self.stop if purpose is Purpose.STOP else self.checkpoint
+        return self.positions[purpose]
 
     def gate(self, purpose: Purpose) -> int | None:
         """Return the gate for a purpose; None if there is none."""
@@ -106,9 +118,7 @@ class Held:
     def newest(self) -> Position | None:
         """The newest position in which this rank has accepted or committed itself."""
         bound = [
-            one
-            for one in (self.stop, self.checkpoint)
-            if one is not None and (one.gate is not None or one.is_committed)
+            one for one in self.positions.values() if one is not None and (one.gate is not None or one.is_committed)
         ]
         return max(bound, key=lambda position: position.agreement.epoch, default=None)
 
@@ -141,11 +151,11 @@ def receive(held: Held, agreement: Agreement | None, step: int | None) -> Held:
         step: The steps that the rank has finished, read after the gate was set; None if it has not said so yet.
     """
     if agreement is None:
-        return replace(held, stop=_if_final(held.stop), checkpoint=_if_final(held.checkpoint))
+        return _only_final(held, held.epoch)
     if not concerns(held, agreement):
         return held
     if agreement.epoch > held.epoch:
-        held = Held(agreement.epoch, _if_final(held.stop), _if_final(held.checkpoint))
+        held = _only_final(held, agreement.epoch)
     return _with(held, _position(held.of(agreement.purpose), agreement, step))
 
 
@@ -156,6 +166,12 @@ def settle(held: Held, position: Position, *, reached: bool) -> Held:
         return held  # A newer one has replaced it meanwhile.
     committed = replace(position.agreement, committed=position.agreement.committed or reached)
     return _with(held, Position(committed, Answer.REACHED if reached else Answer.PASSED))
+
+
+def hold(held: Held) -> Held:
+    """Return what the rank holds once it waits for the end of its process, at a step that it has reached."""
+    position = held.rendezvous
+    return held if position is None else replace(held, rendezvous=replace(position, answer=Answer.HELD))
 
 
 def _position(known: Position | None, agreement: Agreement, step: int | None) -> Position:
@@ -172,12 +188,16 @@ def _position(known: Position | None, agreement: Agreement, step: int | None) ->
     return Position(agreement, Answer.ACCEPTED if step < agreement.step else Answer.DECLINED)
 
 
-def _if_final(position: Position | None) -> Position | None:
+def _only_final(held: Held, epoch: int) -> Held:
     """Keep what no later line may take back."""
-    return position if position is not None and position.is_final else None
+    final = {
+        purpose.value: position
+        for purpose, position in held.positions.items()
+        if position is not None and position.is_final
+    }
+    return Held(epoch, **final)
 
 
 def _with(held: Held, position: Position) -> Held:
-    if position.agreement.purpose is Purpose.STOP:
-        return replace(held, stop=position)
-    return replace(held, checkpoint=position)
+    known = {purpose.value: one for purpose, one in held.positions.items()}
+    return Held(held.epoch, **{**known, position.agreement.purpose.value: position})

@@ -1,5 +1,8 @@
 """Runs when a process exits: reports the exit, and after a STOP waits until the job is suspended.
 
+In a round of torchrun, it waits for its elastic agent: that would take an exit for a failure, which uses up one of its
+restarts.
+
 Only rank 0 receives the STOP at first. If it exited at once, the others would form a new ring and train past its
 checkpoint, and the launcher's operator might restart the job before it is suspended. So rank 0 waits until it is
 released.
@@ -11,6 +14,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from . import elastic_agent
 from .uplink import RetryPolicy, RunIsOver, Uplink
 from .values import DirectiveKind
 from .wire import Refused, Unreachable
@@ -37,7 +41,16 @@ def hold_seconds(environ: Mapping[str, str]) -> float:
 
 
 def report_exit(monitor: Monitor, uplink: Uplink, stderr: StderrLog, hold: float) -> None:
-    """Report `left` and wait at most `hold` seconds. Return at once if no LEAVE or STOP is in effect."""
+    """Report `left` and wait at most `hold` seconds. Return at once if there is nothing to wait for."""
+    if monitor.awaits_agent:
+        elastic_agent.obey_sigterm()
+        monitor.hold()
+        monitor.wait_for(lambda: monitor.is_released, max(hold, elastic_agent.HOLD_SECONDS))
+        return
+    if elastic_agent.failed_in_collective():
+        elastic_agent.obey_sigterm()
+        monitor.wait_for(lambda: monitor.is_released, elastic_agent.FAILURE_SECONDS)
+        return
     directive = monitor.state.directive
     if not directive.is_final:
         return

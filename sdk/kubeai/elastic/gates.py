@@ -1,4 +1,6 @@
-"""`should_stop(step)` and `should_checkpoint(step)`: a cell with the step, and for each purpose a gate.
+"""`should_stop(step)` and `should_checkpoint(step)`: a cell with the step, and for each of them a gate.
+
+`should_stop` is asked for two purposes, and its gate is the lower one of both.
 
 A call writes the step, compares it with the gate and returns. Below the gate there is no lock and nothing to wait for.
 The listener sets a gate first and reads the step afterwards, so one of the two threads sees the other.
@@ -26,6 +28,8 @@ _step: int | None = None
 # The first call of each function asks, and so tells that the script uses it.
 _stop_gate = _ALWAYS
 _checkpoint_gate = _ALWAYS
+# The gates of both purposes of `should_stop`.
+_stops = {Purpose.STOP: _ALWAYS, Purpose.RENDEZVOUS: _NEVER}
 
 
 def should_stop(step: int) -> bool:
@@ -71,7 +75,7 @@ def finished_steps() -> int | None:
 
 def lower(purpose: Purpose, step: int) -> None:
     """Let calls from `step` on ask. An already lower gate stays."""
-    _set(purpose, min(step, _stop_gate if purpose is Purpose.STOP else _checkpoint_gate))
+    _set(purpose, min(step, _checkpoint_gate if purpose is Purpose.CHECKPOINT else _stops[purpose]))
 
 
 def place(purpose: Purpose, step: int | None) -> None:
@@ -94,15 +98,17 @@ def abandon_in_child() -> None:
     """Disconnect a forked child: it sees its parent's flag, agrees to nothing and waits for nothing."""
     connect(_arrive_alone, _wants_checkpoint)
     open_gate(Purpose.STOP)
+    place(Purpose.RENDEZVOUS, None)
     place(Purpose.CHECKPOINT, None)
 
 
 def _set(purpose: Purpose, gate: int) -> None:
     global _stop_gate, _checkpoint_gate  # noqa: PLW0603 - see above
-    if purpose is Purpose.STOP:
-        _stop_gate = gate
-    else:
+    if purpose is Purpose.CHECKPOINT:
         _checkpoint_gate = gate
+    else:
+        _stops[purpose] = gate
+        _stop_gate = min(_stops.values())
 
 
 def _arrive_alone(purpose: Purpose, step: int) -> bool:  # noqa: ARG001 - the signature of `arrive`

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from .agreement import Purpose
 from .state import MalformedLine, parse
 from .uplink import RetryPolicy, RunIsOver, Uplink
 from .values import DirectiveKind
@@ -80,6 +81,8 @@ class Listener:
             return
         self._uplink.learn_run(line.directive.run)
         self._monitor.receive(line)
-        if line.directive.kind is DirectiveKind.STOP and not self._has_noted_stop:
+        # A launcher must not take a later failure for the stop of a job that goes on in another round.
+        goes_on = line.agreement is not None and line.agreement.purpose is Purpose.RENDEZVOUS
+        if line.directive.kind is DirectiveKind.STOP and not goes_on and not self._has_noted_stop:
             self._has_noted_stop = True
             self._uplink.note_stop(line.directive)

@@ -165,7 +165,7 @@ class Monitor:
         with self._changed:
             reached = self.agreements.settle(position, outcome=outcome)
             if reached:
-                self._is_ending |= purpose is Purpose.STOP
+                self._is_ending |= purpose is not Purpose.CHECKPOINT
                 self._save_began = time.monotonic()
                 self._set_state(take_effect(self._received, self.agreements.directives[purpose]))
             else:
@@ -209,6 +209,18 @@ class Monitor:
         """Record that the run is over for the supervisor."""
         with self._changed:
             self.run_is_over = True
+            self._wake()
+
+    @property
+    def awaits_agent(self) -> bool:
+        """Whether this process has stopped for the next round, so that its elastic agent will end it."""
+        return self.agreements.awaits_agent
+
+    def hold(self) -> None:
+        """Answer that this process does nothing any more but wait for its end."""
+        with self._changed:
+            self._is_ending = True
+            self.agreements.hold()
             self._wake()
 
     def left(self) -> Report:
@@ -310,7 +322,8 @@ class Monitor:
 
     def _set_gates(self) -> None:
         """Let the functions ask exactly while there is something to ask for."""
-        asks = {Purpose.STOP: self.state.directive.is_final, Purpose.CHECKPOINT: self._saves_alone()}
+        is_final = self.state.directive.is_final
+        asks = {Purpose.STOP: is_final, Purpose.CHECKPOINT: self._saves_alone(), Purpose.RENDEZVOUS: False}
         for purpose in self.member.agrees:
             if asks[purpose]:
                 gates.open_gate(purpose)

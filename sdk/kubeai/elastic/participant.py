@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import gates
-from .agreement import Held, Purpose, concerns, receive, settle
+from .agreement import Held, Purpose, concerns, hold, receive, settle
 
 if TYPE_CHECKING:
     from .agreement import Agreement, Position
@@ -76,6 +76,17 @@ class Participant:
         self.held = settle(self.held, position, reached=reached)
         self._answer(position.agreement.purpose)
         return reached
+
+    @property
+    def awaits_agent(self) -> bool:
+        """Whether this rank stops at a step after which its elastic agent ends the process."""
+        position = self.held.rendezvous
+        return position is not None and position.is_settled and position.is_committed
+
+    def hold(self) -> None:
+        """Answer that this rank waits for the end of its process."""
+        self.held = hold(self.held)
+        self._answer(Purpose.RENDEZVOUS)
 
     def stream_opened(self) -> None:
         """Answer again: the supervisor at the other end of a new stream may not know the answers."""

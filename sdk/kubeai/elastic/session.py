@@ -18,7 +18,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from . import exit_hook, flag, gates, identity, sockets
+from . import elastic_agent, exit_hook, flag, gates, identity, sockets
 from .agreed_step import AgreedStep
 from .annotations import AnnotationWatch
 from .arbiter import Arbiter
@@ -116,6 +116,7 @@ class Session:
             for name, task in tasks.items():
                 threading.Thread(target=self._guarded, args=(task,), name=f"kubeai-{name}", daemon=True).start()
             atexit.register(self._end, uplink, listener)
+            elastic_agent.watch_failures()
         except Exception as error:  # noqa: BLE001 - without memory or threads training still continues
             self._stderr.once("absent", f"cannot listen for reclaims: {error!r}. Training continues without warnings")
 

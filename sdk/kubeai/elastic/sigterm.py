@@ -1,7 +1,8 @@
 """Optional SIGTERM handling: treats SIGTERM as a LEAVE of this process.
 
 Where SIGTERM reaches the training process (torchrun, a process that is a pod's first), it arrives even if the network
-to the supervisor is cut.
+to the supervisor is cut. In a round of the rendezvous backend `kubeai`, SIGTERM comes from the elastic agent once the
+round is over: nothing can be saved together any more, and a handler could not even run while a collective waits.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Any, Callable
+
+from . import elastic_agent
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -31,7 +34,7 @@ class Sigterm:
     def watch(self) -> None:
         """Install the handler once. Prints one line on stderr if that is not possible."""
         previous = signal.getsignal(signal.SIGTERM)
-        if previous == self._handle:
+        if previous == self._handle or elastic_agent.has_round():
             return
         if previous is None:
             self._stderr.once("sigterm", "SIGTERM is not watched: its handler was not installed by Python")

@@ -180,7 +180,7 @@ class FakeSupervisor:
     def commit(self, epoch: int, step: int, *, purpose: str = "stop", **fields: Any) -> None:
         """Commit an agreement: ALL stop or save at `step`."""
         agreement = {"epoch": epoch, "purpose": purpose, "step": step, "committed": True}
-        self.direct(ALL, directive="STOP" if purpose == "stop" else "CHECKPOINT", agreement=agreement, **fields)
+        self.direct(ALL, directive="CHECKPOINT" if purpose == "checkpoint" else "STOP", agreement=agreement, **fields)
 
     def agree(self, processes: int, *, purpose: str = "stop", epoch: int = 1, ahead: int = 3) -> int:
         """Agree with this many processes on a step and return it, as a real supervisor does. It takes a few attempts.
