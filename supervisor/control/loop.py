@@ -4,7 +4,7 @@ The cost of a pass depends on what has changed: an unchanged job is not planned.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -139,7 +139,7 @@ class Control:
             held_up=grant.held_up,
             more=grant.more,
             rank_zero=self._deps.processes.rank_zero(job.name, job.observed.run),
-            ranks=self._deps.ranks.of(job.name, job.observed.run),
+            ranks=self._deps.ranks.of(job.name, job.observed.run, _training_hosts(job)),
             members=self._deps.members.of(job.name, job.observed.run),
             since=max(self._since, self._deps.facts.caught_up_at),
         )
@@ -186,6 +186,12 @@ class Control:
             self._schedule.mark(job.name)
         failpoint(At.ORDER_PUBLISHED)
         return True
+
+
+def _training_hosts(job: SupervisedJob) -> Collection[Host] | None:
+    """The hosts whose processes train together; None: all. Those of others wait to join, or are about to end."""
+    held = job.decision.round
+    return frozenset(held.hosts) if held is not None and held.run == job.observed.run else None
 
 
 def _record(before: Decision, job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> None:

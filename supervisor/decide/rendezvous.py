@@ -3,6 +3,9 @@
 A round lasts until its members or the job's hosts change. If all ranks can, they first agree on a step, save after it
 and hold outside any collective; only then is the next round decided, so that nothing breaks and no step is repeated.
 If a member is lost, or time is up, the next round is decided at once.
+
+Processes that can enter a round without a restart do so. A new member then starts its own processes first, and joins
+when those are ready. Members never leave and join in one such round.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,6 +24,12 @@ from supervisor.domain.rendezvous import Round
 RETURN_SECONDS = 5.0
 """Members whose stream ended with a supervisor find the next one within this time."""
 
+READY_SECONDS = 20.0
+"""Processes that have not entered a round in process after this time are restarted."""
+
+_MEMBERSHIP = frozenset({Purpose.RENDEZVOUS, Purpose.REGROUP})
+"""The purposes of agreements after which the members change."""
+
 _UNREACHABLE_SECONDS = 2.0
 """The shortest time between two rounds of which a member cannot reach the store."""
 
@@ -32,12 +41,12 @@ def with_round(s: Situation, decision: Decision) -> Decision:
     held = _held(s, decision)
     if held is None:
         return _formed(s, decision)
-    decision = replace(decision, round=held)
+    decision = replace(decision, round=replace(held, starting=_starting(s, decision, held)))
     if is_broken(s, held):
         return _next(s, decision, held)
     agreement = committed(s)
     if agreement is not None:
-        is_due = s.facts.ranks.have_held(agreement) or s.now >= _hold_until(s, held, agreement)
+        is_due = s.facts.ranks.have_held(agreement) or s.now >= _hold_until(s, agreement, held)
         return _next(s, decision, held) if is_due else decision
     if not _wanted(s, decision, held):
         return _without_agreement(decision)
@@ -47,23 +56,28 @@ def with_round(s: Situation, decision: Decision) -> Decision:
 def changes_members(s: Situation, decision: Decision) -> bool:
     """Whether the ranks are on the way to another round: another agreement would have to wait for that."""
     agreement = decision.agreement
-    return bool(s.facts.members) and agreement is not None and agreement.purpose is Purpose.RENDEZVOUS
+    return bool(s.facts.members) and agreement is not None and agreement.purpose in _MEMBERSHIP
 
 
 def committed(s: Situation) -> Agreement | None:
     """The agreement after whose step the ranks hold for the next round."""
     held = s.previous.agreement
     is_present = held is not None and held.committed and held.run == s.job.observed.run
-    return held if is_present and held is not None and held.purpose is Purpose.RENDEZVOUS else None
+    return held if is_present and held is not None and held.purpose in _MEMBERSHIP else None
 
 
 def is_broken(s: Situation, held: Round) -> bool:
-    """Whether the members of a round cannot go on together: one is lost, has failed, or cannot reach the store."""
+    """Whether the members of a round cannot go on together.
+
+    One is lost, has failed, cannot reach the store, or has not entered the round without a restart.
+    """
     found = [(each, s.facts.members.by_host.get(host)) for each, host in zip(held.members, held.hosts, strict=True)]
     if any(_has_failed(each, held) for _, each in found):
         return True
     if any(_cannot_reach(each, held) for _, each in found):
         return s.now >= held.since + _UNREACHABLE_SECONDS
+    if held.in_process and s.now >= held.since + READY_SECONDS and not _are_ready(s, held):
+        return True
     is_lost = any(each is None or each.member != name for name, each in found)
     return is_lost and s.now >= _returned_at(s)
 
@@ -77,8 +91,9 @@ def instants(s: Situation) -> Iterable[float | None]:
     if held is None:
         return (_forms_at(s, _waiting(s, decision, ())),)
     agreement = committed(s)
-    hold_until = None if agreement is None else _hold_until(s, held, agreement)
-    return _returned_at(s), held.since + _UNREACHABLE_SECONDS, hold_until, _last_moment(s, held)
+    hold_until = None if agreement is None else _hold_until(s, agreement, held)
+    after = (held.since + _UNREACHABLE_SECONDS, held.since + READY_SECONDS)
+    return *after, _returned_at(s), hold_until, _last_moment(s, held)
 
 
 def _held(s: Situation, decision: Decision) -> Round | None:
@@ -123,21 +138,56 @@ def _forms_at(s: Situation, waiting: Sequence[tuple[Host, Member]]) -> float | N
 
 def _agreed(s: Situation, decision: Decision, held: Round) -> Decision:
     """The decision to change the members, after the ranks have agreed on a step if they can."""
-    last = _last_moment(s, held)
-    if not s.facts.ranks.agree_to(Purpose.RENDEZVOUS) or (last is not None and s.now >= last):
+    last, purpose = _last_moment(s, held), _purpose(s)
+    if purpose is None or (last is not None and s.now >= last):
         return _next(s, decision, held)
-    outcome = negotiated(s, Purpose.RENDEZVOUS)
+    outcome = negotiated(s, purpose)
     if isinstance(outcome, NoAgreement):
         return _next(s, decision, held)
     return with_agreement(decision, outcome)
 
 
+def _purpose(s: Situation) -> Purpose | None:
+    """What the ranks can agree to before the members change; None: nothing."""
+    purposes = (Purpose.REGROUP, Purpose.RENDEZVOUS)
+    return next((purpose for purpose in purposes if s.facts.ranks.agree_to(purpose)), None)
+
+
+def _regroups(s: Situation, held: Round) -> bool:
+    """Whether the processes enter the next round without a restart; not if they have just failed to."""
+    has_failed = held.in_process and s.now >= held.since + READY_SECONDS and not _are_ready(s, held)
+    return _purpose(s) is Purpose.REGROUP and not has_failed
+
+
+def _are_ready(s: Situation, held: Round) -> bool:
+    found = [s.facts.members.by_host.get(host) for host in held.hosts]
+    return all(each is not None and each.ready >= held.number for each in found)
+
+
+def _starting(s: Situation, decision: Decision, held: Round) -> tuple[Host, ...]:
+    """The hosts whose members start their processes now, to join those that are not restarted."""
+    if not _regroups(s, held):
+        return ()
+    outside = [(host, s.facts.members.by_host.get(host)) for host in decision.hosts - decision.exclusions]
+    return tuple(sorted(host for host, each in outside if _starts(host, each, held)))
+
+
+def _starts(host: Host, member: Member | None, held: Round) -> bool:
+    """Also while it has started: it would end its processes if it were told something else."""
+    if member is None:
+        return False
+    has_failed = _has_failed(member, held)
+    return (host not in held.hosts or has_failed) and (member.waits or host in held.starting or member.started)
+
+
 def _next(s: Situation, decision: Decision, held: Round) -> Decision:
     """The decision with the next round; without one while too few members are left."""
-    return _numbered(s, decision, _candidates(s, decision, held))
+    return _numbered(s, decision, _candidates(s, decision, held), in_process=_regroups(s, held))
 
 
-def _numbered(s: Situation, decision: Decision, candidates: Sequence[tuple[Host, Member]]) -> Decision:
+def _numbered(
+    s: Situation, decision: Decision, candidates: Sequence[tuple[Host, Member]], *, in_process: bool = False
+) -> Decision:
     size = usable_workers(len(candidates), s.job.spec)
     if not size:
         return _without_agreement(decision)
@@ -148,6 +198,7 @@ def _numbered(s: Situation, decision: Decision, candidates: Sequence[tuple[Host,
         run=s.job.observed.run,
         members=tuple(each.member for _, each in chosen),
         hosts=tuple(host for host, _ in chosen),
+        in_process=in_process,
         since=round(s.now, 6),
     )
     return replace(_without_agreement(decision, committed=True), round=following)
@@ -156,7 +207,7 @@ def _numbered(s: Situation, decision: Decision, candidates: Sequence[tuple[Host,
 def _without_agreement(decision: Decision, *, committed: bool = False) -> Decision:
     """The decision without an agreement on the next round, unless that is committed."""
     held = decision.agreement
-    is_dropped = held is not None and held.purpose is Purpose.RENDEZVOUS and (committed or not held.committed)
+    is_dropped = held is not None and held.purpose in _MEMBERSHIP and (committed or not held.committed)
     return replace(decision, agreement=None) if is_dropped else decision
 
 
@@ -171,12 +222,22 @@ def _candidates(s: Situation, decision: Decision, held: Round) -> Sequence[tuple
     """The members of the next round in order: those that stay, as they were ordered, and then those that wait."""
     allowed, members = decision.hosts - decision.exclusions, s.facts.members.by_host
     staying = [(host, members[host]) for host in held.hosts if host in allowed and host in members]
-    return [*staying, *_waiting(s, decision, held.hosts)]
+    if not _regroups(s, held):
+        return [*staying, *_waiting(s, decision, held.hosts)]
+    unhurt = [(host, each) for host, each in staying if each.member in held.members and not _has_failed(each, held)]
+    if len(unhurt) < len(held.hosts):
+        return unhurt
+    return [*unhurt, *((host, each) for host, each in _outside(s, decision, held.hosts) if each.started)]
 
 
 def _waiting(s: Situation, decision: Decision, held: Iterable[Host]) -> Sequence[tuple[Host, Member]]:
-    allowed = (decision.hosts - decision.exclusions).difference(held)
-    return [(host, each) for host, each in sorted(s.facts.members.by_host.items()) if each.waits and host in allowed]
+    return [(host, each) for host, each in _outside(s, decision, held) if each.waits]
+
+
+def _outside(s: Situation, decision: Decision, held: Iterable[Host]) -> Sequence[tuple[Host, Member]]:
+    """The members on hosts that the job may use and the round does not."""
+    allowed, members = (decision.hosts - decision.exclusions).difference(held), s.facts.members.by_host
+    return [(host, members[host]) for host in sorted(allowed) if host in members]
 
 
 def _has_failed(member: Member | None, held: Round) -> bool:
@@ -192,9 +253,14 @@ def _returned_at(s: Situation) -> float:
     return s.facts.since + RETURN_SECONDS
 
 
-def _hold_until(s: Situation, held: Round, agreement: Agreement) -> float:
-    """Until when the ranks are waited for after their step was committed."""
+def _hold_until(s: Situation, agreement: Agreement, held: Round) -> float:
+    """Until when the ranks are waited for after their step was committed.
+
+    What they said is lost with the supervisor that heard it: another one waits no longer than it takes to agree.
+    """
     end, last = agreement.since + s.policy.stop_timeout_seconds, _last_moment(s, held)
+    if s.facts.since > agreement.since:
+        end = min(end, s.facts.since + s.policy.agreement_timeout_seconds)
     return end if last is None else min(end, last)
 
 

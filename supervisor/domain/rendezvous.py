@@ -12,7 +12,8 @@ class Round:
 
     `number` grows with each round of a job and is never used again. `members` are the ids of the elastic agents,
     `hosts` their hosts in the same order: the first one holds the store. `in_process`: the training processes continue
-    and build a new process group; otherwise their agents start new ones. `since` is when it was decided.
+    and build a new process group; otherwise their agents start new ones. `starting` are hosts outside of the round:
+    their agents start processes now, which then wait to join in process. `since` is when it was decided.
     """
 
     number: int
@@ -20,4 +21,5 @@ class Round:
     members: tuple[str, ...]
     hosts: tuple[Host, ...]
     in_process: bool = False
+    starting: tuple[Host, ...] = ()
     since: Instant

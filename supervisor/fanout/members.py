@@ -17,6 +17,9 @@ GONE_SECONDS = 0.3
 SILENT_SECONDS = 3.0
 """Members report each second. One that has not for this time is frozen, and gone although its stream is open."""
 
+_STALL_SECONDS = 0.25
+"""A timer that fires so late shows that this process stood still: then reports may wait to be read."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemberId:
@@ -150,9 +153,13 @@ class MemberStreams:
         """Lets a member be gone after so many seconds, unless it is heard before."""
         if connection.timer is not None:
             connection.timer.cancel()
-        connection.timer = asyncio.get_running_loop().call_later(seconds, self._gone, connection)
+        loop = asyncio.get_running_loop()
+        connection.timer = loop.call_later(seconds, self._gone, connection, loop.time() + seconds)
 
-    def _gone(self, connection: _Connection) -> None:
+    def _gone(self, connection: _Connection, due: float) -> None:
+        if asyncio.get_running_loop().time() > due + _STALL_SECONDS:
+            self._expire(connection, GONE_SECONDS)
+            return
         job = self._jobs.get(connection.id.job)
         if job is not None and job.connections.get(connection.id.host) is connection:
             del job.connections[connection.id.host]
@@ -190,7 +197,7 @@ def message(job: SupervisedJob, members: Members, to: MemberId) -> Mapping[str, 
         "reason": decision.reason,
         "wanted": 0 if held is None else held.number,
         "round": _round(held, members) if held is not None and is_part else None,
-        "starts": False,
+        "starts": held is not None and not is_part and to.host in held.starting,
         "release": 0 if not is_part and _is_over(job, members, held) else None,
     }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
 from supervisor.domain.directive import Worker
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import Host, JobName
 from supervisor.fanout.processes import MAX_STREAMS
 
 _FINAL = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
@@ -120,13 +120,25 @@ class RankStates:
         if len(job.left) >= max(len(job.states), state.world_size or 0):
             self._on_complete(worker.job)
 
-    def of(self, name: JobName, run: int) -> Ranks:
-        """What the connected processes of a run say; empty for a job of which none agrees to anything."""
+    def held(self, worker: Worker, agreement: Agreement) -> None:
+        """Records that a process waits at the step of an agreement for its end."""
+        _, state = self._found(worker)
+        last = None if state is None else state.answer
+        if last is not None and last.is_to(agreement):
+            self.answered(worker, replace(last, kind=AnswerKind.HELD), Measurements())
+
+    def of(self, name: JobName, run: int, hosts: Collection[Host] | None = None) -> Ranks:
+        """What the connected processes of a run say, only those on `hosts` if it is given.
+
+        It is empty for a job of which no process agrees to anything.
+        """
         job = self._jobs.get(name)
         if job is None or job.run != run:
             return NO_RANKS
         workers = [worker for worker in self._connected(name) if worker.run == run]
         job.states = {each.process: job.states[each.process] for each in workers if each.process in job.states}
+        if hosts is not None:
+            workers = [each for each in workers if each.host in hosts]
         return Ranks(tuple(_state(each, job.states.get(each.process)) for each in workers), frozenset(job.left))
 
     def forget_others(self, jobs: Collection[JobName]) -> None:

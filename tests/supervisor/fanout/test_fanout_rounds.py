@@ -1,17 +1,21 @@
 """Which elastic agents of a torchrun job train together: what a supervisor tells them, and what their reports cause."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from supervisor.domain.ids import JobName
 from supervisor.domain.rendezvous import Round
-from tests.testkit.serving import AgentPeer, MemberPeer, Refusal, Served, serving
+from tests.testkit.serving import AgentPeer, Lines, MemberPeer, ProcessPeer, Refusal, Served, serving
 from tests.testkit.waiting import until
 
 NODES = ["n1", "n2", "n3", "n4"]
 AGREES: Mapping[str, Any] = {"agrees": ["stop", "checkpoint", "rendezvous"], "world_size": 4}
+REGROUPS: Mapping[str, Any] = {"agrees": ["stop", "checkpoint", "rendezvous", "regroup"], "world_size": 4}
 SPEC: Mapping[str, Any] = {"framework": "torchrun", "min_workers": 2, "requested_workers": 4, "max_workers": 4}
 
 
@@ -28,10 +32,23 @@ class Elastic:
         self.members[host] = peer = await self.served.peers.member(self.token, host, **says)
         return peer
 
-    async def enter(self, number: int, *hosts: str) -> None:
+    async def enter(self, number: int, *hosts: str, **says: Any) -> None:
         """Waits until these members have the round, which has no other members, and have entered it."""
-        lines = await asyncio.gather(*(self.members[host].enters(number) for host in hosts))
+        lines = await asyncio.gather(*(self.members[host].enters(number, **says) for host in hosts))
         assert [each["host"] for each in lines[0]["round"]["members"]] == list(hosts)
+
+    async def trains(self, says: Mapping[str, Any], hosts: list[str] = NODES) -> list[ProcessPeer]:
+        """A process on each host, in order of their ranks."""
+        found = [
+            await self.served.peers.process(self.token, host, rank, **{**says, "world_size": len(hosts)})
+            for rank, host in enumerate(hosts)
+        ]
+
+        async def connected() -> bool:
+            return self.served.processes.hosts(JobName("job")).issuperset(hosts)
+
+        await until(connected, "all ranks are connected")
+        return found
 
     @property
     def round(self) -> Round:
@@ -143,34 +160,77 @@ async def test_parked_members_are_released_once_training_has_ended(tmp_path: Pat
 async def test_ranks_that_agree_hold_before_the_members_change(tmp_path: Path) -> None:
     """All stop at one step; the next round comes when each of them holds, and not before."""
     async with training(tmp_path, agreement_timeout_seconds=30.0) as job:
-        ranks = [await job.served.peers.process(job.token, host, rank, **AGREES) for rank, host in enumerate(NODES)]
-
-        async def asked() -> bool:
-            return len(job.served.processes.workers(job.served.job("job").name)) == len(NODES)
-
-        await until(asked, "all ranks are connected")
+        ranks = await job.trains(AGREES)
         await job.agents["n1"].notices("n1")
-        for answer, directive in (("declined", "RUN"), ("accepted", "RUN"), ("committed", "STOP")):
-            for rank in ranks:
-                line = await _stage(rank.lines, answer)
-                assert line["directive"] in (directive, "LEAVE" if directive == "RUN" else directive)
-                await _answers(rank, line, answer)
+        committed = await _commit(ranks, "rendezvous")
+        assert committed["directive"] == "STOP"
         for rank in ranks[1:]:
-            await _answers(rank, line, "held")
+            assert await rank.reports("left", committed) == Refusal(200, None)
         assert job.round.number == 1
-        await _answers(ranks[0], line, "held")
+        assert await ranks[0].reports("left", committed) == Refusal(200, None)
         await job.enter(2, "n2", "n3", "n4")
         assert job.served.job("job").decision.agreement is None
 
 
 async def test_a_rank_that_never_holds_delays_the_change_until_the_last_moment(tmp_path: Path) -> None:
     async with training(tmp_path, agreement_timeout_seconds=30.0, leave_margin_seconds=1.0) as job:
-        ranks = [await job.served.peers.process(job.token, host, rank, **AGREES) for rank, host in enumerate(NODES)]
+        ranks = await job.trains(AGREES)
         await job.agents["n1"].notices("n1", left=4.0)
-        for answer in ("declined", "accepted"):
-            for rank in ranks:
-                await _answers(rank, await _stage(rank.lines, answer), answer)
+        await _commit(ranks, "rendezvous")
         await job.enter(2, "n2", "n3", "n4")
+
+
+async def test_ranks_that_regroup_keep_their_processes(tmp_path: Path) -> None:
+    """A noticed member leaves; when it may return, its processes start first, and join once they are ready."""
+    async with training(tmp_path, agreement_timeout_seconds=30.0) as job:
+        ranks = await job.trains(REGROUPS)
+        await job.agents["n1"].notices("n1")
+        committed = await _commit(ranks, "regroup")
+        assert committed["directive"] != "STOP"
+        for rank in ranks:
+            await _answers(rank, committed, "reached")
+        await job.enter(2, "n2", "n3", "n4", ready=2)
+        assert job.round.in_process
+        assert await job.members["n1"].says(waits=True) == Refusal(200, None)
+        await job.agents["n1"].notices("n1", revision=2, withdrawn=True)
+        await job.members["n1"].lines.matching(type="rendezvous", wanted=2, starts=True)
+        for number, process in enumerate(ranks):
+            process.who = {**process.who, "rank": number - 1 if number else None, "world_size": 3}
+            assert await process.reports("rank", committed) == Refusal(200, None)
+        assert await job.members["n1"].says(waits=False, started=True) == Refusal(200, None)
+        committed = await _commit(ranks[1:], "regroup")
+        for rank in ranks[1:]:
+            await _answers(rank, committed, "reached")
+        await job.enter(3, "n2", "n3", "n4", "n1", ready=3, started=False)
+        assert job.round.in_process
+
+
+async def test_survivors_of_a_lost_member_regroup_at_once(tmp_path: Path) -> None:
+    """Without an agreement: some of the ranks are gone."""
+    async with training(tmp_path) as job:
+        await job.trains(REGROUPS)
+        job.members["n4"].end()
+        await job.enter(2, "n1", "n2", "n3", ready=2)
+        assert job.round.in_process
+
+
+async def test_a_member_whose_processes_failed_joins_again(tmp_path: Path) -> None:
+    """The others do not wait for it."""
+    async with training(tmp_path) as job:
+        await job.trains(REGROUPS)
+        assert await job.members["n4"].says(waits=True, failed=True) == Refusal(200, None)
+        await job.enter(2, "n1", "n2", "n3", ready=2)
+        await job.members["n4"].lines.matching(type="rendezvous", wanted=2, starts=True)
+
+
+async def test_processes_that_do_not_regroup_are_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.decide.rendezvous.READY_SECONDS", 0.5)
+    async with training(tmp_path) as job:
+        await job.trains(REGROUPS)
+        job.members["n4"].end()
+        await job.enter(2, "n1", "n2", "n3")
+        await job.enter(3, "n1", "n2", "n3")
+        assert not job.round.in_process
 
 
 async def test_a_supervisor_that_is_started_again_leaves_the_members_alone(tmp_path: Path) -> None:
@@ -211,7 +271,7 @@ async def test_malformed_states_are_refused(tmp_path: Path) -> None:
         assert await job.served.peers.post("/v1/rendezvous/report", job.token, older) == Refusal(409, "older_revision")
 
 
-async def _stage(lines: Any, answer: str) -> dict[str, Any]:
+async def _stage(lines: Lines, answer: str) -> dict[str, Any]:
     """The next line that asks for this answer."""
     while True:
         line: dict[str, Any] = await lines.matching(type="directive")
@@ -220,11 +280,20 @@ async def _stage(lines: Any, answer: str) -> dict[str, Any]:
             is_poll, is_committed = agreement["step"] is None, agreement["committed"]
             stage = "declined" if is_poll else "committed" if is_committed else "accepted"
             if stage == answer:
-                assert agreement["purpose"] == "rendezvous"
                 return line
 
 
-async def _answers(rank: Any, line: Mapping[str, Any], answer: str) -> None:
+async def _commit(ranks: Sequence[ProcessPeer], purpose: str) -> dict[str, Any]:
+    """The line with the commit, after all ranks have agreed to it."""
+    for answer in ("declined", "accepted", "committed"):
+        for rank in ranks:
+            line = await _stage(rank.lines, answer)
+            assert line["agreement"]["purpose"] == purpose
+            await _answers(rank, line, answer)
+    return line
+
+
+async def _answers(rank: ProcessPeer, line: Mapping[str, Any], answer: str) -> None:
     agreement = line["agreement"]
     fields = {
         "epoch": agreement["epoch"],

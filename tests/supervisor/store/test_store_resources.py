@@ -138,6 +138,7 @@ ROUNDS = st.none() | st.builds(
     members=st.lists(st.text(), max_size=3).map(tuple),
     hosts=st.lists(st.just(Host("n9")), max_size=3).map(tuple),
     in_process=st.booleans(),
+    starting=st.lists(st.just(Host("n9")), max_size=2).map(tuple),
     since=INSTANTS,
 )
 STOPS = st.none() | st.builds(Stop, run=COUNTS, generation=COUNTS, since=INSTANTS, everyone=st.booleans())
@@ -492,7 +493,7 @@ FULL_JOB = replace(
         checkpoint=CheckpointRequest(run=1, generation=1, since=T0),
         agreement=Agreement(epoch=1, purpose=Purpose.STOP, run=1, step=1, since=T0, began=T0),
         epochs=1,
-        round=Round(number=1, run=1, members=("m",), hosts=(Host("n1"),), since=T0),
+        round=Round(number=1, run=1, members=("m",), hosts=(Host("n1"),), starting=(Host("n2"),), since=T0),
     ),
 )
 
