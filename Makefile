@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -56,6 +56,16 @@ test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod
 test-frameworks: $(INSTALLED) ## Run jobs of the real training frameworks with four processes each (installed once, in their own cache)
 	-@$(BIN)/python -m tests.frameworks.frameworks_installation
 	$(BIN)/python -m pytest tests/frameworks $(ARGS)
+
+test-torchrun: $(INSTALLED) ## Lose and regain hosts of jobs under the real torchrun, of two versions, beside its own backend (short form: ARGS="-m brief")
+	-@$(BIN)/python -m tests.frameworks.frameworks_installation frameworks torchrun
+	$(BIN)/python -m pytest tests/torchrun $(ARGS)
+
+# Its torch is not ours, so one version is enough.
+OLDER_TORCH := 2.6.0
+
+test-torchrun-gpu: $(INSTALLED) ## The same with NCCL, on a machine with eight GPUs and a torch (PYTHON=…); skipped without
+	TORCHRUN_BACKEND=nccl TORCHRUN_PYTHON=$(PYTHON) $(BIN)/python -m pytest tests/torchrun -k "not $(OLDER_TORCH)" $(ARGS)
 
 controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, once, in its own cache (needs Go 1.24)
 	@$(BIN)/python tests/testkit/controlplane/binaries.py

@@ -1,0 +1,77 @@
+"""The versions of torch, and the table of what each change cost."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.frameworks_installation import FRAMEWORKS, OLDER_TORCH, NotInstallable, installed
+from tests.torchrun.torchrun_job import HOSTS
+from tests.torchrun.torchrun_processes import BACKEND, PROCESSES, Torch
+from tests.torchrun.torchrun_records import Cost
+
+NEWER, OLDER = "2.15.0", "2.6.0"
+_ENVIRONMENTS = {NEWER: FRAMEWORKS, OLDER: OLDER_TORCH}
+_ROW = "what it cost"
+
+Row = Callable[[str, str, Cost], None]
+"""Notes what an event cost under a backend: `row("worker killed", "c10d", cost)`."""
+
+
+@pytest.fixture
+def torch(request: pytest.FixtureRequest) -> Torch:
+    """A version of torch, by default the newer one."""
+    version = getattr(request, "param", NEWER)
+    if BACKEND == "nccl":
+        return _on_gpus()
+    try:
+        return Torch(version, installed(_ENVIRONMENTS[version]))
+    except NotInstallable as reason:
+        pytest.skip(f"torch {version} cannot be installed here: {reason}")
+
+
+def _on_gpus() -> Torch:
+    """The torch of another Python, whatever its version is, on a machine that has a GPU for each process."""
+    python = os.environ.get("TORCHRUN_PYTHON", "python3")
+    script = "import json, sys, torch; print(json.dumps([torch.__version__, sys.prefix, torch.cuda.device_count()]))"
+    said = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
+    if said.returncode:
+        pytest.skip(f"{python} has no torch")
+    version, home, gpus = json.loads(said.stdout)
+    wanted = len(HOSTS) * PROCESSES
+    if gpus < wanted:
+        pytest.skip(
+            f"NCCL needs a GPU for each of {wanted} processes, and there are {gpus} (TORCHRUN_PROCESSES=1: four)"
+        )
+    return Torch(version, Path(home))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where the training script writes."""
+    made = tmp_path / "training"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def row(record_property: Callable[[str, object], None], torch: Torch) -> Row:
+    """Notes a row of the table."""
+
+    def note(event: str, backend: str, cost: Cost) -> None:
+        cells = (event, backend, torch.version, str(cost.burned), str(cost.redone), f"{cost.pause:.2f}")
+        record_property(_ROW, cells)
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    rows = [value for report in reports for name, value in report.user_properties if name == _ROW]
+    if rows:
+        terminalreporter.section("what each change cost")
+        for cells in [("event", "backend", "torch", "burned", "redone", "pause"), *rows]:
+            terminalreporter.write_line("{:<34}  {:<20}  {:<7}  {:>6}  {:>6}  {:>7}".format(*cells))

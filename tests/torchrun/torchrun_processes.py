@@ -1,0 +1,129 @@
+"""The agents of torchrun and their workers as processes of this machine, which plays all hosts."""
+
+import os
+import signal
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.cloud.process import MARK, end, leftovers
+
+CHECKOUT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("torchrun_training.py")
+PROCESSES = int(os.environ.get("TORCHRUN_PROCESSES", "2"))
+"""Workers of each host."""
+BACKEND = os.environ.get("TORCHRUN_BACKEND", "gloo")
+"""`gloo`, or `nccl` on a machine with GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """A version of torch: its number and the environment that has it."""
+
+    version: str
+    home: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What is trained: with which torch and wrapping, where its records and checkpoints are.
+
+    Attributes:
+        torch: The version.
+        directory: Where the script writes; it exists.
+        wrapping: `ddp` or `fsdp`.
+    """
+
+    torch: Torch
+    directory: Path
+    wrapping: str = "ddp"
+
+    def torchrun(self, *options: str) -> list[str]:
+        """The command of one host."""
+        program = [str(self.torch.home / "bin" / "python"), "-m", "torch.distributed.run"]
+        count = ("--nproc-per-node", str(PROCESSES), "--max-restarts", "9", "--local-addr", "127.0.0.1")
+        return [*program, *count, *options, str(SCRIPT), self.wrapping, str(self.directory)]
+
+    def alone(self) -> list[str]:
+        """The command of a single process."""
+        return [str(self.torch.home / "bin" / "python"), str(SCRIPT), self.wrapping, str(self.directory)]
+
+    def environment(self) -> dict[str, str]:
+        gpus = {} if BACKEND == "nccl" else {"CUDA_VISIBLE_DEVICES": ""}
+        return {
+            **gpus,
+            "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "sdk"), str(self._installed())]),
+            "OMP_NUM_THREADS": "1",
+            "TORCHRUN_BACKEND": BACKEND,
+            "TORCHRUN_STEP_SECONDS": "0.05",
+        }
+
+    def _installed(self) -> Path:
+        """Make what pip would write of the SDK's entry points, by which torch finds the backend; returns where."""
+        project = tomllib.loads((CHECKOUT / "sdk" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        made = self.directory / "installed"
+        information = made / "kubeai_elastic-0.dist-info"
+        information.mkdir(parents=True, exist_ok=True)
+        handlers = project.get("entry-points", {}).get("torchrun.handlers", {})
+        lines = ["[torchrun.handlers]", *(f"{name} = {place}" for name, place in handlers.items())]
+        (information / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: kubeai-elastic\nVersion: 0\n", "utf-8")
+        return made
+
+
+def alone_environment() -> dict[str, str]:
+    """The variables that make a single process the only rank of a world."""
+    return {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+def agents(root: Path, host: str) -> list[int]:
+    """The elastic agents on a host."""
+    return [pid for pid, variables in _on(root, host) if "LOCAL_RANK" not in variables and _is_torchrun(pid)]
+
+
+def workers(root: Path, host: str) -> list[int]:
+    """The training processes on a host."""
+    return [pid for pid, variables in _on(root, host) if "LOCAL_RANK" in variables]
+
+
+def everything(root: Path, host: str) -> list[int]:
+    """All that the job has on a host."""
+    return [pid for pid, _ in _on(root, host)]
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to processes, those that are gone already left out."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def killed(root: Path) -> bool:
+    """Kill what is left of a test; returns whether there was anything."""
+    left = leftovers(root)
+    for one in left:
+        end(one.pid, root)
+    return bool(left)
+
+
+def _on(root: Path, host: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            variables = _variables(entry / "environ")
+            if variables.get(MARK) == str(root) and variables.get("KUBEAI_HOST") == host:
+                yield int(entry.name), variables
+
+
+def _is_torchrun(pid: int) -> bool:
+    with suppress(OSError):
+        return b"torch.distributed.run" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return False
+
+
+def _variables(environ: Path) -> dict[str, str]:
+    with suppress(OSError):
+        pairs = (pair.partition("=") for pair in environ.read_text(errors="replace").split("\0"))
+        return {name: value for name, _, value in pairs}
+    return {}

@@ -1,0 +1,93 @@
+"""What the processes of a job recorded, and what a change of its members cost."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step that one process has finished.
+
+    Attributes:
+        at: When, in Unix seconds.
+        step: Its number, from 0.
+        rank: Rank of the process.
+        world: Number of ranks.
+        host: The host's name.
+        pid: The process.
+        run: The job's run.
+        restarts: TORCHELASTIC_RESTART_COUNT: what torchrun has used up of `--max-restarts` on this host.
+    """
+
+    at: float
+    step: int
+    rank: int
+    world: int
+    host: str
+    pid: int
+    run: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a change cost.
+
+    Attributes:
+        burned: What it used up of `--max-restarts`, on the host that remained in the job and lost most.
+        redone: Steps that were trained twice.
+        pause: Seconds from the last step before to the first step after it.
+    """
+
+    burned: int
+    redone: int
+    pause: float
+
+
+def read(directory: Path) -> list[Stepped]:
+    """Return all finished steps of all processes, in the order of time."""
+    return sorted(_read(directory), key=lambda stepped: stepped.at)
+
+
+def cost(records: Sequence[Stepped], since: float) -> Cost:
+    """Return what the first change after an instant cost.
+
+    Raises:
+        ValueError: There was none.
+    """
+    for before, after in pairwise(_eras(records)):
+        if after[0].at > since:
+            redone = max(0, max(one.step for one in before) + 1 - after[0].step)
+            between = (before[-1].at + after[0].at) / 2
+            return Cost(_burned(records, between), redone, after[0].at - before[-1].at)
+    raise ValueError("nothing has changed")
+
+
+def latest(records: Sequence[Stepped]) -> Stepped | None:
+    """Return the last step of rank 0."""
+    return next((one for one in reversed(records) if one.rank == 0), None)
+
+
+def _read(directory: Path) -> Iterator[Stepped]:
+    for file in directory.glob("steps-*.jsonl"):
+        # The last line of a process that was killed may be half written.
+        whole, _, _ = file.read_text(encoding="ascii").rpartition("\n")
+        yield from (Stepped(**json.loads(line)) for line in whole.splitlines())
+
+
+def _eras(records: Sequence[Stepped]) -> Iterator[list[Stepped]]:
+    """Yield the steps of rank 0, those of one process in one world together."""
+    ours = [one for one in records if one.rank == 0]
+    for _, era in groupby(ours, key=lambda one: (one.run, one.pid, one.world)):
+        yield list(era)
+
+
+def _burned(records: Sequence[Stepped], between: float) -> int:
+    """Compare the processes of each host just before and just after an instant at which none of them trained."""
+    before = {one.host: one for one in records if one.at < between}
+    after = {one.host: one for one in reversed(records) if one.at >= between}
+    survivors = [host for host in after if host in before and after[host].run == before[host].run]
+    return max((after[host].restarts - before[host].restarts for host in survivors), default=0)
