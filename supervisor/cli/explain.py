@@ -2,13 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 
-from supervisor.cli.status import Acknowledgement, Agreement, Host, Job, Notice, Status
+from supervisor.cli.status import Acknowledgement, Agreement, Host, Job, Notice, Round, Status
 from supervisor.cli.text import duration, listed
 from supervisor.domain.notice import NoticeClass
 
 _MAX_NAMES = 5
 _MAX_ROWS = 50
 _WAITS = ("Waiting", "Suspended")
+_ACTS = {
+    "checkpoint": "save and continue",
+    "rendezvous": "save and hold for the next round",
+    "regroup": "hold for the next round",
+}
+"""What ranks do at an agreed step, unless they stop."""
 
 
 def explain(job: Job, status: Status) -> list[str]:
@@ -36,14 +42,22 @@ def _phase(job: Job) -> Iterator[str]:
         yield f"  Run {job.run} is running on {_count(len(job.workers), 'host')}{excluded}. {requested}"
     else:
         yield f"  No run is active. {requested}"
+    if job.round is not None:
+        yield f"  {round_sentence(job.round)}"
     if job.agreement is not None:
         yield f"  {agreement_sentence(job.agreement)}"
     if job.acknowledgement is not None:
         yield f"  {acknowledgement_sentence(job.acknowledgement)}"
 
 
+def round_sentence(held: Round) -> str:
+    """The present members of a rendezvous."""
+    how = ", which their processes entered without a restart" if held.in_process else ""
+    return f"{_count(held.size, 'elastic agent')} of torchrun train together in round {held.number}{how}."
+
+
 def agreement_sentence(agreement: Agreement) -> str:
-    act = "stop" if agreement.purpose == "stop" else "save and continue"
+    act = _ACTS.get(agreement.purpose, "stop")
     if agreement.committed:
         sentence = f"All ranks {act} after step {agreement.step}."
     elif agreement.step is not None:

@@ -59,6 +59,14 @@ class MissingHost(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """The elastic agents of torchrun that train together; see `RoundView`."""
+
+    number: int
+    size: int
+    in_process: bool = False
+
+
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """The agreement of a job's ranks on a step; see `AgreementView`."""
 
@@ -92,6 +100,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     request: Request | None = None
     acknowledgement: Acknowledgement | None = None
     agreement: Agreement | None = None
+    round: Round | None = None
     host_states: list[Host] = []
     prospects: list[Prospect] = []
     waits_for: str = ""

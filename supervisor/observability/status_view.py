@@ -28,6 +28,7 @@ from supervisor.observability.views import (
     ProspectView,
     RefusedView,
     RequestView,
+    RoundView,
     SourceView,
     StatusView,
 )
@@ -86,6 +87,7 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
         request=_request(observed.request, snapshot.now),
         acknowledgement=_acknowledgement(observed.acknowledgement, snapshot.now),
         agreement=_agreement(status, snapshot.now),
+        round=_round(status, snapshot.now),
         prospects=[ProspectView(prospect.what, _until(prospect.at, snapshot.now)) for prospect in prospects(job)],
         waits_for=missing.summary,
         missing_hosts=[MissingHostView(one.host, one.lack, one.why) for one in missing.hosts if one.host in on_page],
@@ -140,6 +142,15 @@ def _agreement(status: JobStatus, now: float) -> AgreementView | None:
         age_seconds=max(0.0, now - agreement.since),
         waits_for=names(status.ranks.silent(agreement)),
         unread_seconds=status.ranks.unread_seconds,
+    )
+
+
+def _round(status: JobStatus, now: float) -> RoundView | None:
+    held, job = status.job.decision.round, status.job
+    if held is None or job.over or held.run != job.observed.run:
+        return None
+    return RoundView(
+        number=held.number, size=len(held.hosts), in_process=held.in_process, age_seconds=max(0.0, now - held.since)
     )
 
 

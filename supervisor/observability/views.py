@@ -55,6 +55,16 @@ class AgreementView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundView:
+    """The elastic agents of torchrun that train together, `size` of them; see `Round`."""
+
+    number: int
+    size: int
+    in_process: bool
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
     """One host of a job. `worker`: it belongs to the current run and is not excluded.
 
@@ -139,6 +149,7 @@ class JobView:
     request: RequestView | None
     acknowledgement: AcknowledgementView | None
     agreement: AgreementView | None
+    round: RoundView | None
     prospects: list[ProspectView]
     waits_for: str
     missing_hosts: list[MissingHostView]

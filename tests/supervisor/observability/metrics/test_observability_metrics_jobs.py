@@ -11,6 +11,7 @@ from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import AcknowledgementKind, Phase, Stop, SupervisedJob
+from supervisor.domain.rendezvous import Round
 from supervisor.observability.journal import JobForgotten
 from supervisor.observability.metrics.agreements import AgreementMetrics
 from supervisor.observability.metrics.jobs import JobMetrics
@@ -297,6 +298,28 @@ def test_agreements_are_counted_by_their_outcome() -> None:
         assert story.value("agreements_total", purpose="stop", outcome=outcome) == 1, outcome
     assert story.value("agreements_total", purpose="checkpoint", outcome="withdrawn") == 1
     assert story.measured("agreement_seconds") == (1, 0.25)
+
+
+def test_rounds_are_counted_by_how_they_are_entered() -> None:
+    """And an agreement that led to none of them was withdrawn, or failed if the round changed without it."""
+    story = Story(running_job(spec(6, 6)), registry())
+    story.listeners = [AgreementMetrics(story.registry)]
+    poll = Agreement(epoch=1, purpose=Purpose.REGROUP, run=1, since=T0, began=T0)
+    first = Round(number=1, run=1, members=("m",), hosts=(Host("n1"),), since=T0)
+
+    def decided(at: float, **changes: Any) -> None:
+        story.becomes(replace(story.job, decision=replace(story.job.decision, **changes)), at)
+
+    decided(0.0, round=first)
+    decided(0.5, round=replace(first, starting=(Host("n2"),)))
+    decided(1.0, agreement=poll)
+    decided(2.0, agreement=None)
+    decided(3.0, agreement=replace(poll, epoch=2))
+    decided(4.0, agreement=None, round=replace(first, number=2, in_process=True))
+    assert story.value("rounds_total", mode="restart") == 1
+    assert story.value("rounds_total", mode="in_process") == 1
+    for outcome in ("withdrawn", "failed"):
+        assert story.value("agreements_total", purpose="regroup", outcome=outcome) == 1, outcome
 
 
 def test_steps_are_lost_where_the_next_run_says_an_earlier_one() -> None:
