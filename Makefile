@@ -49,8 +49,8 @@ metadata-faults: $(INSTALLED) ## Run a node agent for three minutes against misb
 	METADATA_FAULTS_SEED=$(or $(SEED),1) METADATA_FAULTS_ROUNDS=3 METADATA_FAULTS_LONGEST_SECONDS=2 \
 		$(BIN)/python -m pytest tests/node_agent/test_agent_faults.py
 
-test-horovod: $(INSTALLED) ## Run a job under the real elastic driver of Horovod 0.28.1 (installed once, in its own cache)
-	-@$(BIN)/python tests/horovod/horovod_installation.py
+test-horovod: $(INSTALLED) ## Run jobs under the real elastic driver of Horovod 0.28.1, with and without a compiled core (installed once, in its own cache)
+	-@$(BIN)/python -m tests.horovod.horovod_installation
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/horovod $(ARGS)
 
 test-frameworks: $(INSTALLED) ## Run jobs of the real training frameworks with four processes each (installed once, in their own cache)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.horovod.horovod_installation import NotInstallable, installed
+from tests.horovod.horovod_installation import NotInstallable, compiled, installed
 
 
 @pytest.fixture(scope="session")
@@ -11,6 +11,15 @@ def horovod() -> Path:
         return installed()
     except NotInstallable as reason:
         pytest.skip(f"Horovod 0.28.1 cannot be installed here: {reason}")
+
+
+@pytest.fixture(scope="session")
+def gloo() -> Path:
+    """The environment that has Horovod compiled with gloo against torch."""
+    try:
+        return compiled()
+    except NotInstallable as reason:
+        pytest.skip(f"Horovod 0.28.1 cannot be compiled here: {reason}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

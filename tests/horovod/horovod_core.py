@@ -6,14 +6,13 @@ process that does not come through a rendezvous ends.
 
 import os
 import pickle
-import resource
 import select
 import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from horovod.common.exceptions import HorovodInternalError  # type: ignore[import-not-found]  # It has its own environment.
@@ -106,7 +105,7 @@ class Core:
         place = self._store.ask("GET", "rank_and_size", f"{self._host}:{self._slot}")
         rank, size = (int(number) for number in place.split(",")[:2])
         if rank < 0:
-            _abort()
+            os.abort()
         self._join(rank, size)
 
     def allreduce(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -138,9 +137,3 @@ def _translated(collective: Callable[[], _T]) -> _T:
         return collective()
     except RingBrokenError as error:
         raise HorovodInternalError(str(error)) from error
-
-
-def _abort() -> NoReturn:
-    # A removed rank of the real core ends itself with SIGABRT. No core file for it: this is the ordinary way to leave.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.abort()

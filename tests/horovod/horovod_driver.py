@@ -1,4 +1,4 @@
-"""`horovodrun` of an installation without a compiled core; same arguments, run by the Python that has Horovod.
+"""`horovodrun`, also of an installation without a compiled core; same arguments, run by the Python that has Horovod.
 
 All that is decided, started, noticed and blacklisted is the real elastic driver's doing; what it logs about
 blacklisting is written to the event log as well.
@@ -34,8 +34,9 @@ def _main() -> None:
     with EventLog.from_environment("launcher") as events:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger().addHandler(_Record(int(os.environ.get("KUBEAI_RUN", "1")), events))
-        # It asks whether the workers' core was built with gloo; our workers do without that core.
-        launch.gloo_built = lambda **_: True
+        if os.environ.get("HOROVOD_COLLECTIVES") != "gloo":
+            # It asks whether the workers' core was built with gloo; our workers do without that core.
+            launch.gloo_built = lambda **_: True
         launch.run_commandline()
 
 

@@ -1,7 +1,7 @@
 """A job's removal of one host under the real driver, and what is asked about it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from simulator.cloud.nodes import worker_pids
@@ -80,3 +80,18 @@ async def _has_left(world: World, job: JobProcess, node: Node, seconds: float) -
     except TooLate:
         return False
     return True
+
+
+def longest_pause(events: Sequence[Event], hosts: Collection[Node]) -> float:
+    """The longest time that one of these hosts took from its last step in another ring to its first in the present one.
+
+    In seconds; it includes that step.
+    """
+    steps = [event for event in events if event.kind is Kind.STEP_APPLIED and event.text("host") in hosts]
+    present = max(event.integer("epoch") for event in steps)
+    pauses = []
+    for host in hosts:
+        own = [event for event in steps if event.text("host") == host]
+        before = max(event.t for event in own if event.integer("epoch") < present)
+        pauses.append(min(event.t for event in own if event.integer("epoch") == present) - before)
+    return round(max(pauses), 2)

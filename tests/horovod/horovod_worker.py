@@ -1,24 +1,39 @@
 """A training script as users of Horovod elastic write it, which can be judged: options as those of `simulator.job`.
 
 Real: the driver that starts it, the rendezvous, the notifications, and `horovod.common.elastic` that drives it (state,
-commits, resets), and the SDK. Not real: collectives (`horovod_core`), gradients on a GPU.
+commits, resets), and the SDK. Collectives are real (`horovod_gloo`) where HOROVOD_COLLECTIVES is `gloo`, otherwise a
+stand-in (`horovod_core`). Not real: gradients on a GPU.
 """
 
 import os
+import resource
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import kubeai.elastic as kubeai
+import numpy as np
 from horovod.common.elastic import ObjectState, run_fn  # type: ignore[import-not-found]  # It has its own environment.
+from numpy.typing import NDArray
 
 from simulator import checkpoint
 from simulator.events import EventLog, Kind
 from simulator.job import Options, parse_arguments
 from simulator.model import digest, shards_of
-from tests.horovod.horovod_core import Core
+from tests.horovod import horovod_core
+
+
+class Core(Protocol):
+    """What the script needs of Horovod's core."""
+
+    def rank(self) -> int: ...
+    def size(self) -> int: ...
+    def epoch(self) -> int: ...
+    def reset(self) -> None: ...
+    def allreduce(self, values: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def broadcast(self, value: Any) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +62,8 @@ class Script:
             self._step(state)
             if self.options.checkpoint_every and state.step % self.options.checkpoint_every == 0:
                 self._save(state)
-            state.commit()
+            if state.step % self.options.commit_every == 0:
+                state.commit()
 
     def _step(self, state: Any) -> None:
         task, core, step = self.options.task, self.core, state.step + 1
@@ -88,9 +104,20 @@ def main(arguments: list[str]) -> None:
     node = Path(os.environ["SIM_STATE"]) / "nodes" / host
     node.mkdir(parents=True, exist_ok=True)
     (node / str(os.getpid())).touch()
+    # A removed rank ends itself with SIGABRT. No core file for it: this is the ordinary way to leave.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     options = parse_arguments(arguments)
     events = EventLog.from_environment(f"worker-{host}")
-    Script(options, Core(os.environ, run, events), run, host, events).main()
+    Script(options, _core(run, host, events), run, host, events).main()
+
+
+def _core(run: int, host: str, events: EventLog) -> Core:
+    if os.environ.get("HOROVOD_COLLECTIVES") != "gloo":
+        return horovod_core.Core(os.environ, run, events)
+    # Here, as torch is not in the environment of the other one.
+    from tests.horovod.horovod_gloo import GlooCore  # noqa: PLC0415
+
+    return GlooCore(run, host, events, float(os.environ.get("HOROVOD_RESET_SECONDS", "0")))
 
 
 if __name__ == "__main__":

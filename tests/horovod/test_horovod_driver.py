@@ -122,7 +122,7 @@ async def test_an_unannounced_loss_is_horovods_to_repair(open_world: OpenWorld, 
 async def test_a_withdrawn_notice_brings_the_host_back(open_world: OpenWorld, horovod: Path) -> None:
     """The host trains again in the same run of the driver, as nothing has blacklisted it."""
     world = await open_world(3)
-    job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=300))
+    job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=400))
     await world.until_training(job, workers=3)
     await world.play([Notice(0, node(2), 30, "g")])
     await world.until_training(job, workers=2)
