@@ -36,9 +36,10 @@ def _consequence(job: Job, until: str, affected: list[Host]) -> str:
     stops = "saves a checkpoint, is suspended, and resumes as a new run when there is capacity"
     if any(host.launcher for host in affected):
         return f"{job.job} {stops}, because its launcher runs there."
-    if left < job.min_workers:
-        share = f"{left} of {len(job.workers)} workers would remain and it needs {job.min_workers}"
+    if left < job.least_workers:
+        share = f"{left} of {len(job.workers)} workers would remain and it needs {job.least_workers}"
         return f"{job.job} {stops}, because {share}."
+    left -= left % job.worker_multiple
     return f"{job.job} continues with {left} of {len(job.workers)} workers until {until}."
 
 

@@ -36,7 +36,7 @@ def _phase(job: Job) -> Iterator[str]:
     yield f"  {'Last decision' if job.phase == 'Suspended' else 'Why'}: {job.reason}"
     if job.over:
         return
-    requested = f"The job asks for {job.min_workers} to {job.max_workers} hosts."
+    requested = _request(job)
     if job.running:
         excluded = f" (excluded: {_names(job.exclusions)})" if job.exclusions else ""
         yield f"  Run {job.run} is running on {_count(len(job.workers), 'host')}{excluded}. {requested}"
@@ -54,6 +54,16 @@ def round_sentence(held: Round) -> str:
     """The present members of a rendezvous."""
     how = ", which their processes entered without a restart" if held.in_process else ""
     return f"{_count(held.size, 'elastic agent')} of torchrun train together in round {held.number}{how}."
+
+
+def _request(job: Job) -> str:
+    """What the job asks for, and which of its requests were not understood."""
+    sentences = [f"The job asks for {job.min_workers} to {job.max_workers} hosts."]
+    if job.on_loss == "hold":
+        sentences = [f"The job holds its size of {_count(job.requested_workers, 'host')}."]
+    elif job.worker_multiple > 1:
+        sentences.append(f"Their number must be a multiple of {job.worker_multiple}.")
+    return " ".join([*sentences, *job.ignored])
 
 
 def agreement_sentence(agreement: Agreement) -> str:

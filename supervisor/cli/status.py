@@ -93,6 +93,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     min_workers: int
     max_workers: int
     requested_workers: int = 0
+    on_loss: str = "shrink"
+    worker_multiple: int = 1
+    ignored: list[str] = []
     hosts: list[str] = []
     age_seconds: float | None = None
     since_seconds: float | None = None
@@ -117,6 +120,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The name within the namespace, with the kind of a cluster's job."""
         return self.job.rpartition("/")[2]
+
+    @property
+    def least_workers(self) -> int:
+        """The fewest workers with which the job goes on, by what it wants on a loss."""
+        if self.on_loss == "hold":
+            return self.requested_workers
+        return -(-self.min_workers // self.worker_multiple) * self.worker_multiple
 
     @property
     def over(self) -> bool:

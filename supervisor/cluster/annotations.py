@@ -10,6 +10,11 @@ SPOT = f"{PREFIX}spot-instance"
 MAX_WAIT = f"{PREFIX}max-wait-time"
 """Seconds that a job may wait for capacity; 0 is for ever."""
 
+ON_LOSS = f"{PREFIX}on-loss"
+"""What a job wants when it loses workers: `shrink` or `hold`."""
+WORKER_MULTIPLE = f"{PREFIX}worker-multiple"
+"""Every size of a job's runs is a multiple of it."""
+
 SUSPENDED_BY = f"{PREFIX}suspended-by"
 OURS = "elastic-job-supervisor"
 """The value of `SUSPENDED_BY` where it was not a person who suspended the job."""

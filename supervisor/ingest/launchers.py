@@ -14,7 +14,7 @@ from servicekit.failpoints import failpoint
 from supervisor.decide.orders import order_for
 from supervisor.decide.registration import LauncherReport, Registration, observe, register
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Framework, Result, Spec, SupervisedJob
+from supervisor.domain.job import Framework, OnLoss, Result, Spec, SupervisedJob
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream
@@ -89,11 +89,15 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     requested_workers: Workers
     max_wait_seconds: Annotated[float, Meta(ge=0, le=10 * 365 * 86400)] = 0.0
     launcher_host: HostName | None = None
+    on_loss: OnLoss = OnLoss.SHRINK
+    worker_multiple: Workers = 1
     report: ReportBody
 
     def __post_init__(self) -> None:
         if not self.min_workers <= self.requested_workers <= self.max_workers:
             raise ValueError("min_workers <= requested_workers <= max_workers must hold")
+        if self.requested_workers % self.worker_multiple:
+            raise ValueError("requested_workers must be a multiple of worker_multiple")
         printable("launcher_host", self.launcher_host or "")
 
     def spec(self) -> Spec:
@@ -105,6 +109,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
             requested_workers=self.requested_workers,
             max_wait_seconds=self.max_wait_seconds,
             launcher_host=None if self.launcher_host is None else Host(self.launcher_host),
+            on_loss=self.on_loss,
+            worker_multiple=self.worker_multiple,
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from supervisor.decide.missing import Lack
 from supervisor.domain.agreement import Purpose
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
-from supervisor.domain.job import AcknowledgementKind, Framework, Phase, RequestKind, Result
+from supervisor.domain.job import AcknowledgementKind, Framework, OnLoss, Phase, RequestKind, Result
 from supervisor.domain.machine import PriceClass
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 from supervisor.ingest.agent_registry import SourceState
@@ -122,8 +122,8 @@ class JobView:
     `since_seconds`: how long it has been in its phase; None if the phase began before this supervisor.
 
     `seconds_left`: the time until the first of its noticed hosts is gone. `simulated`: one of its notices is a drill.
-    `host_count` counts all its hosts, including its launcher's; `hosts`, `workers`, `exclusions` and `host_states`
-    contain the hosts on this page.
+    `ignored` has a sentence for each request of the job that was not understood. `host_count` counts all its hosts,
+    including its launcher's; `hosts`, `workers`, `exclusions` and `host_states` contain the hosts on this page.
     """
 
     job: JobName
@@ -144,6 +144,9 @@ class JobView:
     min_workers: int
     max_workers: int
     requested_workers: int
+    on_loss: OnLoss
+    worker_multiple: int
+    ignored: list[str]
     seconds_left: float | None
     simulated: bool
     request: RequestView | None

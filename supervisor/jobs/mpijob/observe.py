@@ -11,6 +11,7 @@ from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
 from supervisor.jobs.kind import JobState
+from supervisor.jobs.loss import with_loss_policy
 from supervisor.jobs.mpijob.objects import MAX_WORKERS, MIN_WORKERS, Condition, MpiJob, MpiJobSpec
 from supervisor.jobs.observation import STATUS_OF, annotation, count, is_ours, marked_result, observed_launcher
 
@@ -50,7 +51,7 @@ def spec_of(state: State, asked: MpiJobSpec) -> Spec:
     requested = requested_workers(job, asked)
     least = (count(annotation(annotations, MIN_WORKERS)) if asked.discovers_hosts else 0) or requested
     least = min(least, requested)
-    return Spec(
+    spec = Spec(
         framework=Framework.HOROVOD,
         min_workers=least,
         max_workers=max(count(annotation(annotations, MAX_WORKERS)), requested),
@@ -61,6 +62,7 @@ def spec_of(state: State, asked: MpiJobSpec) -> Spec:
         capabilities=_CAPABILITIES,
         least_to_start=requested if asked.has_fixed_size else least,
     )
+    return with_loss_policy(spec, annotations)
 
 
 def requested_workers(job: MpiJob, asked: MpiJobSpec) -> int:

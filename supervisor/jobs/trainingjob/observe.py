@@ -11,6 +11,7 @@ from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
 from supervisor.jobs.kind import JobState
+from supervisor.jobs.loss import with_loss_policy
 from supervisor.jobs.observation import (
     STATUS_OF,
     STOPPED,
@@ -49,7 +50,7 @@ def spec_of(job: TrainingJob, asked: TrainingJobSpec) -> Spec:
     """The spec of a job with its original size, also if it was resumed with fewer workers."""
     requested = max(count(job.annotations.get(REQUESTED)), asked.replicas)
     least = min(max(asked.least or requested, 1), requested)
-    return Spec(
+    spec = Spec(
         framework=Framework.HOROVOD,
         min_workers=least,
         max_workers=max(asked.most or requested, requested),
@@ -60,6 +61,7 @@ def spec_of(job: TrainingJob, asked: TrainingJobSpec) -> Spec:
         # A fixed number of processes in the command needs that many workers.
         least_to_start=least if asked.sized_by_variable else requested,
     )
+    return with_loss_policy(spec, _annotations(job, asked))
 
 
 def worker_names(job: TrainingJob, workers: int) -> list[Host]:

@@ -49,6 +49,8 @@ def test_the_hello_says_what_the_job_asks_for(launchpad: Launchpad, supervisor: 
         "requested_workers": 2,
         "max_wait_seconds": 600.0,
         "launcher_host": "a",
+        "on_loss": "shrink",
+        "worker_multiple": 1,
         "report": {
             "revision": 2,
             "hosts": ["a", "b"],
@@ -406,6 +408,15 @@ def test_changes_of_the_operators_list_are_reported_and_an_unreadable_one_is_not
     assert [] not in [report["hosts"] for report in launched.reports()]
 
 
+def test_the_hello_says_what_the_job_wants_on_a_loss(launchpad: Launchpad, supervisor: FakeSupervisor) -> None:
+    """Without --workers, it requests the largest number that is a multiple."""
+    options = ("--on-loss", "hold", "--worker-multiple", "2", "--max-workers", "5")
+    assert launchpad.start("true", options=options).end() == 0
+    hello = supervisor.hellos[0].body
+    assert (hello["on_loss"], hello["worker_multiple"]) == ("hold", 2)
+    assert (hello["requested_workers"], hello["max_workers"]) == (4, 5)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -413,6 +424,10 @@ def test_changes_of_the_operators_list_are_reported_and_an_unreadable_one_is_not
         ("--job", "j", "--max-workers", "2"),
         ("--job", "J", "--max-workers", "2", "--", "true"),
         ("--job", "j", "--max-workers", "2", "--min-workers", "3", "--", "true"),
+        ("--job", "j", "--max-workers", "4", "--workers", "3", "--worker-multiple", "2", "--", "true"),
+        ("--job", "j", "--max-workers", "3", "--min-workers", "3", "--worker-multiple", "2", "--", "true"),
+        ("--job", "j", "--max-workers", "2", "--worker-multiple", "0", "--", "true"),
+        ("--job", "j", "--max-workers", "2", "--on-loss", "wait", "--", "true"),
         ("--job", "j", "--max-workers", "2", "--", "no-such-command-anywhere"),
         ("--job", "j", "--max-workers", "2", "--token-file", "/does/not/exist", "--", "true"),
         ("--job", "j", "--max-workers", "2", "--supervisor", "http://192.0.2.1:80", "--", "true"),

@@ -270,3 +270,33 @@ def test_a_waiting_job_can_use_hosts_whose_notices_are_ahead() -> None:
 )
 def test_an_agreement_is_explained(agreement: dict[str, Any], sentence: str) -> None:
     assert f"  {sentence}\n" in _said(_job(agreement=Agreement(**agreement)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "The job asks for 2 to 3 hosts."),
+        ({"worker_multiple": 2}, "The job asks for 2 to 3 hosts. Their number must be a multiple of 2."),
+        ({"on_loss": "hold", "requested_workers": 3}, "The job holds its size of 3 hosts."),
+        ({"ignored": ["'wait' is ignored."]}, "The job asks for 2 to 3 hosts. 'wait' is ignored."),
+    ],
+)
+def test_what_a_job_wants_on_a_loss_is_explained(changes: dict[str, Any], sentence: str) -> None:
+    assert f"Run 1 is running on 3 hosts. {sentence}" in _said(_job(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "ns/trainingjob.j continues with 2 of 3 workers until"),
+        (
+            {"min_workers": 1, "worker_multiple": 2, "workers": ["w1", "w2", "w3", "w4"]},
+            "continues with 2 of 4 workers",
+        ),
+        ({"on_loss": "hold", "requested_workers": 3}, "because 2 of 3 workers would remain and it needs 3."),
+        ({"min_workers": 2, "worker_multiple": 3}, "because 2 of 3 workers would remain and it needs 3."),
+    ],
+)
+def test_a_drill_is_announced_by_what_the_job_wants_on_a_loss(changes: dict[str, Any], sentence: str) -> None:
+    (said,) = consequences(Subject(kind=SubjectKind.NODE, name="n1"), _view(_job(**changes)))
+    assert sentence in said

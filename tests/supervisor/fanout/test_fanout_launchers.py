@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.job import Phase, Result
+from supervisor.domain.job import OnLoss, Phase, Result
 from tests.testkit.serving import Refusal, Served, launcher_hello, noticed, serving
 from tests.testkit.waiting import PATIENCE, until
 
@@ -29,6 +29,15 @@ async def test_a_hello_registers_the_job_and_the_first_line_is_the_present_order
     assert order["workers"] == 0
     spec = served.job("job").spec
     assert (spec.min_workers, spec.requested_workers, spec.max_workers) == (2, 3, 5)
+
+
+async def test_a_hello_says_what_the_job_wants_on_a_loss(served: Served) -> None:
+    """The hello of an older launcher, which says nothing of it, asks to shrink to any number."""
+    await served.peers.launcher("new", ["n1"], max_workers=4, requested_workers=4, on_loss="hold", worker_multiple=2)
+    await served.peers.launcher("old", ["n1"])
+    new, old = served.job("new").spec, served.job("old").spec
+    assert (new.on_loss, new.worker_multiple) == (OnLoss.HOLD, 2)
+    assert (old.on_loss, old.worker_multiple) == (OnLoss.SHRINK, 1)
 
 
 async def test_orders_are_pushed_as_decisions_change(served: Served) -> None:
@@ -176,6 +185,10 @@ async def test_a_report_about_an_unknown_job_is_refused(served: Served) -> None:
         {"min_workers": 1, "max_workers": 3, "requested_workers": 4},
         {"min_workers": 2, "max_workers": 3, "requested_workers": 1},
         {"min_workers": "1"},
+        {"min_workers": 1, "max_workers": 3, "requested_workers": 3, "worker_multiple": 2},
+        {"worker_multiple": 0},
+        {"worker_multiple": None},
+        {"on_loss": "wait"},
         {"max_wait_seconds": -1},
         {"max_wait_seconds": None},
         {"framework": "mpi"},

@@ -132,18 +132,30 @@ def _command(arguments: Sequence[str]) -> tuple[str, ...]:
 def _job(given: argparse.Namespace) -> Job:
     if not _JOB_NAME.fullmatch(given.job):
         raise UsageError("--job: 1 to 253 characters of a-z 0-9 - . that start and end with a letter or digit")
-    requested = given.max_workers if given.workers is None else given.workers
-    if not given.min_workers <= requested <= given.max_workers:
-        raise UsageError("--min-workers <= --workers <= --max-workers does not hold")
     return Job(
         name=given.job,
         framework=given.framework,
         min_workers=given.min_workers,
         max_workers=given.max_workers,
-        requested_workers=requested,
+        requested_workers=_requested_workers(given),
         max_wait_seconds=given.max_wait_time,
         launcher_host=given.launcher_host,
+        on_loss=given.on_loss,
+        worker_multiple=given.worker_multiple,
     )
+
+
+def _requested_workers(given: argparse.Namespace) -> int:
+    """Return --workers, or without it the largest number that the job can have."""
+    least, most, multiple = given.min_workers, given.max_workers, given.worker_multiple
+    requested: int = most - most % multiple if given.workers is None else given.workers
+    if requested % multiple:
+        raise UsageError(f"--workers {requested} is not a multiple of --worker-multiple {multiple}")
+    if not least <= requested <= most:
+        if least <= most and given.workers is None:
+            raise UsageError(f"no multiple of --worker-multiple {multiple} lies from --min-workers to --max-workers")
+        raise UsageError("--min-workers <= --workers <= --max-workers does not hold")
+    return requested
 
 
 def _supervisor(given: argparse.Namespace, environ: Mapping[str, str]) -> Supervisor:
@@ -250,6 +262,20 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         "--min-workers", default=1, type=_workers, metavar="N", help="suspend the job below this number of hosts [1]"
     )
     group.add_argument("--workers", type=_workers, metavar="N", help="number of hosts to request [--max-workers]")
+    group.add_argument(
+        "--worker-multiple",
+        default=1,
+        type=_workers,
+        metavar="N",
+        help="every size of the job is a multiple of it, such as the hosts that one copy of the model needs [1]",
+    )
+    group.add_argument(
+        "--on-loss",
+        default="shrink",
+        choices=("shrink", "hold"),
+        help="what the job does when it loses hosts: continue with the others while they are at least --min-workers, "
+        "or save, wait for replacements and continue with --workers [shrink]",
+    )
     group.add_argument("--framework", default="horovod", choices=("horovod", "torchrun"), help="[horovod]")
     group.add_argument("--launcher-host", metavar="HOST", help="name of this host, if it may be reclaimed itself")
     group.add_argument(

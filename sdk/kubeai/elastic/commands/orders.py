@@ -145,6 +145,8 @@ class Job:
     requested_workers: int
     max_wait_seconds: float
     launcher_host: str | None
+    on_loss: str = "shrink"
+    worker_multiple: int = 1
 
     def hello(self, instance: str, report: Report) -> dict[str, Any]:
         """Return the hello of the contract."""
@@ -157,5 +159,7 @@ class Job:
             "requested_workers": self.requested_workers,
             "max_wait_seconds": self.max_wait_seconds,
             "launcher_host": self.launcher_host,
+            "on_loss": self.on_loss,
+            "worker_multiple": self.worker_multiple,
             "report": report.fields(),
         }
