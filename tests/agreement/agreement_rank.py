@@ -21,7 +21,8 @@ from tests.agreement.agreement_network import Network, Stream
 COMMIT_SECONDS = 2.0
 _TICK_SECONDS = 0.5
 _UNREAD_SECONDS = 10.0
-_CELLS = ("_step", "_stop_gate", "_checkpoint_gate", "_arrive")
+_ASKED = (Purpose.STOP, Purpose.CHECKPOINT)
+_CELLS = ("_step", "_gates", "_stop_gate", "_checkpoint_gate", "_regroup_gate", "_arrive")
 
 
 class _Waits(Exception):  # noqa: N818 - the training thread waits
@@ -63,8 +64,13 @@ class Rank:
         self._job = job
         self._clock = StepClock()
         self._cells: dict[str, Any] = {
-            "_step": None, "_stop_gate": gates._ALWAYS, "_checkpoint_gate": gates._ALWAYS, "_arrive": self._arrive
-        }  # fmt: skip
+            "_step": None,
+            "_gates": dict(gates._gates),
+            "_stop_gate": gates._ALWAYS,
+            "_checkpoint_gate": gates._ALWAYS,
+            "_regroup_gate": gates._ALWAYS,
+            "_arrive": self._arrive,
+        }
         self._questions: deque[Purpose] = deque()
         self._waits_for: Position | None = None
         self._waits_since = 0.0
@@ -96,7 +102,7 @@ class Rank:
         if self._is_frozen(self.finish_step):
             return
         self.step += 1
-        self._questions.extend(Purpose)
+        self._questions.extend(_ASKED)
         self._ask()
 
     def finish_save(self) -> None:

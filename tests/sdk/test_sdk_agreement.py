@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kubeai.elastic.agreement import Agreement, Answer, Held, Position, Purpose, parse, receive, settle
+from kubeai.elastic.agreement import Agreement, Answer, Held, Position, Purpose, concerns, hold, parse, receive, settle
 
 STEPS = st.integers(0, 8)
 AGREEMENTS = st.builds(
@@ -128,7 +128,7 @@ def test_what_is_settled_stays_settled(
 ) -> None:
     """Until an agreement of a newer epoch replaces it."""
     held = after(*before, step=step)
-    for position in filter(None, (held.stop, held.checkpoint)):
+    for position in filter(None, list(held.positions.values())):
         held = settle(held, position, reached=reached)
         for line in later:
             held = receive(held, line, step)
@@ -137,6 +137,27 @@ def test_what_is_settled_stays_settled(
             if known.agreement.epoch > position.agreement.epoch:
                 break
             assert known.answer is (Answer.REACHED if reached else Answer.PASSED)
+
+
+@given(st.lists(LINES, max_size=8), LINES, STEPS, st.sampled_from(Purpose), st.booleans())
+def test_a_rank_holds_only_at_a_step_that_it_has_reached(
+    lines: list[Agreement | None],
+    later: Agreement | None,
+    step: int,
+    purpose: Purpose,
+    reached: bool,  # noqa: FBT001
+) -> None:
+    """And goes on holding, whatever comes, until an agreement of a newer epoch."""
+    held = after(*lines, step=step)
+    assert hold(held, purpose) == held
+    position = held.of(purpose)
+    if position is None:
+        return
+    settled = settle(held, position, reached=reached)
+    holds = hold(settled, purpose)
+    assert answer(holds, purpose) is (Answer.HELD if reached else Answer.PASSED)
+    if not concerns(holds, later) or (later is not None and later.epoch == holds.epoch):
+        assert answer(receive(holds, later, step), purpose) is answer(holds, purpose)
 
 
 @dataclass

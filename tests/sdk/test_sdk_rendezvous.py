@@ -104,3 +104,122 @@ def test_other_failures_end_it_at_once(start: Start, message: str, environ: dict
 )
 def test_what_a_failed_collective_is(error: BaseException, expected: bool) -> None:  # noqa: FBT001
     assert is_of_collective(error) is expected
+
+
+HANDLING = """
+    import ctypes, signal, sys, time
+    import kubeai.elastic as kubeai
+
+    signal.signal(signal.SIGTERM, lambda *_: print("handled.", flush=True) or {then})
+    kubeai.init()
+    print("up.")
+    {main}
+"""
+# Locking it twice waits for ever, also when a signal arrives, as a collective does.
+BLOCKED = (
+    "mutex = ctypes.create_string_buffer(64); lock = ctypes.CDLL(None).pthread_mutex_lock; lock(mutex); lock(mutex)"
+)
+SLEEPS = "end = time.monotonic() + 5\n    while time.monotonic() < end: time.sleep(0.005)\n    print('over.')"
+
+
+def test_sigterm_ends_a_process_that_is_blocked_in_a_collective(start: Start) -> None:
+    """Its own handler cannot run, and its agent would wait 30 s for it."""
+    script = start(HANDLING.format(then="None", main=BLOCKED), **ROUND)
+    script.wait_for_line("up.")
+    script.process.send_signal(signal.SIGTERM)
+    assert script.end(20) == 128 + signal.SIGTERM
+    assert "handled" not in script.output()
+
+
+def test_a_process_that_trains_is_left_to_its_own_handler(start: Start) -> None:
+    """It may save before it exits, also if each step takes place in one and the same call."""
+    script = start(HANDLING.format(then="None", main=SLEEPS), **ROUND)
+    script.wait_for_line("up.")
+    script.process.send_signal(signal.SIGTERM)
+    assert script.end(60) == 0
+    assert script.out.read_text() == "up.\nhandled.\nover.\n"
+
+
+def test_the_scripts_own_descriptor_stays(start: Start) -> None:
+    """Such as that of asyncio."""
+    script = start(
+        """
+        import signal, socket
+        import kubeai.elastic as kubeai
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno())
+        kubeai.init()
+        print(signal.set_wakeup_fd(-1) == writer.fileno())
+        reader.close(), writer.close()
+        """,
+        **ROUND,
+    )
+    assert script.end(60) == 0
+    assert script.out.read_text() == "True\n"
+
+
+def test_a_forked_child_does_not_end_its_parent(start: Start) -> None:
+    """The child has inherited the descriptor to which its signals are written."""
+    script = start(
+        HANDLING.format(
+            then="None",
+            main="import os\n    child = os.fork()\n    if not child: time.sleep(60)\n"
+            "    time.sleep(1); os.kill(child, signal.SIGTERM); time.sleep(6); os.kill(child, signal.SIGKILL)\n"
+            "    os.waitpid(child, 0); print('trains.')",
+        ),
+        **ROUND,
+    )
+    assert script.end(60) == 0
+    assert "trains." in script.output()
+
+
+REGROUPING = """
+    import os, time
+    import kubeai.elastic as kubeai
+    from kubeai.elastic import regroup
+
+    kubeai.init(rank=lambda: int(os.environ["RANK"]))
+    step = 0
+    while not kubeai.should_stop(step):
+        time.sleep(0.005)
+        step += 1
+        print(f"step {step}.")
+        if regroup.should_regroup(step):
+            print(f"pauses at {step},", kubeai.check_alive(), kubeai.directive().kind.value)
+            time.sleep(0.1)
+            if os.environ["RANK"] == "0":
+                kubeai.checkpoint_saved(step)
+            regroup.report_holding()
+    print(f"stops at {step}.")
+    kubeai.exit_for_resume()
+"""
+
+
+def _holding(supervisor: FakeSupervisor) -> int:
+    return len(
+        {(each["epoch"], each["rank"]) for each in supervisor.reports_of("agreement") if each["answer"] == "held"}
+    )
+
+
+def test_ranks_pause_at_one_step_and_go_on(supervisor: FakeSupervisor, start: Start) -> None:
+    """Again and again; no directive changes, and rank 0's checkpoint is known before it holds."""
+    scripts = [start(REGROUPING, RANK=str(rank), **ROUND) for rank in range(2)]
+    for script in scripts:
+        script.wait_for_line("step 3.")
+    supervisor.wait_for(lambda: len({report["rank"] for report in supervisor.reports_of("rank")}) == 2)
+    steps = []
+    for epoch in (1, 101, 201):
+        steps.append(supervisor.agree(2, purpose="regroup", epoch=epoch))
+        supervisor.wait_for(lambda: _holding(supervisor) == 2 * len(steps))
+        supervisor.direct()
+    stopped = supervisor.agree(2, epoch=301)
+    for script in scripts:
+        script.wait_for_line(f"stops at {stopped}.")
+        pauses = [line for line in script.output().splitlines() if line.startswith("pauses")]
+        assert pauses == [f"pauses at {step}, True RUN" for step in steps]
+    kinds = [each.body.get("answer", each.body["kind"]) for each in supervisor.reports if each.body["rank"] == 0]
+    assert kinds.index("saved") < kinds.index("held")
+    # The supervisor may begin the next round with this answer.
+    regrouping = [each["answer"] for each in supervisor.reports_of("agreement") if each["purpose"] == "regroup"]
+    assert "reached" not in regrouping

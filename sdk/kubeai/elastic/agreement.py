@@ -29,11 +29,20 @@ class Purpose(str, Enum):
     """Save and go on."""
     RENDEZVOUS = "rendezvous"
     """Save and hold until the elastic agent ends the process, to start another one in the next round."""
+    REGROUP = "regroup"
+    """Hold, and go on in the next round without a restart."""
 
     @property
-    def directive(self) -> DirectiveKind:
-        """The directive that takes effect at the agreed step."""
-        return DirectiveKind.CHECKPOINT if self is Purpose.CHECKPOINT else DirectiveKind.STOP
+    def directive(self) -> DirectiveKind | None:
+        """The directive that takes effect at the agreed step; None: the present one stays."""
+        return _DIRECTIVES.get(self)
+
+
+_DIRECTIVES = {
+    Purpose.STOP: DirectiveKind.STOP,
+    Purpose.CHECKPOINT: DirectiveKind.CHECKPOINT,
+    Purpose.RENDEZVOUS: DirectiveKind.STOP,
+}
 
 
 class Answer(str, Enum):
@@ -50,7 +59,7 @@ class Answer(str, Enum):
     REACHED = "reached"
     """This rank has stopped or saves at the step."""
     HELD = "held"
-    """This rank waits at the step, outside any collective, for the end of its process."""
+    """This rank waits at the step, outside any collective, for the next round."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +108,12 @@ class Held:
     stop: Position | None = None
     checkpoint: Position | None = None
     rendezvous: Position | None = None
+    regroup: Position | None = None
 
     @property
     def positions(self) -> Mapping[Purpose, Position | None]:
         """The position for each purpose."""
-        return {Purpose.STOP: self.stop, Purpose.CHECKPOINT: self.checkpoint, Purpose.RENDEZVOUS: self.rendezvous}
+        return {purpose: getattr(self, purpose.value) for purpose in Purpose}
 
     def of(self, purpose: Purpose) -> Position | None:
         """Return the position for a purpose."""
@@ -168,10 +178,12 @@ def settle(held: Held, position: Position, *, reached: bool) -> Held:
     return _with(held, Position(committed, Answer.REACHED if reached else Answer.PASSED))
 
 
-def hold(held: Held) -> Held:
-    """Return what the rank holds once it waits for the end of its process, at a step that it has reached."""
-    position = held.rendezvous
-    return held if position is None else replace(held, rendezvous=replace(position, answer=Answer.HELD))
+def hold(held: Held, purpose: Purpose) -> Held:
+    """Return what the rank holds once it waits for the next round. It changes only at a step that it has reached."""
+    position = held.of(purpose)
+    if position is None or position.answer is not Answer.REACHED:
+        return held
+    return _with(held, replace(position, answer=Answer.HELD))
 
 
 def _position(known: Position | None, agreement: Agreement, step: int | None) -> Position:

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from . import elastic_agent
+from .agreement import Purpose
 from .uplink import RetryPolicy, RunIsOver, Uplink
 from .values import DirectiveKind
 from .wire import Refused, Unreachable
@@ -44,7 +45,7 @@ def report_exit(monitor: Monitor, uplink: Uplink, stderr: StderrLog, hold: float
     """Report `left` and wait at most `hold` seconds. Return at once if there is nothing to wait for."""
     if monitor.awaits_agent:
         elastic_agent.obey_sigterm()
-        monitor.hold()
+        monitor.hold(Purpose.RENDEZVOUS)
         monitor.wait_for(lambda: monitor.is_released, max(hold, elastic_agent.HOLD_SECONDS))
         return
     if elastic_agent.failed_in_collective():

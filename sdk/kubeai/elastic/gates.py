@@ -1,4 +1,4 @@
-"""`should_stop(step)` and `should_checkpoint(step)`: a cell with the step, and for each of them a gate.
+"""`should_stop`, `should_checkpoint` and `should_regroup`: a cell with the step, and for each of them a gate.
 
 `should_stop` is asked for two purposes, and its gate is the lower one of both.
 
@@ -28,8 +28,9 @@ _step: int | None = None
 # The first call of each function asks, and so tells that the script uses it.
 _stop_gate = _ALWAYS
 _checkpoint_gate = _ALWAYS
-# The gates of both purposes of `should_stop`.
-_stops = {Purpose.STOP: _ALWAYS, Purpose.RENDEZVOUS: _NEVER}
+_regroup_gate = _ALWAYS
+_gates = dict.fromkeys(Purpose, _ALWAYS)
+_gates[Purpose.RENDEZVOUS] = _NEVER  # asked for together with a stop
 
 
 def should_stop(step: int) -> bool:
@@ -68,6 +69,15 @@ def should_checkpoint(step: int | None = None) -> bool:
     return _arrive(Purpose.CHECKPOINT, step)
 
 
+def should_regroup(step: int) -> bool:
+    """Return whether to pause now, because the next round begins without a restart. See `regroup`."""
+    global _step  # noqa: PLW0603 - see above
+    _step = step
+    if step < _regroup_gate:
+        return False
+    return _arrive(Purpose.REGROUP, step)
+
+
 def finished_steps() -> int | None:
     """Return the step of the last call; None before the first one."""
     return None if _step is None else operator.index(_step)
@@ -75,7 +85,7 @@ def finished_steps() -> int | None:
 
 def lower(purpose: Purpose, step: int) -> None:
     """Let calls from `step` on ask. An already lower gate stays."""
-    _set(purpose, min(step, _checkpoint_gate if purpose is Purpose.CHECKPOINT else _stops[purpose]))
+    _set(purpose, min(step, _gates[purpose]))
 
 
 def place(purpose: Purpose, step: int | None) -> None:
@@ -97,18 +107,17 @@ def connect(arrive: Callable[[Purpose, int], bool], wants_checkpoint: Callable[[
 def abandon_in_child() -> None:
     """Disconnect a forked child: it sees its parent's flag, agrees to nothing and waits for nothing."""
     connect(_arrive_alone, _wants_checkpoint)
+    for purpose in Purpose:
+        place(purpose, None)
     open_gate(Purpose.STOP)
-    place(Purpose.RENDEZVOUS, None)
-    place(Purpose.CHECKPOINT, None)
 
 
 def _set(purpose: Purpose, gate: int) -> None:
-    global _stop_gate, _checkpoint_gate  # noqa: PLW0603 - see above
-    if purpose is Purpose.CHECKPOINT:
-        _checkpoint_gate = gate
-    else:
-        _stops[purpose] = gate
-        _stop_gate = min(_stops.values())
+    global _stop_gate, _checkpoint_gate, _regroup_gate  # noqa: PLW0603 - see above
+    _gates[purpose] = gate
+    _stop_gate = min(_gates[Purpose.STOP], _gates[Purpose.RENDEZVOUS])
+    _checkpoint_gate = _gates[Purpose.CHECKPOINT]
+    _regroup_gate = _gates[Purpose.REGROUP]
 
 
 def _arrive_alone(purpose: Purpose, step: int) -> bool:  # noqa: ARG001 - the signature of `arrive`

@@ -46,6 +46,7 @@ class Monitor:
         self._has_stream = False
         self._reported: Member | None = None
         self._saved: Report | None = None
+        self._holds: Purpose | None = None  # the answer waits for the report of the checkpoint
         self._resumed: Report | None = None
         self._save_began: float | None = None
         self._saves: list[float] = []
@@ -164,7 +165,7 @@ class Monitor:
         purpose = position.agreement.purpose
         with self._changed:
             reached = self.agreements.settle(position, outcome=outcome)
-            if reached:
+            if reached and purpose.directive is not None:
                 self._is_ending |= purpose is not Purpose.CHECKPOINT
                 self._save_began = time.monotonic()
                 self._set_state(take_effect(self._received, self.agreements.directives[purpose]))
@@ -175,6 +176,8 @@ class Monitor:
 
     def wants_alone(self, purpose: Purpose) -> bool:
         """Return whether this process stops or saves for a reason other than an agreement that is still to come."""
+        if purpose is Purpose.REGROUP:
+            return False
         with self._changed:
             stops = self._has_stopped() or self._stops_alone()
             wants = stops if purpose is Purpose.STOP else self._saves_alone()
@@ -216,12 +219,11 @@ class Monitor:
         """Whether this process has stopped for the next round, so that its elastic agent will end it."""
         return self.agreements.awaits_agent
 
-    def hold(self) -> None:
-        """Answer that this process does nothing any more but wait for its end."""
+    def hold(self, purpose: Purpose) -> None:
+        """Answer that this process waits for the next round, after the report of its checkpoint."""
         with self._changed:
-            self._is_ending = True
-            self.agreements.hold()
-            self._wake()
+            self._holds = purpose
+            self._hold_after_save()
 
     def left(self) -> Report:
         """Return the report that this process exits."""
@@ -250,6 +252,7 @@ class Monitor:
             self._reported = report.member
             if self._saved is report:
                 self._saved = None
+                self._hold_after_save()
             if self._resumed is report:
                 self._resumed = None
 
@@ -300,6 +303,13 @@ class Monitor:
     def _saves_alone(self) -> bool:
         return self.state.wants_checkpoint and not self.state.is_agreed and not self.member.collective
 
+    def _hold_after_save(self) -> None:
+        """Answer that this process holds once its checkpoint is known to be reported: the supervisor then ends it."""
+        if self._holds is not None and self._saved is None:
+            self.agreements.hold(self._holds)
+            self._holds = None
+            self._wake()
+
     def _learn_save(self, seconds: float | None) -> None:
         if seconds is None and self._save_began is not None:
             seconds = time.monotonic() - self._save_began
@@ -322,10 +332,9 @@ class Monitor:
 
     def _set_gates(self) -> None:
         """Let the functions ask exactly while there is something to ask for."""
-        is_final = self.state.directive.is_final
-        asks = {Purpose.STOP: is_final, Purpose.CHECKPOINT: self._saves_alone(), Purpose.RENDEZVOUS: False}
+        asks = {Purpose.STOP: self.state.directive.is_final, Purpose.CHECKPOINT: self._saves_alone()}
         for purpose in self.member.agrees:
-            if asks[purpose]:
+            if asks.get(purpose, False):
                 gates.open_gate(purpose)
             else:
                 gates.place(purpose, self.agreements.held.gate(purpose))

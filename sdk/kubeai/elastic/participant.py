@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import gates
-from .agreement import Held, Purpose, concerns, hold, receive, settle
+from .agreement import Answer, Held, Purpose, concerns, hold, receive, settle
 
 if TYPE_CHECKING:
     from .agreement import Agreement, Position
@@ -58,7 +58,8 @@ class Participant:
         if new is not None and concerns(self.held, new):
             known = self.held.of(new.purpose)
             if known is None or not (known.is_settled and known.agreement.epoch == new.epoch):
-                self.directives[new.purpose] = replace(line.directive, kind=new.purpose.directive)
+                kind = new.purpose.directive or line.directive.kind
+                self.directives[new.purpose] = replace(line.directive, kind=kind)
         self._apply(new)
 
     def at(self, purpose: Purpose, step: int) -> Position | None:
@@ -83,10 +84,10 @@ class Participant:
         position = self.held.rendezvous
         return position is not None and position.is_settled and position.is_committed
 
-    def hold(self) -> None:
-        """Answer that this rank waits for the end of its process."""
-        self.held = hold(self.held)
-        self._answer(Purpose.RENDEZVOUS)
+    def hold(self, purpose: Purpose) -> None:
+        """Answer that this rank waits for the next round, if it has stopped for it at the agreed step."""
+        self.held = hold(self.held, purpose)
+        self._answer(purpose)
 
     def stream_opened(self) -> None:
         """Answer again: the supervisor at the other end of a new stream may not know the answers."""
@@ -120,6 +121,8 @@ class Participant:
 
     def _answer(self, purpose: Purpose) -> None:
         position = self.held.of(purpose)
+        if purpose is Purpose.REGROUP and position is not None and position.answer is Answer.REACHED:
+            return  # the next round may begin with this answer, and this rank has something to do before
         if position is not None and position != self._sent.get(purpose):
             self._unsent.pop(purpose, None)  # the newest answer is sent first
             self._unsent[purpose] = self._sent[purpose] = position

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from . import elastic_agent, exit_hook, flag, gates, identity, sockets
 from .agreed_step import AgreedStep
+from .agreement import Purpose
 from .annotations import AnnotationWatch
 from .arbiter import Arbiter
 from .listener import Listener
@@ -92,6 +93,11 @@ class Session:
         if not self._is_child:
             self._monitor.resumed(operator.index(step))
 
+    def hold_for_regroup(self) -> None:
+        """Answer that this process waits for the next round."""
+        if not self._is_child:
+            self._monitor.hold(Purpose.REGROUP)
+
     def on_notice(self, callback: Callable[[Notice], object]) -> None:
         """Add a notice callback."""
         self._callbacks.add(callback)
@@ -116,7 +122,11 @@ class Session:
             for name, task in tasks.items():
                 threading.Thread(target=self._guarded, args=(task,), name=f"kubeai-{name}", daemon=True).start()
             atexit.register(self._end, uplink, listener)
-            elastic_agent.watch_failures()
+            if elastic_agent.has_round():
+                from . import blocked  # noqa: PLC0415 - other processes need no ctypes
+
+                elastic_agent.watch_failures()
+                blocked.watch()
         except Exception as error:  # noqa: BLE001 - without memory or threads training still continues
             self._stderr.once("absent", f"cannot listen for reclaims: {error!r}. Training continues without warnings")
 

@@ -38,6 +38,7 @@ PROCESSES = "/v1/processes/"
 LAUNCHERS = "/v1/launchers/"
 
 _ATTEMPTS = 20  # of `agree`
+_DIRECTIVES = {"checkpoint": "CHECKPOINT", "regroup": "RUN"}  # of a commit; others are STOP
 
 
 @dataclass(frozen=True)
@@ -178,9 +179,10 @@ class FakeSupervisor:
         self.direct(ALL, agreement=agreement, **fields)
 
     def commit(self, epoch: int, step: int, *, purpose: str = "stop", **fields: Any) -> None:
-        """Commit an agreement: ALL stop or save at `step`."""
+        """Commit an agreement: ALL stop, save or pause at `step`."""
         agreement = {"epoch": epoch, "purpose": purpose, "step": step, "committed": True}
-        self.direct(ALL, directive="CHECKPOINT" if purpose == "checkpoint" else "STOP", agreement=agreement, **fields)
+        directive = _DIRECTIVES.get(purpose, "STOP")
+        self.direct(ALL, directive=directive, agreement=agreement, **fields)
 
     def agree(self, processes: int, *, purpose: str = "stop", epoch: int = 1, ahead: int = 3) -> int:
         """Agree with this many processes on a step and return it, as a real supervisor does. It takes a few attempts.

@@ -1,0 +1,27 @@
+"""Pauses all ranks after one agreed step, so that they can go on in the next round without a restart.
+
+For loops that build their process group anew, as those of `kubeai.torch` do:
+
+    if regroup.should_regroup(step):  # in every rank, once after each step
+        ...save, if processes that join need it...
+        regroup.report_holding()
+        ...wait for the next round and enter it...
+
+The supervisor decides the next round when all ranks have reported that they hold.
+"""
+
+from __future__ import annotations
+
+from . import api
+from .gates import should_regroup
+
+__all__ = ["report_holding", "should_regroup"]
+
+
+def report_holding() -> None:
+    """Report that this rank waits for the next round, outside any collective. Returns at once.
+
+    A checkpoint that was reported before is delivered first. Without a `should_regroup` that was True for the present
+    agreement, the call has no effect.
+    """
+    api._session.hold_for_regroup()  # noqa: SLF001 - the one session of the process
